@@ -1,0 +1,248 @@
+"""What a backend does for a frontend: the commands, their answers and their errors.
+
+This module is the whole vocabulary between the two layers.  In one process the frontend calls a
+:class:`~backend.node.Node` through it; between machines the same structs are the frames on the wire.
+
+Every call names a partition *and* the queue's incarnation (``queue_id``), so that a caller with an old
+cache cannot reach into a queue that was deleted and made anew, and the version of the queue's settings
+that it knows, so that a partition never works with older settings than its caller.
+
+Units are part of the names: ``_ms`` are milliseconds since the Unix epoch, ``_seconds`` are durations.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+SHARDS = 256
+"""Shards of a backend cluster; fixed for its lifetime."""
+
+
+# --- errors -----------------------------------------------------------------------------------------
+
+
+class BackendError(Exception):
+    """A command was refused as a whole and has changed nothing (unless the subclass says otherwise)."""
+
+    retryable = False
+
+
+class PartitionUnknown(BackendError):
+    """This node holds no state for the partition: open it with :meth:`Backend.configure` and retry."""
+
+
+class PartitionGone(BackendError):
+    """The queue was deleted, or deleted and made anew: what the caller knows of it is old."""
+
+
+class SettingsStale(BackendError):
+    """The partition works with older settings than the caller knows: configure it and retry."""
+
+
+class PartitionDamaged(BackendError):
+    """The partition's journal is damaged; the text names file and offset.  An operator has to decide."""
+
+
+class StorageFull(BackendError):
+    """There is no room to store more messages; receives and deletes go on."""
+
+    retryable = True
+
+
+class Unavailable(BackendError):
+    """The journal cannot be written now.  Whether the command took effect is not known to the caller."""
+
+    retryable = True
+
+
+class OverLimit(BackendError):
+    """The standard queue has as many messages in flight as it may."""
+
+
+class AttemptExpired(BackendError):
+    """A ReceiveRequestAttemptId was repeated after its messages were deleted or changed."""
+
+
+class MoveTaskRefused(BackendError):
+    """A move task cannot be started: one is active on this queue."""
+
+
+class MoveTaskUnknown(BackendError):
+    """No move task with this id, or it is not running."""
+
+
+# --- what is said about a queue ----------------------------------------------------------------------
+
+
+class Target(msgspec.Struct, frozen=True, array_like=True):
+    """Where a message can be sent to: a partition of one incarnation of a queue."""
+
+    partition: int
+    queue_id: int
+    version: int = 0
+    """Version of the queue's settings that the caller knows."""
+
+
+class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
+    """What a partition has to know about its queue.  Journaled, so that a replay expires what the first run expired."""
+
+    partition: int
+    queue_id: int
+    version: int
+    arn: str
+    handle_key: bytes
+    """16 random bytes, made with the queue: receipt handles are authenticated with it."""
+    fifo: bool = False
+    retention_seconds: int = 345_600
+    delay_seconds: int = 0
+    in_flight_limit: int = 120_000
+    token_window_seconds: int = 300
+    """How long a deduplication id is remembered."""
+
+
+# --- commands and answers ----------------------------------------------------------------------------
+
+
+class NewMessage(msgspec.Struct, array_like=True):
+    """One message to be stored."""
+
+    payload: bytes
+    """What the frontend stores and gets back, opaque to the backend (:mod:`frontend.sqs.payload`)."""
+    delay_seconds: int | None = None
+    """None: the queue's delay holds."""
+    group: str | None = None
+    token: bytes | None = None
+    """16 bytes.  A send whose token was seen within the queue's window is answered with the first one's answer."""
+    also: bytes | None = None
+    """A further token to look up, but not to store (the same deduplication id under the other scope)."""
+
+
+class Stored(msgspec.Struct, array_like=True):
+    """The answer to one :class:`NewMessage`, also to a repeated one."""
+
+    message_id: str
+    number: int
+    """The message's number in its partition: strictly increasing, not consecutive, 64 bits."""
+    duplicate: bool = False
+
+
+class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
+    """Where a message goes instead of being received once more than ``max_receives`` times."""
+
+    max_receives: int
+    target: Target
+    fifo: bool = False
+
+
+class Receive(msgspec.Struct, array_like=True):
+    """Claim up to ``most`` messages for ``visibility_seconds``."""
+
+    most: int
+    visibility_seconds: int
+    wait_seconds: float = 0
+    dead_letter: DeadLetter | None = None
+    attempt: str | None = None
+    """ReceiveRequestAttemptId (FIFO only)."""
+
+
+class Received(msgspec.Struct, array_like=True):
+    """One claimed message."""
+
+    message_id: str
+    handle: str
+    payload: bytes
+    number: int
+    receives: int
+    first_received_ms: int
+    sent_ms: int
+    group: str | None = None
+    origin: str | None = None
+    """ARN of the queue whose dead letter this message is."""
+
+
+class HandleOutcome(enum.IntEnum):
+    """What became of a receipt handle in a delete or a visibility change."""
+
+    DONE = 0
+    MALFORMED = 1
+    """Never issued by this service."""
+    OTHER_QUEUE = 2
+    """Issued, but not by this queue (or not by this incarnation of it)."""
+    EXPIRED = 3
+    """FIFO: the claim has ended."""
+    GONE = 4
+    """Visibility change: the message no longer exists, or is somebody else's claim now."""
+    BEYOND_LIMIT = 5
+    """Visibility change: the claim would last more than 12 hours from its receive."""
+
+
+class Counters(msgspec.Struct, array_like=True):
+    """The three sums of SQS; together they are all that is stored."""
+
+    visible: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+
+
+class MoveTask(msgspec.Struct, array_like=True):
+    """A message move task (redrive) of a dead-letter queue's partition."""
+
+    task_id: str
+    status: str
+    """RUNNING, COMPLETED, CANCELLING, CANCELLED or FAILED."""
+    started_ms: int
+    rate_per_second: int
+    """0: as fast as it goes."""
+    destination_arn: str | None
+    total: int
+    """Messages that waited in the source when the task was started."""
+    moved: int = 0
+    failure: str | None = None
+
+
+class Backend(Protocol):
+    """The interface between frontend and backend.  Every answer is durable before it is given.
+
+    All methods raise :class:`PartitionUnknown`, :class:`PartitionGone`, :class:`SettingsStale`,
+    :class:`PartitionDamaged` or :class:`Unavailable` where they apply.
+    """
+
+    async def configure(self, settings: PartitionSettings) -> None:
+        """Open the partition, or give it newer settings.  Older settings are ignored."""
+
+    async def drop(self, target: Target) -> None:
+        """The queue is deleted: forget the partition and its messages.  Repeatable."""
+
+    async def purge(self, target: Target, purge_id: int) -> None:
+        """Forget all messages, deduplication ids and claims.  A repeated ``purge_id`` does nothing."""
+
+    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
+        """Store messages, all or none.  Raises :class:`StorageFull`."""
+
+    async def receive(self, target: Target, command: Receive) -> list[Received]:
+        """Claim messages; waits up to ``wait_seconds`` for the first one.
+
+        Raises :class:`OverLimit` (standard queue, short poll only) and :class:`AttemptExpired`.
+        A caller that is cancelled while it waits has claimed nothing.
+        """
+
+    async def delete(self, target: Target, handles: Sequence[str]) -> list[HandleOutcome]:
+        """Delete by receipt handle.  A message that is already gone is DONE."""
+
+    async def change_visibility(self, target: Target, changes: Sequence[tuple[str, int]]) -> list[HandleOutcome]:
+        """Let claims last the given seconds from now; 0 ends a claim at once."""
+
+    async def counters(self, target: Target) -> Counters: ...
+
+    async def start_move(self, target: Target, destination_arn: str | None, rate_per_second: int) -> MoveTask:
+        """Start moving the messages of a dead-letter queue.  Raises :class:`MoveTaskRefused`."""
+
+    async def list_moves(self, target: Target) -> list[MoveTask]:
+        """The latest tasks, newest first, at most 10."""
+
+    async def cancel_move(self, target: Target, task_id: str) -> MoveTask:
+        """Raises :class:`MoveTaskUnknown` unless the task is running."""
