@@ -1,0 +1,1 @@
+"""What exists and where it lives: queues, logs, shards, tenants and access keys, behind one store interface."""

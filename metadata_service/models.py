@@ -1,0 +1,94 @@
+"""The records of the metadata service.
+
+All are immutable; every one that can change carries ``version``, which the store raises by one on each
+change.  A change names the version it was computed from, so that two writers never overwrite each other
+unseen.  Units are part of the names: ``_s`` seconds and ``_ms`` milliseconds since the Unix epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+LOG_ID_LIMIT = 1 << 20
+"""Log ids are smaller than this: a position in a log keeps its log's id in 20 bits."""
+
+LogState = Literal["open", "recovering", "sealed"]
+
+
+class Partition(msgspec.Struct, frozen=True, array_like=True):
+    """One part of a queue and the backend cluster that has it.  Ids are never reused."""
+
+    id: int
+    cluster: str = "local"
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """One incarnation of a queue: deleted and made anew, it has another ``queue_id``."""
+
+    queue_id: int
+    account: str
+    name: str
+    version: int
+    """Starts at 1; raised by every change of attributes, tags or purge."""
+    attributes: dict[str, str]
+    """Canonical values that were set; what is missing has its default."""
+    tags: dict[str, str]
+    created_s: int
+    modified_s: int
+    """When attributes were last set; tags and purges leave it alone."""
+    partitions: tuple[Partition, ...]
+    handle_key: bytes
+    """16 random bytes, made with the queue: its receipt handles are authenticated with it."""
+    purge_id: int = 0
+    """Number of purges so far: partitions apply the latest."""
+    purged_ms: int = 0
+    """When the latest purge was asked for."""
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """What one incarnation of a backend node writes, and whether it still may.  Never deleted."""
+
+    log_id: int
+    """Unique in the cluster, 1 <= log_id < LOG_ID_LIMIT."""
+    node: str
+    incarnation: int
+    """1 for the node's first start, and so on."""
+    state: LogState = "open"
+    recovering_by: int | None = None
+    """Log id of the incarnation that recovers this log."""
+    sealed_seq: int | None = None
+    """The last row that exists, once sealed."""
+    floor_segment: int = 0
+    floor_seq: int = 0
+    """Below the floor no shard replays anything."""
+    version: int = 1
+
+
+class PieceRef(msgspec.Struct, frozen=True, array_like=True):
+    """Where a piece of a checkpoint lies, and the CRC of its bytes."""
+
+    log_id: int
+    file: int
+    offset: int
+    length: int
+    crc: int
+
+
+class ShardEntry(msgspec.Struct, frozen=True):
+    """Who owns a shard, and what its state is folded from."""
+
+    shard: int
+    owner_log: int
+    epoch: int
+    checkpoint: PieceRef | None = None
+    checkpoint_log: int = 0
+    checkpoint_seq: int = 0
+    """The checkpoint holds everything up to this row of ``checkpoint_log``."""
+    chain: tuple[tuple[int, int, int], ...] = ()
+    """(log id, epoch, from seq) of each ownership since the checkpoint, oldest first."""
+    live: tuple[tuple[int, int], ...] = ()
+    """(log id, segment) of each segment that the checkpoint points into."""
+    version: int = 0
+    """0: not stored yet."""

@@ -1,0 +1,143 @@
+"""The interface of a metadata store, and its errors.
+
+Every store passes the same conformance suite (``tests/metadata_service/conformance.py``).  A write that
+returns is durable, and every read that begins afterwards sees it.  A write that raises one of the errors
+here has changed nothing, except :class:`StoreUnavailable`: then its outcome is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from auth.credentials import CredentialStore
+from metadata_service.models import LogEntry, Queue, ShardEntry
+
+
+class StoreError(Exception):
+    """Base of what a store raises."""
+
+
+class QueueNotFound(StoreError):
+    """No such queue now."""
+
+
+class QueueExists(StoreError):
+    """The account has a queue of this name: ``queue``."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(f"queue {queue.name!r} exists")
+        self.queue = queue
+
+
+class QueueDeletedRecently(StoreError):
+    """A queue of this name was deleted less than the hold time ago."""
+
+    def __init__(self, name: str, seconds_left: float) -> None:
+        super().__init__(f"queue {name!r} was deleted recently: its name is free in {seconds_left:.1f} s")
+        self.seconds_left = seconds_left
+
+
+class PurgeInProgress(StoreError):
+    """The queue was purged less than the interval ago."""
+
+    def __init__(self, name: str, seconds_left: float) -> None:
+        super().__init__(f"queue {name!r} was purged recently: the next purge is possible in {seconds_left:.1f} s")
+        self.seconds_left = seconds_left
+
+
+class ConditionFailed(StoreError):
+    """What is stored has another version than the caller knew: read again and decide anew."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or written now.  Whether a write took effect is not known."""
+
+
+class QueueStore(Protocol):
+    """Which queues exist.  Names are unique in an account."""
+
+    async def create_queue(
+        self,
+        account: str,
+        name: str,
+        attributes: Mapping[str, str],
+        tags: Mapping[str, str],
+        *,
+        now_ms: int,
+        hold_seconds: float,
+    ) -> Queue:
+        """A new queue with one partition, a new id and a new handle key.
+
+        Raises :class:`QueueExists`, and :class:`QueueDeletedRecently` within ``hold_seconds`` of a deletion.
+        """
+
+    async def get_queue(self, account: str, name: str) -> Queue:
+        """Raises :class:`QueueNotFound`."""
+
+    async def get_queue_by_id(self, queue_id: int) -> Queue | None:
+        """None: it was deleted, or never existed."""
+
+    async def update_queue(
+        self,
+        queue_id: int,
+        version: int,
+        *,
+        now_ms: int,
+        attributes: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Queue:
+        """Replace all attributes, all tags, or both; None leaves them.
+
+        Raises :class:`QueueNotFound`, and :class:`ConditionFailed` unless the queue still has ``version``.
+        """
+
+    async def delete_queue(self, queue_id: int, *, now_ms: int) -> Queue:
+        """The queue as it was last.  Raises :class:`QueueNotFound`."""
+
+    async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
+        """At most ``limit`` names that begin with ``prefix`` and come after ``after``, in code point order.
+
+        The cost depends on ``limit`` alone.
+        """
+
+    async def begin_purge(self, queue_id: int, *, now_ms: int, interval_seconds: float) -> Queue:
+        """The queue with the next ``purge_id``, durable before any message goes.
+
+        Raises :class:`QueueNotFound`, and :class:`PurgeInProgress` within ``interval_seconds`` of the latest one.
+        """
+
+    async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
+        """Names of the account's queues whose RedrivePolicy names ``dlq_arn``, paged as in :meth:`list_queues`."""
+
+
+class EntryStore(Protocol):
+    """Who writes which log, and who owns which shard.  Every change is conditional on the version."""
+
+    async def new_incarnation(self, node: str) -> LogEntry:
+        """An open log with the next free id and the node's next incarnation."""
+
+    async def logs(self, node: str | None = None) -> list[LogEntry]:
+        """All log entries (of one node), ordered by id."""
+
+    async def update_log(self, entry: LogEntry) -> LogEntry:
+        """Store ``entry`` if the stored one has ``entry.version``; returns it with the new version.
+
+        Raises :class:`ConditionFailed`, also where no such log exists.
+        """
+
+    async def shards(self) -> list[ShardEntry]:
+        """All shard entries, ordered by shard."""
+
+    async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
+        """Store all or none, each if the stored one has its version (0: if there is none yet).
+
+        Returns them with the new versions.  Raises :class:`ConditionFailed`.
+        """
+
+
+class MetadataStore(QueueStore, EntryStore, CredentialStore, Protocol):
+    """Everything that a whole service keeps in its metadata."""
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of all resources.  Repeatable."""
