@@ -1,0 +1,71 @@
+# The developer's loop.  `make serve` and `make test` are each the whole set-up.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SEEDS ?= 1000
+ARGS ?=
+
+.PHONY: help serve test lint format lock bench simulate fuzz faults clean
+
+help:
+	@echo "make serve             run the service on http://127.0.0.1:9324 with its data in ./data (ARGS: more options)"
+	@echo "make test              install what the tests need and run them all (ARGS: pytest's options)"
+	@echo "make lint              ruff, mypy --strict and the arrows between the packages"
+	@echo "make format            let ruff format and fix"
+	@echo "make bench             measure, beside ElasticMQ (needs Java), and print the table"
+	@echo "make simulate SEEDS=n  run the simulator with n seeds"
+	@echo "make fuzz              feed the parsers and the door with bad input"
+	@echo "make faults            kill -9, torn files and full disks against the real process"
+	@echo "make lock              make requirements/*.txt anew from requirements/*.in (ARGS=--upgrade: with newer versions)"
+
+serve: $(VENV)/.runtime
+	@exec $(BIN)/holdfast serve --data ./data $(ARGS)
+
+test: $(VENV)/.dev
+	@scripts/need node npm
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: $(VENV)/.dev
+	requirements/compile $(ARGS)
+
+bench: $(VENV)/.dev
+	@scripts/need java
+	$(BIN)/python -m bench $(ARGS)
+
+simulate: $(VENV)/.dev
+	$(BIN)/python -m tests.simulator --seeds $(SEEDS) $(ARGS)
+
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
+faults: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/faults $(ARGS)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache
+
+# Stamps: the environment is made, or brought up to date, when a lock file is newer.
+# pip checks each file against the hash in the lock; the project itself is installed as a link to this folder.
+
+$(VENV)/.runtime: requirements/build.txt requirements/base.txt pyproject.toml scripts/make-venv
+	@scripts/make-venv $(VENV)
+	@echo "installing what Holdfast runs on"
+	@$(PIP) install --require-hashes -r requirements/build.txt -r requirements/base.txt
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements/dev.txt
+	@echo "installing what the tests need"
+	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@
