@@ -7,6 +7,7 @@ unseen.  Units are part of the names: ``_s`` seconds and ``_ms`` milliseconds si
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -92,3 +93,13 @@ class ShardEntry(msgspec.Struct, frozen=True):
     """(log id, segment) of each segment that the checkpoint points into."""
     version: int = 0
     """0: not stored yet."""
+
+
+class _RedrivePolicy(msgspec.Struct):
+    target: str = msgspec.field(name="deadLetterTargetArn")
+
+
+def dead_letter_arn(attributes: Mapping[str, str]) -> str | None:
+    """ARN of the queue's dead-letter queue: stores keep it beside the queue, so that its sources can be listed."""
+    policy = attributes.get("RedrivePolicy")
+    return msgspec.json.decode(policy, type=_RedrivePolicy).target if policy else None

@@ -1,0 +1,112 @@
+"""The frontend's view of the metadata: a store behind a cache.
+
+The cache may be old: whoever acts on a cached queue names its ``queue_id`` and ``version``, and the backend
+refuses what is older than it knows.  Then :meth:`MetadataClient.get` reads afresh.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from metadata_service.models import Queue
+from metadata_service.store import QueueExists, QueueNotFound, QueueStore
+
+
+class MetadataClient:
+    """Queues by account and name.  Keeps the ``limit`` queues that were used last; absent ones are not remembered."""
+
+    def __init__(self, store: QueueStore, *, limit: int = 10_000) -> None:
+        self._store = store
+        self._limit = limit
+        self._queues: OrderedDict[tuple[str, str], Queue] = OrderedDict()
+
+    def cached(self, account: str, name: str) -> Queue | None:
+        """The queue as it was seen last.  None says nothing: ask :meth:`get`."""
+        key = (account, name)
+        queue = self._queues.get(key)
+        if queue is not None:
+            self._queues.move_to_end(key)
+        return queue
+
+    async def get(self, account: str, name: str) -> Queue:
+        """The queue as the store has it now.  Raises :class:`QueueNotFound`."""
+        try:
+            return self._remember(await self._store.get_queue(account, name))
+        except QueueNotFound:
+            self.invalidate(account, name)
+            raise
+
+    async def get_by_id(self, queue_id: int) -> Queue | None:
+        return await self._store.get_queue_by_id(queue_id)
+
+    def invalidate(self, account: str, name: str) -> None:
+        """Forget what is cached of this name."""
+        self._queues.pop((account, name), None)
+
+    async def create(
+        self,
+        account: str,
+        name: str,
+        attributes: Mapping[str, str],
+        tags: Mapping[str, str],
+        *,
+        now_ms: int,
+        hold_seconds: float,
+    ) -> Queue:
+        """As :meth:`QueueStore.create_queue`."""
+        try:
+            created = await self._store.create_queue(
+                account, name, attributes, tags, now_ms=now_ms, hold_seconds=hold_seconds
+            )
+        except QueueExists as error:
+            self._remember(error.queue)
+            raise
+        return self._remember(created)
+
+    async def update(
+        self,
+        queue: Queue,
+        *,
+        now_ms: int,
+        attributes: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Queue:
+        """As :meth:`QueueStore.update_queue`, for the version of ``queue``."""
+        return self._remember(
+            await self._store.update_queue(
+                queue.queue_id, queue.version, now_ms=now_ms, attributes=attributes, tags=tags
+            )
+        )
+
+    async def delete(self, queue: Queue, *, now_ms: int) -> Queue:
+        """As :meth:`QueueStore.delete_queue`."""
+        self.invalidate(queue.account, queue.name)
+        deleted = await self._store.delete_queue(queue.queue_id, now_ms=now_ms)
+        self.invalidate(queue.account, queue.name)
+        return deleted
+
+    async def begin_purge(self, queue: Queue, *, now_ms: int, interval_seconds: float) -> Queue:
+        """As :meth:`QueueStore.begin_purge`."""
+        return self._remember(
+            await self._store.begin_purge(queue.queue_id, now_ms=now_ms, interval_seconds=interval_seconds)
+        )
+
+    async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
+        """As :meth:`QueueStore.list_queues`."""
+        return await self._store.list_queues(account, prefix=prefix, after=after, limit=limit)
+
+    async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
+        """As :meth:`QueueStore.dead_letter_sources`."""
+        return await self._store.dead_letter_sources(account, dlq_arn, after=after, limit=limit)
+
+    def _remember(self, queue: Queue) -> Queue:
+        """Cache ``queue`` unless something newer is cached: answers may arrive out of order."""
+        key = (queue.account, queue.name)
+        known = self._queues.get(key)
+        if known is None or (known.queue_id, known.version) <= (queue.queue_id, queue.version):
+            self._queues[key] = queue
+            self._queues.move_to_end(key)
+            if len(self._queues) > self._limit:
+                self._queues.popitem(last=False)
+        return queue

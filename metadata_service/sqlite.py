@@ -1,0 +1,399 @@
+"""The metadata in one SQLite file: what `holdfast serve` uses.
+
+The file is in WAL mode with ``synchronous=FULL``, so a transaction that was committed survives a power loss.
+A row holds its record as JSON, beside the columns that are looked up or compared: a record that gains a
+field with a default needs no migration.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from auth.credentials import AccessKey, Tenant
+from metadata_service.models import LOG_ID_LIMIT, LogEntry, Partition, Queue, ShardEntry, dead_letter_arn
+from metadata_service.store import (
+    ConditionFailed,
+    PurgeInProgress,
+    QueueDeletedRecently,
+    QueueExists,
+    QueueNotFound,
+    StoreError,
+)
+from metadata_service.worker import Worker
+
+SCHEMA_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE schema_version (version INTEGER NOT NULL);
+CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE queues (
+    queue_id INTEGER PRIMARY KEY, account TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
+    dead_letter_arn TEXT, record TEXT NOT NULL);
+CREATE UNIQUE INDEX queues_by_name ON queues (account, name);
+CREATE INDEX queues_by_dead_letter_arn ON queues (account, dead_letter_arn, name) WHERE dead_letter_arn IS NOT NULL;
+CREATE TABLE held_names (
+    account TEXT NOT NULL, name TEXT NOT NULL, deleted_ms INTEGER NOT NULL, PRIMARY KEY (account, name));
+CREATE INDEX held_names_by_time ON held_names (deleted_ms);
+CREATE TABLE logs (
+    log_id INTEGER PRIMARY KEY, node TEXT NOT NULL, incarnation INTEGER NOT NULL, version INTEGER NOT NULL,
+    record TEXT NOT NULL);
+CREATE UNIQUE INDEX logs_by_node ON logs (node, incarnation);
+CREATE TABLE shards (shard INTEGER PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE TABLE tenants (account TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE access_keys (access_key_id TEXT PRIMARY KEY, account TEXT NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX access_keys_by_account ON access_keys (account, access_key_id);
+"""
+
+_FORGOTTEN_AT_ONCE = 16
+"""A creation removes at most this many names whose hold has ended: more than deletions add."""
+
+_encode = msgspec.json.Encoder().encode
+_decode_queue = msgspec.json.Decoder(Queue).decode
+_decode_log = msgspec.json.Decoder(LogEntry).decode
+_decode_shard = msgspec.json.Decoder(ShardEntry).decode
+_decode_tenant = msgspec.json.Decoder(Tenant).decode
+_decode_access_key = msgspec.json.Decoder(AccessKey).decode
+
+R = TypeVar("R")
+
+
+class CannotOpen(StoreError):
+    """The file cannot be used as a metadata store; the text says why."""
+
+
+class SQLiteStore:
+    """A :class:`~metadata_service.store.MetadataStore` in the file ``path``, which only its owner can read."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or make it.  Raises :class:`CannotOpen`."""
+        self._worker = Worker(_open(path))
+
+    async def close(self) -> None:
+        await self._worker.close()
+
+    # --- queues ---
+
+    async def create_queue(
+        self,
+        account: str,
+        name: str,
+        attributes: Mapping[str, str],
+        tags: Mapping[str, str],
+        *,
+        now_ms: int,
+        hold_seconds: float,
+    ) -> Queue:
+        arn = dead_letter_arn(attributes)
+
+        def create(db: sqlite3.Connection) -> Queue:
+            row = db.execute("SELECT record FROM queues WHERE account = ? AND name = ?", (account, name)).fetchone()
+            if row is not None:
+                raise QueueExists(_decode_queue(row[0]))
+            _check_hold(db, account, name, now_ms, hold_seconds)
+            queue = Queue(
+                queue_id=_next_id(db, "queue"),
+                account=account,
+                name=name,
+                version=1,
+                attributes=dict(attributes),
+                tags=dict(tags),
+                created_s=now_ms // 1000,
+                modified_s=now_ms // 1000,
+                partitions=(Partition(_next_id(db, "partition")),),
+                handle_key=secrets.token_bytes(16),
+            )
+            db.execute(
+                "INSERT INTO queues (queue_id, account, name, version, dead_letter_arn, record)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (queue.queue_id, account, name, queue.version, arn, _text(queue)),
+            )
+            return queue
+
+        return await self._worker.write(create)
+
+    async def get_queue(self, account: str, name: str) -> Queue:
+        def get(db: sqlite3.Connection) -> Queue:
+            row = db.execute("SELECT record FROM queues WHERE account = ? AND name = ?", (account, name)).fetchone()
+            if row is None:
+                raise QueueNotFound(name)
+            return _decode_queue(row[0])
+
+        return await self._worker.read(get)
+
+    async def get_queue_by_id(self, queue_id: int) -> Queue | None:
+        def get(db: sqlite3.Connection) -> Queue | None:
+            row = db.execute("SELECT record FROM queues WHERE queue_id = ?", (queue_id,)).fetchone()
+            return None if row is None else _decode_queue(row[0])
+
+        return await self._worker.read(get)
+
+    async def update_queue(
+        self,
+        queue_id: int,
+        version: int,
+        *,
+        now_ms: int,
+        attributes: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Queue:
+        def update(db: sqlite3.Connection) -> Queue:
+            queue = _queue(db, queue_id)
+            if queue.version != version:
+                raise ConditionFailed(f"queue {queue.name!r} has version {queue.version}, not {version}")
+            if tags is not None:
+                queue = msgspec.structs.replace(queue, tags=dict(tags))
+            if attributes is not None:
+                queue = msgspec.structs.replace(queue, attributes=dict(attributes), modified_s=now_ms // 1000)
+            return _store_queue(db, queue)
+
+        return await self._worker.write(update)
+
+    async def delete_queue(self, queue_id: int, *, now_ms: int) -> Queue:
+        def delete(db: sqlite3.Connection) -> Queue:
+            queue = _queue(db, queue_id)
+            db.execute("DELETE FROM queues WHERE queue_id = ?", (queue_id,))
+            db.execute(
+                "INSERT OR REPLACE INTO held_names (account, name, deleted_ms) VALUES (?, ?, ?)",
+                (queue.account, queue.name, now_ms),
+            )
+            return queue
+
+        return await self._worker.write(delete)
+
+    async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
+        return await self._names("queues WHERE account = ?", (account,), prefix, after, limit)
+
+    async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
+        return await self._names(
+            "queues WHERE account = ? AND dead_letter_arn = ?", (account, dlq_arn), "", after, limit
+        )
+
+    async def begin_purge(self, queue_id: int, *, now_ms: int, interval_seconds: float) -> Queue:
+        def begin(db: sqlite3.Connection) -> Queue:
+            queue = _queue(db, queue_id)
+            left = queue.purged_ms / 1000 + interval_seconds - now_ms / 1000
+            if queue.purge_id and left > 0:
+                raise PurgeInProgress(queue.name, min(left, interval_seconds))
+            purged = msgspec.structs.replace(queue, purge_id=queue.purge_id + 1, purged_ms=now_ms)
+            return _store_queue(db, purged)
+
+        return await self._worker.write(begin)
+
+    async def _names(self, rows: str, keys: tuple[str, ...], prefix: str, after: str, limit: int) -> list[str]:
+        """Names of a page: one range of the index, however many names there are before and after it."""
+        beyond = prefix + "\U0010ffff"
+        if after >= prefix:
+            where, least = "name > ?", after
+        else:
+            where, least = "name >= ?", prefix
+        query = f"SELECT name FROM {rows} AND {where} AND name < ? ORDER BY name LIMIT ?"
+
+        def page(db: sqlite3.Connection) -> list[str]:
+            return [name for (name,) in db.execute(query, (*keys, least, beyond, limit))]
+
+        return await self._worker.read(page)
+
+    # --- logs and shards ---
+
+    async def new_incarnation(self, node: str) -> LogEntry:
+        def begin(db: sqlite3.Connection) -> LogEntry:
+            log_id = _next_id(db, "log")
+            if log_id >= LOG_ID_LIMIT:
+                raise StoreError(f"all {LOG_ID_LIMIT - 1} log ids are used up")
+            (latest,) = db.execute("SELECT max(incarnation) FROM logs WHERE node = ?", (node,)).fetchone()
+            entry = LogEntry(log_id=log_id, node=node, incarnation=(latest or 0) + 1)
+            db.execute(
+                "INSERT INTO logs (log_id, node, incarnation, version, record) VALUES (?, ?, ?, ?, ?)",
+                (log_id, node, entry.incarnation, entry.version, _text(entry)),
+            )
+            return entry
+
+        return await self._worker.write(begin)
+
+    async def logs(self, node: str | None = None) -> list[LogEntry]:
+        def read(db: sqlite3.Connection) -> list[LogEntry]:
+            if node is None:
+                rows = db.execute("SELECT record FROM logs ORDER BY log_id")
+            else:
+                rows = db.execute("SELECT record FROM logs WHERE node = ? ORDER BY log_id", (node,))
+            return [_decode_log(record) for (record,) in rows]
+
+        return await self._worker.read(read)
+
+    async def update_log(self, entry: LogEntry) -> LogEntry:
+        def update(db: sqlite3.Connection) -> LogEntry:
+            newer = msgspec.structs.replace(entry, version=entry.version + 1)
+            changed = db.execute(
+                "UPDATE logs SET version = ?, record = ? WHERE log_id = ? AND version = ?",
+                (newer.version, _text(newer), entry.log_id, entry.version),
+            ).rowcount
+            if not changed:
+                raise ConditionFailed(f"log {entry.log_id} no longer has version {entry.version}")
+            return newer
+
+        return await self._worker.write(update)
+
+    async def shards(self) -> list[ShardEntry]:
+        def read(db: sqlite3.Connection) -> list[ShardEntry]:
+            return [_decode_shard(record) for (record,) in db.execute("SELECT record FROM shards ORDER BY shard")]
+
+        return await self._worker.read(read)
+
+    async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
+        def update(db: sqlite3.Connection) -> list[ShardEntry]:
+            stored = []
+            for entry in entries:
+                newer = msgspec.structs.replace(entry, version=entry.version + 1)
+                if entry.version == 0:
+                    query = "INSERT OR IGNORE INTO shards (version, record, shard) VALUES (?, ?, ?)"
+                    changed = db.execute(query, (newer.version, _text(newer), entry.shard)).rowcount
+                else:
+                    query = "UPDATE shards SET version = ?, record = ? WHERE shard = ? AND version = ?"
+                    changed = db.execute(query, (newer.version, _text(newer), entry.shard, entry.version)).rowcount
+                if not changed:
+                    raise ConditionFailed(f"shard {entry.shard} no longer has version {entry.version}")
+                stored.append(newer)
+            return stored
+
+        return await self._worker.write(update)
+
+    # --- tenants and access keys ---
+
+    async def get_tenant(self, account: str) -> Tenant | None:
+        def get(db: sqlite3.Connection) -> Tenant | None:
+            row = db.execute("SELECT record FROM tenants WHERE account = ?", (account,)).fetchone()
+            return None if row is None else _decode_tenant(row[0])
+
+        return await self._worker.read(get)
+
+    async def put_tenant(self, tenant: Tenant) -> None:
+        def put(db: sqlite3.Connection) -> None:
+            db.execute(
+                "INSERT OR REPLACE INTO tenants (account, record) VALUES (?, ?)", (tenant.account, _text(tenant))
+            )
+
+        await self._worker.write(put)
+
+    async def get_access_key(self, access_key_id: str) -> AccessKey | None:
+        def get(db: sqlite3.Connection) -> AccessKey | None:
+            query = "SELECT record FROM access_keys WHERE access_key_id = ?"
+            row = db.execute(query, (access_key_id,)).fetchone()
+            return None if row is None else _decode_access_key(row[0])
+
+        return await self._worker.read(get)
+
+    async def put_access_key(self, key: AccessKey) -> None:
+        def put(db: sqlite3.Connection) -> None:
+            if db.execute("SELECT 1 FROM tenants WHERE account = ?", (key.account,)).fetchone() is None:
+                raise ValueError(f"no tenant {key.account}")
+            db.execute(
+                "INSERT OR REPLACE INTO access_keys (access_key_id, account, record) VALUES (?, ?, ?)",
+                (key.access_key_id, key.account, _text(key)),
+            )
+
+        await self._worker.write(put)
+
+    async def list_access_keys(self, account: str) -> list[AccessKey]:
+        def read(db: sqlite3.Connection) -> list[AccessKey]:
+            query = "SELECT record FROM access_keys WHERE account = ? ORDER BY access_key_id"
+            return [_decode_access_key(record) for (record,) in db.execute(query, (account,))]
+
+        return await self._worker.read(read)
+
+
+# --- opening ------------------------------------------------------------------------------------------
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.chmod(path, 0o600)  # SQLite gives its other files the mode of this one
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
+    except (OSError, sqlite3.Error) as error:
+        raise CannotOpen(f"the metadata file {path} cannot be opened: {error}") from error
+    try:
+        _prepare(db, path)
+    except sqlite3.Error as error:
+        db.close()
+        raise CannotOpen(f"the metadata file {path} cannot be used: {error}") from error
+    except CannotOpen:
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection, path: Path) -> None:
+    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+    db.execute("PRAGMA synchronous = FULL")
+    (synchronous,) = db.execute("PRAGMA synchronous").fetchone()
+    if mode != "wal" or synchronous != 2:
+        raise CannotOpen(
+            f"the metadata file {path} cannot be kept safely here: "
+            f"SQLite uses journal mode {mode} and synchronous level {synchronous} instead of wal and 2"
+        )
+    db.execute("PRAGMA cache_size = -4096")  # KiB
+    db.execute("PRAGMA journal_size_limit = 16777216")
+    db.execute("BEGIN IMMEDIATE")
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone() is None:
+        for statement in _SCHEMA.split(";"):
+            db.execute(statement)
+        db.execute("INSERT INTO schema_version (version) VALUES (?)", (SCHEMA_VERSION,))
+    db.execute("COMMIT")
+    (version,) = db.execute("SELECT version FROM schema_version").fetchone()
+    if version > SCHEMA_VERSION:
+        raise CannotOpen(
+            f"the metadata file {path} was written by a newer Holdfast: "
+            f"its schema version is {version}, this one knows versions up to {SCHEMA_VERSION}"
+        )
+
+
+# --- parts of operations --------------------------------------------------------------------------------
+
+
+def _text(record: msgspec.Struct) -> str:
+    return _encode(record).decode()
+
+
+def _next_id(db: sqlite3.Connection, counter: str) -> int:
+    """The next number of a counter, from 1; never given out again."""
+    db.execute("INSERT OR IGNORE INTO counters (name, next) VALUES (?, 1)", (counter,))
+    (number,) = db.execute("SELECT next FROM counters WHERE name = ?", (counter,)).fetchone()
+    db.execute("UPDATE counters SET next = ? WHERE name = ?", (number + 1, counter))
+    return int(number)
+
+
+def _queue(db: sqlite3.Connection, queue_id: int) -> Queue:
+    row = db.execute("SELECT record FROM queues WHERE queue_id = ?", (queue_id,)).fetchone()
+    if row is None:
+        raise QueueNotFound(str(queue_id))
+    return _decode_queue(row[0])
+
+
+def _store_queue(db: sqlite3.Connection, queue: Queue) -> Queue:
+    queue = msgspec.structs.replace(queue, version=queue.version + 1)
+    db.execute(
+        "UPDATE queues SET version = ?, dead_letter_arn = ?, record = ? WHERE queue_id = ?",
+        (queue.version, dead_letter_arn(queue.attributes), _text(queue), queue.queue_id),
+    )
+    return queue
+
+
+def _check_hold(db: sqlite3.Connection, account: str, name: str, now_ms: int, hold_seconds: float) -> None:
+    """Refuse a name that is still held, and forget some whose hold has ended."""
+    row = db.execute("SELECT deleted_ms FROM held_names WHERE account = ? AND name = ?", (account, name)).fetchone()
+    if row is not None:
+        left = row[0] / 1000 + hold_seconds - now_ms / 1000
+        if left > 0:
+            raise QueueDeletedRecently(name, min(left, hold_seconds))
+    db.execute(
+        "DELETE FROM held_names WHERE rowid IN "
+        "(SELECT rowid FROM held_names WHERE deleted_ms <= ? ORDER BY deleted_ms LIMIT ?)",
+        (now_ms - int(hold_seconds * 1000), _FORGOTTEN_AT_ONCE),
+    )
