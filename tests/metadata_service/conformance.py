@@ -1,0 +1,321 @@
+"""What every :class:`~metadata_service.store.MetadataStore` has to do.
+
+A test module of a store imports :class:`Conformance`, subclasses it, and gives it a fixture ``store``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import msgspec
+import pytest
+
+from auth.credentials import AccessKey, Tenant, new_access_key
+from metadata_service.models import LogEntry, PieceRef, Queue, ShardEntry
+from metadata_service.store import (
+    ConditionFailed,
+    MetadataStore,
+    PurgeInProgress,
+    QueueDeletedRecently,
+    QueueExists,
+    QueueNotFound,
+)
+
+ACCOUNT = "000000000000"
+NOW_MS = 1_800_000_000_123
+
+
+def redrive_to(arn: str) -> dict[str, str]:
+    return {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3}, separators=(",", ":"))}
+
+
+async def create(
+    store: MetadataStore,
+    name: str,
+    attributes: dict[str, str] | None = None,
+    *,
+    account: str = ACCOUNT,
+    now_ms: int = NOW_MS,
+    hold_seconds: float = 60,
+) -> Queue:
+    return await store.create_queue(account, name, attributes or {}, {}, now_ms=now_ms, hold_seconds=hold_seconds)
+
+
+class QueueConformance:
+    """Queues."""
+
+    async def test_a_created_queue_is_what_every_read_gives(self, store: MetadataStore) -> None:
+        queue = await store.create_queue(
+            ACCOUNT, "orders", {"DelaySeconds": "5"}, {"team": "a b"}, now_ms=NOW_MS, hold_seconds=60
+        )
+        assert queue.version == 1
+        assert queue.attributes == {"DelaySeconds": "5"}
+        assert queue.tags == {"team": "a b"}
+        assert queue.created_s == queue.modified_s == NOW_MS // 1000
+        assert len(queue.partitions) == 1
+        assert len(queue.handle_key) == 16
+        assert await store.get_queue(ACCOUNT, "orders") == queue
+        assert await store.get_queue_by_id(queue.queue_id) == queue
+
+    async def test_ids_and_keys_are_never_given_out_twice(self, store: MetadataStore) -> None:
+        queues = []
+        for _ in range(3):
+            queue = await create(store, "again", hold_seconds=0)
+            await store.delete_queue(queue.queue_id, now_ms=NOW_MS)
+            queues.append(queue)
+        assert [queue.queue_id for queue in queues] == sorted({queue.queue_id for queue in queues})
+        assert len({partition.id for queue in queues for partition in queue.partitions}) == 3
+        assert len({queue.handle_key for queue in queues}) == 3
+
+    async def test_a_missing_queue(self, store: MetadataStore) -> None:
+        with pytest.raises(QueueNotFound):
+            await store.get_queue(ACCOUNT, "none")
+        assert await store.get_queue_by_id(1) is None
+        with pytest.raises(QueueNotFound):
+            await store.delete_queue(1, now_ms=NOW_MS)
+        with pytest.raises(QueueNotFound):
+            await store.update_queue(1, 1, now_ms=NOW_MS, tags={})
+        with pytest.raises(QueueNotFound):
+            await store.begin_purge(1, now_ms=NOW_MS, interval_seconds=60)
+
+    async def test_a_name_is_unique_in_its_account(self, store: MetadataStore) -> None:
+        queue = await create(store, "orders")
+        with pytest.raises(QueueExists) as raised:
+            await create(store, "orders", {"DelaySeconds": "9"})
+        assert raised.value.queue == queue
+        other = await create(store, "orders", account="111111111111")
+        assert other.queue_id != queue.queue_id
+        assert await store.get_queue("111111111111", "orders") == other
+        assert await store.get_queue(ACCOUNT, "orders") == queue
+
+    async def test_only_one_of_concurrent_creations_wins(self, store: MetadataStore) -> None:
+        outcomes = await asyncio.gather(*(create(store, "race") for _ in range(20)), return_exceptions=True)
+        queues = [outcome for outcome in outcomes if isinstance(outcome, Queue)]
+        assert len(queues) == 1
+        losers = [outcome for outcome in outcomes if isinstance(outcome, QueueExists)]
+        assert len(losers) == 19
+        assert all(loser.queue == queues[0] for loser in losers)
+
+    async def test_a_deleted_name_is_held(self, store: MetadataStore) -> None:
+        queue = await create(store, "orders")
+        assert await store.delete_queue(queue.queue_id, now_ms=NOW_MS) == queue
+        assert await store.get_queue_by_id(queue.queue_id) is None
+        with pytest.raises(QueueNotFound):
+            await store.get_queue(ACCOUNT, "orders")
+        with pytest.raises(QueueNotFound):
+            await store.delete_queue(queue.queue_id, now_ms=NOW_MS)
+        with pytest.raises(QueueDeletedRecently) as raised:
+            await create(store, "orders", now_ms=NOW_MS + 59_999)
+        assert raised.value.seconds_left == pytest.approx(0.001, abs=0.0005)
+        await create(store, "orders", account="111111111111", now_ms=NOW_MS + 1)
+        again = await create(store, "orders", now_ms=NOW_MS + 60_000)
+        assert again.queue_id > queue.queue_id
+
+    async def test_held_names_do_not_leave_early_with_others(self, store: MetadataStore) -> None:
+        for number in range(40):
+            queue = await create(store, f"q{number}", now_ms=NOW_MS)
+            await store.delete_queue(queue.queue_id, now_ms=NOW_MS + number * 1000)
+        for number in range(40):
+            with pytest.raises(QueueDeletedRecently):
+                await create(store, f"q{number}", now_ms=NOW_MS + number * 1000 + 59_999)
+            await create(store, f"q{number}", now_ms=NOW_MS + number * 1000 + 60_000)
+
+    async def test_an_update_replaces_what_it_names(self, store: MetadataStore) -> None:
+        queue = await create(store, "orders", {"DelaySeconds": "5"})
+        tagged = await store.update_queue(queue.queue_id, 1, now_ms=NOW_MS + 5000, tags={"a": "b"})
+        assert (tagged.version, tagged.attributes, tagged.tags) == (2, {"DelaySeconds": "5"}, {"a": "b"})
+        assert tagged.modified_s == queue.modified_s
+        changed = await store.update_queue(queue.queue_id, 2, now_ms=NOW_MS + 5000, attributes={"Policy": "{}"})
+        assert (changed.version, changed.attributes, changed.tags) == (3, {"Policy": "{}"}, {"a": "b"})
+        assert changed.modified_s == queue.modified_s + 5
+        assert changed.created_s == queue.created_s
+        assert (changed.handle_key, changed.partitions) == (queue.handle_key, queue.partitions)
+        assert await store.get_queue(ACCOUNT, "orders") == changed
+
+    async def test_an_update_from_an_old_version_is_refused(self, store: MetadataStore) -> None:
+        queue = await create(store, "orders")
+        newer = await store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "1"})
+        with pytest.raises(ConditionFailed):
+            await store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "2"})
+        assert await store.get_queue(ACCOUNT, "orders") == newer
+
+    async def test_concurrent_updates_never_overwrite_each_other_unseen(self, store: MetadataStore) -> None:
+        queue = await create(store, "orders")
+
+        async def add(tag: str) -> None:
+            while True:
+                known = await store.get_queue(ACCOUNT, "orders")
+                try:
+                    tags = {**known.tags, tag: ""}
+                    await store.update_queue(queue.queue_id, known.version, now_ms=NOW_MS, tags=tags)
+                except ConditionFailed:
+                    continue
+                return
+
+        await asyncio.gather(*(add(f"t{number}") for number in range(10)))
+        final = await store.get_queue(ACCOUNT, "orders")
+        assert set(final.tags) == {f"t{number}" for number in range(10)}
+        assert final.version == 11
+
+    async def test_names_are_listed_in_order_and_in_pages(self, store: MetadataStore) -> None:
+        names = ["a", "ab", "ab-1", "ab_1", "aB", "b", "B", "b.fifo"]
+        for name in names:
+            await create(store, name)
+        await create(store, "abc", account="111111111111")
+        assert await store.list_queues(ACCOUNT, limit=100) == sorted(names)
+        pages, after = [], ""
+        while page := await store.list_queues(ACCOUNT, after=after, limit=3):
+            pages.append(page)
+            after = page[-1]
+        assert [name for page in pages for name in page] == sorted(names)
+        assert [len(page) for page in pages] == [3, 3, 2]
+
+    async def test_names_are_listed_by_prefix(self, store: MetadataStore) -> None:
+        for name in ["a", "ab", "ab-1", "aB", "b", "a_b", "axb"]:
+            await create(store, name)
+        assert await store.list_queues(ACCOUNT, prefix="ab", limit=10) == ["ab", "ab-1"]
+        assert await store.list_queues(ACCOUNT, prefix="ab", after="ab", limit=10) == ["ab-1"]
+        assert await store.list_queues(ACCOUNT, prefix="ab", after="ab-1", limit=10) == []
+        assert await store.list_queues(ACCOUNT, prefix="ab", after="zz", limit=10) == []
+        assert await store.list_queues(ACCOUNT, prefix="a_", limit=10) == ["a_b"]
+        assert await store.list_queues(ACCOUNT, prefix="%", limit=10) == []
+        assert await store.list_queues(ACCOUNT, prefix="none", limit=10) == []
+
+    async def test_a_purge_is_numbered_and_limited(self, store: MetadataStore) -> None:
+        queue = await create(store, "orders")
+        first = await store.begin_purge(queue.queue_id, now_ms=NOW_MS, interval_seconds=60)
+        assert (first.purge_id, first.purged_ms, first.version) == (1, NOW_MS, 2)
+        assert first.modified_s == queue.modified_s
+        with pytest.raises(PurgeInProgress) as raised:
+            await store.begin_purge(queue.queue_id, now_ms=NOW_MS + 59_999, interval_seconds=60)
+        assert raised.value.seconds_left == pytest.approx(0.001, abs=0.0005)
+        second = await store.begin_purge(queue.queue_id, now_ms=NOW_MS + 60_000, interval_seconds=60)
+        assert second.purge_id == 2
+        assert await store.get_queue(ACCOUNT, "orders") == second
+
+    async def test_sources_of_a_dead_letter_queue(self, store: MetadataStore) -> None:
+        dlq, other = "arn:aws:sqs:us-east-1:000000000000:dlq", "arn:aws:sqs:us-east-1:000000000000:dlq2"
+        queues = [await create(store, f"s{number}", redrive_to(dlq)) for number in range(4)]
+        await create(store, "elsewhere", redrive_to(other))
+        await create(store, "without")
+        await create(store, "stranger", redrive_to(dlq), account="111111111111")
+        assert await store.dead_letter_sources(ACCOUNT, dlq, limit=10) == ["s0", "s1", "s2", "s3"]
+        assert await store.dead_letter_sources(ACCOUNT, dlq, limit=2) == ["s0", "s1"]
+        assert await store.dead_letter_sources(ACCOUNT, dlq, after="s1", limit=2) == ["s2", "s3"]
+        await store.update_queue(queues[0].queue_id, 1, now_ms=NOW_MS, attributes=redrive_to(other))
+        await store.update_queue(queues[1].queue_id, 1, now_ms=NOW_MS, attributes={})
+        await store.update_queue(queues[2].queue_id, 1, now_ms=NOW_MS, tags={"a": "b"})
+        await store.delete_queue(queues[3].queue_id, now_ms=NOW_MS)
+        assert await store.dead_letter_sources(ACCOUNT, dlq, limit=10) == ["s2"]
+        assert await store.dead_letter_sources(ACCOUNT, other, limit=10) == ["elsewhere", "s0"]
+
+
+class EntryConformance:
+    """Logs and shards."""
+
+    async def test_incarnations_are_numbered(self, store: MetadataStore) -> None:
+        first = await store.new_incarnation("a")
+        second = await store.new_incarnation("a")
+        stranger = await store.new_incarnation("b")
+        assert [(entry.node, entry.incarnation) for entry in (first, second, stranger)] == [
+            ("a", 1),
+            ("a", 2),
+            ("b", 1),
+        ]
+        assert 1 <= first.log_id < second.log_id < stranger.log_id
+        assert all(entry.state == "open" and entry.version == 1 for entry in (first, second, stranger))
+        assert await store.logs() == [first, second, stranger]
+        assert await store.logs("a") == [first, second]
+        assert await store.logs("c") == []
+
+    async def test_concurrent_incarnations_differ(self, store: MetadataStore) -> None:
+        entries = await asyncio.gather(*(store.new_incarnation("a") for _ in range(10)))
+        assert len({entry.log_id for entry in entries}) == 10
+        assert {entry.incarnation for entry in entries} == set(range(1, 11))
+
+    async def test_a_log_changes_only_from_its_version(self, store: MetadataStore) -> None:
+        entry = await store.new_incarnation("a")
+        recovering = await store.update_log(msgspec.structs.replace(entry, state="recovering", recovering_by=7))
+        assert (recovering.state, recovering.recovering_by, recovering.version) == ("recovering", 7, 2)
+        with pytest.raises(ConditionFailed):
+            await store.update_log(msgspec.structs.replace(entry, floor_segment=3))
+        sealed = await store.update_log(msgspec.structs.replace(recovering, state="sealed", sealed_seq=99))
+        assert await store.logs("a") == [sealed]
+        with pytest.raises(ConditionFailed):
+            await store.update_log(LogEntry(log_id=1000, node="none", incarnation=1))
+
+    async def test_only_one_of_concurrent_log_changes_wins(self, store: MetadataStore) -> None:
+        entry = await store.new_incarnation("a")
+        changes = [msgspec.structs.replace(entry, state="recovering", recovering_by=number) for number in range(2, 12)]
+        outcomes = await asyncio.gather(*(store.update_log(change) for change in changes), return_exceptions=True)
+        winners = [outcome for outcome in outcomes if isinstance(outcome, LogEntry)]
+        assert len(winners) == 1
+        assert await store.logs() == winners
+
+    async def test_shards_are_kept_whole(self, store: MetadataStore) -> None:
+        full = ShardEntry(
+            shard=3,
+            owner_log=5,
+            epoch=2,
+            checkpoint=PieceRef(log_id=5, file=1, offset=64, length=1 << 33, crc=0xFFFFFFFF),
+            checkpoint_log=5,
+            checkpoint_seq=1 << 50,
+            chain=((4, 1, 0), (5, 2, 17)),
+            live=((4, 1), (5, 0)),
+        )
+        bare = ShardEntry(shard=1, owner_log=5, epoch=1)
+        stored = await store.update_shards([full, bare])
+        assert stored == [msgspec.structs.replace(full, version=1), msgspec.structs.replace(bare, version=1)]
+        assert await store.shards() == [stored[1], stored[0]]
+
+    async def test_shards_change_all_or_none(self, store: MetadataStore) -> None:
+        before = await store.update_shards([ShardEntry(shard=shard, owner_log=1, epoch=1) for shard in range(3)])
+        with pytest.raises(ConditionFailed):
+            await store.update_shards(
+                [
+                    msgspec.structs.replace(before[0], epoch=2),
+                    ShardEntry(shard=7, owner_log=1, epoch=1),
+                    msgspec.structs.replace(before[1], epoch=2, version=5),
+                ]
+            )
+        assert await store.shards() == before
+        with pytest.raises(ConditionFailed):
+            await store.update_shards([ShardEntry(shard=0, owner_log=9, epoch=9)])
+        with pytest.raises(ConditionFailed):
+            await store.update_shards([ShardEntry(shard=9, owner_log=9, epoch=9, version=1)])
+        after = await store.update_shards([msgspec.structs.replace(entry, epoch=2) for entry in before])
+        assert [entry.version for entry in after] == [2, 2, 2]
+        assert await store.shards() == after
+        assert await store.update_shards([]) == []
+
+
+class CredentialConformance:
+    """Tenants and access keys."""
+
+    async def test_tenants(self, store: MetadataStore) -> None:
+        assert await store.get_tenant(ACCOUNT) is None
+        await store.put_tenant(Tenant(ACCOUNT, "root"))
+        await store.put_tenant(Tenant(ACCOUNT, "root", state="suspended"))
+        assert await store.get_tenant(ACCOUNT) == Tenant(ACCOUNT, "root", state="suspended")
+
+    async def test_access_keys(self, store: MetadataStore) -> None:
+        await store.put_tenant(Tenant(ACCOUNT, "root"))
+        await store.put_tenant(Tenant("111111111111", "other"))
+        keys = sorted((new_access_key(ACCOUNT) for _ in range(3)), key=lambda key: key.access_key_id)
+        for key in [*keys, new_access_key("111111111111")]:
+            await store.put_access_key(key)
+        assert await store.list_access_keys(ACCOUNT) == keys
+        assert await store.get_access_key(keys[1].access_key_id) == keys[1]
+        assert await store.get_access_key("AKIANONE000000000000") is None
+        inactive = msgspec.structs.replace(keys[1], active=False)
+        await store.put_access_key(inactive)
+        assert await store.get_access_key(inactive.access_key_id) == inactive
+
+    async def test_an_access_key_needs_its_tenant(self, store: MetadataStore) -> None:
+        with pytest.raises(ValueError, match="no tenant"):
+            await store.put_access_key(AccessKey("AKIAEXAMPLE000000000", "secret-secret", ACCOUNT, "AIDA"))
+
+
+class Conformance(QueueConformance, EntryConformance, CredentialConformance):
+    """All of it."""

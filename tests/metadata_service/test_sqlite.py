@@ -1,0 +1,210 @@
+"""The SQLite store: the conformance suite, and what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import stat
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from auth.credentials import Tenant, new_access_key
+from metadata_service.sqlite import SCHEMA_VERSION, CannotOpen, SQLiteStore
+from metadata_service.store import MetadataStore, QueueExists, StoreUnavailable
+from metadata_service.worker import Worker
+from tests.metadata_service.conformance import ACCOUNT, Conformance, create, redrive_to
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metadata.sqlite"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[MetadataStore]:
+    store = SQLiteStore(path)
+    yield store
+    await store.close()
+
+
+class TestConformance(Conformance):
+    pass
+
+
+async def test_all_is_there_after_reopening(path: Path) -> None:
+    store = SQLiteStore(path)
+    queue = await create(store, "orders", redrive_to("arn:x"))
+    log = await store.new_incarnation("local")
+    await store.put_tenant(Tenant(ACCOUNT, "root"))
+    key = new_access_key(ACCOUNT)
+    await store.put_access_key(key)
+    await store.close()
+
+    again = SQLiteStore(path)
+    assert await again.get_queue(ACCOUNT, "orders") == queue
+    assert await again.logs() == [log]
+    assert await again.get_access_key(key.access_key_id) == key
+    assert (await again.new_incarnation("local")).incarnation == 2
+    assert (await create(again, "other")).queue_id > queue.queue_id
+    await again.close()
+
+
+async def test_only_the_owner_can_read_the_files(path: Path, store: MetadataStore) -> None:
+    await create(store, "orders")
+    files = list(path.parent.iterdir())
+    assert len(files) == 3  # the file, its write-ahead log and the log's index
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+async def test_commits_survive_a_power_loss(path: Path, store: MetadataStore) -> None:
+    """The two settings that make it so; the first is a property of the file, the second of the connection."""
+    with sqlite3.connect(path) as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert isinstance(store, SQLiteStore)
+    assert await store._worker.read(lambda db: db.execute("PRAGMA synchronous").fetchone()) == (2,)
+
+
+async def test_a_newer_schema_is_refused(path: Path) -> None:
+    await SQLiteStore(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE schema_version SET version = ?", (SCHEMA_VERSION + 1,))
+    with pytest.raises(CannotOpen, match="written by a newer Holdfast"):
+        SQLiteStore(path)
+
+
+def test_what_is_no_database_is_refused(path: Path) -> None:
+    path.write_bytes(b"no database" * 1000)
+    with pytest.raises(CannotOpen, match=r"metadata\.sqlite cannot be used: file is not a database"):
+        SQLiteStore(path)
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CannotOpen, match="cannot be opened"):
+        SQLiteStore(tmp_path / "none" / "metadata.sqlite")
+
+
+async def test_a_closed_store_says_so(path: Path) -> None:
+    store = SQLiteStore(path)
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.get_queue(ACCOUNT, "orders")
+
+
+async def test_what_was_asked_for_before_closing_is_done(path: Path) -> None:
+    store = SQLiteStore(path)
+    pending = [asyncio.ensure_future(create(store, f"q{number}")) for number in range(600)]
+    await asyncio.sleep(0)
+    await store.close()
+    assert len({queue.queue_id for queue in await asyncio.gather(*pending)}) == 600
+
+
+async def test_a_page_costs_the_same_among_many_queues(path: Path, store: MetadataStore) -> None:
+    """By what SQLite plans: a search in an index, never a scan or a sort."""
+    plans: list[str] = []
+    assert isinstance(store, SQLiteStore)
+    await store._worker.read(lambda db: db.set_trace_callback(plans.append))
+    await store.list_queues(ACCOUNT, limit=10)
+    await store.list_queues(ACCOUNT, prefix="a", after="b", limit=10)
+    await store.dead_letter_sources(ACCOUNT, "arn:x", limit=10)
+    await store.dead_letter_sources(ACCOUNT, "arn:x", after="a", limit=10)
+    assert len(plans) == 4
+    with sqlite3.connect(path) as db:
+        for statement in plans:
+            ((*_, plan),) = db.execute("EXPLAIN QUERY PLAN " + statement)
+            assert plan.startswith("SEARCH queues USING COVERING INDEX")
+
+
+async def test_creating_a_queue_costs_little(store: MetadataStore) -> None:
+    await create(store, "first")
+    before = time.process_time()
+    await asyncio.gather(*(create(store, f"q{number}") for number in range(1000)))
+    assert (time.process_time() - before) / 1000 < 0.001
+
+
+class CountingConnection(sqlite3.Connection):
+    """Counts commits, and refuses them when told to."""
+
+    commits = 0
+    refuse = False
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            if self.refuse:
+                raise sqlite3.OperationalError("database or disk is full")
+            self.commits += 1
+        return super().execute(sql, parameters)
+
+
+@pytest.fixture
+async def counting(path: Path) -> AsyncIterator[tuple[Worker, CountingConnection]]:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=CountingConnection)
+    connection.execute("CREATE TABLE t (x INTEGER PRIMARY KEY)")
+    worker = Worker(connection)
+    yield worker, connection
+    await worker.close()
+
+
+async def test_waiting_writes_share_a_commit(counting: tuple[Worker, CountingConnection]) -> None:
+    worker, connection = counting
+
+    def insert(x: int) -> Any:
+        return lambda db: db.execute("INSERT INTO t VALUES (?)", (x,)).rowcount
+
+    await asyncio.gather(*(worker.write(insert(x)) for x in range(200)))
+    assert connection.commits < 100
+    assert await worker.read(lambda db: db.execute("SELECT count(*) FROM t").fetchone()) == (200,)
+
+
+async def test_a_refused_write_takes_nothing_with_it(counting: tuple[Worker, CountingConnection]) -> None:
+    worker, _ = counting
+
+    def insert(x: int) -> Any:
+        def run(db: sqlite3.Connection) -> int:
+            db.execute("INSERT INTO t VALUES (?)", (x,))
+            if x % 2:
+                raise KeyError(x)
+            return x
+
+        return run
+
+    outcomes = await asyncio.gather(*(worker.write(insert(x)) for x in range(50)), return_exceptions=True)
+    assert [outcome for outcome in outcomes if not isinstance(outcome, KeyError)] == list(range(0, 50, 2))
+    rows = await worker.read(lambda db: db.execute("SELECT x FROM t ORDER BY x").fetchall())
+    assert rows == [(x,) for x in range(0, 50, 2)]
+
+
+async def test_a_failed_commit_fails_all_that_rode_on_it(counting: tuple[Worker, CountingConnection]) -> None:
+    worker, connection = counting
+    connection.refuse = True
+    insert = asyncio.ensure_future(worker.write(lambda db: db.execute("INSERT INTO t VALUES (1)").rowcount))
+    with pytest.raises(StoreUnavailable, match="disk is full"):
+        await insert
+    connection.refuse = False
+    assert await worker.read(lambda db: db.execute("SELECT count(*) FROM t").fetchone()) == (0,)
+    assert await worker.write(lambda db: db.execute("INSERT INTO t VALUES (1)").rowcount) == 1
+
+
+async def test_another_process_with_the_file_makes_it_unavailable(path: Path, store: MetadataStore) -> None:
+    assert isinstance(store, SQLiteStore)
+    await store._worker.read(lambda db: db.execute("PRAGMA busy_timeout = 1"))
+    with sqlite3.connect(path, isolation_level=None) as db:
+        db.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="locked"):
+            await create(store, "orders")
+        db.execute("ROLLBACK")
+    await create(store, "orders")
+
+
+async def test_a_caller_that_was_cancelled_leaves_the_others_alone(store: MetadataStore) -> None:
+    first = asyncio.ensure_future(create(store, "a"))
+    second = asyncio.ensure_future(create(store, "b"))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).name == "b"
+    with pytest.raises(QueueExists):
+        await create(store, "a")
