@@ -1,0 +1,217 @@
+"""What the journal asks of a disk, and the real disk.
+
+The primitives block; they are called in a worker thread through :meth:`Disk.run`, or at start, before anything else
+runs.  Two things have ways of their own, because the speed of the service hangs on them: :meth:`Disk.commit`, the one
+write and sync of a group commit, and :meth:`Disk.pread_now`, a read that never waits.
+
+The simulator's disk (``tests/simulator/disk.py``) implements the same protocol in virtual time, and fails like a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Final, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WORKERS: Final = 4
+"""Threads for all that is not a commit: a read must not wait behind the sync of a checkpoint."""
+
+_ZERO_CHUNK: Final = bytes(1 << 20)
+
+
+class Disk(Protocol):
+    """Errors are those of the operating system: :class:`OSError` with ``errno``."""
+
+    def open(self, path: str) -> int:
+        """Open an existing file for reading and writing."""
+
+    def create(self, path: str) -> int:
+        """Create a file that must not exist.  It is there after a crash only after :meth:`fsync_dir` of its folder."""
+
+    def close(self, fd: int) -> None: ...
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        """Write all of it."""
+
+    def pread(self, fd: int, size_bytes: int, offset: int) -> bytes:
+        """Shorter than asked only at the end of the file."""
+
+    def pread_now(self, fd: int, size_bytes: int, offset: int) -> bytes | None:
+        """What of this can be read without waiting for the disk (it may be short); None: nothing, or not supported."""
+
+    def fdatasync(self, fd: int) -> None:
+        """After an error it is not known what the disk has, and a further call proves nothing."""
+
+    def preallocate(self, fd: int, size_bytes: int) -> None:
+        """Fill the empty file with zeros, and sync it: so that a commit changes no metadata and cannot lack room."""
+
+    def truncate(self, fd: int, size_bytes: int) -> None: ...
+
+    def size(self, path: str) -> int: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def mkdir(self, path: str) -> None:
+        """Make a folder (and those above it) unless it exists."""
+
+    def rmdir(self, path: str) -> None: ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Names, sorted."""
+
+    def fsync_dir(self, path: str) -> None: ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def lock(self, path: str) -> int:
+        """Lock a file (made if need be) until the descriptor is closed or the process ends.
+
+        Raises :class:`BlockingIOError` if another holder lives.
+        """
+
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        """Run blocking work in a worker thread.  The work starts at once, awaited or not."""
+
+    def commit(self, fd: int, data: bytes, offset: int, done: Callable[[BaseException | None], None]) -> None:
+        """Write and sync, then call ``done`` in the running loop.  One commit at a time, in order, never repeated."""
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def __init__(self) -> None:
+        self._commits: SimpleQueue[tuple[asyncio.AbstractEventLoop, int, bytes, int, Callable[..., None]] | None] = (
+            SimpleQueue()
+        )
+        self._committer: threading.Thread | None = None
+        self._workers = ThreadPoolExecutor(WORKERS, "journal")
+        self._nowait = hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")
+
+    def open(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def create(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        written = os.pwrite(fd, data, offset)
+        if written != len(data):
+            rest = memoryview(data)
+            while written < len(data):
+                written += os.pwrite(fd, rest[written:], offset + written)
+
+    def pread(self, fd: int, size_bytes: int, offset: int) -> bytes:
+        data = os.pread(fd, size_bytes, offset)
+        while 0 < len(data) < size_bytes:
+            more = os.pread(fd, size_bytes - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pread_now(self, fd: int, size_bytes: int, offset: int) -> bytes | None:
+        if not self._nowait:
+            return None
+        buffer = bytearray(size_bytes)
+        try:
+            size = os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+            self._nowait = False  # a filesystem without it: all reads go through a worker
+            return None
+        return bytes(memoryview(buffer)[:size])
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def preallocate(self, fd: int, size_bytes: int) -> None:
+        # Zeros are written, not fallocated: a sync into written blocks takes two thirds of one into unwritten extents.
+        # Synced chunk by chunk, so that no commit has to wait behind one large flush.
+        for offset in range(0, size_bytes, len(_ZERO_CHUNK)):
+            self.pwrite(fd, _ZERO_CHUNK[: size_bytes - offset], offset)
+            os.fdatasync(fd)
+        os.fsync(fd)
+
+    def truncate(self, fd: int, size_bytes: int) -> None:
+        os.ftruncate(fd, size_bytes)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def fsync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+    def lock(self, path: str) -> int:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        return asyncio.wrap_future(self._workers.submit(function, *args, **kwargs))
+
+    def commit(self, fd: int, data: bytes, offset: int, done: Callable[[BaseException | None], None]) -> None:
+        if self._committer is None:
+            self._committer = threading.Thread(target=self._commit_all, name="committer", daemon=True)
+            self._committer.start()
+        self._commits.put((asyncio.get_running_loop(), fd, data, offset, done))
+
+    def _commit_all(self) -> None:
+        while (item := self._commits.get()) is not None:
+            loop, fd, data, offset, done = item
+            error: BaseException | None = None
+            try:
+                self.pwrite(fd, data, offset)
+                os.fdatasync(fd)
+            except BaseException as raised:  # whatever it is, the log has to hear of it
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(done, error)
+            item = data = done = None  # type: ignore[assignment]  # keep nothing alive while waiting
+
+    def close_workers(self) -> None:
+        """End the threads, once what was begun is done."""
+        if self._committer is not None:
+            self._commits.put(None)
+            self._committer.join()
+            self._committer = None
+        self._workers.shutdown()

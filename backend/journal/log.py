@@ -1,0 +1,598 @@
+"""The append side of one incarnation's log.
+
+Records are gathered into a batch; a batch becomes a row, and a row is one write and one sync.  While a row is under
+way the next batch fills, and goes out when that row is durable.  So there is never more than one row of the log being
+written: recovery rests on that (:mod:`backend.journal.recovery`).
+
+Where a record will lie is known when it is appended, so that the engine can apply it at once.  Room is made ahead:
+segments are preallocated before they are needed, and the last one of them is a reserve for what must go on when the
+disk is full (receives, deletes, checkpoints, the cleaner).  So an append is refused before anything has changed, and a
+commit never finds the disk full.
+
+All methods are called in the event loop that created the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from backend.api import StorageFull, Unavailable
+from backend.journal.disk import Disk
+from backend.journal.rows import (
+    DIRECTORY_ENTRY_BYTES,
+    LOG_ID_MAX,
+    ROW_HEADER_BYTES,
+    ROW_OVERHEAD_BYTES,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_HEADER_BYTES,
+    SEGMENT_MAX,
+    RecordView,
+    SegmentHeader,
+    decode_row_header,
+    directory_entry,
+    encode_row,
+    encode_segment_header,
+    place_of,
+    position_of,
+)
+from backend.journal.segments import RottenRecord, SegmentFiles, check_record, lock_log, segment_name
+
+logger = logging.getLogger(__name__)
+
+AHEAD: Final = 2
+"""Segments preallocated beside the one in use: the next one, and the reserve."""
+ROOM_CHECK_SECONDS: Final = 0.25
+SEGMENT_BYTES_MIN: Final = 4096
+
+
+class LogSettings(NamedTuple):
+    segment_bytes: int = 32 << 20
+    low_water_bytes: int = 64 << 20
+    """With less free space than this, nothing is stored that is not for making room."""
+    row_bytes: int = 512 << 10
+    """A row is closed when its records reach this size (a larger record has a row of its own)."""
+    idle_seconds: float = 0.05
+    """After so long without a commit, an empty row says that the last one was answered."""
+
+
+DEFAULTS: Final = LogSettings()
+
+
+class _Segment:
+    __slots__ = ("fd", "number", "size_bytes")
+
+    def __init__(self, number: int, fd: int, size_bytes: int) -> None:
+        self.number = number
+        self.fd = fd
+        self.size_bytes = size_bytes
+
+
+class _Batch:
+    """The records of one row."""
+
+    __slots__ = ("ends", "future", "offset", "records", "row_bytes", "segment", "seq")
+
+    def __init__(self, segment: _Segment, offset: int, seq: int) -> None:
+        self.segment = segment
+        self.offset = offset
+        """Where the row begins in its segment."""
+        self.seq = seq
+        self.records: list[bytes] = []
+        self.ends: list[int] = []
+        self.future: asyncio.Future[None] | None = None
+        self.row_bytes = 0
+        """Length of the row, once it is closed."""
+
+
+class LocalLog:
+    """One incarnation's log.  Made by :meth:`create`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        files: SegmentFiles,
+        directory: str,
+        log_id: int,
+        life: int,
+        clock_ms: Callable[[], int],
+        on_failure: Callable[[BaseException], None],
+        settings: LogSettings,
+        lock_fd: int,
+        first: _Segment,
+    ) -> None:
+        self.log_id = log_id
+        self.durable_seq = 0
+        """The last row that is durable, and with it all before it."""
+        self._disk = disk
+        self._files = files
+        self._directory = directory
+        self._life = life
+        self._clock_ms = clock_ms
+        self._on_failure = on_failure
+        self._settings = settings
+        self._lock_fd = lock_fd
+        self._loop = asyncio.get_running_loop()
+
+        self._error: Unavailable | None = None
+        self._closing = False
+        self._refusing = False
+        """Only what may use the reserve is taken."""
+        self._low = False
+        self._ready: deque[_Segment] = deque()
+        self._number = first.number + 1
+        """Of the segment to be made next."""
+        self._maker: asyncio.Task[None] | None = None
+        self._made: asyncio.Future[None] | None = None
+        self._checked = self._loop.time()
+        self._recheck: asyncio.TimerHandle | None = None
+
+        self._queue: deque[_Batch] = deque()
+        """Closed batches that wait for the one under way."""
+        self._under_way: _Batch | None = None
+        self._chain = 0
+        self._awake = False
+        """A flush is scheduled or a row is under way."""
+        self._last_seq = 0
+        self._marked = True
+        """Nothing was written since the last idle mark."""
+        self._committed_at = 0.0
+        self._mark_timer: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Future[None] | None = None
+
+        self._batch = _Batch(first, SEGMENT_HEADER_BYTES, 1)
+        self._records = self._batch.records
+        self._ends = self._batch.ends
+        self._fill = 0
+        """Bytes of records in the batch."""
+        self._room = 0
+        """Bytes that the batch can still take, records and directory; -1 sends every append the slow way."""
+        self._beyond = 0
+        """Bytes of the segment behind those."""
+        self._origin = 0
+        """Position of the batch's first record."""
+        self._begin(self._batch)
+
+    @classmethod
+    async def create(
+        cls,
+        disk: Disk,
+        files: SegmentFiles,
+        name: str,
+        log_id: int,
+        *,
+        life: int,
+        clock_ms: Callable[[], int],
+        on_failure: Callable[[BaseException], None],
+        settings: LogSettings = DEFAULTS,
+    ) -> LocalLog:
+        """Make the folder ``name`` under ``files.root`` with the log's lock and its first segments.
+
+        ``life`` are 64 random bits.  ``on_failure`` is called once, when a write has failed: the caller has to throw
+        its memory away and begin anew from what is durable.  With little room on the disk the first segment is made
+        smaller.  Raises :class:`StorageFull`, :class:`LogInUse`, :class:`OSError`.
+        """
+        assert 0 < log_id <= LOG_ID_MAX
+        assert 0 < life < 1 << 64
+        assert SEGMENT_BYTES_MIN <= settings.segment_bytes <= SEGMENT_BYTES_MAX
+        assert settings.segment_bytes % 8 == 0
+        directory = files.register(log_id, name)
+        lock_fd, first = await disk.run(_make_log, disk, files.root, directory, settings.segment_bytes)
+        log = cls(disk, files, directory, log_id, life, clock_ms, on_failure, settings, lock_fd, first)
+        log._make_ahead()
+        assert log._made is not None
+        await log._made
+        return log
+
+    # --- appending ---
+
+    @property
+    def next_seq(self) -> int:
+        """The row that the next record goes into."""
+        return self._batch.seq
+
+    def append(self, record: bytes, *, reserve: bool = False) -> int:
+        """Add a record to the batch being filled; returns its position.
+
+        With ``reserve`` it may use what is kept for making room.  Raises :class:`StorageFull` or :class:`Unavailable`,
+        having changed nothing; never after :meth:`check_room` (or :meth:`wait_room`) has let it pass.
+        """
+        size = len(record) + DIRECTORY_ENTRY_BYTES
+        if size > self._room or (self._refusing and not reserve):
+            self._turn(size, reserve)
+        self._room -= size
+        position = self._origin + (self._fill >> 3)
+        self._fill += size - DIRECTORY_ENTRY_BYTES
+        self._records.append(record)
+        self._ends.append(self._fill)
+        if not self._awake:
+            self._awake = True
+            self._loop.call_soon(self._flush)
+        return position
+
+    def check_room(self, size_bytes: int, reserve: bool = False) -> None:
+        """Make sure that records of this size in total can be appended now, in this iteration of the loop.
+
+        Raises :class:`StorageFull` or :class:`Unavailable`.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._closing:
+            raise Unavailable("the log is closed")
+        if not self._fits(size_bytes, reserve):
+            self._look_for_room()
+            raise StorageFull("no room in the journal")
+
+    async def wait_room(self, size_bytes: int, reserve: bool = False) -> None:
+        """Like :meth:`check_room`, but waits for a segment that is being made."""
+        while True:
+            try:
+                return self.check_room(size_bytes, reserve)
+            except StorageFull:
+                if self._made is None:
+                    raise
+                await asyncio.shield(self._made)
+
+    def room(self) -> bool:
+        """Whether new messages are taken."""
+        return self._error is None and not self._closing and self._fits(4096, False)
+
+    def _fits(self, size_bytes: int, reserve: bool) -> bool:
+        if self._refusing and not reserve:
+            return False
+        # A record takes at least 56 bytes, its line in the directory 8; two rows in turn hold more than row_bytes.
+        need = size_bytes + size_bytes // 7 + ROW_OVERHEAD_BYTES * (2 + 2 * size_bytes // self._settings.row_bytes)
+        if need <= self._room + self._beyond:
+            return True
+        available = len(self._ready) - (0 if reserve else 1)
+        return available > 0 and need <= _capacity(self._ready[0], SEGMENT_HEADER_BYTES)
+
+    def _turn(self, size: int, reserve: bool) -> None:
+        """Make room for a record that does not fit the batch being filled, or raise."""
+        if self._error is not None:
+            raise self._error
+        if self._closing:
+            raise Unavailable("the log is closed")
+        if self._refusing and not reserve:
+            self._look_for_room()
+            raise StorageFull("no room in the journal")
+        if size <= self._room:
+            return
+        batch = self._batch
+        offset = batch.offset + self._row_bytes() if self._records else batch.offset
+        if size > _capacity(batch.segment, offset):
+            if len(self._ready) <= (0 if reserve else 1):
+                self._look_for_room()
+                raise StorageFull("no room in the journal")
+            if size > _capacity(self._ready[0], SEGMENT_HEADER_BYTES):
+                raise ValueError(f"a record of {size} bytes does not fit a segment")
+        if self._records:
+            self._close_batch()
+        if size > _capacity(self._batch.segment, self._batch.offset):
+            self._batch = _Batch(self._ready.popleft(), SEGMENT_HEADER_BYTES, self._batch.seq)
+            self._begin(self._batch)
+            self._make_ahead()
+            self._weigh()
+        if size > self._room:  # a record larger than a usual row
+            self._beyond -= size - self._room
+            self._room = size
+
+    def _begin(self, batch: _Batch) -> None:
+        self._records = batch.records
+        self._ends = batch.ends
+        self._fill = 0
+        capacity = _capacity(batch.segment, batch.offset)
+        self._room = min(capacity, self._settings.row_bytes) if not self._closing else -1
+        self._beyond = max(0, capacity - self._room)
+        self._origin = position_of(self.log_id, batch.segment.number, batch.offset + ROW_HEADER_BYTES)
+
+    def _row_bytes(self) -> int:
+        return ROW_OVERHEAD_BYTES + self._fill + DIRECTORY_ENTRY_BYTES * len(self._records)
+
+    def _close_batch(self) -> None:
+        """What is appended from now on goes into a later row."""
+        batch = self._batch
+        batch.row_bytes = self._row_bytes()
+        self._queue.append(batch)
+        if batch.records:
+            self._last_seq = batch.seq
+        self._batch = _Batch(batch.segment, batch.offset + batch.row_bytes, batch.seq + 1)
+        self._begin(self._batch)
+
+    def cut(self) -> int:
+        """Let later appends go to a later row than earlier ones.
+
+        Returns the last row that holds anything appended so far, 0 if there is none.
+        """
+        if self._records and self._error is None:
+            self._close_batch()
+        return self._last_seq
+
+    def barrier(self) -> asyncio.Future[None] | None:
+        """A future that is done when all that was appended so far is durable; None if it is.
+
+        All callers that wait for one row share one future: do not cancel it.  It fails with :class:`Unavailable`.
+        """
+        if self._error is not None:
+            return self._fail_future(self._loop.create_future(), self._error)
+        if self._records:
+            batch = self._batch
+        elif self._queue:
+            batch = self._queue[-1]
+        elif self._under_way is not None and self._under_way.records:
+            batch = self._under_way
+        else:
+            return None
+        if batch.future is None:
+            batch.future = self._loop.create_future()
+        return batch.future
+
+    # --- committing ---
+
+    def _flush(self) -> None:
+        if self._under_way is not None or self._error is not None:
+            return
+        if not self._queue:
+            if not self._records:
+                self._rest()
+                return
+            self._close_batch()
+        self._commit(self._queue.popleft())
+
+    def _commit(self, batch: _Batch) -> None:
+        records, position = batch.records, 0
+        entries = [directory_entry(record, end) for record, end in zip(records, batch.ends, strict=True)]
+        row, check = encode_row(
+            life=self._life,
+            log_id=self.log_id,
+            seq=batch.seq,
+            answered=self.durable_seq,
+            time_ms=self._clock_ms(),
+            chain=self._chain,
+            records=records,
+            directory=b"".join(entries),
+        )
+        segment, position = batch.segment, batch.offset
+        # What is about to be written is the next row, at the place that its records were told, and within its segment.
+        assert batch.seq == self.durable_seq + 1
+        assert len(row) == batch.row_bytes
+        assert position & 7 == 0
+        assert position + len(row) <= segment.size_bytes
+        if position == SEGMENT_HEADER_BYTES:
+            # The header comes with the first row, for only then is it known.
+            header = SegmentHeader(self._life, self.log_id, segment.number, batch.seq, self._clock_ms(), self._chain)
+            row, position = encode_segment_header(header) + row, 0
+        self._chain = check
+        self._under_way = batch
+        self._awake = True
+        self._marked = not records
+        self._disk.commit(segment.fd, row, position, self._committed)
+
+    def _committed(self, error: BaseException | None) -> None:
+        batch = self._under_way
+        assert batch is not None
+        assert batch.seq == self.durable_seq + 1
+        if error is not None:
+            self._fail(error)
+            return
+        self._under_way = None
+        self.durable_seq = batch.seq
+        if batch.future is not None:
+            batch.future.set_result(None)
+        if batch.segment is not self._batch.segment and (
+            not self._queue or self._queue[0].segment is not batch.segment
+        ):
+            self._disk.close(batch.segment.fd)
+        if self._loop.time() - self._checked > ROOM_CHECK_SECONDS:
+            self._make_ahead()
+        self._flush()
+
+    def _fail(self, error: BaseException) -> None:
+        """A write or sync has failed.  It is not repeated: after such an error the kernel may call pages clean that
+        the disk never got, and a second sync would succeed without meaning anything."""
+        self._error = Unavailable(f"the journal cannot be written: {error}")
+        self._room = -1
+        self._beyond = 0
+        waiting = [self._under_way, *self._queue, self._batch]
+        self._under_way = None
+        self._queue.clear()
+        for batch in waiting:
+            if batch is not None and batch.future is not None:
+                self._fail_future(batch.future, self._error)
+        self._wake_drain()
+        self._on_failure(error)
+
+    @staticmethod
+    def _fail_future(future: asyncio.Future[None], error: Unavailable) -> asyncio.Future[None]:
+        if not future.done():
+            future.set_exception(error)
+            future.exception()  # nobody has to look
+        return future
+
+    def _rest(self) -> None:
+        """All is durable: wait for more, and after a while write the mark."""
+        self._awake = False
+        now = self._loop.time()
+        self._committed_at = now
+        if not self._marked:
+            if self._closing:
+                self._mark()
+                return
+            if self._mark_timer is None:
+                self._mark_timer = self._loop.call_at(now + self._settings.idle_seconds, self._mark_when_idle)
+        self._wake_drain()
+
+    def _mark_when_idle(self) -> None:
+        self._mark_timer = None
+        if self._awake or self._marked or self._error is not None:
+            return  # _rest will set the timer again, or there is nothing to mark
+        due = self._committed_at + self._settings.idle_seconds
+        if self._loop.time() < due:
+            self._mark_timer = self._loop.call_at(due, self._mark_when_idle)
+        else:
+            self._mark()
+
+    def _mark(self) -> None:
+        """Write an empty row: the rows before it were answered, so damage to the last of them is no torn tail."""
+        assert not self._records
+        assert not self._queue
+        self._close_batch()
+        self._flush()
+
+    # --- room ---
+
+    def _weigh(self) -> None:
+        self._refusing = self._low or not self._ready
+
+    def _look_for_room(self) -> None:
+        if self._loop.time() - self._checked > ROOM_CHECK_SECONDS or len(self._ready) < AHEAD:
+            self._make_ahead()
+
+    def _make_ahead(self) -> None:
+        """Look at the free space, and make the segments that are missing."""
+        if self._maker is None and self._recheck is None and not self._closing and self._error is None:
+            self._made = self._loop.create_future()
+            self._maker = self._loop.create_task(self._make())
+
+    async def _make(self) -> None:
+        was_refusing = self._refusing
+        try:
+            while True:
+                free = await self._disk.run(self._disk.free_bytes, self._directory)
+                self._checked = self._loop.time()
+                self._low = free < self._settings.low_water_bytes
+                self._weigh()
+                if len(self._ready) >= AHEAD or self._closing or self._error is not None:
+                    break
+                # The reserve itself may take from what is left free for checkpoints, but not all of it.
+                keep = self._settings.low_water_bytes // (1 if self._ready else 4)
+                if free < self._settings.segment_bytes + keep:
+                    break
+                segment = await self._disk.run(
+                    _make_segment, self._disk, self._directory, self._number, self._settings.segment_bytes
+                )
+                self._number += 1
+                assert self._number <= SEGMENT_MAX
+                self._ready.append(segment)
+                self._weigh()
+                self._tell_made(self._loop.create_future())
+        except OSError as error:
+            logger.warning("cannot preallocate a segment in %s: %s", self._directory, error)
+        finally:
+            self._maker = None
+            self._tell_made(None)
+            if self._refusing != was_refusing:
+                logger.warning("journal %s: %s", self._directory, "full" if self._refusing else "has room again")
+            if (self._refusing or len(self._ready) < AHEAD) and not self._closing and self._error is None:
+                self._recheck = self._loop.call_later(ROOM_CHECK_SECONDS, self._check_again)
+
+    def _check_again(self) -> None:
+        self._recheck = None
+        self._make_ahead()
+
+    def _tell_made(self, following: asyncio.Future[None] | None) -> None:
+        made, self._made = self._made, following
+        if made is not None and not made.done():
+            made.set_result(None)
+
+    # --- reading ---
+
+    def read_now(self, position: int) -> RecordView | RottenRecord | None:
+        """The record at a position of this or an earlier log, if it is in memory or in the page cache."""
+        view = self._from_memory(position)
+        return view if view is not None else self._files.read_now(position)
+
+    async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
+        """The records at these positions, in their order."""
+        found = {position: self._from_memory(position) for position in positions}
+        missing = [position for position, view in found.items() if view is None]
+        if missing:
+            found.update(zip(missing, await self._files.read_many(missing), strict=True))
+        return [view for position in positions if (view := found[position]) is not None]
+
+    def _from_memory(self, position: int) -> RecordView | RottenRecord | None:
+        """From the batches that are not durable yet."""
+        if not self._awake or position >> 44 != self.log_id:
+            return None
+        _, number, offset = place_of(position)
+        for batch in (self._batch, *self._queue, *((self._under_way,) if self._under_way else ())):
+            if batch.segment.number == number and batch.ends:
+                start = offset - batch.offset - ROW_HEADER_BYTES
+                if 0 <= start < batch.ends[-1]:
+                    index = bisect_right(batch.ends, start)
+                    assert start == (batch.ends[index - 1] if index else 0)
+                    return check_record(batch.records[index], 0, position, self._files.path(self.log_id, number))
+        return None
+
+    # --- the end ---
+
+    async def close(self) -> None:
+        """Take no more, wait until all is durable or the log has failed, write the mark, and let go of the lock."""
+        self._closing = True
+        self._room = -1
+        for timer in (self._recheck, self._mark_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._maker is not None:
+            await asyncio.wait([self._maker])
+        if self._error is None and (self._awake or not self._marked or self._records):
+            self._drained = self._loop.create_future()
+            if not self._awake:
+                self._flush()
+            await self._drained
+        self._release()
+
+    def _wake_drain(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _release(self) -> None:
+        for segment in {self._batch.segment, *self._ready}:
+            with contextlib.suppress(OSError):
+                self._disk.close(segment.fd)
+        self._ready.clear()
+        self._disk.close(self._lock_fd)
+
+
+def _capacity(segment: _Segment, offset: int) -> int:
+    """Bytes of records and directory that a row at ``offset`` can hold.  Room is left for an idle mark behind it."""
+    return segment.size_bytes - offset - 2 * ROW_OVERHEAD_BYTES
+
+
+def _make_log(disk: Disk, root: str, directory: str, segment_bytes: int) -> tuple[int, _Segment]:
+    """Blocking.  The folder, its lock and the first segment."""
+    disk.mkdir(directory)
+    disk.fsync_dir(root)
+    lock_fd = lock_log(disk, directory)
+    while True:
+        try:
+            return lock_fd, _make_segment(disk, directory, 1, segment_bytes)
+        except OSError as error:
+            segment_bytes = segment_bytes // 2 & ~7
+            if segment_bytes < SEGMENT_BYTES_MIN:
+                disk.close(lock_fd)
+                raise StorageFull(f"no room for a log in {directory}: {error}") from error
+
+
+def _make_segment(disk: Disk, directory: str, number: int, size_bytes: int) -> _Segment:
+    """Blocking.  A file full of zeros, durable with its name."""
+    path = f"{directory}/{segment_name(number)}"
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(path)  # left over from an attempt that failed; this number has never been used
+    fd = disk.create(path)
+    try:
+        disk.preallocate(fd, size_bytes)
+        disk.fsync_dir(directory)
+        assert disk.size(path) == size_bytes
+        assert decode_row_header(disk.pread(fd, 4096, 0), 0) is None
+    except BaseException:
+        with contextlib.suppress(OSError):
+            disk.close(fd)
+            disk.unlink(path)
+        raise
+    return _Segment(number, fd, size_bytes)

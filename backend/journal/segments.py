@@ -1,0 +1,319 @@
+"""Where segment files are: finding them, reading records out of them, dropping them.
+
+Each log has a folder of its own, ``<node>-<incarnation>``, with a lock file, segments ``00000001.log`` ... and files of
+checkpoint pieces.  A position names a log by its id; which folder that is, this module is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from backend.journal.disk import Disk
+from backend.journal.rows import (
+    RECORD_HEADER_BYTES,
+    SEGMENT_MAX,
+    RecordView,
+    decode_record,
+    place_of,
+    record_bytes_at,
+    segment_key,
+)
+
+OPEN_FILES_MAX: Final = 64
+FIRST_READ_BYTES: Final = 4096
+"""What is read to get at a record of unknown length."""
+SPAN_BYTES_MAX: Final = 128 << 10
+SPAN_GAP_MAX: Final = 16 << 10
+"""Records at most this far apart are read in one go, up to :data:`SPAN_BYTES_MAX`."""
+
+LOCK_FILE: Final = "lock"
+
+
+class LogInUse(Exception):
+    """The process that writes this log lives."""
+
+
+class RottenRecord(NamedTuple):
+    """A record that cannot be read as it was written."""
+
+    position: int
+    file: str
+    offset: int
+    part: str
+    """``header``, ``head``, ``body``; or ``file``: the file is missing or cannot be read."""
+    shard: int | None = None
+    partition: int | None = None
+    record: RecordView | None = None
+    """What can still be read: all but the body if ``part`` is body, no head if it is head."""
+
+    def __str__(self) -> str:
+        return f"rotten {self.part} of the record at {self.file}:{self.offset}"
+
+
+def segment_name(segment: int) -> str:
+    return f"{segment:08d}.log"
+
+
+def lock_log(disk: Disk, directory: str) -> int:
+    """Take the log's lock, for as long as this process lives or the descriptor is open.
+
+    Raises :class:`LogInUse` while the log's writer, or another recoverer, lives.
+    """
+    path = f"{directory}/{LOCK_FILE}"
+    try:
+        return disk.lock(path)
+    except BlockingIOError:
+        raise LogInUse(f"{path} is held by a living process") from None
+
+
+def list_segments(disk: Disk, directory: str) -> list[int]:
+    """Numbers of the segment files in a log's folder, ascending; also those preallocated and never used."""
+    try:
+        names = disk.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
+
+
+def check_record(buffer: bytes, offset: int, position: int, file: str) -> RecordView | RottenRecord:
+    """Decode a record that lies at ``offset`` of ``buffer``, saying where it is if it is rotten."""
+    view = decode_record(buffer, offset)
+    if isinstance(view, RecordView):
+        return view
+    rest = view.record
+    return RottenRecord(
+        position,
+        file,
+        place_of(position).offset,
+        view.part,
+        rest.shard if rest else None,
+        rest.partition if rest else None,
+        rest,
+    )
+
+
+class _OpenFile:
+    __slots__ = ("dropped", "fd", "users")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.users = 0
+        self.dropped = False
+
+
+class SegmentFiles:
+    """The segment files of one node's logs, this incarnation's and earlier ones'.  Used from one event loop."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self.disk = disk
+        self.root = root
+        self._directories: dict[int, str] = {}
+        self._open: OrderedDict[int, _OpenFile] = OrderedDict()
+
+    def register(self, log_id: int, name: str) -> str:
+        """Tell which folder a log lies in.  Returns its path."""
+        self._directories[log_id] = f"{self.root}/{name}"
+        return self._directories[log_id]
+
+    def directory(self, log_id: int) -> str:
+        return self._directories[log_id]
+
+    def path(self, log_id: int, segment: int) -> str:
+        return f"{self._directories.get(log_id, f'{self.root}/?{log_id}')}/{segment_name(segment)}"
+
+    # --- reading ---
+
+    def read_now(self, position: int) -> RecordView | RottenRecord | None:
+        """The record at a position, or None if the disk would have to be waited for."""
+        key, offset = position >> 24, (position & 0xFFFFFF) << 3
+        file = self._open.get(key)
+        if file is None:
+            return None
+        self._open.move_to_end(key)
+        data = self.disk.pread_now(file.fd, FIRST_READ_BYTES, offset)
+        if not data:
+            return None
+        size_bytes = record_bytes_at(data, 0)
+        if size_bytes > len(data):
+            data = self.disk.pread_now(file.fd, size_bytes, offset)
+            if data is None or len(data) < size_bytes:
+                return None
+        elif not size_bytes and len(data) < RECORD_HEADER_BYTES:
+            return None
+        return check_record(data, 0, position, self.path(*place_of(position)[:2]))
+
+    async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
+        """The records at these positions, in their order.  Neighbours are read together."""
+        found: dict[int, RecordView | RottenRecord] = {}
+        for key, wanted in _by_segment(positions):
+            log_id, segment = key >> 20, key & SEGMENT_MAX
+            path = self.path(log_id, segment)
+            try:
+                file = await self._acquire(key, path)
+            except OSError:
+                found.update((p, RottenRecord(p, path, place_of(p).offset, "file")) for p in wanted)
+                continue
+            try:
+                for span in _spans(wanted):
+                    found.update(await self._read_span(file.fd, path, span))
+            finally:
+                self._release(file)
+        return [found[position] for position in positions]
+
+    async def _read_span(self, fd: int, path: str, span: list[int]) -> dict[int, RecordView | RottenRecord]:
+        start = place_of(span[0]).offset
+        size_bytes = place_of(span[-1]).offset - start + FIRST_READ_BYTES
+        records: dict[int, RecordView | RottenRecord] = {}
+        try:
+            data = await self._pread(fd, size_bytes, start)
+            for position in span:
+                offset = place_of(position).offset
+                at = offset - start
+                needed = record_bytes_at(data, at)
+                if at + needed > len(data):
+                    records[position] = check_record(await self._pread(fd, needed, offset), 0, position, path)
+                else:
+                    records[position] = check_record(data, at, position, path)
+        except OSError:
+            for position in span:
+                if position not in records:
+                    records[position] = RottenRecord(position, path, place_of(position).offset, "file")
+        return records
+
+    async def _pread(self, fd: int, size_bytes: int, offset: int) -> bytes:
+        data = self.disk.pread_now(fd, size_bytes, offset)
+        if data is None or len(data) < size_bytes:
+            data = await self.disk.run(self.disk.pread, fd, size_bytes, offset)
+        return data
+
+    async def _acquire(self, key: int, path: str) -> _OpenFile:
+        file = self._open.get(key)
+        if file is None:
+            fd = await self.disk.run(self.disk.open, path)
+            file = self._open.get(key)
+            if file is None:
+                file = self._open[key] = _OpenFile(fd)
+                self._evict()
+            else:
+                self.disk.close(fd)
+        self._open.move_to_end(key)
+        file.users += 1
+        return file
+
+    def _release(self, file: _OpenFile) -> None:
+        file.users -= 1
+        if file.dropped and not file.users:
+            self.disk.close(file.fd)
+
+    def _evict(self) -> None:
+        while len(self._open) > OPEN_FILES_MAX:
+            self._forget(next(iter(self._open)))
+
+    def _forget(self, key: int) -> None:
+        file = self._open.pop(key, None)
+        if file is not None:
+            file.dropped = True  # whoever reads it still closes it
+            if not file.users:
+                self.disk.close(file.fd)
+
+    def close(self) -> None:
+        for key in list(self._open):
+            self._forget(key)
+
+    # --- listing and dropping ---
+
+    async def segments_of(self, log_id: int) -> list[tuple[int, int]]:
+        """(segment, size in bytes) of a log's files, ascending; also those preallocated and never used."""
+        return await self.disk.run(self._list, self.directory(log_id))
+
+    def _list(self, directory: str) -> list[tuple[int, int]]:
+        sizes: list[tuple[int, int]] = []
+        for segment in list_segments(self.disk, directory):
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append((segment, self.disk.size(f"{directory}/{segment_name(segment)}")))
+        return sizes
+
+    async def total_bytes(self) -> int:
+        """What the segment files of all registered logs take on the disk."""
+        listed = await asyncio.gather(*(self.segments_of(log_id) for log_id in self._directories))
+        return sum(size for sizes in listed for _, size in sizes)
+
+    async def drop(self, log_id: int, segments: Iterable[int]) -> None:
+        """Delete segments, durably.  Whether they may go is for :class:`~backend.journal.pins.Pins` to say."""
+        numbers = sorted(segments)
+        for segment in numbers:
+            self._forget(segment_key(log_id, segment))
+        await self.disk.run(self._drop, self.directory(log_id), numbers)
+
+    def _drop(self, directory: str, segments: list[int]) -> None:
+        for segment in segments:
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.unlink(f"{directory}/{segment_name(segment)}")
+        self.disk.fsync_dir(directory)
+
+    async def trim(self, log_id: int, last_segment: int, end_offset: int) -> None:
+        """Give back what a sealed log preallocated and never used: the rest of its last segment, and those after it.
+
+        Only for a log that is sealed and whose lock is held: what lies behind its end never existed.
+        """
+        directory = self.directory(log_id)
+        unused = [segment for segment, _ in await self.segments_of(log_id) if segment > last_segment]
+        await self.drop(log_id, unused)
+        if last_segment:
+            await self.disk.run(self._truncate, f"{directory}/{segment_name(last_segment)}", end_offset)
+
+    def _truncate(self, path: str, size_bytes: int) -> None:
+        if self.disk.size(path) > size_bytes:
+            fd = self.disk.open(path)
+            try:
+                self.disk.truncate(fd, size_bytes)
+                self.disk.fdatasync(fd)
+            finally:
+                self.disk.close(fd)
+
+    async def remove_log(self, log_id: int) -> bool:
+        """Remove the folder of a sealed log if nothing but its lock is left in it.  Says whether it is gone."""
+        removed = await self.disk.run(self._remove, self.directory(log_id))
+        if removed:
+            del self._directories[log_id]
+        return removed
+
+    def _remove(self, directory: str) -> bool:
+        try:
+            names = self.disk.listdir(directory)
+        except FileNotFoundError:
+            return True
+        if any(name != LOCK_FILE for name in names):
+            return False
+        for name in names:
+            self.disk.unlink(f"{directory}/{name}")
+        self.disk.rmdir(directory)
+        self.disk.fsync_dir(self.root)
+        return True
+
+
+def _by_segment(positions: Iterable[int]) -> list[tuple[int, list[int]]]:
+    groups: dict[int, list[int]] = {}
+    for position in sorted(set(positions)):
+        groups.setdefault(position >> 24, []).append(position)
+    return list(groups.items())
+
+
+def _spans(positions: list[int]) -> list[list[int]]:
+    """Cut ascending positions of one segment into runs that are worth reading together."""
+    spans: list[list[int]] = []
+    for position in positions:
+        offset = place_of(position).offset
+        if (
+            spans
+            and offset - place_of(spans[-1][-1]).offset <= SPAN_GAP_MAX
+            and offset - place_of(spans[-1][0]).offset <= SPAN_BYTES_MAX
+        ):
+            spans[-1].append(position)
+        else:
+            spans.append([position])
+    return spans
