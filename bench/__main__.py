@@ -1,0 +1,129 @@
+"""``python -m bench [--quick] [--scenario NAME ...] [--server NAME ...]``."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import sys
+from pathlib import Path
+
+import uvloop
+
+from bench import proc
+from bench.plan import FULL, QUICK, Plan
+from bench.report import FORMAT, Book, Report, table, verdicts, write
+from bench.scenarios import SCENARIOS, Scenario
+from bench.scenarios.core import warm_up_java
+from bench.scenarios.run import Run
+from bench.servers import WORK, ElasticMq, Holdfast, Nothing, Server, ServerMissing
+from bench.targets import targets
+
+SERVERS: dict[str, type[Server]] = {each.name: each for each in (Nothing, Holdfast, ElasticMq)}
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> int:
+    """Runs the scenarios.  Fails when one could not run; a missed target is information."""
+    options = _options()
+    plan = QUICK if options.quick else FULL
+    chosen = [s for s in SCENARIOS if not options.scenario or s.name in options.scenario]
+    _allow_many_files()
+    WORK.mkdir(parents=True, exist_ok=True)
+    book = Book()
+    run = Run(plan, book)
+    names = _available(options.server, chosen, book)
+    failed = 0
+    try:
+        for name in names:
+            failed += _all_on(run, SERVERS[name], [s for s in chosen if name in s.servers])
+    except KeyboardInterrupt:
+        book.notes.append("interrupted: what follows was not measured")
+        failed += 1
+    report = _report(plan, book, names)
+    if options.scenario or options.server:
+        report.targets = [verdict for verdict in report.targets if verdict.met is not None]
+    print(table(report))
+    print(f"\nwritten to {write(report, options.results)}")
+    shutil.rmtree(WORK, ignore_errors=True)
+    return 1 if failed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Holdfast, beside ElasticMQ.")
+    parser.add_argument("--quick", action="store_true", help="a few minutes, smaller backlogs")
+    parser.add_argument(
+        "--scenario", action="append", choices=[s.name for s in SCENARIOS], help="only this (repeatable)"
+    )
+    parser.add_argument("--server", action="append", choices=list(SERVERS), help="only on this server (repeatable)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON file")
+    return parser.parse_args()
+
+
+def _available(wanted: list[str] | None, chosen: list[Scenario], book: Book) -> list[str]:
+    needed = {name for scenario in chosen for name in scenario.servers}
+    names = [name for name in SERVERS if name in needed and (not wanted or name in wanted)]
+    if ElasticMq.name in names:
+        try:
+            ElasticMq.fetch()
+        except ServerMissing as error:
+            names.remove(ElasticMq.name)
+            book.notes.append(str(error))
+            print(error, file=sys.stderr)
+    return names
+
+
+def _all_on(run: Run, kind: type[Server], chosen: list[Scenario]) -> int:
+    """Runs the scenarios on servers of one kind; returns how many failed."""
+    failed = 0
+    shared = [scenario for scenario in chosen if scenario.shares_server]
+    if shared:
+        with kind() as server:
+            if kind is ElasticMq:
+                uvloop.run(warm_up_java(run, server))
+            for scenario in shared:
+                failed += _one(run, scenario, server)
+    for scenario in chosen:
+        if not scenario.shares_server:
+            with kind(scenario.environment) as server:
+                failed += _one(run, scenario, server)
+    return failed
+
+
+def _one(run: Run, scenario: Scenario, server: Server) -> int:
+    run.say(f"{scenario.name} on {server.name}")
+    try:
+        uvloop.run(_measure(run, scenario, server))
+    except Exception as error:
+        run.book.notes.append(f"{scenario.name} on {server.name} failed: {type(error).__name__}: {error}")
+        run.say(f"{run.book.notes[-1]}\n{server.log()[-2000:]}")
+        return 1
+    return 0
+
+
+async def _measure(run: Run, scenario: Scenario, server: Server) -> None:
+    await scenario.measure(run, server)
+
+
+def _report(plan: Plan, book: Book, names: list[str]) -> Report:
+    held = targets(plan.depths, plan.restart_depth, plan.long_polls, plan.empty_queues)
+    return Report(
+        format=FORMAT,
+        plan=plan.name,
+        machine=proc.machine(WORK),
+        servers={name: SERVERS[name].version() for name in names},
+        rows=book.rows,
+        figures=book.figures,
+        targets=verdicts(book, held),
+        notes=book.notes,
+    )
+
+
+def _allow_many_files() -> None:
+    """Thousands of connections need as many descriptors, here and in the servers, which inherit the limit."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""The SQS calls that the scenarios are made of, as jobs of :mod:`bench.load`.
+
+Inputs are pasted together as bytes: bodies are plain ASCII, and queue URLs and receipt handles go back as the JSON
+text they came in, escapes and all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from bench.load import Answer, Call, Job, JobFailed, Jobs
+from bench.signing import Signer
+
+BODY_BYTES = 256
+BATCH = 10
+
+_HANDLE = re.compile(rb'"ReceiptHandle"\s*:\s*("[^"]+")')
+_FAILED = re.compile(rb'"Failed"\s*:\s*\[\s*\{')
+_FILL = b"x" * (BODY_BYTES - 20)
+
+
+class Bodies:
+    """Message bodies of exactly 256 bytes, no two alike."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count()
+
+    def __next__(self) -> bytes:
+        return b"%020d" % next(self._count) + _FILL
+
+
+class Groups:
+    """The FIFO members of one message: groups in turn, a deduplication id that is never used twice."""
+
+    def __init__(self, groups: int) -> None:
+        self._groups = groups
+        self._count = itertools.count()
+
+    def __next__(self) -> bytes:
+        number = next(self._count)
+        return b',"MessageGroupId":"g%d","MessageDeduplicationId":"d%d"' % (number % self._groups, number)
+
+
+class Standard:
+    """Standard queues need no further members."""
+
+    def __next__(self) -> bytes:
+        return b""
+
+
+Extra = Groups | Standard
+"""Makes what a message needs beside its body."""
+
+
+def _checked(answer: Answer) -> bytes:
+    if answer.status == 200 and _FAILED.search(answer.body):
+        raise JobFailed(repr(answer.body[:300]))
+    return answer.body
+
+
+class Sqs:
+    """Makes jobs against the queues of one server."""
+
+    def __init__(self, signer: Signer, extra: Extra | None = None) -> None:
+        self._signer = signer
+        self._bodies = Bodies()
+        self._extra: Extra = extra or Standard()
+
+    def send(self, urls: Iterator[str]) -> Jobs:
+        """SendMessage, one queue after the other."""
+
+        def job() -> Job:
+            answer = yield self._send(next(urls))
+            return int(answer.status == 200)
+
+        return job
+
+    def send_batch(self, urls: Iterator[str], messages: int | None = None) -> Jobs:
+        """SendMessageBatch of 10; ``messages`` ends the load when so many are sent."""
+        left = itertools.repeat(None) if messages is None else itertools.repeat(None, -(-messages // BATCH))
+
+        def job() -> Job:
+            body = _checked((yield self._send_batch(next(urls))))
+            return body.count(b'"MessageId"')
+
+        return lambda: None if next(left, 0) == 0 else job()
+
+    def receive_and_delete(self, url: str, messages: int | None = None) -> Jobs:
+        """ReceiveMessage of 10, then DeleteMessageBatch of what came; ``messages`` ends the load when so many came."""
+        received = 0
+
+        def job() -> Job:
+            nonlocal received
+            answer = yield self._receive(url)
+            handles = _HANDLE.findall(answer.body)
+            if not handles:
+                return 0
+            received += len(handles)
+            _checked((yield self._delete_batch(url, handles)))
+            return len(handles)
+
+        return lambda: job() if messages is None or received < messages else None
+
+    def mixed(self, url: str) -> Jobs:
+        """Ten SendMessage, a ReceiveMessage of 10, and as many DeleteMessage as messages came.  Counts each once."""
+
+        def job() -> Job:
+            for _ in range(BATCH):
+                yield self._send(url)
+            answer = yield self._receive(url)
+            handles = _HANDLE.findall(answer.body)
+            for handle in handles:
+                yield self._call("DeleteMessage", url, b',"ReceiptHandle":' + handle)
+            return len(handles)
+
+        return job
+
+    def long_poll(self, urls: Iterator[str], wait_seconds: int) -> Jobs:
+        """ReceiveMessage that waits."""
+
+        def job() -> Job:
+            yield self._call("ReceiveMessage", next(urls), b',"WaitTimeSeconds":%d' % wait_seconds)
+            return 0
+
+        return job
+
+    def create_queues(self, names: Iterator[str]) -> Jobs:
+        """CreateQueue for each of the names."""
+
+        def job(name: str) -> Job:
+            yield "CreateQueue", self._signer.request("CreateQueue", b'{"QueueName":"%s"}' % name.encode())
+            return 0
+
+        def jobs() -> Job | None:
+            name = next(names, None)
+            return None if name is None else job(name)
+
+        return jobs
+
+    def _call(self, action: str, url: str, members: bytes) -> Call:
+        return action, self._signer.request(action, b'{"QueueUrl":"%s"%s}' % (url.encode(), members))
+
+    def _send(self, url: str) -> Call:
+        return self._call("SendMessage", url, b',"MessageBody":"%s"%s' % (next(self._bodies), next(self._extra)))
+
+    def _send_batch(self, url: str) -> Call:
+        entries = b",".join(
+            b'{"Id":"%d","MessageBody":"%s"%s}' % (n, next(self._bodies), next(self._extra)) for n in range(BATCH)
+        )
+        return self._call("SendMessageBatch", url, b',"Entries":[%s]' % entries)
+
+    def _receive(self, url: str) -> Call:
+        return self._call("ReceiveMessage", url, b',"MaxNumberOfMessages":%d' % BATCH)
+
+    def _delete_batch(self, url: str, handles: list[bytes]) -> Call:
+        entries = b",".join(b'{"Id":"%d","ReceiptHandle":%s}' % entry for entry in enumerate(handles))
+        return self._call("DeleteMessageBatch", url, b',"Entries":[%s]' % entries)
+
+
+def counted(jobs: Jobs, count: int) -> Jobs:
+    """The first ``count`` jobs only."""
+    left = iter(range(count))
+    return lambda: None if next(left, None) is None else jobs()

@@ -1,0 +1,358 @@
+"""The load generator: jobs on a fixed number of connections, and windows that count what was answered.
+
+A *job* is a generator: it yields calls, is sent their answers, and returns the number of messages it moved, so that
+"receive, then delete what came" reads as it runs.  Jobs run in one of two ways:
+
+- *closed*: each connection starts its next job as soon as the last one ended, which finds the most a server can do;
+- *paced*: jobs start at a given rate whatever the server does, and their latency counts from the moment they were
+  due.  A server that stalls is charged for all the calls that it kept waiting, not only for 32 of them.
+
+Answers are looked at as little as correctness allows: the status, the length, and what the job asks for.  A call costs
+the generator about 25 µs of CPU (:attr:`Window.generator_cpu_s` says how busy it was), so on two cores a server of
+50 µs a call is the bottleneck, and not the generator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import NamedTuple, Self, cast
+
+Call = tuple[str, bytes]
+"""The action, for the statistics, and the request as it goes to the socket."""
+
+Job = Generator[Call, "Answer", int]
+"""Yields calls, is sent answers, returns the number of messages moved."""
+
+Jobs = Callable[[], Job | None]
+"""Makes the next job; None when there is nothing more to do."""
+
+Mark = Callable[[], None]
+
+TICK_SECONDS = 0.001
+"""Resolution of the event loop's timers, and so of paced arrivals."""
+
+
+class Answer(NamedTuple):
+    """One HTTP answer."""
+
+    status: int
+    body: bytes
+
+
+class LoadError(Exception):
+    """The server closed a connection, broke HTTP, or answered something else than the scenario rests on."""
+
+
+class JobFailed(Exception):
+    """Raised by a job whose answer has status 200 and yet says that something failed."""
+
+
+class Samples:
+    """Latencies in seconds, and when each call ended (seconds since the window began)."""
+
+    __slots__ = ("ended", "latency")
+
+    def __init__(self) -> None:
+        self.latency = array("d")
+        self.ended = array("d")
+
+
+class Window:
+    """What was answered between two moments."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.seconds = 0.0
+        self.calls = 0
+        self.messages = 0
+        self.errors = 0
+        self.first_error = ""
+        self.generator_cpu_s = 0.0
+        self.samples: dict[str, Samples] = {}
+        self._cpu_began = time.process_time()
+
+    def record(self, action: str, since: float, now: float, answer: Answer) -> None:
+        self.calls += 1
+        samples = self.samples.get(action)
+        if samples is None:
+            samples = self.samples[action] = Samples()
+        samples.latency.append(now - since)
+        samples.ended.append(now - self.began)
+        if answer.status != 200:
+            self.fail(f"{action}: {answer.status} {answer.body[:300]!r}")
+
+    def fail(self, text: str) -> None:
+        self.errors += 1
+        self.first_error = self.first_error or text
+
+    def close(self) -> None:
+        self.seconds = time.perf_counter() - self.began
+        self.generator_cpu_s = time.process_time() - self._cpu_began
+
+    def latencies(self) -> array[float]:
+        """All latencies, sorted."""
+        together = array("d")
+        for samples in self.samples.values():
+            together.extend(samples.latency)
+        return array("d", sorted(together))
+
+
+def quantile(ordered: array[float], q: float) -> float:
+    """The nearest-rank quantile of sorted values: the least one that at least ``q`` of all do not exceed."""
+    if not ordered:
+        return 0.0
+    rank = -(-len(ordered) * q // 1)
+    return ordered[max(0, int(rank) - 1)]
+
+
+def parse_answer(data: bytes) -> Answer | None:
+    """One complete HTTP/1.1 answer, or None when more bytes are needed."""
+    end = data.find(b"\r\n\r\n")
+    if end < 0:
+        return None
+    head = data[:end].lower()
+    status = int(head[9:12])
+    at = head.find(b"\r\ncontent-length:")
+    if at >= 0:
+        stop = head.find(b"\r\n", at + 2)
+        length = int(head[at + 17 : stop if stop >= 0 else end])
+        body = data[end + 4 :]
+        if len(body) < length:
+            return None
+        if len(body) > length:
+            raise LoadError("more bytes than Content-Length in an answer")
+        return Answer(status, body)
+    if b"\r\ntransfer-encoding: chunked" in head:
+        chunked = _chunks(data[end + 4 :])
+        return None if chunked is None else Answer(status, chunked)
+    raise LoadError(f"an answer without a length: {head[:200]!r}")
+
+
+def _chunks(data: bytes) -> bytes | None:
+    parts: list[bytes] = []
+    at = 0
+    while True:
+        eol = data.find(b"\r\n", at)
+        if eol < 0:
+            return None
+        size = int(data[at:eol].split(b";")[0], 16)
+        stop = eol + 2 + size + 2
+        if len(data) < stop:
+            return None
+        if size == 0:
+            return b"".join(parts)
+        parts.append(data[eol + 2 : stop - 2])
+        at = stop
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection with at most one call under way."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._transport: asyncio.WriteTransport | None = None
+        self._partial = b""
+        self._job: Job | None = None
+        self._action = ""
+        self._since = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def run(self, job: Job, since: float | None = None) -> None:
+        """Start a job; ``since`` is when it was due."""
+        self._job = job
+        self._write(next(job), since)
+
+    def data_received(self, data: bytes) -> None:
+        if self._partial:
+            data = self._partial + data
+        try:
+            answer = parse_answer(data)
+        except (LoadError, ValueError) as error:
+            self._load.broken(LoadError(str(error)))
+            return
+        if answer is None:
+            self._partial = data
+            return
+        self._partial = b""
+        job = self._job
+        if job is None:
+            self._load.broken(LoadError(f"an answer that nobody asked for: {data[:200]!r}"))
+            return
+        window = self._load.window
+        window.record(self._action, self._since, time.perf_counter(), answer)
+        try:
+            call = job.send(answer)
+        except StopIteration as end:
+            window.messages += end.value
+        except JobFailed as error:
+            window.fail(f"{self._action}: {error}")
+        else:
+            self._write(call, None)
+            return
+        self._job = None
+        self._load.idle(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._load.broken(LoadError(f"a connection was closed: {error}"))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _write(self, call: Call, since: float | None) -> None:
+        assert self._transport is not None
+        self._action, request = call
+        self._since = time.perf_counter() if since is None else since
+        self._transport.write(request)
+
+
+def _nothing() -> None:
+    """No more jobs."""
+
+
+class Load:
+    """A set of connections to one server, used as ``async with Load(...) as load``."""
+
+    def __init__(self, host: str, port: int, connections: int = 32) -> None:
+        self._host = host
+        self._port = port
+        self._count = connections
+        self._all: list[Connection] = []
+        self._free: list[Connection] = []
+        self._due: deque[float] = deque()
+        self._jobs: Jobs = _nothing
+        self._paced = False
+        self._quiet = asyncio.Event()
+        self._failure: LoadError | None = None
+        self._closing = False
+        self.window = Window()
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        for start in range(0, self._count, 100):
+            some = min(100, self._count - start)
+            made = await asyncio.gather(
+                *(loop.create_connection(lambda: Connection(self), self._host, self._port) for _ in range(some))
+            )
+            self._all.extend(connection for _, connection in made)
+        self._free = list(self._all)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing = True
+        for connection in self._all:
+            connection.close()
+
+    async def drain(self, jobs: Jobs) -> Window:
+        """Run jobs until there are none left; the window covers all of it."""
+        window = self.window = Window()
+        self.begin(jobs)
+        await self._until_quiet()
+        window.close()
+        return window
+
+    async def closed(self, jobs: Jobs, warm_up_s: float, measure_s: float, mark: Mark) -> Window:
+        """Run jobs on every connection as fast as they are answered."""
+        self.begin(jobs)
+        await self._for(warm_up_s)
+        window = await self.measure(measure_s, mark)
+        await self._end()
+        return window
+
+    async def paced(
+        self, jobs: Jobs, rate: float, warm_up_s: float, measure_s: float, mark: Mark, seed: int = 1
+    ) -> Window:
+        """Start ``rate`` jobs a second, at exponentially distributed distances (as many independent callers would)."""
+        self._jobs = jobs
+        self._paced = True
+        pacing = asyncio.ensure_future(self._pace(rate, random.Random(seed)))
+        try:
+            await self._for(warm_up_s)
+            window = await self.measure(measure_s, mark)
+            await self._end()
+        finally:
+            pacing.cancel()
+            self._paced = False
+        return window
+
+    def begin(self, jobs: Jobs) -> None:
+        """Let every free connection run jobs from now on, until there are none."""
+        self._jobs = jobs
+        waiting, self._free = self._free, []
+        for connection in waiting:
+            self.idle(connection)
+
+    async def measure(self, seconds: float, mark: Mark) -> Window:
+        """A window of what the load does meanwhile.  ``mark`` is called at both ends, to read the server's counters."""
+        window = self.window = Window()
+        mark()
+        await self._for(seconds)
+        window.close()
+        mark()
+        self.window = Window()
+        return window
+
+    def idle(self, connection: Connection) -> None:
+        """A connection has finished its job."""
+        if self._paced:
+            if self._due and self._run_next(connection, self._due.popleft()):
+                return
+        elif self._run_next(connection, None):
+            return
+        self._free.append(connection)
+        if len(self._free) == len(self._all):
+            self._quiet.set()
+
+    def broken(self, error: LoadError) -> None:
+        """A connection is of no more use, and so is this load."""
+        if not self._closing:
+            self._failure = self._failure or error
+            self._quiet.set()
+
+    def _run_next(self, connection: Connection, since: float | None) -> bool:
+        job = self._jobs()
+        if job is None:
+            return False
+        connection.run(job, since)
+        return True
+
+    async def _pace(self, rate: float, chance: random.Random) -> None:
+        next_at = time.perf_counter()
+        while True:
+            now = time.perf_counter()
+            while next_at <= now:
+                self._due.append(next_at)
+                next_at += chance.expovariate(rate)
+            while self._due and self._free:
+                connection = self._free.pop()
+                if not self._run_next(connection, self._due.popleft()):
+                    self._free.append(connection)
+                    break
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _end(self) -> None:
+        self._jobs = _nothing
+        self._due.clear()
+        await self._until_quiet()
+
+    async def _for(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _until_quiet(self) -> None:
+        while len(self._free) < len(self._all) and self._failure is None:
+            self._quiet.clear()
+            await self._quiet.wait()
+        if self._failure is not None:
+            raise self._failure

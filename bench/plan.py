@@ -1,0 +1,69 @@
+"""How much of everything a run does."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Sizes and durations.  Seconds unless the name says otherwise."""
+
+    name: str
+    warm_up_s: float
+    measure_s: float
+    java_warm_up_s: float
+    """Load before ElasticMQ's first measurement, so that what is measured is compiled code."""
+    receive_round: int
+    """Messages received in one round; each round begins with the queue filled up again."""
+    receive_rounds: int
+    depths: tuple[int, ...]
+    """Messages waiting: the first is what the others are compared with."""
+    rival_depths: tuple[int, ...]
+    depth_rounds: int
+    restart_depth: int
+    """The depth at which the server is killed and started again, and checkpoints are watched."""
+    checkpoint_s: float
+    long_polls: int
+    long_poll_waiting_s: float
+    long_poll_cycles: int
+    empty_queues: int
+    rival_empty_queues: int
+
+
+FULL = Plan(
+    name="full",
+    warm_up_s=3,
+    measure_s=12,
+    java_warm_up_s=40,
+    receive_round=40_000,
+    receive_rounds=6,
+    depths=(10_000, 1_000_000, 5_000_000),
+    rival_depths=(10_000, 1_000_000),
+    depth_rounds=20,
+    restart_depth=1_000_000,
+    checkpoint_s=60,
+    long_polls=5_000,
+    long_poll_waiting_s=12,
+    long_poll_cycles=2,
+    empty_queues=100_000,
+    rival_empty_queues=10_000,
+)
+
+QUICK = Plan(
+    name="quick",
+    warm_up_s=1,
+    measure_s=4,
+    java_warm_up_s=15,
+    receive_round=20_000,
+    receive_rounds=3,
+    depths=(10_000, 100_000),
+    rival_depths=(10_000,),
+    depth_rounds=8,
+    restart_depth=100_000,
+    checkpoint_s=15,
+    long_polls=1_000,
+    long_poll_waiting_s=8,
+    long_poll_cycles=1,
+    empty_queues=3_000,
+    rival_empty_queues=500,
+)

@@ -1,0 +1,43 @@
+"""What is measured.  A scenario is a coroutine that loads one server and writes into the run's book."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from bench.scenarios import backlog, core, generator, idle
+from bench.scenarios.run import Run
+from bench.servers import Server
+
+HOLDFAST = frozenset({"holdfast"})
+BOTH = frozenset({"holdfast", "elasticmq"})
+
+
+class Scenario(NamedTuple):
+    """One thing to measure.  Those that share a server run one after the other on the same process."""
+
+    name: str
+    measure: Callable[[Run, Server], Awaitable[None]]
+    servers: frozenset[str] = BOTH
+    shares_server: bool = False
+    environment: Mapping[str, str] = MappingProxyType({})
+    """Settings of the server, for those that have one to themselves."""
+
+
+SCENARIOS = [
+    Scenario("generator", generator.ceiling, frozenset({"nothing"})),
+    Scenario("send", core.send, shares_server=True),
+    Scenario("half-load", core.half_load, shares_server=True),
+    Scenario("send-batch", core.send_batch, shares_server=True),
+    Scenario("receive", core.receive, shares_server=True),
+    Scenario("mixed", core.mixed, shares_server=True),
+    Scenario("fifo-send", core.fifo_send, shares_server=True),
+    Scenario("fifo-receive", core.fifo_receive, shares_server=True),
+    Scenario("send-1000-queues", core.send_many_queues, shares_server=True),
+    Scenario("backlog-standard", backlog.standard),
+    Scenario("backlog-fifo", backlog.fifo, HOLDFAST, environment={"HOLDFAST_DEDUPLICATION_SECONDS": "5"}),
+    Scenario("long-polls", idle.long_polls),
+    Scenario("empty-queues", idle.empty_queues),
+]
+"""In the order in which they run."""

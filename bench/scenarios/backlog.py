@@ -1,0 +1,157 @@
+"""What a backlog costs: memory, receiving, checkpoints, and the time of a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from array import array
+from pathlib import Path
+
+from bench import proc
+from bench.jobs import Groups, Sqs
+from bench.load import Job, Jobs, Window, quantile
+from bench.scenarios.core import GROUPS
+from bench.scenarios.run import Run, again
+from bench.servers import Holdfast, Server
+
+PIECE = "ckpt"
+"""In the name of each file that holds pieces of checkpoints."""
+
+ROUND = 5_000
+"""Messages received in one round: half of the least depth, so that all depths are measured alike."""
+
+
+async def standard(run: Run, server: Server) -> None:
+    await _backlog(run, server, "backlog-standard", server.create_queue("backlog"), Sqs(server.signer))
+
+
+async def fifo(run: Run, server: Server) -> None:
+    sqs = Sqs(server.signer, Groups(GROUPS))
+    await _backlog(run, server, "backlog-fifo", server.create_queue("backlog.fifo"), sqs)
+
+
+async def _backlog(run: Run, server: Server, scenario: str, url: str, sqs: Sqs) -> None:
+    plan = run.plan
+    waiting = 0
+    for depth in plan.depths if server.name == "holdfast" else plan.rival_depths:
+        filled = await run.fill(server, sqs, url, depth - waiting)
+        name = f"{depth:,} waiting"
+        run.figure(scenario, server, f"filled up to {depth:,}", filled.messages / filled.seconds, "messages/s")
+        run.figure(scenario, server, f"RSS with {name}", proc.rss_mib(server.pid), "MiB")
+        await run.receive_rounds(f"{scenario} {depth:,}", server, sqs, url, depth, depth, ROUND, plan.depth_rounds)
+        waiting = _waiting(server, url)
+        if depth == plan.restart_depth and isinstance(server, Holdfast):
+            await _checkpoints(run, server, scenario, url, sqs)
+            _restart(run, server, scenario, url, name)
+            waiting = _waiting(server, url)
+
+
+def _waiting(server: Server, url: str) -> int:
+    answer = server.call(
+        "GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["ApproximateNumberOfMessages"]}, timeout_s=300
+    )
+    return int(answer["Attributes"]["ApproximateNumberOfMessages"])
+
+
+def _restart(run: Run, server: Server, scenario: str, url: str, name: str) -> None:
+    server.kill()
+    began = time.perf_counter()
+    server.start()
+    run.figure(scenario, server, "first answer after kill -9", time.perf_counter() - began, "s")
+    answer = server.call("ReceiveMessage", {"QueueUrl": url, "VisibilityTimeout": 0}, timeout_s=300)
+    if not answer.get("Messages"):
+        raise RuntimeError(f"nothing was received after a restart with {name}")
+    run.figure(scenario, server, "restart after kill -9", time.perf_counter() - began, "s")
+    run.figure(scenario, server, f"RSS after a restart with {name}", proc.rss_mib(server.pid), "MiB")
+
+
+async def _checkpoints(run: Run, server: Holdfast, scenario: str, url: str, sqs: Sqs) -> None:
+    """Latencies at half load, of calls that were under way while a checkpoint was written, and of the others."""
+    traffic = _traffic(sqs, url)
+    most = await run.closed(f"{scenario} traffic", server, traffic)
+    watch = CheckpointWatch(server.data)
+    jobs_per_s = most.calls_per_s / _CALLS_PER_JOB
+    watching = asyncio.ensure_future(watch.run())
+    try:
+        window = await run.paced(f"{scenario} half traffic", server, traffic, jobs_per_s / 2, run.plan.checkpoint_s)
+    finally:
+        watching.cancel()
+    inside, outside = split(window, watch.intervals())
+    run.figure(scenario, server, "checkpoints written", len(watch.intervals()), "")
+    run.figure(scenario, server, "seconds with a checkpoint", sum(b - a for a, b in watch.intervals()), "s")
+    run.figure(scenario, server, "p99 outside checkpoints", quantile(outside, 0.99) * 1000, "ms")
+    if inside:
+        run.figure(scenario, server, "p99 in checkpoints", quantile(inside, 0.99) * 1000, "ms")
+        ratio = quantile(inside, 0.99) / quantile(outside, 0.99)
+        run.figure(scenario, server, "p99 in checkpoints over p99 outside", ratio, "times")
+    else:
+        run.say(f"  {scenario}: no checkpoint was written in {run.plan.checkpoint_s:.0f} s")
+
+
+_SENDS_PER_RECEIVE = 10
+_CALLS_PER_JOB = (_SENDS_PER_RECEIVE + 2) / (_SENDS_PER_RECEIVE + 1)
+
+
+def _traffic(sqs: Sqs, url: str) -> Jobs:
+    """Ten jobs of one SendMessage, then one that receives ten messages and deletes them: the depth stays."""
+    send, receive = sqs.send(again(url)), sqs.receive_and_delete(url)
+    turns = itertools.cycle([send] * _SENDS_PER_RECEIVE + [receive])
+
+    def jobs() -> Job | None:
+        return next(turns)()
+
+    return jobs
+
+
+class CheckpointWatch:
+    """Looks 50 times a second whether pieces of checkpoints are being written into a data folder."""
+
+    LOOK_SECONDS = 0.02
+    GAP_SECONDS = 0.25
+    """Changes that are nearer to each other belong to one checkpoint."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._changes: list[tuple[float, float]] = []
+
+    async def run(self) -> None:
+        before, looked = self._look(), time.perf_counter()
+        while True:
+            await asyncio.sleep(self.LOOK_SECONDS)
+            now = time.perf_counter()
+            after = self._look()
+            if after - before:  # a piece that was only deleted is no checkpoint
+                self._changes.append((looked, now))
+            before, looked = after, now
+
+    def intervals(self) -> list[tuple[float, float]]:
+        """Begin and end of each checkpoint that was seen, by time.perf_counter()."""
+        found: list[tuple[float, float]] = []
+        for began, ended in self._changes:
+            if found and began - found[-1][1] < self.GAP_SECONDS:
+                found[-1] = (found[-1][0], ended)
+            else:
+                found.append((began, ended))
+        return found
+
+    def _look(self) -> set[tuple[str, int]]:
+        pieces = set()
+        for folder in os.scandir(self._data / "journal"):
+            if folder.is_dir():
+                for file in os.scandir(folder):
+                    if PIECE in file.name:
+                        pieces.add((file.path, file.stat().st_size))
+        return pieces
+
+
+def split(window: Window, intervals: list[tuple[float, float]]) -> tuple[array[float], array[float]]:
+    """Sorted latencies of the calls that overlap one of the intervals, and of those that do not."""
+    inside, outside = array("d"), array("d")
+    spans = [(began - window.began, ended - window.began) for began, ended in intervals]
+    for samples in window.samples.values():
+        for ended, latency in zip(samples.ended, samples.latency, strict=True):
+            overlaps = any(ended > a and ended - latency < b for a, b in spans)
+            (inside if overlaps else outside).append(latency)
+    return array("d", sorted(inside)), array("d", sorted(outside))

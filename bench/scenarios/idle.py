@@ -1,0 +1,96 @@
+"""What costs nothing in a good server: callers that wait, and queues that are empty."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+from bench import proc
+from bench.jobs import Sqs
+from bench.load import Load, Window
+from bench.scenarios.run import CONNECTIONS, Run
+from bench.servers import HOST, Meter, Server
+
+WAIT_SECONDS = 20
+POLLED_QUEUES = 100
+SETTLE_SECONDS = 4
+"""From the first poll until all of them wait."""
+PAGE = 1_000
+PAGE_TRIES = 9
+
+
+async def long_polls(run: Run, server: Server) -> None:
+    """CPU of many ReceiveMessage calls that wait 20 s each: first while all of them wait, then over whole cycles.
+
+    In a cycle each poll is answered, empty, and sent again.
+    """
+    plan = run.plan
+    urls = [server.create_queue(f"polled-{n}") for n in range(POLLED_QUEUES)]
+    jobs = Sqs(server.signer).long_poll(itertools.cycle(urls), WAIT_SECONDS)
+    meter = Meter(server)
+    async with Load(HOST, server.port, plan.long_polls) as load:
+        load.begin(jobs)
+        await load.measure(SETTLE_SECONDS, meter.mark)
+        waiting = await load.measure(plan.long_poll_waiting_s, meter.mark)
+        _busy(run, server, "CPU while all wait", meter.cpu_s, waiting)
+        renewing = await load.measure(WAIT_SECONDS * plan.long_poll_cycles, meter.mark)
+        _busy(run, server, "CPU with renewals", meter.cpu_s, renewing)
+        run.figure("long-polls", server, "polls", plan.long_polls, "")
+        run.figure("long-polls", server, "renewals", renewing.calls / renewing.seconds, "/s")
+        run.figure("long-polls", server, "RSS", proc.rss_mib(server.pid), "MiB")
+    if renewing.errors:
+        raise RuntimeError(f"long polls failed {renewing.errors} times: {renewing.first_error}")
+
+
+def _busy(run: Run, server: Server, name: str, cpu_s: float, window: Window) -> None:
+    run.figure("long-polls", server, name, 100 * cpu_s / window.seconds, "% of a core")
+
+
+async def empty_queues(run: Run, server: Server) -> None:
+    """RSS of many queues without a message, and the time of ListQueues pages at the start, middle and end."""
+    plan = run.plan
+    count = plan.empty_queues if server.name == "holdfast" else plan.rival_empty_queues
+    names = (f"empty-{n:07d}" for n in range(count))
+    async with Load(HOST, server.port, CONNECTIONS) as load:
+        created = await load.drain(Sqs(server.signer).create_queues(names))
+    if created.errors:
+        raise RuntimeError(f"creating queues failed {created.errors} times: {created.first_error}")
+    run.figure("empty-queues", server, "queues", count, "")
+    run.figure("empty-queues", server, "CreateQueue", count / created.seconds, "/s")
+    run.figure("empty-queues", server, "RSS", proc.rss_mib(server.pid), "MiB")
+    _pages(run, server, count)
+
+
+def _pages(run: Run, server: Server, count: int) -> None:
+    page = min(PAGE, count // 3)
+    tokens: list[str | None] = [None]
+    seen = 0
+    while True:
+        answer = _page(server, page, tokens[-1])
+        seen += len(answer.get("QueueUrls", ()))
+        if "NextToken" not in answer:
+            break
+        tokens.append(answer["NextToken"])
+    run.figure("empty-queues", server, "queues listed", seen, "")
+    full = seen // page  # the last page may hold less
+    if full < 3:
+        run.say(f"  {server.name} does not list in pages of {page}: no page times")
+        return
+    times = []
+    for name, number in (("first", 0), ("middle", full // 2), ("last", full - 1)):
+        took = []
+        for _ in range(PAGE_TRIES):
+            began = time.perf_counter()
+            _page(server, page, tokens[number])
+            took.append(time.perf_counter() - began)
+        times.append(sorted(took)[PAGE_TRIES // 2])
+        run.figure("empty-queues", server, f"ListQueues, {name} page of {page}", times[-1] * 1000, "ms")
+    run.figure("empty-queues", server, "slowest page over fastest", max(times) / min(times), "times")
+
+
+def _page(server: Server, page: int, token: str | None) -> dict[str, Any]:
+    members: dict[str, Any] = {"MaxResults": page, "QueueNamePrefix": "empty-"}
+    if token is not None:
+        members["NextToken"] = token
+    return server.call("ListQueues", members)

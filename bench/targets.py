@@ -1,0 +1,116 @@
+"""What Holdfast is to reach on a machine of two cores.  Information beside the figures, never a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.report import Book, Target
+
+Take = Callable[[Book], float | None]
+
+
+def _per_call(scenario: str) -> Take:
+    def take(book: Book) -> float | None:
+        row = book.row(scenario)
+        return row.cpu_us_per_call if row else None
+
+    return take
+
+
+def _per_message(scenario: str) -> Take:
+    def take(book: Book) -> float | None:
+        row = book.row(scenario)
+        return row.cpu_us_per_message if row else None
+
+    return take
+
+
+def _p99(scenario: str) -> Take:
+    def take(book: Book) -> float | None:
+        row = book.row(scenario)
+        return row.p99_ms if row else None
+
+    return take
+
+
+def _figure(scenario: str, name: str) -> Take:
+    return lambda book: book.figure(scenario, name)
+
+
+def _ratio(above: str, below: str, above_server: str = "holdfast") -> Take:
+    def take(book: Book) -> float | None:
+        one, other = book.row(above, above_server), book.row(below)
+        return one.cpu_us_per_message / other.cpu_us_per_message if one and other else None
+
+    return take
+
+
+def _backlog(kind: str, depths: tuple[int, ...], bytes_a_message: int) -> list[Target]:
+    found = []
+    for depth in depths[1:]:
+        found.append(
+            Target(
+                f"RSS with {depth:,} messages waiting ({kind})",
+                round(200 + bytes_a_message * depth / 2**20, 1),
+                False,
+                "MiB",
+                _figure(f"backlog-{kind}", f"RSS with {depth:,} waiting"),
+            )
+        )
+        found.append(
+            Target(
+                f"receiving with {depth:,} waiting, against {depths[0]:,} ({kind})",
+                1.25,
+                False,
+                "times",
+                _ratio(f"backlog-{kind} {depth:,}", f"backlog-{kind} {depths[0]:,}"),
+            )
+        )
+    return found
+
+
+def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_queues: int) -> list[Target]:
+    """All of them, for a run of these sizes."""
+    return [
+        Target("SendMessage, server CPU a call", 70, False, "µs", _per_call("send")),
+        Target("SendMessage, ElasticMQ's CPU over Holdfast's", 4, True, "times", _ratio("send", "send", "elasticmq")),
+        Target("SendMessage at half load, p99", 10, False, "ms", _p99("half-load")),
+        Target("SendMessageBatch of 10, server CPU a message", 15, False, "µs", _per_message("send-batch")),
+        Target("ReceiveMessage of 10 with DeleteMessageBatch, a message", 20, False, "µs", _per_message("receive")),
+        Target("FIFO SendMessage, 1,000 groups, against standard", 1.5, False, "times", _ratio("fifo-send", "send")),
+        Target("FIFO receive, 1,000 groups, against standard", 1.5, False, "times", _ratio("fifo-receive", "receive")),
+        Target(
+            "SendMessage, 1,000 queues in turn against one", 1.2, False, "times", _ratio("send-1000-queues", "send")
+        ),
+        *_backlog("standard", depths, 40),
+        *_backlog("fifo", depths, 80),
+        Target(
+            "p99 while a checkpoint is written, against the usual",
+            2,
+            False,
+            "times",
+            _figure("backlog-standard", "p99 in checkpoints over p99 outside"),
+        ),
+        Target(
+            f"kill -9 with {restart_depth:,} waiting, until a message is received",
+            15,
+            False,
+            "s",
+            _figure("backlog-standard", "restart after kill -9"),
+        ),
+        Target(
+            f"{long_polls:,} idle long polls, renewed every 20 s",
+            3,
+            False,
+            "% of a core",
+            _figure("long-polls", "CPU with renewals"),
+        ),
+        Target(f"{empty_queues:,} empty queues, RSS", 1024, False, "MiB", _figure("empty-queues", "RSS")),
+        Target(
+            "ListQueues, the slowest of first, middle and last page against the fastest",
+            1.5,
+            False,
+            "times",
+            _figure("empty-queues", "slowest page over fastest"),
+        ),
+    ]
