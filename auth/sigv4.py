@@ -1,0 +1,352 @@
+"""AWS Signature Version 4: verification of signed requests, in the header and in the query string.
+
+Pure: the time is passed in, keys are looked up by the caller.  Verification has two steps, for a key may have
+to be fetched in between: :meth:`Verifier.claim` says who claims to have signed, :meth:`Verifier.check` whether
+that is so.
+
+Decisions where AWS's documents leave a choice, or where its services differ:
+
+* **Payload hash.**  The hash in the canonical request is always that of the body that arrived.  A header
+  ``x-amz-content-sha256`` is signed like any ``x-amz-`` header but never replaces it, so ``UNSIGNED-PAYLOAD``
+  (an S3 feature) fails as a signature that does not match.
+* **Scope.**  Date, region, service and terminator must be right; another region than the service's own is
+  refused as AWS does it, with a text that names the right one.
+* **Signed headers.**  ``host`` and every ``x-amz-`` header that was sent must be signed.
+* **Query strings.**  Clients disagree on how an odd query string is written in the canonical request.  Two forms
+  are accepted: each part decoded and encoded anew (the specification), and the parts as they were sent (botocore
+  with a ready-made URL).  Both bind every byte of what is then read from the query, so neither weakens the other.
+* **Temporary credentials** do not exist here: a session token is refused, not ignored.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import time
+from calendar import timegm
+from collections.abc import Mapping
+from datetime import datetime
+from email.utils import parsedate_tz
+from functools import lru_cache
+from hashlib import sha256
+from typing import NamedTuple
+from urllib.parse import quote, unquote_to_bytes
+
+from auth.errors import (
+    IncompleteSignature,
+    InvalidClientTokenId,
+    MissingAuthenticationToken,
+    RequestExpired,
+    SignatureDoesNotMatch,
+)
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+WINDOW_SECONDS = 15 * 60
+"""How far the clocks of client and server may be apart."""
+PRESIGNED_SECONDS_MOST = 7 * 24 * 3600
+
+_TERMINATOR = "aws4_request"
+_SCHEMES_MOST = 4096
+_SCHEME_BYTES_MOST = 1024
+_DATE = re.compile(r"\d{8}T\d{6}Z\Z", re.ASCII)
+_PLAIN_PATH = re.compile(rb"(?:/[A-Za-z0-9_\-~][A-Za-z0-9_.\-~]*)+\Z")
+_HEX64 = re.compile(rb"[0-9a-f]{64}\Z")
+
+Headers = Mapping[bytes, bytes]
+"""Names in lower case; a header that was sent several times has its values joined by commas."""
+
+
+class _Scheme(NamedTuple):
+    """What a signer's requests of one day have in common."""
+
+    access_key_id: str
+    date: str
+    region: str
+    scope: str
+    signed: str
+    names: tuple[bytes, ...]
+
+
+class Claim(NamedTuple):
+    """Who claims to have signed a request, and how."""
+
+    access_key_id: str
+    scheme: _Scheme
+    signature: bytes
+    stamp: str
+    """ISO 8601 basic, UTC: when it was signed."""
+    signed_at: int
+    """The same in seconds since the epoch."""
+    expires_seconds: int | None
+    """None: signed in the header."""
+
+
+class Verifier:
+    """Checks requests for one service in one region."""
+
+    def __init__(self, region: str, service: str = "sqs") -> None:
+        self.region = region
+        self.service = service
+        self._schemes: dict[bytes, _Scheme] = {}
+
+    def claim(self, headers: Headers, query: bytes) -> Claim:
+        """Who signed, in the header or in the query string.  Raises :class:`~auth.errors.AuthError`."""
+        authorization = headers.get(b"authorization")
+        if authorization is not None:
+            return self._header_claim(authorization, headers)
+        if b"X-Amz-" in query:
+            return self._query_claim(query, headers)
+        if b"AWSAccessKeyId=" in query:
+            raise IncompleteSignature("Only signature version 4 is supported.")
+        raise MissingAuthenticationToken
+
+    def check(
+        self,
+        claim: Claim,
+        secret: str,
+        *,
+        method: bytes,
+        path: bytes,
+        query: bytes,
+        headers: Headers,
+        body: bytes,
+        now: float,
+    ) -> None:
+        """Whether ``secret`` signed exactly this request, lately enough.
+
+        ``path`` and ``query`` are as they were sent; ``now`` is in seconds since the epoch.
+        Raises :class:`~auth.errors.AuthError`.
+        """
+        scheme = claim.scheme
+        self._check_scope(claim)
+        _check_time(claim, now)
+        lines = []
+        for name in scheme.names:
+            value = headers.get(name)
+            if value is None:
+                raise SignatureDoesNotMatch
+            lines.append(name + b":" + b" ".join(value.split()) + b"\n")
+        presigned = claim.expires_seconds is not None
+        before = method + b"\n" + canonical_path(path) + b"\n"
+        after = b"\n" + b"".join(lines) + b"\n" + scheme.signed.encode() + b"\n" + sha256(body).hexdigest().encode()
+        key = _signing_key(secret, scheme.date, scheme.region, self.service)
+        prefix = f"{ALGORITHM}\n{claim.stamp}\n{scheme.scope}\n"
+        for canonical_query in (b"",) if not query else canonical_queries(query, presigned):
+            to_sign = prefix + sha256(before + canonical_query + after).hexdigest()
+            expected = hmac.digest(key, to_sign.encode(), "sha256").hex().encode()
+            if hmac.compare_digest(expected, claim.signature):
+                return
+        raise SignatureDoesNotMatch
+
+    def _header_claim(self, authorization: bytes, headers: Headers) -> Claim:
+        common, _, signature = authorization.rpartition(b"Signature=")
+        usual = _HEX64.match(signature) is not None
+        scheme = self._schemes.get(common) if usual else None
+        if scheme is None:
+            scheme, signature = _parse_authorization(authorization)
+            if usual and len(common) <= _SCHEME_BYTES_MOST:
+                if len(self._schemes) >= _SCHEMES_MOST:
+                    self._schemes.clear()
+                self._schemes[common] = scheme
+        names = scheme.names
+        for name in headers:
+            if name[:6] == b"x-amz-" and name not in names:
+                raise SignatureDoesNotMatch(f"The header '{name.decode('latin-1')}' is sent, but not signed.")
+        if b"x-amz-security-token" in headers:
+            raise _no_temporary_credentials()
+        sent = headers.get(b"x-amz-date")
+        if sent is not None:
+            stamp = sent.decode("latin-1").strip()
+            return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), None)
+        sent = headers.get(b"date")
+        if sent is None or b"date" not in names:
+            raise IncompleteSignature(
+                "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header."
+            )
+        stamp = _stamp_of_date_header(sent.decode("latin-1"))
+        return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), None)
+
+    def _query_claim(self, query: bytes, headers: Headers) -> Claim:
+        found: dict[str, str] = {}
+        for pair in query.split(b"&"):
+            name, _, value = pair.partition(b"=")
+            if name.startswith(b"X-Amz-"):
+                decoded = name.decode("latin-1")
+                if decoded in found:
+                    raise IncompleteSignature(f"The parameter '{decoded}' was given more than once.")
+                found[decoded] = unquote_to_bytes(value).decode("latin-1")
+        wanted = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
+        missing = [name for name in wanted if not found.get(f"X-Amz-{name}")]
+        if missing:
+            raise IncompleteSignature(
+                " ".join(f"AWS query-string parameters must include 'X-Amz-{name}'." for name in missing)
+            )
+        if found["X-Amz-Algorithm"] != ALGORITHM:
+            raise IncompleteSignature(f"X-Amz-Algorithm only supports '{ALGORITHM}'.")
+        signature = found["X-Amz-Signature"].encode()
+        if not _HEX64.match(signature):
+            raise SignatureDoesNotMatch
+        if "X-Amz-Security-Token" in found or b"x-amz-security-token" in headers:
+            raise _no_temporary_credentials()
+        expires = found["X-Amz-Expires"]
+        if not (expires.isascii() and expires.isdigit() and len(expires) <= 6):
+            raise IncompleteSignature("X-Amz-Expires should be a number of seconds, at most 604800.")
+        if not 0 < int(expires) <= PRESIGNED_SECONDS_MOST:
+            raise IncompleteSignature("X-Amz-Expires must be between 1 and 604800 seconds (a week).")
+        scheme = _scheme(found["X-Amz-Credential"], found["X-Amz-SignedHeaders"])
+        for name in headers:
+            if name[:6] == b"x-amz-" and name not in scheme.names:
+                raise SignatureDoesNotMatch(f"The header '{name.decode('latin-1')}' is sent, but not signed.")
+        stamp = found["X-Amz-Date"]
+        return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), int(expires))
+
+    def _check_scope(self, claim: Claim) -> None:
+        scheme = claim.scheme
+        if scheme.region != self.region:
+            raise SignatureDoesNotMatch(
+                f"Credential should be scoped to a valid region. This endpoint is in region '{self.region}', "
+                "so that is what your client's region has to be."
+            )
+        if scheme.scope != f"{scheme.date}/{scheme.region}/{self.service}/{_TERMINATOR}":
+            service, terminator = scheme.scope.split("/")[2:]
+            if service != self.service:
+                raise SignatureDoesNotMatch(f"Credential should be scoped to correct service: '{self.service}'.")
+            raise SignatureDoesNotMatch(
+                f"Credential should be scoped with a valid terminator: '{_TERMINATOR}', not '{terminator}'."
+            )
+        if claim.stamp[:8] != scheme.date:
+            raise SignatureDoesNotMatch(
+                "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: "
+                f"'{scheme.date}' != '{claim.stamp[:8]}', from '{claim.stamp}'."
+            )
+
+
+def canonical_path(path: bytes) -> bytes:
+    """The path of the canonical request: dot segments and empty ones removed, then encoded once more."""
+    if path in {b"/", b""}:
+        return b"/"
+    if _PLAIN_PATH.match(path):
+        return path
+    kept: list[bytes] = []
+    for segment in path.split(b"/"):
+        if segment == b"..":
+            if kept:
+                kept.pop()
+        elif segment not in (b"", b"."):
+            kept.append(segment)
+    normal = b"/" + b"/".join(kept) + (b"/" if kept and path.endswith(b"/") else b"")
+    return quote(normal, safe="/~").encode()
+
+
+def canonical_queries(query: bytes, presigned: bool) -> list[bytes]:
+    """The forms in which the query string may stand in the canonical request (one, when they are the same)."""
+    pairs = []
+    for pair in query.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        if not presigned or name != b"X-Amz-Signature":
+            pairs.append((name, value))
+    encoded = sorted((_encoded(name), _encoded(value)) for name, value in pairs if name or value)
+    forms = [b"&".join(name + b"=" + value for name, value in encoded)]
+    as_sent = b"&".join(name + b"=" + value for name, value in sorted(pairs))
+    if as_sent != forms[0]:
+        forms.append(as_sent)
+    return forms
+
+
+def _encoded(part: bytes) -> bytes:
+    return quote(unquote_to_bytes(part.replace(b"+", b" ")), safe="-_.~").encode()
+
+
+def _parse_authorization(authorization: bytes) -> tuple[_Scheme, bytes]:
+    text = authorization.decode("latin-1").strip()
+    algorithm, _, rest = text.partition(" ")
+    if algorithm != ALGORITHM:
+        if algorithm.upper().startswith("AWS"):
+            raise IncompleteSignature(f"Unsupported signature algorithm: only '{ALGORITHM}' is supported.")
+        raise MissingAuthenticationToken
+    parts: dict[str, str] = {}
+    for item in rest.split(","):
+        name, found, value = item.strip().partition("=")
+        if not found or name in parts:
+            raise IncompleteSignature(f"'{name[:64]}' is not a key=value pair, or repeated, in Authorization header.")
+        parts[name] = value
+    missing = [name for name in ("Credential", "Signature", "SignedHeaders") if not parts.get(name)]
+    if missing:
+        raise IncompleteSignature(" ".join(f"Authorization header requires '{name}' parameter." for name in missing))
+    signature = parts["Signature"].encode("latin-1")
+    if not _HEX64.match(signature):
+        raise SignatureDoesNotMatch
+    return _scheme(parts["Credential"], parts["SignedHeaders"]), signature
+
+
+def _scheme(credential: str, signed: str) -> _Scheme:
+    fields = credential.split("/")
+    if len(fields) != 5 or not all(fields):
+        raise IncompleteSignature(
+            "Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term."
+        )
+    names = tuple(name.encode("latin-1") for name in signed.split(";"))
+    if b"host" not in names:
+        raise SignatureDoesNotMatch("'Host' must be a 'SignedHeader' in the AWS Authorization.")
+    if list(names) != sorted(set(names)) or signed != signed.lower():
+        raise IncompleteSignature("SignedHeaders must be in lower case, sorted and distinct.")
+    access_key_id, date, region, _, _ = fields
+    return _Scheme(access_key_id, date, region, "/".join(fields[1:]), signed, names)
+
+
+def _check_time(claim: Claim, now: float) -> None:
+    signed_at = claim.signed_at
+    if claim.expires_seconds is not None:
+        if now > signed_at + claim.expires_seconds:
+            raise RequestExpired
+    elif now > signed_at + WINDOW_SECONDS:
+        raise SignatureDoesNotMatch(
+            f"Signature expired: {claim.stamp} is now earlier than {_stamp(now - WINDOW_SECONDS)} "
+            f"({_stamp(now)} - 15 min.)"
+        )
+    if now < signed_at - WINDOW_SECONDS:
+        raise SignatureDoesNotMatch(
+            f"Signature not yet current: {claim.stamp} is still later than {_stamp(now + WINDOW_SECONDS)} "
+            f"({_stamp(now)} + 15 min.)"
+        )
+
+
+def _no_temporary_credentials() -> InvalidClientTokenId:
+    return InvalidClientTokenId(
+        "The security token included in the request is invalid. "
+        "There are no temporary credentials here: unset the session token."
+    )
+
+
+@lru_cache(maxsize=4096)
+def _signing_key(secret: str, date: str, region: str, service: str) -> bytes:
+    key = hmac.digest(b"AWS4" + secret.encode(), date.encode("latin-1"), "sha256")
+    key = hmac.digest(key, region.encode("latin-1"), "sha256")
+    key = hmac.digest(key, service.encode(), "sha256")
+    return hmac.digest(key, _TERMINATOR.encode(), "sha256")
+
+
+@lru_cache(maxsize=64)
+def _seconds(stamp: str) -> int:
+    if _DATE.match(stamp):
+        try:
+            return int(datetime.strptime(stamp, "%Y%m%dT%H%M%S%z").timestamp())
+        except ValueError:
+            pass
+    raise IncompleteSignature(f"Date must be in ISO-8601 'basic format'. Got '{stamp[:64]}'.")
+
+
+def _stamp_of_date_header(text: str) -> str:
+    if _DATE.match(text.strip()):
+        return text.strip()
+    fields = parsedate_tz(text)
+    if fields is None:
+        raise IncompleteSignature("The 'Date' header is neither ISO-8601 'basic format' nor an HTTP date.")
+    try:
+        return _stamp(timegm((*fields[:6], 0, 0, 0)) - (fields[9] or 0))
+    except (ValueError, OverflowError):
+        raise IncompleteSignature("The 'Date' header is no valid date.") from None
+
+
+def _stamp(seconds: float) -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))

@@ -1,0 +1,178 @@
+"""AWS JSON 1.0: a body to a dict of members, a result to a body.  Knows the protocol and nothing else.
+
+What SQS does with a body that does not fit the model is kept: null counts as absent, members that the model does
+not know are ignored, and everything else that does not fit is a SerializationException.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from frontend.sqs.errors import SERIALIZATION, SqsError
+from frontend.sqs.model import ACTIONS, BLOB, BOOLEAN, INTEGER, LONG, STRING, ListOf, MapOf, Scalar, Structure, Type
+
+CONTENT_TYPE = b"application/x-amz-json-1.0"
+NAMESPACE = "com.amazonaws.sqs#"
+
+Members = dict[str, Any]
+
+_Check = Callable[[Any], Any]
+_JSON_TYPES = {STRING: str, BLOB: str, INTEGER: int, LONG: int, BOOLEAN: bool}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def read(action: str, body: bytes) -> Members:
+    """The members of the action's input, with binary values decoded.  Raises SerializationException."""
+    if not body:
+        return {}
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        value = _read_with_lone_surrogates(body, error)
+    members: Members = _INPUTS[action](value)
+    return members
+
+
+def write(result: Members | None) -> bytes:
+    return orjson.dumps(result, default=_binary) if result else b"{}"
+
+
+def write_error(error: SqsError) -> tuple[bytes, bytes]:
+    """The body, and the value of the header ``x-amzn-query-error``."""
+    kind = error.kind
+    body = orjson.dumps({"__type": NAMESPACE + kind.shape, "message": error.message})
+    return body, f"{kind.query_code};{'Sender' if kind.sender_fault else 'Receiver'}".encode()
+
+
+def _binary(value: Any) -> str:
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    raise TypeError(type(value).__name__)
+
+
+def _read_with_lone_surrogates(body: bytes, error: Exception) -> Any:
+    """Escapes of half a character are legal JSON that no UTF-8 can hold.
+
+    They are read as U+FFFF, which is as invalid in a message, so that the one message gets its own error.
+    """
+    if b"\\ud" in body or b"\\uD" in body:
+        try:
+            return _without_surrogates(json.loads(body))
+        except (ValueError, RecursionError):
+            pass
+    raise SqsError(SERIALIZATION, f"The request is not valid JSON: {error}") from None
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SURROGATE.sub("\uffff", value)
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_surrogates(name): _without_surrogates(item) for name, item in value.items()}
+    return value
+
+
+# --- checkers, compiled from the model once -----------------------------------------------------------------
+
+_TYPE_NAMES = {
+    str: "STRING_VALUE",
+    int: "NUMBER_VALUE",
+    float: "NUMBER_VALUE",
+    bool: "TRUE_VALUE",
+    list: "START_ARRAY",
+    dict: "START_OBJECT",
+    type(None): "NULL_VALUE",
+}
+_WANTED = {str: "a String", int: "an Integer", bool: "a Boolean", list: "a List", dict: "a Map or Structure"}
+
+
+def _mismatch(value: Any, wanted: type) -> SqsError:
+    return SqsError(SERIALIZATION, f"{_TYPE_NAMES[type(value)]} can not be converted to {_WANTED[wanted]}")
+
+
+def _json_type(type_: Type) -> type:
+    match type_:
+        case Scalar():
+            return _JSON_TYPES[type_]
+        case ListOf():
+            return list
+    return dict
+
+
+def _checker(type_: Type) -> _Check | None:
+    """What has to be done with a value that has the right JSON type; None: nothing."""
+    match type_:
+        case Scalar():
+            return _decoded if type_ is BLOB else None
+        case Structure():
+            return _structure_checker(type_)
+        case ListOf(item):
+            return _list_checker(item)
+        case MapOf(value):
+            return _map_checker(value)
+
+
+def _decoded(value: str) -> bytes:
+    try:
+        return a2b_base64(value.encode("ascii"), strict_mode=True) if value else b""
+    except (Base64Error, UnicodeEncodeError):
+        raise SqsError(SERIALIZATION, "A binary value is not valid base64.") from None
+
+
+def _structure_checker(structure: Structure) -> _Check:
+    members = {name: (_json_type(member.type), _checker(member.type)) for name, member in structure.members.items()}
+
+    def check(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _mismatch(value, dict)
+        nulls = False
+        for name, item in value.items():
+            member = members.get(name)
+            if member is None:
+                continue
+            wanted, deeper = member
+            if type(item) is not wanted:
+                if item is not None:
+                    raise _mismatch(item, wanted)
+                nulls = True
+            elif deeper is not None:
+                value[name] = deeper(item)
+        return {name: item for name, item in value.items() if item is not None} if nulls else value
+
+    return check
+
+
+def _list_checker(item_type: Type) -> _Check:
+    wanted, deeper = _json_type(item_type), _checker(item_type)
+
+    def check(value: Any) -> Any:
+        for item in value:
+            if type(item) is not wanted:
+                raise _mismatch(item, wanted)
+        return value if deeper is None else [deeper(item) for item in value]
+
+    return check
+
+
+def _map_checker(value_type: Type) -> _Check:
+    wanted, deeper = _json_type(value_type), _checker(value_type)
+
+    def check(value: Any) -> Any:
+        for item in value.values():
+            if type(item) is not wanted:
+                raise _mismatch(item, wanted)
+        return value if deeper is None else {name: deeper(item) for name, item in value.items()}
+
+    return check
+
+
+_INPUTS = {name: _structure_checker(action.input) for name, action in ACTIONS.items()}

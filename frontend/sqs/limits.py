@@ -1,0 +1,94 @@
+"""Every limit of the SQS interface, each with its source.
+
+Sources: [guide] is the Amazon SQS Developer Guide, "Quotas"; [api] the SQS API Reference; [seen] recorded
+answers of the service; [own] is a bound of this service, where SQS has none or does not tell.
+"""
+
+from __future__ import annotations
+
+MESSAGE_BYTES_MOST = 1_048_576
+"""Body, attribute names, types and values of one message, and of all messages of a batch [guide, seen]."""
+MESSAGE_BYTES_LEAST_SETTING = 1_024
+"""Smallest MaximumMessageSize of a queue [api, SetQueueAttributes]."""
+
+BATCH_ENTRIES_MOST = 10
+"""[api, SendMessageBatch]"""
+BATCH_ID_LENGTH_MOST = 80
+"""[api, SendMessageBatchRequestEntry]"""
+
+MESSAGE_ATTRIBUTES_MOST = 10
+"""[guide]"""
+MESSAGE_ATTRIBUTE_NAME_LENGTH_MOST = 256
+"""[guide]"""
+MESSAGE_ATTRIBUTE_TYPE_LENGTH_MOST = 256
+"""[guide]"""
+NUMBER_DIGITS_MOST = 38
+"""Significant digits of a Number attribute [guide]."""
+NUMBER_EXPONENT_LEAST = -128
+NUMBER_EXPONENT_MOST = 126
+"""A Number lies between 10**-128 and 10**126 [guide]."""
+
+RETENTION_SECONDS_LEAST = 60
+RETENTION_SECONDS_MOST = 1_209_600
+RETENTION_SECONDS_DEFAULT = 345_600
+"""MessageRetentionPeriod [api]."""
+DELAY_SECONDS_MOST = 900
+"""DelaySeconds of a queue and of a message [api]."""
+HOLDFAST_DELAY_SECONDS_MOST = 1_209_600
+"""The most that HoldfastMaximumDelaySeconds can raise that to: the longest retention [own]."""
+VISIBILITY_SECONDS_MOST = 43_200
+VISIBILITY_SECONDS_DEFAULT = 30
+"""[api]"""
+WAIT_SECONDS_MOST = 20
+"""Long poll [api]."""
+RECEIVE_MESSAGES_MOST = 10
+"""[api]"""
+ATTEMPT_ID_LENGTH_MOST = 128
+GROUP_ID_LENGTH_MOST = 128
+DEDUPLICATION_ID_LENGTH_MOST = 128
+"""[api]"""
+IN_FLIGHT_MOST = 120_000
+"""Messages that a queue may have in flight [guide]."""
+KMS_REUSE_SECONDS_LEAST = 60
+KMS_REUSE_SECONDS_MOST = 86_400
+KMS_REUSE_SECONDS_DEFAULT = 300
+"""KmsDataKeyReusePeriodSeconds [api]."""
+KMS_KEY_ID_LENGTH_MOST = 2_048
+"""KeyId of KMS [KMS api]."""
+
+MAX_RECEIVE_COUNT_MOST = 1_000
+"""maxReceiveCount of a RedrivePolicy [guide]."""
+REDRIVE_SOURCES_MOST = 10
+"""sourceQueueArns of a RedriveAllowPolicy [guide]."""
+
+QUEUE_NAME_LENGTH_MOST = 80
+"""With the suffix .fifo [guide]."""
+LIST_QUEUES_PAGE_MOST = 1_000
+"""ListQueues and ListDeadLetterSourceQueues [api]."""
+
+TAGS_MOST = 50
+"""Tags of a queue [guide: advice; refused beyond that by the service, seen]."""
+TAG_KEY_LENGTH_MOST = 128
+TAG_VALUE_LENGTH_MOST = 256
+"""[guide]"""
+
+POLICY_BYTES_MOST = 8_192
+POLICY_STATEMENTS_MOST = 20
+POLICY_PRINCIPALS_MOST = 50
+PERMISSION_ACTIONS_MOST = 7
+"""[guide, "Quotas related to policies"]"""
+PERMISSION_LABEL_LENGTH_MOST = 80
+"""[api, AddPermission]"""
+
+MOVE_RATE_MOST = 500
+"""MaxNumberOfMessagesPerSecond [api, StartMessageMoveTask]."""
+MOVE_TASKS_PAGE_MOST = 10
+MOVE_TASKS_PAGE_DEFAULT = 1
+"""[api, ListMessageMoveTasks]"""
+
+QUERY_PARAMETERS_MOST = 5_000
+"""Parameters of one Query request [own]: a batch of 10 with all its attributes needs fewer than 1,000."""
+QUERY_NAME_LENGTH_MOST = 512
+"""Length of a Query parameter's name [own]: the longest that the model knows has fewer than 100 characters."""
+HEADERS_MOST = 200
+"""Header lines of a request [own]."""
