@@ -102,6 +102,8 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     in_flight_limit: int = 120_000
     token_window_seconds: int = 300
     """How long a deduplication id is remembered."""
+    purge_id: int = 0
+    """The latest purge of the queue: a partition that has not seen it applies it."""
 
 
 # --- commands and answers ----------------------------------------------------------------------------

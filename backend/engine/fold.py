@@ -1,0 +1,603 @@
+"""The state of a queue partition, and ``apply``: the one place that changes it.
+
+Theory
+------
+The state is a function of the records, in order, and of a time.  ``advance(now)`` lets happen what time alone does:
+claims end, delays end, messages expire, tokens and attempts are forgotten.  It may be called at any times and any
+number of times: what it does depends on the latest time only, because everything it does is done in order of due time
+and the kinds do not touch each other's outcome.  ``apply`` advances to the record's time first.  So a replay, which
+sees only the times of records, reaches the same state as the run that also advanced in between.
+
+What must change together: a message's state, the counters (``visible``, ``delayed``, ``moving``, ``in_flight``), its
+place in a list (:mod:`~backend.engine.order`) and, when it dies, the count of living messages of its segment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+import msgspec
+
+from backend.api import Counters, MoveTask, PartitionSettings
+from backend.engine import records
+from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, WAITING, Block
+from backend.engine.ids import first_number
+from backend.engine.lanes import Lane, Links
+from backend.engine.order import FifoOrder, StandardOrder
+from backend.engine.timers import NEVER, Timers
+from backend.engine.tokens import Tokens
+from backend.engine.transfers import Outgoing, Taken
+
+ATTEMPT_WINDOW_MS = 300_000
+"""A ReceiveRequestAttemptId is remembered for five minutes."""
+TASKS_KEPT = 10
+"""ListMessageMoveTasks shows at most ten."""
+SEGMENT_SHIFT = 24
+"""A position's upper bits name its log and segment."""
+RETENTION_STEP_BITS = 7
+"""Messages expire in steps of 128 ms, so that a block is not looked through for each of them."""
+
+
+class Claim(msgspec.Struct, gc=False):
+    """A message in flight."""
+
+    until: int
+    timer: int
+    """The earliest timer that is set for it."""
+    since: int
+    attempt: str | None = None
+
+
+class Attempt(msgspec.Struct):
+    """A receive that may be repeated: what it claimed."""
+
+    expires: int
+    numbers: list[int]
+    receives: list[int]
+    valid: bool = True
+
+
+class Fold:
+    """State of one partition.  Read it freely; change it by :meth:`apply` and :meth:`advance` only."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.settings: PartitionSettings | None = None
+        self.retention_ms = 0
+        self.token_window_ms = 0
+        self.now = 0
+        self.due = NEVER
+        """Before this time, :meth:`advance` has nothing to do."""
+        self.next_number = 1
+        self.purge_id = 0
+        self.purged_below = 0
+        """Messages with smaller numbers were purged; only ones that were MOVING then are left of them."""
+        self.dropped = False
+        self.visible = 0
+        self.delayed = 0
+        self.moving = 0
+        self.quarantined = 0
+        self.blocks: dict[int, Block] = {}
+        self.links = Links(self.blocks)
+        self.default_lane = Lane(0, None)
+        self.lanes: dict[int, Lane] = {0: self.default_lane}
+        self.lane_names: dict[str, Lane] = {}
+        self.order: StandardOrder | FifoOrder = StandardOrder(self.links, self.default_lane)
+        self.in_flight: dict[int, Claim] = {}
+        self.timers = Timers()
+        self.tokens = Tokens()
+        self.attempts: dict[str, Attempt] = {}
+        self.attempts_order: deque[tuple[int, str]] = deque()
+        self.outgoing: dict[int, Outgoing] = {}
+        self.taken: dict[int, Taken] = {}
+        self.tasks: list[MoveTask] = []
+        self.segments: dict[int, int] = {}
+        """Living messages in each segment of the journal."""
+        self.changed = True
+        """Since the last checkpoint."""
+        self._ages: list[tuple[int, int]] = []
+        self._free_lanes: list[int] = []
+        self._next_lane = 1
+        self._appliers: dict[type, Callable[[Any, int, int], None]] = {
+            records.Message: self._message,
+            records.Copied: self._copied,
+            records.Received: self._received,
+            records.VisibilityChanged: self._visibility_changed,
+            records.Deleted: self._deleted,
+            records.Purged: self._purged,
+            records.Configured: self._configured,
+            records.Dropped: self._dropped,
+            records.TransferOut: self._transfer_out,
+            records.TransferDone: self._transfer_done,
+            records.TransferBack: self._transfer_back,
+            records.MoveStarted: self._move_started,
+            records.MoveEnded: self._move_ended,
+            records.Quarantined: self._quarantined,
+        }
+
+    # --- the two ways in ------------------------------------------------------------------------------
+
+    def apply(self, record: records.Record, now: int, position: int = 0) -> None:
+        """Change the state as the record says.  ``position``: where a message's record lies in the journal."""
+        if now >= self.due:
+            self.advance(now)
+        elif now > self.now:
+            self.now = now
+        self.changed = True
+        self._appliers[type(record)](record, self.now, position)
+
+    def advance(self, now: int) -> None:
+        """Let happen what is due at ``now``.  Time never goes back: an earlier ``now`` does nothing."""
+        if now > self.now:
+            self.now = now
+        if now < self.due:
+            return
+        now = self.now
+        for due, number in self.timers.pop_due(now):
+            self._fire(due, number)
+        self.order.advance(now)
+        self.tokens.expire(now)
+        while self.attempts_order and self.attempts_order[0][0] <= now:
+            expires, key = self.attempts_order.popleft()
+            attempt = self.attempts.get(key)
+            if attempt is not None and attempt.expires == expires:
+                del self.attempts[key]
+        if self._ages and self._expires(self._ages[0][0]) <= now:
+            self._expire(now)
+        self.changed = True
+        self._set_due()
+
+    def open(self, epoch: int) -> None:
+        """Go on under a new owner: numbers of this epoch are larger than all before."""
+        self.next_number = max(self.next_number, first_number(epoch))
+
+    # --- questions --------------------------------------------------------------------------------------
+
+    def locate(self, number: int) -> tuple[Block, int] | None:
+        """Block and index of a living message."""
+        block = self.blocks.get(number >> BLOCK_BITS)
+        if block is None:
+            return None
+        index = number - block.base
+        if index < 0 or index >= len(block.states) or block.states[index] == DEAD:
+            return None
+        return block, index
+
+    def counters(self) -> Counters:
+        delayed = self._fifo_delayed() if isinstance(self.order, FifoOrder) else self.delayed
+        hidden = delayed if isinstance(self.order, FifoOrder) else 0
+        return Counters(self.visible - hidden, len(self.in_flight) + self.moving, delayed)
+
+    def _fifo_delayed(self) -> int:
+        """FIFO messages that are not yet due: the youngest, for all have the same delay."""
+        assert isinstance(self.order, FifoOrder)
+        if not self.order.delay_ms:
+            return 0
+        latest = self.now - self.order.delay_ms
+        count = 0
+        for key in sorted(self.blocks, reverse=True):
+            block = self.blocks[key]
+            start = bisect_right(block.sent, latest)
+            count += sum(1 for state in block.states[start:] if state == WAITING)
+            if start:
+                break
+        return count
+
+    @property
+    def running_task(self) -> MoveTask | None:
+        return next((task for task in self.tasks if task.status in ("RUNNING", "CANCELLING")), None)
+
+    # --- messages -----------------------------------------------------------------------------------------
+
+    def _message(self, record: records.Message, now: int, position: int) -> None:
+        number = record.number
+        assert number >= self.next_number, "message numbers rise"
+        self.next_number = number + 1
+        group = record.group
+        lane = self.default_lane if group is None else self.lane_names.get(group) or self._new_lane(group)
+        fifo = isinstance(self.order, FifoOrder)
+        delayed = not fifo and record.deliver_ms > now
+        block = self._block(number)
+        index = block.append(position, record.sent_ms, DELAYED if delayed else WAITING, lane.index)
+        if index == 0 or record.sent_ms < block.oldest:
+            self._age(block.oldest, number >> BLOCK_BITS)
+        lane.live += 1
+        segment = position >> SEGMENT_SHIFT
+        self.segments[segment] = self.segments.get(segment, 0) + 1
+        if delayed:
+            block.set_deliver(index, record.deliver_ms)
+            self.delayed += 1
+            self._set_timer(record.deliver_ms, number)
+        else:
+            self.visible += 1
+            self.order.arrived(number, lane, block, now)
+            if fifo:
+                self._sooner(self.order.next_due())
+        if record.token is not None:
+            self.tokens.expire(now)
+            self.tokens.remember(record.token, number, now + self.token_window_ms)
+            self._sooner(self.tokens.next_expiry + 1000)
+        if record.source:
+            taken = self.taken.get(record.source)
+            if taken is None:
+                taken = self.taken[record.source] = Taken()
+            taken.take(record.transfer, record.below)
+
+    def _block(self, number: int) -> Block:
+        key = number >> BLOCK_BITS
+        block = self.blocks.get(key)
+        if block is None:
+            block = self.blocks[key] = Block(number)
+        elif number - block.base != len(block.states):
+            block.skip_to(number - block.base)
+        return block
+
+    def _copied(self, record: records.Copied, now: int, position: int) -> None:
+        found = self.locate(record.number)
+        if found is None:
+            return
+        block, index = found
+        self._count_out(block.positions[index])
+        block.positions[index] = position
+        block.ref = None
+        segment = position >> SEGMENT_SHIFT
+        self.segments[segment] = self.segments.get(segment, 0) + 1
+
+    def _received(self, record: records.Received, now: int, position: int) -> None:
+        until = record.until_ms
+        counts = []
+        for number in record.numbers:
+            found = self.locate(number)
+            if found is None:
+                continue
+            block, index = found
+            was = block.states[index]
+            if was not in (WAITING, BACK):
+                continue
+            counts.append(block.count_receive(index, now))
+            self._claim(number, block, index, until, now, record.attempt)
+        if record.attempt is not None:
+            expires = now + ATTEMPT_WINDOW_MS
+            self.attempts[record.attempt] = Attempt(expires, record.numbers, counts)
+            self.attempts_order.append((expires, record.attempt))
+            self._sooner(expires)
+
+    def _claim(self, number: int, block: Block, index: int, until: int, now: int, attempt: str | None) -> None:
+        was = block.states[index]
+        block.states[index] = IN_FLIGHT
+        block.ref = None
+        self.visible -= 1
+        self.in_flight[number] = Claim(until, until, now, attempt)
+        self.order.claimed(number, self._lane(block, index), was, now)
+        self._set_timer(until, number)
+
+    def _visibility_changed(self, record: records.VisibilityChanged, now: int, position: int) -> None:
+        for number, until in record.changes:
+            found = self.locate(number)
+            if found is None:
+                continue
+            block, index = found
+            claim = self.in_flight.get(number)
+            if claim is None:
+                if block.states[index] == BACK and until > now:
+                    self._claim(number, block, index, until, now, record.attempt)
+                continue
+            if claim.attempt is not None and record.attempt is None:
+                attempt = self.attempts.get(claim.attempt)
+                if attempt is not None:
+                    attempt.valid = False
+            block.ref = None
+            if until <= now:
+                self._end_claim(number, block, index, now)
+                continue
+            claim.until = until
+            if until < claim.timer:
+                claim.timer = until
+                self._set_timer(until, number)
+
+    def _end_claim(self, number: int, block: Block, index: int, now: int) -> None:
+        del self.in_flight[number]
+        block.states[index] = BACK
+        block.ref = None
+        self.visible += 1
+        lane = self._lane(block, index)
+        self.order.unclaimed(lane)
+        self.order.returned(number, lane, block, now)
+
+    def _deleted(self, record: records.Deleted, now: int, position: int) -> None:
+        for number in record.numbers:
+            found = self.locate(number)
+            if found is None:
+                continue
+            block, index = found
+            claim = self.in_flight.get(number)
+            if claim is not None:
+                self.order.finished(self._lane(block, index), now - claim.since, now)
+            self._kill(number, block, index, now)
+
+    def _quarantined(self, record: records.Quarantined, now: int, position: int) -> None:
+        for number in record.numbers:
+            found = self.locate(number)
+            if found is not None:
+                self._kill(number, *found, now)
+                self.quarantined += 1
+
+    def _kill(self, number: int, block: Block, index: int, now: int) -> None:
+        """The message is no more, whatever its state was."""
+        was = block.states[index]
+        lane = self._lane(block, index)
+        self._count_out(block.positions[index])
+        block.positions[index] = 0
+        block.states[index] = DEAD
+        block.live -= 1
+        block.ref = None
+        lane.live -= 1
+        if was == IN_FLIGHT:
+            claim = self.in_flight.pop(number)
+            if claim.attempt is not None:
+                attempt = self.attempts.get(claim.attempt)
+                if attempt is not None:
+                    attempt.valid = False
+        elif was == DELAYED:
+            self.delayed -= 1
+        elif was == MOVING:
+            self.moving -= 1
+        else:
+            self.visible -= 1
+        self.order.died(number, lane, was, now)
+        if not lane.live and lane.index:
+            self._drop_lane(lane)
+        if not block.live:
+            del self.blocks[number >> BLOCK_BITS]
+
+    def _count_out(self, position: int) -> None:
+        segment = position >> SEGMENT_SHIFT
+        left = self.segments[segment] - 1
+        if left:
+            self.segments[segment] = left
+        else:
+            del self.segments[segment]
+
+    # --- lanes --------------------------------------------------------------------------------------------
+
+    def _lane(self, block: Block, index: int) -> Lane:
+        return self.lanes[block.lanes[index]] if block.lanes is not None else self.default_lane
+
+    def _new_lane(self, name: str) -> Lane:
+        if self._free_lanes:
+            index = self._free_lanes.pop()
+        else:
+            index = self._next_lane
+            self._next_lane += 1
+        lane = self.lanes[index] = self.lane_names[name] = Lane(index, name)
+        return lane
+
+    def _drop_lane(self, lane: Lane) -> None:
+        self.order.forget(lane)
+        assert lane.name is not None
+        del self.lane_names[lane.name]
+        del self.lanes[lane.index]
+        self._free_lanes.append(lane.index)
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    def _fire(self, due: int, number: int) -> None:
+        found = self.locate(number)
+        if found is None:
+            return
+        block, index = found
+        state = block.states[index]
+        if state == IN_FLIGHT:
+            claim = self.in_flight[number]
+            if claim.timer != due:
+                return
+            if claim.until <= due:
+                self._end_claim(number, block, index, due)
+            else:
+                claim.timer = claim.until
+                self.timers.add(claim.until, number)
+        elif state == DELAYED and block.deliver_of(index) <= due:
+            block.states[index] = WAITING
+            block.ref = None
+            self.delayed -= 1
+            self.visible += 1
+            self.order.arrived(number, self._lane(block, index), block, due)
+
+    def _set_timer(self, due: int, number: int) -> None:
+        timers = self.timers
+        timers.add(due, number)
+        if due < self.due:
+            self.due = due
+        if timers.count > 4 * (len(self.in_flight) + self.delayed) + 4096:
+            self._rebuild_timers()
+
+    def _rebuild_timers(self) -> None:
+        """Most timers mean nothing any more: their claims were deleted or changed."""
+        self.timers.clear()
+        for number, claim in self.in_flight.items():
+            claim.timer = claim.until
+            self.timers.add(claim.until, number)
+        if self.delayed:
+            for block in self.blocks.values():
+                if block.deliver is not None:
+                    for index, due in enumerate(block.deliver):
+                        if due and block.states[index] == DELAYED:
+                            self.timers.add(due, block.base + index)
+
+    def _sooner(self, due: int) -> None:
+        if due < self.due:
+            self.due = due
+
+    def _set_due(self) -> None:
+        due = min(self.timers.next_due(), self.order.next_due())
+        if self._ages:
+            due = min(due, self._expires(self._ages[0][0]))
+        if self.attempts_order:
+            due = min(due, self.attempts_order[0][0])
+        # Tokens are forgotten to the millisecond where they are looked up; here it is only for the memory.
+        self.due = min(due, self.tokens.next_expiry + 1000)
+
+    def _age(self, oldest: int, key: int) -> None:
+        heappush(self._ages, (oldest, key))
+        self._sooner(self._expires(oldest))
+
+    def _expires(self, sent: int) -> int:
+        step = RETENTION_STEP_BITS
+        return (sent + self.retention_ms + (1 << step) - 1) >> step << step
+
+    def _expire(self, now: int) -> None:
+        """Let go of messages beyond their retention, in flight or not; what is on its way elsewhere stays."""
+        while self._ages and self._expires(self._ages[0][0]) <= now:
+            _, key = heappop(self._ages)
+            block = self.blocks.get(key)
+            if block is None or self._expires(block.oldest) > now:
+                continue
+            oldest = NEVER
+            for index, sent in enumerate(block.sent):
+                state = block.states[index]
+                if state == DEAD:
+                    continue
+                if state == MOVING:
+                    # Judged again when the transfer is settled, or a second later.
+                    oldest = min(oldest, now - self.retention_ms + 1000)
+                elif self._expires(sent) <= now:
+                    self._kill(block.base + index, block, index, now)
+                elif sent < oldest:
+                    oldest = sent
+            block.oldest = oldest
+            if block.live:
+                heappush(self._ages, (oldest, key))
+
+    # --- the queue as a whole -----------------------------------------------------------------------------
+
+    def _configured(self, record: records.Configured, now: int, position: int) -> None:
+        settings = record.settings
+        before = self.settings
+        if before is None and settings.fifo:
+            self.order = FifoOrder(self.links, self.lanes, settings.delay_seconds * 1000)
+        self.settings = settings
+        self.retention_ms = settings.retention_seconds * 1000
+        self.token_window_ms = settings.token_window_seconds * 1000
+        if before is not None and isinstance(self.order, FifoOrder):
+            self.order.set_delay(settings.delay_seconds * 1000, now)
+        if self._ages and self._expires(self._ages[0][0]) <= now:
+            self._expire(now)
+        self._set_due()
+
+    def _purged(self, record: records.Purged, now: int, position: int) -> None:
+        self.purge_id = record.purge_id
+        self.purged_below = self.next_number
+        self._clear(keep_moving=True)
+
+    def _dropped(self, record: records.Dropped, now: int, position: int) -> None:
+        self.dropped = True
+        self._clear(keep_moving=False)
+
+    def _clear(self, keep_moving: bool) -> None:
+        """Forget all messages but those whose transfer has to be settled first."""
+        moving = []
+        if keep_moving:
+            for outgoing in self.outgoing.values():
+                for number, _ in outgoing.pending.values():
+                    found = self.locate(number)
+                    if found is not None:
+                        block, index = found
+                        moving.append(
+                            (number, block.positions[index], block.sent[index], self._lane(block, index).name)
+                        )
+        self.blocks.clear()
+        self.in_flight.clear()
+        self.timers.clear()
+        self.tokens.clear()
+        self.attempts.clear()
+        self.attempts_order.clear()
+        self.segments.clear()
+        self._ages.clear()
+        self._free_lanes.clear()
+        self._next_lane = 1
+        self.default_lane = Lane(0, None)
+        self.lanes.clear()
+        self.lanes[0] = self.default_lane
+        self.lane_names.clear()
+        if isinstance(self.order, FifoOrder):
+            self.order = FifoOrder(self.links, self.lanes, self.order.delay_ms)
+        else:
+            self.order = StandardOrder(self.links, self.default_lane)
+        self.visible = self.delayed = self.moving = 0
+        for number, place, sent, group in sorted(moving):
+            lane = self.default_lane if group is None else self.lane_names.get(group) or self._new_lane(group)
+            block = self._block(number)
+            block.append(place, sent, MOVING, lane.index)
+            lane.live += 1
+            self.moving += 1
+            segment = place >> SEGMENT_SHIFT
+            self.segments[segment] = self.segments.get(segment, 0) + 1
+        self._set_due()
+
+    # --- transfers and move tasks -----------------------------------------------------------------------------
+
+    def _transfer_out(self, record: records.TransferOut, now: int, position: int) -> None:
+        outgoing = self.outgoing.get(record.destination)
+        if outgoing is None:
+            outgoing = self.outgoing[record.destination] = Outgoing(record.destination_queue)
+        for number, transfer in record.moves:
+            outgoing.next = max(outgoing.next, transfer + 1)
+            found = self.locate(number)
+            if found is None:
+                continue
+            block, index = found
+            was = block.states[index]
+            if was not in (WAITING, BACK):
+                continue
+            outgoing.pending[transfer] = (number, record.redrive)
+            block.states[index] = MOVING
+            block.ref = None
+            self.visible -= 1
+            self.moving += 1
+            self.order.left(number, self._lane(block, index), was, now)
+
+    def _transfer_done(self, record: records.TransferDone, now: int, position: int) -> None:
+        outgoing = self.outgoing[record.destination]
+        for transfer in record.transfers:
+            number, redrive = outgoing.pending.pop(transfer, (0, False))
+            found = self.locate(number)
+            if found is None:
+                continue
+            self._kill(number, *found, now)
+            task = self.running_task
+            if redrive and task is not None:
+                task.moved += 1
+
+    def _transfer_back(self, record: records.TransferBack, now: int, position: int) -> None:
+        outgoing = self.outgoing[record.destination]
+        for transfer in record.transfers:
+            number, _ = outgoing.pending.pop(transfer, (0, False))
+            found = self.locate(number)
+            if found is None:
+                continue
+            if number < self.purged_below:
+                self._kill(number, *found, now)
+                continue
+            block, index = found
+            block.states[index] = BACK
+            block.ref = None
+            self.moving -= 1
+            self.visible += 1
+            self._age(block.sent[index], number >> BLOCK_BITS)
+            block.oldest = min(block.oldest, block.sent[index])
+            self.order.returned(number, self._lane(block, index), block, now)
+
+    def _move_started(self, record: records.MoveStarted, now: int, position: int) -> None:
+        task = MoveTask(record.task_id, "RUNNING", now, record.rate_per_second, record.destination_arn, record.total)
+        self.tasks.insert(0, task)
+        del self.tasks[TASKS_KEPT:]
+
+    def _move_ended(self, record: records.MoveEnded, now: int, position: int) -> None:
+        for task in self.tasks:
+            if task.task_id == record.task_id:
+                task.status = record.status
+                task.failure = record.failure

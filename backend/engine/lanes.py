@@ -1,0 +1,109 @@
+"""Lanes: the order of a queue, or of one message group, as linked lists threaded through the blocks.
+
+A lane is two lists, ``fresh`` (never received) and ``back`` (claim ended), linked by the blocks' ``next`` column, so a
+waiting message costs no object.  A message is in at most one list, and leaves it in constant time wherever it stands.
+
+A FIFO lane keeps no ``back`` list: what was received and not deleted is ``outstanding``, a short sorted list.
+"""
+
+from __future__ import annotations
+
+from backend.engine.blocks import BACK, BLOCK_BITS, Block
+
+
+class Lane:
+    """Heads and tails are message numbers; 0 is the end."""
+
+    __slots__ = (
+        "back_head",
+        "back_tail",
+        "claimed",
+        "fresh_head",
+        "fresh_tail",
+        "index",
+        "live",
+        "name",
+        "noisy",
+        "outstanding",
+        "sent_ms",
+        "waiting",
+        "work",
+        "work_ms",
+    )
+
+    def __init__(self, index: int, name: str | None) -> None:
+        self.index = index
+        self.name = name
+        self.fresh_head = self.fresh_tail = 0
+        self.back_head = self.back_tail = 0
+        self.live = 0
+        """Living messages of the lane, in whatever state."""
+        self.waiting = 0
+        """Those in WAITING or BACK."""
+        self.claimed = 0
+        """Those in flight."""
+        self.outstanding: list[int] | None = None
+        self.noisy = False
+        self.sent_ms = 0
+        """When something was last sent to it."""
+        self.work = 0.0
+        """Recent processing time, in milliseconds, fading; as of ``work_ms``."""
+        self.work_ms = 0
+
+
+class Links:
+    """The list operations over the blocks of one queue."""
+
+    __slots__ = ("blocks",)
+
+    def __init__(self, blocks: dict[int, Block]) -> None:
+        self.blocks = blocks
+
+    def append_fresh(self, lane: Lane, number: int, block: Block) -> None:
+        tail = lane.fresh_tail
+        if tail:
+            self._join(tail, number, block)
+        else:
+            lane.fresh_head = number
+        lane.fresh_tail = number
+
+    def append_back(self, lane: Lane, number: int, block: Block) -> None:
+        tail = lane.back_tail
+        if tail:
+            self._join(tail, number, block)
+        else:
+            lane.back_head = number
+        lane.back_tail = number
+
+    def _join(self, tail: int, number: int, block: Block) -> None:
+        before = self.blocks[tail >> BLOCK_BITS]
+        before.next[tail - before.base] = number
+        block.previous[number - block.base] = tail
+
+    def after(self, number: int) -> int:
+        """The next message in the list; 0 at its end."""
+        block = self.blocks[number >> BLOCK_BITS]
+        return block.next[number - block.base]
+
+    def remove(self, lane: Lane, number: int, state: int) -> None:
+        """Take a message that is (or a moment ago was) WAITING or BACK out of its list, wherever it stands."""
+        blocks = self.blocks
+        block = blocks[number >> BLOCK_BITS]
+        index = number - block.base
+        following, preceding = block.next[index], block.previous[index]
+        if following:
+            other = blocks[following >> BLOCK_BITS]
+            other.previous[following - other.base] = preceding
+            block.next[index] = 0
+        elif state == BACK:
+            lane.back_tail = preceding
+        else:
+            lane.fresh_tail = preceding
+        if preceding:
+            other = blocks[preceding >> BLOCK_BITS]
+            other.next[preceding - other.base] = following
+            block.previous[index] = 0
+        elif state == BACK:
+            lane.back_head = following
+        else:
+            lane.fresh_head = following

@@ -1,0 +1,351 @@
+"""Who is delivered next.
+
+Both orders answer the same three questions: which messages may be claimed now, in which order (``candidates``); is
+there one at all (``any``); when will there be one that is not there yet (``next_due``).  They are told of every change
+by the fold and keep nothing that could not be made again from it.
+
+Standard queues are fair when messages carry a group: groups take turns, noisy ones come last.  The rule is the
+developer guide's: noisy is a group with more than 10% of the messages in flight and at least 30 of them, or with more
+than 10% of the recent processing time; quiet again when its backlog is empty or nothing was sent to it for 5 minutes.
+A message without a group counts as a group of its own.
+
+FIFO: a group with a message in flight delivers nothing at or after it.  One receive may take several of a group.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import Protocol
+
+from backend.engine.blocks import BACK, BLOCK_BITS, IN_FLIGHT, WAITING, Block
+from backend.engine.lanes import Lane, Links
+from backend.engine.timers import NEVER
+
+NOISY_IN_FLIGHT = 30
+NOISY_SHARE = 10
+"""One tenth."""
+QUIET_AFTER_MS = 300_000
+WORK_HALF_LIFE_MS = 60_000
+
+
+class Order(Protocol):
+    """What the fold tells, and asks."""
+
+    def arrived(self, number: int, lane: Lane, block: Block, now: int) -> None:
+        """A message is visible for the first time."""
+
+    def claimed(self, number: int, lane: Lane, was: int, now: int) -> None:
+        """A message that was WAITING or BACK is now IN_FLIGHT."""
+
+    def returned(self, number: int, lane: Lane, block: Block, now: int) -> None:
+        """A message is BACK: its claim has ended, or it came back from a transfer."""
+
+    def left(self, number: int, lane: Lane, was: int, now: int) -> None:
+        """A message that was WAITING or BACK is on its way to another queue."""
+
+    def died(self, number: int, lane: Lane, was: int, now: int) -> None:
+        """A message is DEAD."""
+
+    def finished(self, lane: Lane, took_ms: int, now: int) -> None:
+        """A claim of the lane ended with a delete."""
+
+    def candidates(self, now: int) -> Iterator[int]:
+        """What may be claimed now, in order.  The fold must not change while it is read."""
+
+    def any(self, now: int) -> bool: ...
+
+    def next_due(self) -> int: ...
+
+    def advance(self, now: int) -> None: ...
+
+    def forget(self, lane: Lane) -> None:
+        """The lane is gone."""
+
+
+class StandardOrder:
+    """Best-effort order: what was never received and what came back take turns, and groups do."""
+
+    def __init__(self, links: Links, default: Lane) -> None:
+        self._links = links
+        self._default = default
+        self._ready: OrderedDict[int, Lane] = OrderedDict()
+        self._grouped = False
+        self._in_flight = 0
+        self._back_first = False
+        self._work = 0.0
+        self._work_ms = 0
+
+    def arrived(self, number: int, lane: Lane, block: Block, now: int) -> None:
+        self._links.append_fresh(lane, number, block)
+        lane.waiting += 1
+        lane.sent_ms = now
+        if lane.index and not self._grouped:
+            self._grouped = True
+            if self._default.waiting:
+                self._ready[0] = self._default
+        if self._grouped and lane.index not in self._ready:
+            self._ready[lane.index] = lane
+
+    def returned(self, number: int, lane: Lane, block: Block, now: int) -> None:
+        self._links.append_back(lane, number, block)
+        lane.waiting += 1
+        if self._grouped and lane.index not in self._ready:
+            self._ready[lane.index] = lane
+
+    def claimed(self, number: int, lane: Lane, was: int, now: int) -> None:
+        self._links.remove(lane, number, was)
+        lane.waiting -= 1
+        self._in_flight += 1
+        self._back_first = was == WAITING
+        if self._grouped:
+            lane.claimed += 1
+            if lane.index:
+                self._judge(lane, now)
+            self._turn(lane)
+
+    def left(self, number: int, lane: Lane, was: int, now: int) -> None:
+        self._links.remove(lane, number, was)
+        lane.waiting -= 1
+        if self._grouped:
+            self._turn(lane)
+
+    def died(self, number: int, lane: Lane, was: int, now: int) -> None:
+        if was == IN_FLIGHT:
+            self._released(lane)
+        elif was in (WAITING, BACK):
+            self._links.remove(lane, number, was)
+            lane.waiting -= 1
+            if self._grouped and not lane.waiting:
+                self._turn(lane)
+
+    def finished(self, lane: Lane, took_ms: int, now: int) -> None:
+        if not self._grouped:
+            return
+        lane.work = _faded(lane.work, now - lane.work_ms) + took_ms
+        lane.work_ms = now
+        self._work = _faded(self._work, now - self._work_ms) + took_ms
+        self._work_ms = now
+
+    def unclaimed(self, lane: Lane) -> None:
+        """A claim ended and the message is visible again."""
+        self._released(lane)
+
+    def _released(self, lane: Lane) -> None:
+        self._in_flight -= 1
+        if lane.claimed:
+            lane.claimed -= 1
+
+    def _turn(self, lane: Lane) -> None:
+        """The lane was served: it goes to the end, or away when it has nothing more."""
+        if lane.waiting:
+            if lane.index in self._ready:
+                self._ready.move_to_end(lane.index)
+        else:
+            lane.noisy = False
+            self._ready.pop(lane.index, None)
+
+    def _judge(self, lane: Lane, now: int) -> None:
+        if lane.claimed >= NOISY_IN_FLIGHT and lane.claimed * NOISY_SHARE > self._in_flight:
+            lane.noisy = True
+        elif lane.work and lane.claimed >= NOISY_IN_FLIGHT // 10:
+            work = _faded(lane.work, now - lane.work_ms)
+            if work * NOISY_SHARE > _faded(self._work, now - self._work_ms):
+                lane.noisy = True
+
+    def candidates(self, now: int) -> Iterator[int]:
+        if not self._grouped:
+            yield from self._walk(self._default)
+            return
+        quiet: list[Iterator[int]] = []
+        noisy: list[Lane] = []
+        for lane in self._ready.values():
+            if lane.noisy and now - lane.sent_ms < QUIET_AFTER_MS:
+                noisy.append(lane)
+            else:
+                lane.noisy = False
+                quiet.append(self._walk(lane))
+                if len(quiet) >= 16:  # more lanes than a receive can take messages
+                    break
+        while quiet:
+            for walk in quiet.copy():
+                number = next(walk, 0)
+                if number:
+                    yield number
+                else:
+                    quiet.remove(walk)
+        for lane in sorted(noisy, key=lambda noisy: noisy.claimed):
+            yield from self._walk(lane)
+
+    def _walk(self, lane: Lane) -> Iterator[int]:
+        back, fresh = lane.back_head, lane.fresh_head
+        after = self._links.after
+        turn = self._back_first
+        while back or fresh:
+            if back and (turn or not fresh):
+                yield back
+                back = after(back)
+            else:
+                yield fresh
+                fresh = after(fresh)
+            turn = not turn
+
+    def any(self, now: int) -> bool:
+        return bool(self._default.waiting or self._ready)
+
+    def next_due(self) -> int:
+        return NEVER
+
+    def advance(self, now: int) -> None:
+        pass
+
+    def forget(self, lane: Lane) -> None:
+        self._ready.pop(lane.index, None)
+
+
+class FifoOrder:
+    """Strict order within a group; groups that may deliver take turns.
+
+    The queue's delay holds for messages already in the queue too (developer guide, "Amazon SQS delay queues"), so a
+    message has no timer of its own: a lane has one, for its first message.
+    """
+
+    def __init__(self, links: Links, lanes: dict[int, Lane], delay_ms: int) -> None:
+        self._links = links
+        self._blocks = links.blocks
+        self._lanes = lanes
+        self._ready: OrderedDict[int, Lane] = OrderedDict()
+        self._timers: list[tuple[int, int]] = []
+        self._timed: set[int] = set()
+        self.delay_ms = delay_ms
+
+    def set_delay(self, delay_ms: int, now: int) -> None:
+        self.delay_ms = delay_ms
+        self._timers.clear()
+        self._timed.clear()
+        for lane in self._lanes.values():
+            self._settle(lane, now)
+
+    def arrived(self, number: int, lane: Lane, block: Block, now: int) -> None:
+        self._links.append_fresh(lane, number, block)
+        lane.waiting += 1
+        if lane.index not in self._ready:
+            self._settle(lane, now)
+
+    def returned(self, number: int, lane: Lane, block: Block, now: int) -> None:
+        lane.waiting += 1
+        if lane.outstanding is None:
+            lane.outstanding = [number]
+        elif number not in lane.outstanding:
+            insort(lane.outstanding, number)
+        self._settle(lane, now)
+
+    def claimed(self, number: int, lane: Lane, was: int, now: int) -> None:
+        lane.waiting -= 1
+        lane.claimed += 1
+        if was == WAITING:
+            self._links.remove(lane, number, was)
+            if lane.outstanding is None:
+                lane.outstanding = [number]
+            else:
+                insort(lane.outstanding, number)
+        self._settle(lane, now)
+
+    def unclaimed(self, lane: Lane) -> None:
+        lane.claimed -= 1
+
+    def left(self, number: int, lane: Lane, was: int, now: int) -> None:
+        lane.waiting -= 1
+        if was == WAITING:
+            self._links.remove(lane, number, was)
+        else:
+            self._drop_outstanding(lane, number)
+        self._settle(lane, now)
+
+    def died(self, number: int, lane: Lane, was: int, now: int) -> None:
+        if was == WAITING:
+            lane.waiting -= 1
+            self._links.remove(lane, number, was)
+        else:
+            if was == BACK:
+                lane.waiting -= 1
+            elif was == IN_FLIGHT:
+                lane.claimed -= 1
+            self._drop_outstanding(lane, number)
+        self._settle(lane, now)
+
+    def finished(self, lane: Lane, took_ms: int, now: int) -> None:
+        pass
+
+    def _drop_outstanding(self, lane: Lane, number: int) -> None:
+        if lane.outstanding is not None and number in lane.outstanding:
+            lane.outstanding.remove(number)
+            if not lane.outstanding:
+                lane.outstanding = None
+
+    def _settle(self, lane: Lane, now: int) -> None:
+        """Is the lane ready: may its first message be delivered now?"""
+        index = lane.index
+        if lane.outstanding is not None:
+            first = lane.outstanding[0]
+            block = self._blocks[first >> BLOCK_BITS]
+            ready = block.states[first - block.base] == BACK
+        else:
+            first = lane.fresh_head
+            ready = first != 0
+            if first and self.delay_ms:
+                block = self._blocks[first >> BLOCK_BITS]
+                due = block.sent[first - block.base] + self.delay_ms
+                if due > now:
+                    ready = False
+                    if index not in self._timed:
+                        self._timed.add(index)
+                        heappush(self._timers, (due, index))
+        if ready:
+            if index not in self._ready:
+                self._ready[index] = lane
+        else:
+            self._ready.pop(index, None)
+
+    def candidates(self, now: int) -> Iterator[int]:
+        blocks = self._blocks
+        latest = now - self.delay_ms
+        for lane in self._ready.values():
+            for number in lane.outstanding or ():
+                block = blocks[number >> BLOCK_BITS]
+                if block.states[number - block.base] != BACK:
+                    break
+                yield number
+            else:
+                number = lane.fresh_head
+                while number:
+                    block = blocks[number >> BLOCK_BITS]
+                    index = number - block.base
+                    if block.sent[index] > latest:
+                        break
+                    yield number
+                    number = block.next[index]
+
+    def any(self, now: int) -> bool:
+        return bool(self._ready)
+
+    def next_due(self) -> int:
+        return self._timers[0][0] if self._timers else NEVER
+
+    def advance(self, now: int) -> None:
+        while self._timers and self._timers[0][0] <= now:
+            _, index = heappop(self._timers)
+            self._timed.discard(index)
+            lane = self._lanes.get(index)
+            if lane is not None:
+                self._settle(lane, now)
+
+    def forget(self, lane: Lane) -> None:
+        self._ready.pop(lane.index, None)
+
+
+def _faded(work: float, elapsed_ms: int) -> float:
+    """Halved for each half-life that has passed."""
+    return work * 0.5 ** (elapsed_ms / WORK_HALF_LIFE_MS) if elapsed_ms > 0 else work

@@ -1,0 +1,313 @@
+"""Commands: what a queue is asked to do, decided against its state and said as records and an answer.
+
+A command changes nothing.  Whoever runs it writes the records to the journal, applies each to the fold, and gives the
+answer out when everything that it was computed from is durable.  Commands take the time as an argument and let the fold
+advance to it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from backend.api import (
+    AttemptExpired,
+    HandleOutcome,
+    MoveTaskRefused,
+    MoveTaskUnknown,
+    NewMessage,
+    OverLimit,
+    PartitionSettings,
+    Receive,
+    Stored,
+    Target,
+)
+from backend.engine import records
+from backend.engine.blocks import BACK, BLOCK_BITS
+from backend.engine.fold import ATTEMPT_WINDOW_MS, Fold
+from backend.engine.ids import Handles, message_id, pack_id
+
+MAX_VISIBILITY_MS = 43_200_000
+"""A claim lasts at most 12 hours from its receive (developer guide, "Amazon SQS visibility timeout")."""
+LEAVING_MOST = 100
+"""Dead letters that one receive sends away at the most; the next receive goes on."""
+
+
+class Claimed(NamedTuple):
+    """A message that a receive has claimed; its payload lies at ``position``."""
+
+    number: int
+    position: int
+    receives: int
+    first_received_ms: int
+    sent_ms: int
+    received_ms: int
+
+
+class Queue:
+    """The commands of one partition, over its fold."""
+
+    def __init__(self, fold: Fold, handles: Handles) -> None:
+        self.fold = fold
+        self.handles = handles
+
+    # --- sending --------------------------------------------------------------------------------------
+
+    def send(
+        self, messages: Sequence[NewMessage], now: int
+    ) -> tuple[list[tuple[records.Message, bytes]], list[Stored]]:
+        """Records with their bodies, and an answer for each message.  A repeated token yields no record."""
+        fold = self.fold
+        fold.advance(now)
+        now = fold.now
+        settings = fold.settings
+        assert settings is not None
+        number = fold.next_number
+        partition = fold.partition
+        written: list[tuple[records.Message, bytes]] = []
+        answers: list[Stored] = []
+        fresh: dict[bytes, int] = {}
+        for message in messages:
+            token = message.token
+            if token is not None:
+                fold.tokens.expire(now)
+                earlier = fold.tokens.get(token) or fresh.get(token)
+                if earlier is None and message.also is not None:
+                    earlier = fold.tokens.get(message.also)
+                if earlier is not None:
+                    answers.append(Stored(message_id(partition, earlier), earlier, True))
+                    continue
+                fresh[token] = number
+            delay = message.delay_seconds
+            if delay is None:
+                delay = settings.delay_seconds
+            deliver = now + delay * 1000 if delay and not settings.fifo else 0
+            written.append((records.Message(number, now, deliver, message.group, token), message.payload))
+            answers.append(Stored(message_id(partition, number), number))
+            number += 1
+        return written, answers
+
+    # --- receiving ------------------------------------------------------------------------------------
+
+    def receive(self, command: Receive, now: int) -> tuple[list[records.Record], list[Claimed]]:
+        """Claim what may be claimed; what was received too often leaves for the dead-letter queue instead.
+
+        Raises :class:`OverLimit` (standard queue, no wait) and :class:`AttemptExpired`.
+        """
+        fold = self.fold
+        fold.advance(now)
+        now = fold.now
+        settings = fold.settings
+        assert settings is not None
+        until = now + command.visibility_seconds * 1000
+        if command.attempt is not None and command.attempt in fold.attempts:
+            return self._repeat(command.attempt, until, now)
+        room = settings.in_flight_limit - len(fold.in_flight)
+        if room <= 0:
+            if settings.fifo or command.wait_seconds:
+                return [], []
+            raise OverLimit(f"{len(fold.in_flight)} messages are in flight, the limit is {settings.in_flight_limit}")
+        most = min(command.most, room)
+        dead_letter = command.dead_letter
+        most_receives = dead_letter.max_receives if dead_letter is not None else 1 << 62
+        numbers: list[int] = []
+        claims: list[Claimed] = []
+        leaving: list[int] = []
+        for number in fold.order.candidates(now):
+            block = fold.blocks[number >> BLOCK_BITS]
+            index = number - block.base
+            receives = block.receives_of(index)
+            if receives >= most_receives:
+                leaving.append(number)
+                if len(leaving) == LEAVING_MOST:
+                    break
+                continue
+            numbers.append(number)
+            first = block.first_received_of(index) or now
+            claims.append(Claimed(number, block.positions[index], receives + 1, first, block.sent[index], now))
+            if len(numbers) == most:
+                break
+        written: list[records.Record] = []
+        if leaving and dead_letter is not None:
+            written.append(self.transfer_out(leaving, dead_letter.target, redrive=False))
+        if numbers:
+            written.append(records.Received(numbers, until, command.attempt))
+        return written, claims
+
+    def _repeat(self, key: str, until: int, now: int) -> tuple[list[records.Record], list[Claimed]]:
+        """A receive is repeated: the same messages with the same handles, if nothing happened to them since."""
+        fold = self.fold
+        attempt = fold.attempts[key]
+        claims: list[Claimed] = []
+        for number, receives in zip(attempt.numbers, attempt.receives, strict=False):
+            found = fold.locate(number)
+            if found is None or not attempt.valid or found[0].receives_of(found[1]) != receives:
+                raise AttemptExpired(f"the messages of receive request attempt {key!r} were deleted or changed")
+            block, index = found
+            if number not in fold.in_flight and block.states[index] != BACK:
+                raise AttemptExpired(f"the messages of receive request attempt {key!r} are no longer here")
+            received = attempt.expires - ATTEMPT_WINDOW_MS
+            first = block.first_received_of(index)
+            claims.append(Claimed(number, block.positions[index], receives, first, block.sent[index], received))
+        changes = [(claim.number, until) for claim in claims]
+        return [records.VisibilityChanged(changes, key)], claims
+
+    # --- receipt handles ------------------------------------------------------------------------------
+
+    def delete(self, handles: Sequence[str], now: int) -> tuple[list[records.Record], list[HandleOutcome]]:
+        fold = self.fold
+        fold.advance(now)
+        assert fold.settings is not None
+        fifo = fold.settings.fifo
+        gone: list[int] = []
+        outcomes: list[HandleOutcome] = []
+        for text in handles:
+            handle = self.handles.read(text)
+            if isinstance(handle, HandleOutcome):
+                outcomes.append(handle)
+                continue
+            number = handle.number
+            if number >= fold.next_number:
+                outcomes.append(HandleOutcome.MALFORMED)
+                continue
+            found = fold.locate(number)
+            if found is None or number in gone:
+                outcomes.append(HandleOutcome.DONE)
+                continue
+            block, index = found
+            current = block.receives_of(index) == handle.receives
+            if fifo and not (current and number in fold.in_flight):
+                outcomes.append(HandleOutcome.EXPIRED)
+                continue
+            # An old handle of a standard queue succeeds, but what somebody else has received since stays.
+            if current and (number in fold.in_flight or block.states[index] == BACK):
+                gone.append(number)
+            outcomes.append(HandleOutcome.DONE)
+        return ([records.Deleted(gone)] if gone else []), outcomes
+
+    def change_visibility(
+        self, changes: Sequence[tuple[str, int]], now: int
+    ) -> tuple[list[records.Record], list[HandleOutcome]]:
+        fold = self.fold
+        fold.advance(now)
+        now = fold.now
+        assert fold.settings is not None
+        fifo = fold.settings.fifo
+        written: list[tuple[int, int]] = []
+        outcomes: list[HandleOutcome] = []
+        for text, seconds in changes:
+            handle = self.handles.read(text)
+            if isinstance(handle, HandleOutcome):
+                outcomes.append(handle)
+                continue
+            found = fold.locate(handle.number)
+            if handle.number >= fold.next_number:
+                outcomes.append(HandleOutcome.MALFORMED)
+                continue
+            if found is None or found[0].receives_of(found[1]) != handle.receives:
+                outcomes.append(HandleOutcome.GONE)
+                continue
+            block, index = found
+            if handle.number not in fold.in_flight and (fifo or block.states[index] != BACK):
+                outcomes.append(HandleOutcome.EXPIRED if fifo else HandleOutcome.GONE)
+                continue
+            until = now + seconds * 1000
+            if until > handle.received_ms + MAX_VISIBILITY_MS and seconds:
+                outcomes.append(HandleOutcome.BEYOND_LIMIT)
+                continue
+            written.append((handle.number, until))
+            outcomes.append(HandleOutcome.DONE)
+        return ([records.VisibilityChanged(written)] if written else []), outcomes
+
+    # --- the queue as a whole -------------------------------------------------------------------------
+
+    def configure(self, settings: PartitionSettings) -> list[records.Record]:
+        """Newer settings and a purge not yet seen; nothing where both are known."""
+        fold = self.fold
+        written: list[records.Record] = []
+        if fold.settings is None or settings.version > fold.settings.version:
+            written.append(records.Configured(settings))
+        if settings.purge_id > fold.purge_id:
+            written.append(records.Purged(settings.purge_id))
+        return written
+
+    def purge(self, purge_id: int) -> list[records.Record]:
+        return [records.Purged(purge_id)] if purge_id > self.fold.purge_id else []
+
+    # --- transfers ------------------------------------------------------------------------------------
+
+    def transfer_out(self, numbers: Sequence[int], target: Target, *, redrive: bool) -> records.TransferOut:
+        """Messages leave for another queue."""
+        outgoing = self.fold.outgoing.get(target.partition)
+        first = outgoing.next if outgoing is not None else 1
+        moves = [(number, first + place) for place, number in enumerate(numbers)]
+        return records.TransferOut(moves, target.partition, target.queue_id, redrive)
+
+    def transfer_in(
+        self, source: Fold, transfer: int, number: int, arrived: records.Message, now: int
+    ) -> records.Message | None:
+        """The record that takes a message over; None when it was taken before.
+
+        ``arrived`` is the head of the message as the source has it.  A dead letter keeps its message id and, in a
+        standard queue, the time it was first sent; a message that a task moves gets both anew (developer guide,
+        "Configuring a dead-letter queue redrive").
+        """
+        fold = self.fold
+        fold.advance(now)
+        now = fold.now
+        assert fold.settings is not None
+        assert source.settings is not None
+        taken = fold.taken.get(source.partition)
+        if taken is not None and taken.has(transfer):
+            return None
+        outgoing = source.outgoing[fold.partition]
+        redrive = outgoing.pending[transfer][1]
+        message = records.Message(fold.next_number, now, group=arrived.group)
+        message.source, message.transfer, message.below = source.partition, transfer, outgoing.below
+        if not redrive:
+            message.message_id = arrived.message_id or pack_id(message_id(source.partition, number))
+            message.origin = source.settings.arn
+            if not fold.settings.fifo:
+                message.sent_ms = arrived.sent_ms
+        return message
+
+    # --- move tasks -----------------------------------------------------------------------------------
+
+    def start_move(
+        self, task_id: str, destination_arn: str | None, rate_per_second: int, now: int
+    ) -> list[records.Record]:
+        fold = self.fold
+        fold.advance(now)
+        if fold.running_task is not None:
+            raise MoveTaskRefused(
+                "There is already a task running. Only one active task is allowed for a source queue."
+            )
+        return [records.MoveStarted(task_id, rate_per_second, destination_arn, fold.visible)]
+
+    def cancel_move(self, task_id: str) -> list[records.Record]:
+        task = self.fold.running_task
+        if task is None or task.task_id != task_id or task.status != "RUNNING":
+            raise MoveTaskUnknown(task_id)
+        return [records.MoveEnded(task_id, "CANCELLING")]
+
+    def movable(self, most: int, now: int) -> list[tuple[int, int]]:
+        """(number, position) of the next messages that a task may move."""
+        fold = self.fold
+        fold.advance(now)
+        chosen = []
+        for number in islice(fold.order.candidates(fold.now), most):
+            block = fold.blocks[number >> BLOCK_BITS]
+            chosen.append((number, block.positions[number - block.base]))
+        return chosen
+
+    def move_out(self, chosen: Sequence[tuple[int, Target]], now: int) -> list[records.Record]:
+        """Send away those of the chosen that are still there to be claimed, grouped by destination."""
+        fold = self.fold
+        fold.advance(now)
+        still = set(islice(fold.order.candidates(fold.now), len(chosen)))
+        by_target: dict[Target, list[int]] = {}
+        for number, target in chosen:
+            if number in still:
+                by_target.setdefault(target, []).append(number)
+        return [self.transfer_out(numbers, target, redrive=True) for target, numbers in by_target.items()]

@@ -1,0 +1,45 @@
+"""Messages on their way to another queue: what each side has to remember.
+
+A fold never touches another queue.  A message moves as ``TransferOut`` in the source, ``Message`` with a source and a
+transfer number in the destination, ``TransferDone`` in the source.  Transfers of one (source, destination) pair are
+numbered; the destination knows what it has taken not by time but by a mark (all below are done) and the numbers above.
+"""
+
+from __future__ import annotations
+
+
+class Outgoing:
+    """The source's side of one pair."""
+
+    __slots__ = ("next", "pending", "queue_id")
+
+    def __init__(self, queue_id: int) -> None:
+        self.queue_id = queue_id
+        self.next = 1
+        self.pending: dict[int, tuple[int, bool]] = {}
+        """transfer number → (message number, moved by a task)"""
+
+    @property
+    def below(self) -> int:
+        """All transfers below this are done."""
+        return min(self.pending, default=self.next)
+
+
+class Taken:
+    """The destination's side of one pair."""
+
+    __slots__ = ("above", "below")
+
+    def __init__(self) -> None:
+        self.below = 1
+        self.above: set[int] = set()
+
+    def has(self, transfer: int) -> bool:
+        return transfer < self.below or transfer in self.above
+
+    def take(self, transfer: int, below: int) -> None:
+        if below > self.below:
+            self.below = below
+            self.above = {number for number in self.above if number >= below}
+        if transfer >= self.below:
+            self.above.add(transfer)
