@@ -16,7 +16,7 @@ from bench.signing import Signer
 BODY_BYTES = 256
 BATCH = 10
 
-_HANDLE = re.compile(rb'"ReceiptHandle"\s*:\s*("[^"]+")')
+_HANDLE = re.compile(rb'"ReceiptHandle"\s*:\s*("[^"\\]+(?:\\.[^"\\]*)*")')
 _FAILED = re.compile(rb'"Failed"\s*:\s*\[\s*\{')
 _FILL = b"x" * (BODY_BYTES - 20)
 

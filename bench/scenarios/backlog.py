@@ -114,17 +114,22 @@ class CheckpointWatch:
 
     def __init__(self, data: Path) -> None:
         self._data = data
+        self._before: set[tuple[str, int]] | None = None
+        self._looked = 0.0
         self._changes: list[tuple[float, float]] = []
 
     async def run(self) -> None:
-        before, looked = self._look(), time.perf_counter()
         while True:
+            self.look()
             await asyncio.sleep(self.LOOK_SECONDS)
-            now = time.perf_counter()
-            after = self._look()
-            if after - before:  # a piece that was only deleted is no checkpoint
-                self._changes.append((looked, now))
-            before, looked = after, now
+
+    def look(self) -> None:
+        """What is new since the last look was written since then.  A piece that only went is no checkpoint."""
+        now = time.perf_counter()
+        pieces = self._pieces()
+        if self._before is not None and pieces - self._before:
+            self._changes.append((self._looked, now))
+        self._before, self._looked = pieces, now
 
     def intervals(self) -> list[tuple[float, float]]:
         """Begin and end of each checkpoint that was seen, by time.perf_counter()."""
@@ -136,7 +141,7 @@ class CheckpointWatch:
                 found.append((began, ended))
         return found
 
-    def _look(self) -> set[tuple[str, int]]:
+    def _pieces(self) -> set[tuple[str, int]]:
         pieces = set()
         for folder in os.scandir(self._data / "journal"):
             if folder.is_dir():

@@ -74,7 +74,7 @@ def _pages(run: Run, server: Server, count: int) -> None:
         tokens.append(answer["NextToken"])
     run.figure("empty-queues", server, "queues listed", seen, "")
     full = seen // page  # the last page may hold less
-    if full < 3:
+    if full < 3 or len(tokens) < full:
         run.say(f"  {server.name} does not list in pages of {page}: no page times")
         return
     times = []
