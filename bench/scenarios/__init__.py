@@ -36,7 +36,7 @@ SCENARIOS = [
     Scenario("fifo-receive", core.fifo_receive, shares_server=True),
     Scenario("send-1000-queues", core.send_many_queues, shares_server=True),
     Scenario("backlog-standard", backlog.standard),
-    Scenario("backlog-fifo", backlog.fifo, HOLDFAST, environment={"HOLDFAST_DEDUPLICATION_SECONDS": "5"}),
+    Scenario("backlog-fifo", backlog.fifo, HOLDFAST, environment={"HOLDFAST_DEDUPLICATION_WINDOW_SECONDS": "5"}),
     Scenario("long-polls", idle.long_polls),
     Scenario("empty-queues", idle.empty_queues),
 ]
