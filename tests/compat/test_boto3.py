@@ -1,0 +1,31 @@
+"""Today's boto3 takes the whole walk over AWS JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compat.walk.kit import Target, Walk, take
+from tests.compat.walk.steps import STEPS
+from tests.system.server import Server
+
+pytestmark = pytest.mark.xdist_group("boto3")
+
+
+@pytest.fixture(scope="module")
+def walk(server: Server) -> Walk:
+    return Walk(
+        Target(server.endpoint, server.region, server.account, server.access_key_id, server.secret_access_key)
+    )
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_step(walk: Walk, name: str, server: Server) -> None:
+    take(walk, name)
+
+
+def test_the_walk_called_all_actions_over_json(walk: Walk, server: Server) -> None:
+    for name in STEPS:
+        take(walk, name)
+    assert walk.called == set(walk.client.meta.service_model.operation_names)
+    assert len(walk.called) == 23
+    assert walk.surfaces == {"json"}

@@ -1,0 +1,205 @@
+"""What the steps of the walk share: a client that notes what it calls, names, receiving, and expected refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+LONG_POLL_SECONDS = 20
+RECEIVE_BATCH = 10
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the service is and who calls it."""
+
+    endpoint: str
+    region: str
+    account: str
+    access_key_id: str
+    secret_access_key: str
+
+
+@dataclass
+class Walk:
+    """One walker: a client, the actions that it has called, by which protocols, and the steps that it has taken."""
+
+    target: Target
+    called: set[str] = field(default_factory=set)
+    surfaces: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.session = boto3.session.Session(
+            aws_access_key_id=self.target.access_key_id,
+            aws_secret_access_key=self.target.secret_access_key,
+            region_name=self.target.region,
+        )
+        self.client = self.new_client()
+        self.protocol: str = self.client.meta.service_model.protocol
+
+    # --- clients ------------------------------------------------------------------------------------
+
+    def settings(self, **overrides: Any) -> dict[str, Any]:
+        """The arguments of ``Session.client`` and ``Session.resource``: never retrying, patient with long polls."""
+        config = Config(retries={"total_max_attempts": 1}, read_timeout=LONG_POLL_SECONDS + 20)
+        return {"endpoint_url": self.target.endpoint, "config": config, **overrides}
+
+    def new_client(self, **overrides: Any) -> Any:
+        """A client whose calls are noted in ``called`` and ``surfaces``; ``overrides`` as for ``Session.client``."""
+        return self.watched(self.session.client("sqs", **self.settings(**overrides)))
+
+    def watched(self, client: Any) -> Any:
+        """Note the calls of this client, too."""
+        client.meta.events.register("before-call.sqs", self._note)
+        return client
+
+    def _note(self, model: Any, params: Any, **_: Any) -> None:
+        self.called.add(model.name)
+        self.surfaces.add("json" if "X-Amz-Target" in params["headers"] else "query")
+
+    # --- queues -------------------------------------------------------------------------------------
+
+    def name(self, what: str, fifo: bool = False) -> str:
+        """A queue name that nobody else uses."""
+        return f"walk-{what}-{uuid.uuid4().hex[:12]}" + (".fifo" if fifo else "")
+
+    def queue(self, what: str, fifo: bool = False, **attributes: str) -> str:
+        """The URL of a new queue with these attributes."""
+        if fifo:
+            attributes["FifoQueue"] = "true"
+        url: str = self.client.create_queue(QueueName=self.name(what, fifo), Attributes=attributes)["QueueUrl"]
+        return url
+
+    def arn(self, url: str) -> str:
+        """The ARN of the queue, as the service says it."""
+        return self.attributes(url, "QueueArn")["QueueArn"]
+
+    def attributes(self, url: str, *names: str) -> dict[str, str]:
+        """These attributes of the queue, all of them when none is named."""
+        answer = self.client.get_queue_attributes(QueueUrl=url, AttributeNames=list(names) or ["All"])
+        return dict(answer.get("Attributes", {}))
+
+    def counters(self, url: str) -> tuple[int, int, int]:
+        """How many messages are visible, in flight and delayed."""
+        name = "ApproximateNumberOfMessages"
+        found = self.attributes(url, name, f"{name}NotVisible", f"{name}Delayed")
+        return int(found[name]), int(found[f"{name}NotVisible"]), int(found[f"{name}Delayed"])
+
+    # --- messages -----------------------------------------------------------------------------------
+
+    def send(self, url: str, *bodies: str, **options: Any) -> list[dict[str, Any]]:
+        """Send each body with these options; the answers."""
+        return [self.client.send_message(QueueUrl=url, MessageBody=body, **options) for body in bodies]
+
+    def receive(self, url: str, most: int = 1, **options: Any) -> list[dict[str, Any]]:
+        """What one receive answers, at once when ``WaitTimeSeconds`` is not given."""
+        answer = self.client.receive_message(QueueUrl=url, MaxNumberOfMessages=most, **options)
+        return list(answer.get("Messages", []))
+
+    def one(self, url: str, **options: Any) -> dict[str, Any]:
+        """The next message, waited for."""
+        messages = self.receive(url, WaitTimeSeconds=LONG_POLL_SECONDS, **options)
+        assert len(messages) == 1, f"no message within {LONG_POLL_SECONDS} s"
+        return messages[0]
+
+    def collect(self, url: str, count: int, delete: bool = False, **options: Any) -> list[dict[str, Any]]:
+        """``count`` messages in the order received, by as many long polls as it takes; deleted when asked."""
+        found: list[dict[str, Any]] = []
+        while len(found) < count:
+            batch = self.receive(url, RECEIVE_BATCH, WaitTimeSeconds=LONG_POLL_SECONDS, **options)
+            assert batch, f"{len(found)} of {count} messages came: {[m['Body'] for m in found]}"
+            found += batch
+            if delete:
+                self.delete(url, batch)
+        assert len(found) == count, f"{count} messages were sent, these came: {[m['Body'] for m in found]}"
+        return found
+
+    def delete(self, url: str, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Delete up to ten messages in one call; every one has to succeed."""
+        entries = [{"Id": str(i), "ReceiptHandle": m["ReceiptHandle"]} for i, m in enumerate(messages)]
+        answer = self.client.delete_message_batch(QueueUrl=url, Entries=entries)
+        assert not answer.get("Failed"), answer
+        assert [e["Id"] for e in answer["Successful"]] == [e["Id"] for e in entries], answer
+
+    def system(self, *names: str) -> dict[str, list[str]]:
+        """The argument of ReceiveMessage that asks for system attributes, as this client calls it."""
+        members = self.client.meta.service_model.operation_model("ReceiveMessage").input_shape.members
+        argument = "MessageSystemAttributeNames" if "MessageSystemAttributeNames" in members else "AttributeNames"
+        return {argument: list(names)}
+
+    # --- refusals -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def refused(self, code: str, status: int = 400, shape: str | None = None, text: str = "") -> Iterator[None]:
+        """The block's call has to be refused with this code and HTTP status, and a text that contains ``text``.
+
+        ``shape`` is the class of exception that the client raises, when SQS's model has one.
+        """
+        try:
+            yield
+        except ClientError as error:
+            answer = error.response
+            assert answer["Error"]["Code"] == code, answer
+            assert answer["ResponseMetadata"]["HTTPStatusCode"] == status, answer
+            assert answer["ResponseMetadata"].get("RequestId"), answer
+            assert text in answer["Error"]["Message"], answer
+            assert shape is None or type(error).__name__ == shape, (type(error), answer)
+        else:
+            raise AssertionError(f"accepted, where SQS answers {code}")
+
+
+# --- checksums --------------------------------------------------------------------------------------
+
+
+def text_md5(text: str) -> str:
+    """MD5OfBody of a body."""
+    return hashlib.md5(text.encode()).hexdigest()
+
+
+def attributes_md5(attributes: Mapping[str, Mapping[str, Any]]) -> str:
+    """MD5OfMessageAttributes of attributes as boto3 takes them (SQS developer guide, "message metadata")."""
+    digest = hashlib.md5()
+
+    def add(part: bytes) -> None:
+        digest.update(len(part).to_bytes(4, "big") + part)
+
+    for name in sorted(attributes):
+        value = attributes[name]
+        add(name.encode())
+        add(value["DataType"].encode())
+        if "BinaryValue" in value:
+            digest.update(b"\x02")
+            add(value["BinaryValue"])
+        else:
+            digest.update(b"\x01")
+            add(value["StringValue"].encode())
+    return digest.hexdigest()
+
+
+# --- the list of steps ------------------------------------------------------------------------------
+
+Step = Callable[[Walk], None]
+STEPS: dict[str, Step] = {}
+
+
+def step(function: Step) -> Step:
+    """Add the function to the walk under its name."""
+    assert function.__name__ not in STEPS, function.__name__
+    STEPS[function.__name__] = function
+    return function
+
+
+def take(walk: Walk, name: str) -> None:
+    """Take this step unless it was taken before; a step that failed counts as not taken."""
+    if name not in walk.taken:
+        STEPS[name](walk)
+        walk.taken.add(name)
