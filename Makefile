@@ -13,7 +13,7 @@ help:
 	@echo "make test              install what the tests need and run them all (ARGS: pytest's options)"
 	@echo "make lint              ruff, mypy --strict and the arrows between the packages"
 	@echo "make format            let ruff format and fix"
-	@echo "make bench             measure, beside ElasticMQ (needs Java), and print the table"
+	@echo "make bench             measure, beside ElasticMQ (needs Java and Maven), and print the table"
 	@echo "make simulate SEEDS=n  run the simulator with n seeds"
 	@echo "make fuzz              feed the parsers and the door with bad input"
 	@echo "make faults            kill -9, torn files and full disks against the real process"
@@ -40,7 +40,7 @@ lock: $(VENV)/.dev
 	requirements/compile $(ARGS)
 
 bench: $(VENV)/.dev
-	@scripts/need java
+	-@scripts/need java mvn
 	$(BIN)/python -m bench $(ARGS)
 
 simulate: $(VENV)/.dev
