@@ -62,7 +62,7 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None: ...
 
     def mkdir(self, path: str) -> None:
-        """Make a folder (and those above it) unless it exists."""
+        """Make a folder, and those above it, unless it exists; durably."""
 
     def rmdir(self, path: str) -> None: ...
 
@@ -158,7 +158,12 @@ class RealDisk:
         os.unlink(path)
 
     def mkdir(self, path: str) -> None:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        parent = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(parent):
+            self.mkdir(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        self.fsync_dir(parent)
 
     def rmdir(self, path: str) -> None:
         os.rmdir(path)

@@ -135,6 +135,8 @@ class LocalLog:
         self._queue: deque[_Batch] = deque()
         """Closed batches that wait for the one under way."""
         self._under_way: _Batch | None = None
+        self._starts = {first.number: 1}
+        """First row of each segment in which anything was appended."""
         self._chain = 0
         self._awake = False
         """A flush is scheduled or a row is under way."""
@@ -182,7 +184,7 @@ class LocalLog:
         assert SEGMENT_BYTES_MIN <= settings.segment_bytes <= SEGMENT_BYTES_MAX
         assert settings.segment_bytes % 8 == 0
         directory = files.register(log_id, name)
-        lock_fd, first = await disk.run(_make_log, disk, files.root, directory, settings.segment_bytes)
+        lock_fd, first = await disk.run(_make_log, disk, directory, settings.segment_bytes)
         log = cls(disk, files, directory, log_id, life, clock_ms, on_failure, settings, lock_fd, first)
         log._make_ahead()
         assert log._made is not None
@@ -195,6 +197,16 @@ class LocalLog:
     def next_seq(self) -> int:
         """The row that the next record goes into."""
         return self._batch.seq
+
+    def segment_of(self, seq: int) -> int:
+        """The segment that holds a row of this log (for a floor); also for the row being filled."""
+        numbers = list(self._starts)
+        return numbers[max(0, bisect_right(list(self._starts.values()), seq) - 1)]
+
+    def closed_segments(self) -> list[int]:
+        """The segments that are full and durable; also those that were dropped."""
+        current = (self._under_way or (self._queue[0] if self._queue else self._batch)).segment.number
+        return [number for number in self._starts if number < current]
 
     def append(self, record: bytes, *, reserve: bool = False) -> int:
         """Add a record to the batch being filled; returns its position.
@@ -275,6 +287,7 @@ class LocalLog:
             self._close_batch()
         if size > _capacity(self._batch.segment, self._batch.offset):
             self._batch = _Batch(self._ready.popleft(), SEGMENT_HEADER_BYTES, self._batch.seq)
+            self._starts[self._batch.segment.number] = self._batch.seq
             self._begin(self._batch)
             self._make_ahead()
             self._weigh()
@@ -564,10 +577,9 @@ def _capacity(segment: _Segment, offset: int) -> int:
     return segment.size_bytes - offset - 2 * ROW_OVERHEAD_BYTES
 
 
-def _make_log(disk: Disk, root: str, directory: str, segment_bytes: int) -> tuple[int, _Segment]:
+def _make_log(disk: Disk, directory: str, segment_bytes: int) -> tuple[int, _Segment]:
     """Blocking.  The folder, its lock and the first segment."""
     disk.mkdir(directory)
-    disk.fsync_dir(root)
     lock_fd = lock_log(disk, directory)
     while True:
         try:

@@ -17,6 +17,7 @@ from backend.journal.rows import (
     RECORD_HEADER_BYTES,
     SEGMENT_MAX,
     RecordView,
+    Rotten,
     decode_record,
     place_of,
     record_bytes_at,
@@ -79,21 +80,18 @@ def list_segments(disk: Disk, directory: str) -> list[int]:
     return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
 
 
+def rotten_record(rotten: Rotten, position: int, file: str, shard: int | None = None) -> RottenRecord:
+    """Say where a rotten record is, and whose it is as far as that is known."""
+    rest = rotten.record
+    if rest is None:
+        return RottenRecord(position, file, place_of(position).offset, rotten.part, shard)
+    return RottenRecord(position, file, place_of(position).offset, rotten.part, rest.shard, rest.partition, rest)
+
+
 def check_record(buffer: bytes, offset: int, position: int, file: str) -> RecordView | RottenRecord:
     """Decode a record that lies at ``offset`` of ``buffer``, saying where it is if it is rotten."""
     view = decode_record(buffer, offset)
-    if isinstance(view, RecordView):
-        return view
-    rest = view.record
-    return RottenRecord(
-        position,
-        file,
-        place_of(position).offset,
-        view.part,
-        rest.shard if rest else None,
-        rest.partition if rest else None,
-        rest,
-    )
+    return view if isinstance(view, RecordView) else rotten_record(view, position, file)
 
 
 class _OpenFile:
@@ -118,6 +116,9 @@ class SegmentFiles:
         """Tell which folder a log lies in.  Returns its path."""
         self._directories[log_id] = f"{self.root}/{name}"
         return self._directories[log_id]
+
+    def logs(self) -> list[int]:
+        return sorted(self._directories)
 
     def directory(self, log_id: int) -> str:
         return self._directories[log_id]
@@ -261,9 +262,10 @@ class SegmentFiles:
         Only for a log that is sealed and whose lock is held: what lies behind its end never existed.
         """
         directory = self.directory(log_id)
-        unused = [segment for segment, _ in await self.segments_of(log_id) if segment > last_segment]
+        used = last_segment if end_offset else last_segment - 1
+        unused = [segment for segment, _ in await self.segments_of(log_id) if segment > used]
         await self.drop(log_id, unused)
-        if last_segment:
+        if end_offset:
             await self.disk.run(self._truncate, f"{directory}/{segment_name(last_segment)}", end_offset)
 
     def _truncate(self, path: str, size_bytes: int) -> None:

@@ -1,0 +1,182 @@
+"""Immutable pieces of shards' states, in files beside the segments of the log that wrote them.
+
+A file holds the pieces of one :meth:`~PieceStore.put`::
+
+    magic, format, log id, number, crc | length, crc, piece, padding to 8 | ...
+
+It is durable before anyone can name it, and is never changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
+from zlib import crc32
+
+from backend.api import StorageFull, Unavailable
+from backend.journal.disk import Disk
+from backend.journal.segments import SegmentFiles
+from metadata_service.models import PieceRef
+
+MAGIC: Final = b"HfCk"
+FORMAT: Final = 1
+_FILE: Final = Struct("<4sBBHIII")  # magic, format, flags, reserved, log id, number, reserved
+_PIECE: Final = Struct("<II")  # length, crc
+FILE_HEADER_BYTES: Final = _FILE.size + 4
+SYNC_BYTES: Final = 1 << 20
+"""A checkpoint is synced in steps of this size, so that no commit has to wait behind one large flush."""
+
+assert FILE_HEADER_BYTES % 8 == 0
+
+
+class PieceDamaged(Exception):
+    """A piece is not what was written."""
+
+    def __init__(self, file: str, offset: int, what: str) -> None:
+        super().__init__(f"{file}:{offset}: {what}")
+        self.file = file
+        self.offset = offset
+
+
+class PieceFile(NamedTuple):
+    log_id: int
+    file: int
+    size_bytes: int
+
+
+class PieceStore(Protocol):
+    """Where pieces of checkpoints are kept."""
+
+    async def put(self, log_id: int, pieces: Sequence[bytes]) -> list[PieceRef]:
+        """Store pieces durably.  Raises :class:`StorageFull`, :class:`Unavailable`."""
+
+    async def get(self, ref: PieceRef) -> bytes:
+        """Raises :class:`PieceDamaged`, :class:`Unavailable`."""
+
+    async def get_many(self, refs: Sequence[PieceRef]) -> list[bytes]:
+        """The pieces in the order of ``refs``.  Raises as :meth:`get` does."""
+
+    async def drop_file(self, log_id: int, file: int) -> None:
+        """Forget what one :meth:`put` stored.  Repeatable."""
+
+    async def list_files(self) -> list[PieceFile]: ...
+
+
+class LocalPieces:
+    """Pieces in the folders of a node's logs."""
+
+    def __init__(self, disk: Disk, files: SegmentFiles) -> None:
+        self._disk = disk
+        self._files = files
+        self._next: dict[int, int] = {}
+        """Number of the next file in each log's folder."""
+
+    async def put(self, log_id: int, pieces: Sequence[bytes]) -> list[PieceRef]:
+        directory = self._files.directory(log_id)
+        if log_id not in self._next:
+            numbers = [number for number, _ in await self._disk.run(self._list, directory)]
+            self._next.setdefault(log_id, max(numbers, default=0) + 1)
+        number = self._next[log_id]
+        self._next[log_id] += 1
+        try:
+            return await self._disk.run(self._write, directory, log_id, number, list(pieces))
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFull(f"no room for a checkpoint in {directory}") from error
+            raise Unavailable(f"a checkpoint cannot be written in {directory}: {error}") from error
+
+    async def get(self, ref: PieceRef) -> bytes:
+        return (await self.get_many([ref]))[0]
+
+    async def get_many(self, refs: Sequence[PieceRef]) -> list[bytes]:
+        try:
+            return await self._disk.run(self._read, list(refs))
+        except OSError as error:
+            raise Unavailable(f"a checkpoint cannot be read: {error}") from error
+
+    async def drop_file(self, log_id: int, file: int) -> None:
+        await self._disk.run(self._drop, self._files.directory(log_id), file)
+
+    async def list_files(self) -> list[PieceFile]:
+        found: list[PieceFile] = []
+        for log_id in self._files.logs():
+            for number, size_bytes in await self._disk.run(self._list, self._files.directory(log_id)):
+                found.append(PieceFile(log_id, number, size_bytes))
+        return found
+
+    # --- blocking ---
+
+    def _write(self, directory: str, log_id: int, number: int, pieces: list[bytes]) -> list[PieceRef]:
+        fixed = _FILE.pack(MAGIC, FORMAT, 0, 0, log_id, number, 0)
+        parts = [fixed, crc32(fixed).to_bytes(4, "little")]
+        offset = FILE_HEADER_BYTES
+        refs: list[PieceRef] = []
+        for piece in pieces:
+            check = crc32(piece)
+            refs.append(PieceRef(log_id, number, offset, len(piece), check))
+            parts += (_PIECE.pack(len(piece), check), piece, bytes(-len(piece) & 7))
+            offset += _PIECE.size + (len(piece) + 7 & ~7)
+        data = b"".join(parts)
+        assert len(data) == offset
+
+        path = _path(directory, number)
+        fd = self._disk.create(path)
+        try:
+            for start in range(0, len(data), SYNC_BYTES):
+                self._disk.pwrite(fd, data[start : start + SYNC_BYTES], start)
+                self._disk.fdatasync(fd)
+            for ref in refs:
+                assert self._disk.pread(fd, _PIECE.size, ref.offset) == _PIECE.pack(ref.length, ref.crc)
+            assert self._disk.size(path) == len(data)
+            self._disk.fsync_dir(directory)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._disk.unlink(path)
+            raise
+        finally:
+            self._disk.close(fd)
+        return refs
+
+    def _read(self, refs: list[PieceRef]) -> list[bytes]:
+        fds: dict[str, int] = {}
+        try:
+            return [self._read_piece(ref, fds) for ref in refs]
+        finally:
+            for fd in fds.values():
+                self._disk.close(fd)
+
+    def _read_piece(self, ref: PieceRef, fds: dict[str, int]) -> bytes:
+        path = _path(self._files.directory(ref.log_id), ref.file)
+        if path not in fds:
+            try:
+                fds[path] = self._disk.open(path)
+            except FileNotFoundError:
+                raise PieceDamaged(path, ref.offset, "the file is missing") from None
+        data = self._disk.pread(fds[path], _PIECE.size + ref.length, ref.offset)
+        piece = data[_PIECE.size :]
+        if data[: _PIECE.size] != _PIECE.pack(ref.length, ref.crc) or crc32(piece) != ref.crc:
+            raise PieceDamaged(path, ref.offset, "the piece is rotten")
+        return piece
+
+    def _list(self, directory: str) -> list[tuple[int, int]]:
+        try:
+            names = self._disk.listdir(directory)
+        except FileNotFoundError:
+            return []
+        return [
+            (int(name[5:-4]), self._disk.size(f"{directory}/{name}"))
+            for name in names
+            if name.startswith("ckpt-") and name.endswith(".bin") and name[5:-4].isdigit()
+        ]
+
+    def _drop(self, directory: str, number: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(_path(directory, number))
+            self._disk.fsync_dir(directory)
+
+
+def _path(directory: str, number: int) -> str:
+    return f"{directory}/ckpt-{number:08d}.bin"

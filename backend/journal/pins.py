@@ -1,0 +1,81 @@
+"""Which segments are pinned, and by what.
+
+This is the one place that answers the question.  A segment may be dropped when it lies below its log's floor and
+nothing else holds it.  Whatever comes to need segments later (cursors, backups) asks for its pins here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+Segment = tuple[int, int]
+"""(log id, segment)"""
+
+
+class Pins:
+    """Fed with what is committed in the metadata, never with what somebody only means to commit."""
+
+    def __init__(self) -> None:
+        self._floors: dict[int, int] = {}
+        self._live: dict[int, frozenset[Segment]] = {}
+        self._chains: dict[int, dict[int, int]] = {}
+        self._readers: Counter[Segment] = Counter()
+
+    def set_floor(self, log_id: int, segment: int) -> None:
+        """A log's floor: segments from this one on are replayed after a crash.  It never goes down."""
+        assert segment >= self._floors.get(log_id, 0), "a floor never goes down"
+        self._floors[log_id] = segment
+
+    def set_live(self, shard: int, segments: Iterable[Segment]) -> None:
+        """The live list of the shard's entry: segments that its checkpoint points into."""
+        self._live[shard] = frozenset(segments)
+
+    def set_chain(self, shard: int, starts: Iterable[Segment]) -> None:
+        """What is replayed on top of the shard's checkpoint: for each log of its chain, the segment it starts in.
+
+        Only for a shard that has records there; one without costs nothing and pins nothing.
+        """
+        self._chains[shard] = dict(starts)
+
+    def remove_shard(self, shard: int) -> None:
+        """Another node owns the shard now, and answers for its pins."""
+        self._live.pop(shard, None)
+        self._chains.pop(shard, None)
+
+    @contextmanager
+    def reading(self, segments: Iterable[Segment]) -> Iterator[None]:
+        """Keep segments while they are read."""
+        held = list(segments)
+        self._readers.update(held)
+        try:
+            yield
+        finally:
+            self._readers.subtract(held)
+            for segment in held:
+                if not self._readers[segment]:
+                    del self._readers[segment]
+
+    def why(self, log_id: int, segment: int) -> list[str]:
+        """What holds a segment, in words; nothing: it may go."""
+        key = (log_id, segment)
+        floor = self._floors.get(log_id)
+        reasons: list[str] = []
+        if floor is None:
+            reasons.append(f"the floor of log {log_id} is not known")
+        elif segment >= floor:
+            reasons.append(f"log {log_id} is replayed from segment {floor}")
+        reasons += [f"shard {shard} has live messages in it" for shard, live in self._live.items() if key in live]
+        reasons += [
+            f"shard {shard} has no checkpoint behind it yet"
+            for shard, starts in self._chains.items()
+            if log_id in starts and segment >= starts[log_id]
+        ]
+        if key in self._readers:
+            reasons.append(f"{self._readers[key]} readers are under way")
+        return reasons
+
+    def droppable(self, closed: Iterable[Segment]) -> list[Segment]:
+        """Those of these closed segments that nothing holds."""
+        return [segment for segment in closed if not self.why(*segment)]

@@ -1,0 +1,544 @@
+"""Reading a log whose process has gone: its rows, where it ends, and what is damaged.
+
+**Torn or damaged?**  A row that is not whole is either the one that was being written when the process or the machine
+stopped: it was never answered, and the log ends before it.  Or it was whole once, and is damaged: then the log must not
+be cut off there.  What decides:
+
+* A later row of this log, or a piece of one.  The writer has one row at a time under way and begins the next only when
+  the sync of this one has returned (:mod:`backend.journal.log`).  So a trace of a later row proves that the disk once
+  had this one.  Were several rows in flight, it would prove nothing.
+* The highest answered row that any row names.  After a burst an empty row is written for this alone.
+* What is known from elsewhere: a seal, a checkpoint or a chain that names a row.
+
+A row whose header (or the header's copy in its tail) and records are intact counts, also as the last: a complete row
+that was never answered may as well exist, and :func:`rewrite_tail` makes sure that it does before anyone builds on it.
+
+**How much is lost.**  Of a damaged row the records are checked one by one, each part apart.  A record that is rotten is
+given out as a :class:`~backend.journal.segments.RottenRecord`, with as much as can be known of it.  Damage is *severe*
+when it cannot be said which shard it hit: then the log is not to be sealed before an operator has decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from backend.journal.disk import Disk
+from backend.journal.rows import (
+    DIRECTORY_ENTRY_BYTES,
+    FORMAT,
+    ROW_HEADER_BYTES,
+    ROW_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    TAIL_BYTES,
+    TAIL_MAGIC,
+    RecordView,
+    RowHeader,
+    SegmentHeader,
+    decode_directory,
+    decode_intact,
+    decode_record,
+    decode_row_header,
+    decode_row_tail,
+    decode_segment_header,
+    position_of,
+)
+from backend.journal.segments import RottenRecord, list_segments, rotten_record, segment_name
+
+PAUSE_BYTES: Final = 256 << 10
+"""After so many bytes of rows the loop gets a turn."""
+ZEROS: Final = bytes(1 << 20)
+BLOCK_BYTES: Final = 64 << 10
+"""A file that cannot be read whole is read in blocks of this size."""
+
+
+class Damage(NamedTuple):
+    """One thing that is not as it was written."""
+
+    file: str
+    offset: int
+    seq: int
+    """The row; 0 if that is not known."""
+    what: str
+    shard: int | None = None
+    partition: int | None = None
+
+    def __str__(self) -> str:
+        whose = f", partition {self.partition}" if self.partition is not None else ""
+        return f"{self.file}:{self.offset} (row {self.seq}{whose}): {self.what}"
+
+
+class Row(NamedTuple):
+    seq: int
+    time_ms: int
+    answered: int
+    segment: int
+    offset: int
+    size_bytes: int
+    records: list[tuple[int, RecordView]] | list[tuple[int, RecordView | RottenRecord]]
+    """(position, record)"""
+
+
+class RowExtent(NamedTuple):
+    seq: int
+    segment: int
+    offset: int
+    size_bytes: int
+
+
+class LogEnd(NamedTuple):
+    seq: int
+    """The last row."""
+    answered: int
+    """The highest row known to have been answered, from the log itself."""
+    time_ms: int
+    """The last time that a row carried, 0 if there is none."""
+    segment: int
+    offset: int
+    """Where the log ends: the segment, and the first byte behind its last row."""
+    damage: list[Damage]
+    severe: bool
+    """Not to be sealed: something is lost, and it cannot be said whose."""
+    torn: Damage | None
+    """The row that was being written at the end, if there are traces of it.  Nothing of it was ever answered."""
+    tail: list[RowExtent]
+    """The rows past the answered mark."""
+
+
+class _Found(NamedTuple):
+    """A row with its place."""
+
+    offset: int
+    header: RowHeader
+    in_front: bool
+    """The header was read from where it belongs, rather than from the tail."""
+
+
+class Scan:
+    """Reads a log once, from a segment on.  Iterate over :meth:`rows`; :attr:`end` is set after the last one.
+
+    ``from_seq``: rows below it are stepped over.  ``known_seq``: a row known from elsewhere to be durable (from a
+    committed checkpoint or chain).  ``sealed_seq``: the last row, if the log is sealed: what lies behind does not exist.
+
+    It reads a segment at a time, in a worker, and does not hold the loop for more than some milliseconds.
+    """
+
+    end: LogEnd
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        log_id: int,
+        *,
+        from_segment: int = 1,
+        from_seq: int = 1,
+        known_seq: int = 0,
+        sealed_seq: int | None = None,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._log_id = log_id
+        self._from_segment = max(1, from_segment)
+        self._from_seq = max(1, from_seq)
+        self._known = max(known_seq, sealed_seq or 0)
+        self._sealed_seq = sealed_seq
+
+        self._numbers: list[int] = []
+        self._buffers: dict[int, bytes] = {}
+        self._damage: list[Damage] = []
+        self._severe = False
+        self._torn: Damage | None = None
+        self._tail: list[RowExtent] = []
+        self._answered = 0
+        self._time_ms = 0
+        self._seq = 0
+        """The row that comes next; 0 while that is not known."""
+        self._chain: int | None = 0
+        """The check that it has to name; None while that is not known."""
+        self._place = (self._from_segment, 0)
+        self._row_prefix = b""
+        self._tail_prefix = b""
+
+    # --- the way through the log ---
+
+    async def rows(self) -> AsyncIterator[Row]:
+        """The rows from ``from_seq`` on, in order, also damaged ones with what can be read of them."""
+        self._numbers = [
+            number
+            for number in await self._disk.run(list_segments, self._disk, self._directory)
+            if number >= self._from_segment
+        ]
+        await self._find_life()
+        pause = 0
+        for number in self._numbers:
+            buffer = await self._load(number)
+            offset, header_rotten = self._enter(number, buffer)
+            while offset and not self._is_past_seal():
+                found = await self._row_at(number, buffer, offset)
+                if found is None:
+                    break
+                header = found.header
+                if not self._follows(header):
+                    self._report_lost(number, offset, header)
+                wanted = header.seq >= self._from_seq
+                whole = not wanted or _is_whole(buffer, found)
+                end = found.offset + header.row_bytes
+                if not whole and not await self._is_durable(number, buffer, end, header.seq):
+                    self._tear(number, found.offset, header.seq)
+                    break
+                if header_rotten:
+                    header_rotten = False
+                    self._report(number, 0, header.seq, "the segment's header is rotten")
+                if not found.in_front:
+                    self._report(number, found.offset, header.seq, "the row's header is rotten (its tail has a copy)")
+                self._passed(number, found)
+                offset = end
+                if wanted:
+                    yield self._row(number, buffer, found, whole)
+                pause += header.row_bytes
+                if pause >= PAUSE_BYTES:
+                    pause = 0
+                    await asyncio.sleep(0)
+            self._buffers.pop(number, None)
+            if self._torn or self._is_past_seal():
+                break
+            del buffer
+            await asyncio.sleep(0)
+        self._finish()
+
+    def _is_past_seal(self) -> bool:
+        return self._sealed_seq is not None and self._seq > self._sealed_seq
+
+    def _passed(self, number: int, found: _Found) -> None:
+        header = found.header
+        self._seq = header.seq + 1
+        self._chain = header.check
+        self._time_ms = max(self._time_ms, header.time_ms)
+        self._answered = max(self._answered, header.answered)
+        self._known = max(self._known, header.answered)
+        self._place = (number, found.offset + header.row_bytes)
+        self._tail = [extent for extent in self._tail if extent.seq > self._answered]
+        self._tail.append(RowExtent(header.seq, number, found.offset, header.row_bytes))
+
+    def _finish(self) -> None:
+        last = self._seq - 1 if self._seq else self._from_seq - 1
+        number, offset = self._place
+        if last < self._known:
+            self._report(number, offset, last + 1, f"the log ends here, but row {self._known} was durable", severe=True)
+        self.end = LogEnd(
+            last,
+            self._answered,
+            self._time_ms,
+            number,
+            offset,
+            self._damage,
+            self._severe,
+            self._torn,
+            self._tail,
+        )
+
+    def _report(self, number: int, offset: int, seq: int, what: str, *, severe: bool = False) -> None:
+        self._damage.append(Damage(self._path(number), offset, seq, what))
+        self._severe = self._severe or severe
+
+    def _path(self, number: int) -> str:
+        return f"{self._directory}/{segment_name(number)}"
+
+    # --- segments ---
+
+    async def _load(self, number: int) -> bytes:
+        if number not in self._buffers:
+            self._buffers[number], bad = await self._disk.run(_read_file, self._disk, self._path(number))
+            for offset in bad:
+                self._report(number, offset, 0, "cannot be read from the disk", severe=True)
+        return self._buffers[number]
+
+    async def _find_life(self) -> None:
+        """Learn the random number that marks this log's rows: from any segment header, or else from any row."""
+        expected = self._from_segment
+        for number in self._numbers:
+            if number != expected:
+                self._report(expected, 0, 0, "the segment is missing", severe=True)
+            expected = number + 1
+        life = 0
+        for number in self._numbers:
+            header = decode_segment_header(await self._disk.run(_read_start, self._disk, self._path(number)))
+            if header is not None and header.log_id == self._log_id:
+                life = header.life
+                break
+        else:
+            for number in self._numbers:
+                buffer = await self._load(number)
+                row = _first_row(buffer, self._log_id)
+                if row is not None:
+                    life = row.life
+                    break
+                del self._buffers[number]
+        marks = bytes((FORMAT, 0, 0, 0)) + life.to_bytes(8, "little")
+        self._row_prefix = ROW_MAGIC + marks
+        self._tail_prefix = TAIL_MAGIC + marks
+
+    def _enter(self, number: int, buffer: bytes) -> tuple[int, bool]:
+        """Check a segment's header against what came before.
+
+        Returns where its rows begin (0: it was never used), and whether the header is rotten.  Whether that is damage
+        or was being written, the first row decides.
+        """
+        header = self._segment_header(number, buffer)
+        first = number == self._numbers[0]
+        if header is None:
+            if _is_zero(buffer, 0):
+                return 0, False
+            if first:
+                trace = self._next_trace(buffer, SEGMENT_HEADER_BYTES, 0)
+                if number == 1 or trace is None:
+                    self._seq, self._chain = (1, 0) if number == 1 else (self._from_seq, None)
+                else:
+                    self._seq, self._chain = min(self._from_seq, trace.header.seq), None
+            return SEGMENT_HEADER_BYTES, True
+        if first:
+            if header.first_seq > self._from_seq:
+                self._report(number, 0, self._from_seq, f"the log begins with row {header.first_seq}", severe=True)
+            self._seq, self._chain = header.first_seq, header.chain
+        elif header.first_seq > self._seq:
+            what = f"rows {self._seq} to {header.first_seq - 1} are missing"
+            self._report(*self._place, self._seq, what, severe=True)
+            self._seq, self._chain = header.first_seq, header.chain
+        elif header.first_seq < self._seq or self._chain not in (None, header.chain):
+            self._report(number, 0, self._seq, "the segment does not continue the one before it", severe=True)
+        return SEGMENT_HEADER_BYTES, False
+
+    def _segment_header(self, number: int, buffer: bytes) -> SegmentHeader | None:
+        header = decode_segment_header(buffer[:SEGMENT_HEADER_BYTES])
+        if header is None or (header.log_id, header.segment) != (self._log_id, number):
+            return None
+        return header if self._row_prefix.endswith(header.life.to_bytes(8, "little")) else None
+
+    # --- rows ---
+
+    def _own_row(self, buffer: bytes, offset: int) -> RowHeader | None:
+        """The row at ``offset`` if it is one of this log's, and within the segment."""
+        if not buffer.startswith(self._row_prefix, offset):
+            return None
+        header = decode_row_header(buffer, offset)
+        if header is None or header.log_id != self._log_id or offset + header.row_bytes > len(buffer):
+            return None
+        return header
+
+    def _follows(self, header: RowHeader) -> bool:
+        return header.seq == self._seq and self._chain in (None, header.chain)
+
+    def _tail_from(self, buffer: bytes, offset: int) -> _Found | None:
+        """The row whose tail comes next from ``offset`` on."""
+        at = offset
+        while (at := buffer.find(self._tail_prefix, at)) >= 0:
+            tail = decode_row_tail(buffer, at)
+            if tail is not None and tail.header.log_id == self._log_id:
+                start = at + TAIL_BYTES - tail.header.row_bytes
+                if start >= offset:
+                    return _Found(start, tail.header, False)
+            at += 8
+        return None
+
+    def _next_trace(self, buffer: bytes, offset: int, seq: int) -> _Found | None:
+        """The first row from ``offset`` on with a number above ``seq``, known by its header or by its tail."""
+        row: _Found | None = None
+        at = offset
+        while row is None and (at := buffer.find(self._row_prefix, at)) >= 0:
+            header = self._own_row(buffer, at)
+            if header is not None and header.seq > seq:
+                row = _Found(at, header, True)
+            at += 8
+        at = offset
+        while (tail := self._tail_from(buffer, at)) is not None and tail.header.seq <= seq:
+            at = tail.offset + tail.header.row_bytes
+        if row is None or (tail is not None and tail.offset < row.offset):
+            return tail
+        return row
+
+    async def _row_at(self, number: int, buffer: bytes, offset: int) -> _Found | None:
+        """The next row of this segment; None if the log, or the segment, ends at ``offset``.
+
+        Where nothing that belongs there can be made out, this is the next row of which there is a trace.
+        """
+        header = self._own_row(buffer, offset)
+        if header is not None and self._follows(header):
+            return _Found(offset, header, True)
+        found = self._tail_from(buffer, offset)
+        if found is not None and found.offset == offset and self._follows(found.header):
+            return found
+        found = self._next_trace(buffer, offset, self._seq - 1)
+        if found is None and not _is_zero(buffer, offset):
+            # Rows of later segments tell whether this was the end of the log; not whether it was a row at all.
+            if self._seq <= self._known or await self._is_traced_later(number, self._seq - 1):
+                self._report(number, offset, self._seq, "unreadable bytes behind the last row of the segment")
+            else:
+                self._tear(number, offset, self._seq)
+        return found
+
+    def _tear(self, number: int, offset: int, seq: int) -> None:
+        self._torn = Damage(self._path(number), offset, seq, "torn: this row was being written")
+
+    def _report_lost(self, number: int, offset: int, header: RowHeader) -> None:
+        what = f"rows {self._seq} to {header.seq - 1} cannot be read"
+        if header.seq <= self._seq:
+            what = "the row does not continue the one before it"
+        self._report(number, offset, self._seq, what, severe=True)
+
+    async def _is_durable(self, number: int, buffer: bytes, offset: int, seq: int) -> bool:
+        """Whether row ``seq`` was durable once, by a trace of a later one behind ``offset``, or by what is known."""
+        if seq <= self._known or self._next_trace(buffer, offset, seq) is not None:
+            return True
+        return await self._is_traced_later(number, seq)
+
+    async def _is_traced_later(self, number: int, seq: int) -> bool:
+        for later in self._numbers:
+            if later > number:
+                buffer = await self._load(later)
+                header = self._segment_header(later, buffer)
+                if (header is not None and header.first_seq > seq) or self._next_trace(buffer, 0, seq) is not None:
+                    return True
+        return False
+
+    def _row(self, number: int, buffer: bytes, found: _Found, whole: bool) -> Row:
+        """Decode a row that counts."""
+        offset, header, _ = found
+        start = offset + ROW_HEADER_BYTES
+        directory = self._directory_of(number, buffer, found)
+        records: list[tuple[int, RecordView]] | list[tuple[int, RecordView | RottenRecord]] | None = None
+        if whole:
+            position = position_of(self._log_id, number, start)
+            records = decode_intact(buffer, start, start + header.payload_bytes, position)
+        if records is None:
+            records = self._salvage(number, buffer, found, directory)
+        return Row(header.seq, header.time_ms, header.answered, number, offset, header.row_bytes, records)
+
+    def _directory_of(self, number: int, buffer: bytes, found: _Found) -> list[tuple[int, int]] | None:
+        """The row's directory, if it and the tail are what they should be; otherwise this is reported."""
+        offset, header, _ = found
+        at = offset + ROW_HEADER_BYTES + header.payload_bytes
+        tail = decode_row_tail(buffer, at + DIRECTORY_ENTRY_BYTES * header.record_count)
+        if tail is None or tail.header != header:
+            self._report(number, offset + header.row_bytes - TAIL_BYTES, header.seq, "the row's tail is rotten")
+            return None
+        directory = decode_directory(buffer, at, header.record_count, tail.directory_crc)
+        ends = [0, *(end for end, _ in directory)] if directory is not None else []
+        if directory is None or ends[-1] != header.payload_bytes or any(a >= b for a, b in itertools.pairwise(ends)):
+            self._report(number, at, header.seq, "the row's directory is rotten")
+            return None
+        return directory
+
+    def _salvage(
+        self, number: int, buffer: bytes, found: _Found, directory: list[tuple[int, int]] | None
+    ) -> list[tuple[int, RecordView | RottenRecord]]:
+        """What can be read of the records of a damaged row."""
+        file = self._path(number)
+        start = found.offset + ROW_HEADER_BYTES
+        limit = start + found.header.payload_bytes
+        records: list[tuple[int, RecordView | RottenRecord]] = []
+        offset, index, known = start, 0, len(self._damage)
+        while offset < limit:
+            end, shard = (start + directory[index][0], directory[index][1]) if directory else (limit, None)
+            record = decode_record(buffer, offset, min(end, limit))
+            position = position_of(self._log_id, number, offset)
+            if isinstance(record, RecordView):
+                records.append((position, record))
+                size_bytes = record.size_bytes
+            else:
+                rotten = rotten_record(record, position, file, shard)
+                records.append((position, rotten))
+                what = f"the {rotten.part} of a record is rotten"
+                self._damage.append(Damage(file, offset, found.header.seq, what, rotten.shard, rotten.partition))
+                size_bytes = record.size_bytes
+                if not size_bytes and directory is None:
+                    self._report(number, offset, found.header.seq, "the rest of the row cannot be read", severe=True)
+                    break
+            offset = end if directory else offset + size_bytes
+            index += 1
+        if len(self._damage) == known:
+            self._report(number, found.offset, found.header.seq, "padding or checks are rotten, all records are intact")
+        return records
+
+
+async def rewrite_tail(disk: Disk, directory: str, end: LogEnd) -> None:
+    """Write the rows past the answered mark again, and sync them.
+
+    What the scan has read may be page cache that the disk never got: after a failed sync, or when the process died
+    between write and sync.  Raises :class:`OSError`; then nothing may be built on these rows.
+    """
+    await disk.run(_rewrite, disk, directory, end.tail)
+
+
+def _rewrite(disk: Disk, directory: str, tail: list[RowExtent]) -> None:
+    for row in tail:
+        fd = disk.open(f"{directory}/{segment_name(row.segment)}")
+        try:
+            # The segment's header was written with its first row.
+            start = 0 if row.offset == SEGMENT_HEADER_BYTES else row.offset
+            data = disk.pread(fd, row.offset + row.size_bytes - start, start)
+            assert len(data) == row.offset + row.size_bytes - start
+            disk.pwrite(fd, data, start)
+            disk.fdatasync(fd)
+            assert disk.pread(fd, len(data), start) == data
+        finally:
+            disk.close(fd)
+
+
+def _read_start(disk: Disk, path: str) -> bytes:
+    try:
+        fd = disk.open(path)
+        try:
+            return disk.pread(fd, SEGMENT_HEADER_BYTES, 0)
+        finally:
+            disk.close(fd)
+    except OSError:
+        return b""  # reported when the segment is read
+
+
+def _read_file(disk: Disk, path: str) -> tuple[bytes, list[int]]:
+    """A file's bytes, and the offsets of blocks that cannot be read (zeros stand in their place)."""
+    fd = disk.open(path)
+    try:
+        size_bytes = disk.size(path)
+        try:
+            return disk.pread(fd, size_bytes, 0), []
+        except OSError:
+            blocks: list[bytes] = []
+            bad: list[int] = []
+            for offset in range(0, size_bytes, BLOCK_BYTES):
+                try:
+                    blocks.append(disk.pread(fd, BLOCK_BYTES, offset))
+                except OSError:
+                    blocks.append(bytes(min(BLOCK_BYTES, size_bytes - offset)))
+                    bad.append(offset)
+            return b"".join(blocks), bad
+    finally:
+        disk.close(fd)
+
+
+def _is_whole(buffer: bytes, found: _Found) -> bool:
+    start = found.offset + ROW_HEADER_BYTES
+    return crc32(memoryview(buffer)[start : start + found.header.payload_bytes]) == found.header.payload_crc
+
+
+def _first_row(buffer: bytes, log_id: int) -> RowHeader | None:
+    for magic in (ROW_MAGIC, TAIL_MAGIC):
+        at = 0
+        while (at := buffer.find(magic, at)) >= 0:
+            row = decode_row_header(buffer, at)
+            if row is None and (tail := decode_row_tail(buffer, at)) is not None:
+                row = tail.header
+            if row is not None and row.log_id == log_id:
+                return row
+            at += 8
+    return None
+
+
+def _is_zero(buffer: bytes, start: int) -> bool:
+    return all(
+        (part := buffer[at : at + len(ZEROS)]) == ZEROS[: len(part)] for at in range(start, len(buffer), len(ZEROS))
+    )
