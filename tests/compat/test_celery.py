@@ -1,0 +1,238 @@
+"""Celery workers on the SQS transport: today's over JSON, and one of the time when it spoke Query."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.system.server import REPOSITORY, Server
+from tests.system.waiting import wait_until
+
+WAIT_SECONDS = 40
+CLIENTS = [pytest.param(name, marks=pytest.mark.xdist_group(f"celery-{name}")) for name in ("current", "query")]
+
+
+@dataclass
+class Celery:
+    """One application: a broker URL, transport options, and the notes that its tasks write."""
+
+    server: Server
+    programs: Path
+    folder: Path
+    prefix: str
+    options: dict[str, Any]
+    settings: dict[str, Any]
+
+    def environment(self) -> dict[str, str]:
+        """What ``tests/compat/celery_app.py`` reads."""
+        key, secret = self.server.access_key_id, quote(self.server.secret_access_key, safe="")
+        setup = {
+            "broker": f"sqs://{key}:{secret}@127.0.0.1:{self.server.port}",
+            "options": {
+                "region": self.server.region,
+                "is_secure": False,
+                "queue_name_prefix": self.prefix,
+                "polling_interval": 0.1,
+                "wait_time_seconds": 5,
+                **self.options,
+            },
+            "settings": self.settings,
+            "notes": str(self.folder / "notes"),
+        }
+        return {**self.server.client_environment(), "COMPAT_CELERY": json.dumps(setup)}
+
+    def command(self, *arguments: str) -> list[str]:
+        """A command line of Celery with this application."""
+        return [str(self.programs / "python"), "-m", "celery", "-A", "tests.compat.celery_app", *arguments]
+
+    def call(self, task: str, *arguments: Any, queue: str, countdown: int = 0) -> str:
+        """Send a task as an application does; its id."""
+        options = ["--args", json.dumps(arguments), "--queue", queue, "--countdown", str(countdown)]
+        done = subprocess.run(
+            self.command("call", task, *(options if countdown else options[:4])),
+            cwd=REPOSITORY,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()[-1]
+
+    @contextmanager
+    def worker(self, *queues: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A worker of these queues, which leads a process group of its own that is killed at the end."""
+        arguments = ("worker", "--pool", "prefork", "--concurrency", "1", "--loglevel", "info", "-Q", ",".join(queues))
+        quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+        with (self.folder / "worker.log").open("ab") as log:
+            process = subprocess.Popen(
+                self.command(*arguments, *quiet),
+                cwd=REPOSITORY,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            yield process
+        finally:
+            kill(process)
+
+    def notes(self, task: str) -> list[dict[str, Any]]:
+        """What this task has noted."""
+        path = self.folder / "notes"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [line for line in lines if line["task"] == task]
+
+    def texts(self) -> list[str]:
+        """All that was noted, in order."""
+        path = self.folder / "notes"
+        return [json.loads(line)["text"] for line in path.read_text().splitlines()] if path.exists() else []
+
+    def wait_for_notes(self, task: str, count: int) -> list[dict[str, Any]]:
+        """The task's notes, once there are ``count``."""
+
+        def enough() -> list[dict[str, Any]] | None:
+            notes = self.notes(task)
+            return notes if len(notes) >= count else None
+
+        try:
+            return wait_until(enough, f"{count} notes of task {task}", WAIT_SECONDS)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}; the workers' log:\n{(self.folder / 'worker.log').read_text()}") from None
+
+    def wait_until_empty(self, name: str) -> None:
+        """Until the queue of this name holds nothing: all that was delivered is acknowledged."""
+        client = self.server.client()
+        url = client.get_queue_url(QueueName=name)["QueueUrl"]
+        names = [f"ApproximateNumberOfMessages{part}" for part in ("", "NotVisible", "Delayed")]
+
+        def empty() -> bool:
+            found = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+            return all(value == "0" for value in found.values())
+
+        wait_until(empty, f"queue {name} is empty", WAIT_SECONDS)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for the worker and its pool, at once; no error when they have ended."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def application(
+    request: pytest.FixtureRequest, server: Server, folder: Path, options: dict[str, Any], **settings: Any
+) -> Celery:
+    """An application for the clients that the test is parametrised with."""
+    programs: Path = request.getfixturevalue(f"{request.param}_bin")
+    return Celery(server, programs, folder, f"celery-{uuid.uuid4().hex[:12]}-", options, settings)
+
+
+@pytest.fixture(scope="module", params=CLIENTS)
+def steady(
+    request: pytest.FixtureRequest, server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Celery]:
+    """An application with one worker, whose queues the clients make themselves."""
+    celery = application(request, server, tmp_path_factory.mktemp("steady"), {"visibility_timeout": 600})
+    with celery.worker("plain", "other"):
+        yield celery
+
+
+@pytest.fixture(params=CLIENTS)
+def celery(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Celery:
+    """An application without a worker, whose queues show a message again after four seconds."""
+    return application(request, server, tmp_path, {"visibility_timeout": 4})
+
+
+def test_a_worker_runs_tasks_of_queues_that_it_made(steady: Celery) -> None:
+    first = steady.call("add", 1, 2, queue="plain")
+    second = steady.call("add", 3, 4, queue="other")
+    assert [n["text"] for n in steady.wait_for_notes(first, 1)] == ["1 + 2 = 3"]
+    assert [n["text"] for n in steady.wait_for_notes(second, 1)] == ["3 + 4 = 7"]
+    for name in ("plain", "other"):
+        steady.wait_until_empty(steady.prefix + name)
+
+
+def test_a_task_is_retried(steady: Celery) -> None:
+    task = steady.call("flaky", "x", queue="plain")
+    notes = steady.wait_for_notes(task, 3)
+    assert [n["text"] for n in notes] == ["x: attempt 0", "x: attempt 1", "x: attempt 2"]
+    assert all(later["time"] - earlier["time"] >= 1 for earlier, later in zip(notes, notes[1:], strict=False))
+    steady.wait_until_empty(f"{steady.prefix}plain")
+
+
+def test_a_task_waits_for_its_countdown(steady: Celery) -> None:
+    sent = time.time()
+    task = steady.call("add", 5, 6, queue="plain", countdown=3)
+    (note,) = steady.wait_for_notes(task, 1)
+    assert note["time"] - sent >= 3
+    steady.wait_until_empty(f"{steady.prefix}plain")
+
+
+def test_a_killed_worker_loses_no_task(celery: Celery, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    task = celery.call("hold", str(gate), queue="late")
+    with celery.worker("late") as doomed:
+        celery.wait_for_notes(task, 1)
+        kill(doomed)
+    assert [n["text"] for n in celery.notes(task)] == ["begun"]
+    gate.touch()
+    with celery.worker("late"):
+        notes = celery.wait_for_notes(task, 3)
+        celery.wait_until_empty(f"{celery.prefix}late")
+    assert [n["text"] for n in notes] == ["begun", "begun", "ended"]
+    assert notes[1]["time"] - notes[0]["time"] >= 3, "it came back before the end of the visibility timeout"
+
+
+def test_a_worker_asked_to_stop_ends_its_task_and_leaves_the_rest(celery: Celery, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    first = celery.call("hold", str(gate), queue="stop")
+    with celery.worker("stop") as stopping:
+        celery.wait_for_notes(first, 1)
+        stopping.send_signal(signal.SIGTERM)
+        gate.touch()
+        assert stopping.wait(WAIT_SECONDS) == 0
+    assert [n["text"] for n in celery.notes(first)] == ["begun", "ended"]
+    celery.wait_until_empty(f"{celery.prefix}stop")
+
+
+@pytest.fixture(params=CLIENTS)
+def predefined(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Celery:
+    """An application that makes no queue: it was told the URLs of a standard and of a FIFO queue."""
+    client, key = server.client(), {"access_key_id": server.access_key_id, "secret_access_key": server.secret_access_key}
+    name = f"celery-{uuid.uuid4().hex[:12]}"
+    urls = {
+        "given": client.create_queue(QueueName=name)["QueueUrl"],
+        "given.fifo": client.create_queue(QueueName=f"{name}.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"],
+    }
+    options = {"predefined_queues": {queue: {"url": url, **key} for queue, url in urls.items()}}
+    celery = application(request, server, tmp_path, options, task_create_missing_queues=True)
+    celery.prefix = ""
+    return celery
+
+
+def test_predefined_queues_are_used_in_their_order(predefined: Celery) -> None:
+    urls = {name: entry["url"] for name, entry in predefined.options["predefined_queues"].items()}
+    with predefined.worker("given", "given.fifo"):
+        predefined.call("spread", 5, "given.fifo", queue="given")
+        wanted = [f"{i} + 0 = {i}" for i in range(5)]
+        wait_until(lambda: len(predefined.texts()) >= 5, "five tasks ran", WAIT_SECONDS)
+        assert predefined.texts() == wanted
+        for url in urls.values():
+            predefined.wait_until_empty(url.split("/")[-1])
