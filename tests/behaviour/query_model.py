@@ -1,0 +1,51 @@
+"""The service model of SQS's Query protocol: wire names that today's model no longer tells.
+
+``query_model.json`` was made from botocore 1.34.0 (Apache-2.0), the last whose SQS model has protocol ``query``::
+
+    python -m tests.behaviour.query_model botocore/data/sqs/2012-11-05/service-2.json.gz
+
+Documentation is dropped, and the one member that came later, ReceiveMessage's MessageSystemAttributeNames, is
+added as the AWS SDKs that still spoke Query named it: ``MessageSystemAttributeName.N``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).with_name("query_model.json")
+
+
+def make(model: dict[str, Any]) -> dict[str, Any]:
+    """The model without its documentation and with the member that came later."""
+    shapes = model["shapes"]
+    shapes["MessageSystemAttributeList"] = {
+        "type": "list",
+        "member": {"shape": "MessageSystemAttributeName", "locationName": "MessageSystemAttributeName"},
+        "flattened": True,
+    }
+    shapes["ReceiveMessageRequest"]["members"]["MessageSystemAttributeNames"] = {"shape": "MessageSystemAttributeList"}
+    return {"metadata": model["metadata"], "operations": _bare(model["operations"]), "shapes": _bare(shapes)}
+
+
+def load() -> dict[str, Any]:
+    """The table, as botocore's ServiceModel takes it."""
+    table: dict[str, Any] = json.loads(TABLE.read_text())
+    return table
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _bare(inner) for key, inner in value.items() if key != "documentation"}
+    if isinstance(value, list):
+        return [_bare(inner) for inner in value]
+    return value
+
+
+if __name__ == "__main__":
+    raw = Path(sys.argv[1]).read_bytes()
+    source = json.loads(gzip.decompress(raw) if sys.argv[1].endswith(".gz") else raw)
+    TABLE.write_text(json.dumps(make(source), separators=(",", ":"), sort_keys=False) + "\n")

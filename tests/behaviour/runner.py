@@ -1,0 +1,236 @@
+"""Runs a behaviour case against a subject, in one protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tests.behaviour import wire
+from tests.behaviour.cases import Case, CaseError, Step, parse_seconds, resolve
+from tests.behaviour.match import ABSENT, differences
+from tests.behaviour.signing import Signer
+
+
+class CaseFailed(AssertionError):
+    """A step did not go as expected; the text says which and how."""
+
+
+@dataclass
+class Caller:
+    """An account with an access key."""
+
+    account: str
+    signer: Signer
+    principal_id: str
+
+
+class Subject(Protocol):
+    """The service under test with its clock in the test's hand."""
+
+    host: str
+    region: str
+
+    async def new_caller(self) -> Caller:
+        """A fresh account."""
+
+    async def exchange(self, request: wire.Request) -> wire.Answer:
+        """One HTTP exchange with the door."""
+
+    async def advance(self, seconds: float) -> None:
+        """Let virtual time pass, and let what was due happen."""
+
+    async def settle(self) -> None:
+        """Let calls that were begun come to the point where they wait for something."""
+
+    def now_ms(self) -> int:
+        """Virtual time."""
+
+
+@dataclass
+class Outcome:
+    """What a call came to."""
+
+    answer: wire.Answer
+    parsed: dict[str, Any] | wire.Refusal | None
+
+
+class Run:
+    """One case in one protocol: variables and calls under way."""
+
+    def __init__(self, subject: Subject, case: Case, protocol: wire.Protocol, caller: Caller, other: Caller) -> None:
+        self._subject = subject
+        self._case = case
+        self._protocol = protocol
+        self._caller = caller
+        self._callers = {"self": caller, "other": other}
+        self._waiting: dict[str, tuple[Step, asyncio.Task[Outcome]]] = {}
+        self.variables: dict[str, Any] = {
+            "account": caller.account,
+            "other": other.account,
+            "sender": caller.principal_id,
+            "key": caller.signer.access_key_id,
+            "host": subject.host,
+            "region": subject.region,
+            "empty": "",
+        }
+        self.variables.update({name: resolve(value, self.variables) for name, value in case.variables.items()})
+
+    async def run(self) -> None:
+        """Raises CaseFailed."""
+        try:
+            for name, attributes in self._case.queues.items():
+                await self._make_queue(name, attributes)
+            for number, step in enumerate(self._case.steps, 1):
+                if step.options.get("only", self._protocol) == self._protocol:
+                    await self._step(number, step)
+        finally:
+            for _, task in self._waiting.values():
+                task.cancel()
+            await asyncio.gather(*(task for _, task in self._waiting.values()), return_exceptions=True)
+
+    async def _make_queue(self, name: str, attributes: dict[str, str]) -> None:
+        short = name.removesuffix(".fifo")
+        params: dict[str, Any] = {"QueueName": name}
+        attributes = resolve(attributes, self.variables)
+        if name.endswith(".fifo"):
+            attributes = {"FifoQueue": "true", **attributes}
+        if attributes:
+            params["Attributes"] = attributes
+        outcome = await self._call("CreateQueue", params, {})
+        if not isinstance(outcome.parsed, dict):
+            raise CaseFailed(f"{self._case.name}: queue {name}: {outcome}")
+        self.variables[short] = outcome.parsed["QueueUrl"]
+        self.variables[f"{short}.name"] = name
+        self.variables[f"{short}.arn"] = f"arn:aws:sqs:{self._subject.region}:{self._caller.account}:{name}"
+
+    async def _step(self, number: int, step: Step) -> None:
+        self.variables["now_ms"] = self._subject.now_ms()
+        label = f"{self._case.name} [{self._protocol}] step {number} ({step.action or step.kind})"
+        if step.kind == "advance":
+            await self._subject.advance(parse_seconds(resolve(step.params, self.variables)))
+            return
+        if step.kind == "await":
+            step, task = self._waiting.pop(step.params)
+            async with asyncio.timeout(30):
+                outcome = await task
+        else:
+            if step.kind == "call":
+                coroutine = self._call(step.action, resolve(step.params, self.variables), step.options)
+            else:
+                coroutine = self._http(resolve(step.params, self.variables), step.options)
+            if "background" in step.options:
+                self._waiting[step.options["background"]] = (step, asyncio.ensure_future(coroutine))
+                await self._subject.settle()
+                return
+            async with asyncio.timeout(30):
+                outcome = await coroutine
+        self._judge(label, step, outcome)
+
+    async def _call(self, action: str, params: Any, options: dict[str, Any]) -> Outcome:
+        path = resolve(options.get("path"), self.variables)
+        request = wire.encode(self._protocol, action, params, method=options.get("method", "POST"), path=path)
+        answer = await self._send(request, options)
+        return Outcome(answer, wire.decode(self._protocol, action, answer))
+
+    async def _http(self, params: dict[str, Any], options: dict[str, Any]) -> Outcome:
+        """A request that no SDK would make; ``expect`` is about status, headers and body text."""
+        body = params.get("body", "")
+        request = wire.Request(
+            params.get("method", "POST"),
+            params.get("path", "/"),
+            dict(params.get("headers", {})),
+            params.get("query", ""),
+            body.encode() if isinstance(body, str) else body,
+        )
+        return Outcome(await self._send(request, options), None)
+
+    async def _send(self, request: wire.Request, options: dict[str, Any]) -> wire.Answer:
+        host = resolve(options.get("host", self._subject.host), self.variables)
+        request.headers.update(resolve(options.get("headers", {}), self.variables))
+        sign = resolve(options.get("sign", {}), self.variables)
+        if sign is False:
+            request.headers["Host"] = host
+            return await self._subject.exchange(request)
+        signer = self._callers[sign.get("as", "self")].signer
+        signer = Signer(
+            sign.get("key", signer.access_key_id),
+            sign.get("secret", signer.secret),
+            sign.get("region", signer.region),
+            sign.get("service", signer.service),
+        )
+        now_ms = self._subject.now_ms() + int(parse_seconds(sign.get("offset", 0)) * 1000)
+        signed = signer.sign(request, host, now_ms, presign_seconds=sign.get("presign"))
+        for header, value in sign.get("then", {}).items():
+            # after signing: the request is tampered with
+            if header == "body":
+                signed.body = value.encode()
+            elif header == "query":
+                signed.query = value
+            elif value is None:
+                signed.headers = {key: text for key, text in signed.headers.items() if key.lower() != header.lower()}
+            else:
+                signed.headers[header] = value
+        return await self._subject.exchange(signed)
+
+    def _judge(self, label: str, step: Step, outcome: Outcome) -> None:
+        parsed = outcome.parsed
+        expected_error = step.options.get("error")
+        if step.kind == "http":
+            seen = {
+                "status": outcome.answer.status,
+                "headers": outcome.answer.headers,
+                "body": outcome.answer.body.decode(errors="replace"),
+            }
+            problems = differences(resolve(step.options["expect"], self.variables), seen)
+        elif isinstance(parsed, wire.Refusal):
+            seen = {"shape": parsed.shape, "code": parsed.code, "status": parsed.status, "message": parsed.message}
+            if expected_error is None:
+                problems = [f"refused: {seen}"]
+            else:
+                wanted = expected_refusal(resolve(expected_error, self.variables), self._protocol)
+                problems = differences(wanted, seen, "error")
+        else:
+            seen = parsed or {}
+            if expected_error is not None:
+                problems = [f"answered {seen}, expected {expected_error}"]
+            else:
+                problems = differences(resolve(step.options.get("expect", {}), self.variables), seen)
+        if problems:
+            raise CaseFailed(f"{label}:\n  " + "\n  ".join(problems) + f"\n  answer: {str(seen)[:1500]}")
+        for name, source in step.options.get("save", {}).items():
+            value = _dig(seen, source)
+            if value is ABSENT:
+                raise CaseFailed(f"{label}: nothing at {source} to save: {seen}")
+            self.variables[name] = value
+
+
+def expected_refusal(error: str | dict[str, Any], protocol: wire.Protocol) -> dict[str, Any]:
+    """Shape, code, status and message that an ``error`` in a case asks for."""
+    if isinstance(error, str):
+        error = {"shape": error}
+    unknown = set(error) - {"shape", "code", "status", "message"}
+    if unknown:
+        raise CaseError(f"unknown keys in error: {unknown}")
+    wanted: dict[str, Any] = {}
+    shape = error.get("shape")
+    if shape is not None and shape in wire.errors():
+        wanted["code"], wanted["status"] = wire.errors()[shape]
+    if shape is not None and protocol == "json":
+        wanted["shape"] = shape
+    wanted.update({key: error[key] for key in ("code", "status", "message") if key in error})
+    message = wanted.get("message")
+    if isinstance(message, dict) and set(message) <= {"json", "query"}:
+        wanted["message"] = message[protocol]
+    return wanted
+
+
+def _dig(value: Any, path: str) -> Any:
+    for key in path.split("."):
+        if isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        elif isinstance(value, dict) and key in value:
+            value = value[key]
+        else:
+            return ABSENT
+    return value

@@ -1,0 +1,223 @@
+"""Every member of every action: missing, empty, too long, out of range, of the wrong type, unknown; both protocols.
+
+What is expected stands in members.yaml; the members themselves come from botocore's current service model, so that
+one that SQS gains fails here until the table says what is expected of it.  A 500 is never right.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+import yaml
+from botocore.model import Shape
+
+from tests.behaviour import wire
+from tests.behaviour.cases import resolve
+from tests.behaviour.runner import Caller
+from tests.behaviour.world import World
+
+PREFIX = "AWS.SimpleQueueService."
+
+
+@cache
+def table() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("members.yaml").read_text())
+    return loaded
+
+
+@cache
+def model_members() -> dict[str, dict[str, Shape]]:
+    """Each action's members, those of batch entries and of message attributes as dotted paths."""
+    service = botocore.session.get_session().get_service_model("sqs")
+    return {
+        action: dict(_members(service.operation_model(action).input_shape)) for action in service.operation_names
+    }
+
+
+def _members(shape: Shape, prefix: str = "") -> Iterator[tuple[str, Shape]]:
+    for name, member in shape.members.items():
+        yield prefix + name, member
+        inner = {"list": "member", "map": "value"}.get(member.type_name)
+        inner_shape = getattr(member, inner) if inner else member
+        if inner_shape.type_name == "structure":
+            yield from _members(inner_shape, f"{prefix}{name}.")
+
+
+def test_no_member_is_left_out() -> None:
+    expected = {action: set(members) for action, members in model_members().items()}
+    assert {action: set(rows["members"]) for action, rows in table()["actions"].items()} == expected
+    for action, members in model_members().items():
+        for name, shape in members.items():
+            wanted = {"missing"} | ({"low", "high"} if shape.type_name == "integer" else {"empty"})
+            assert wanted <= set(table()["actions"][action]["members"][name]), f"{action}.{name}"
+
+
+def _change(params: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """The params with the member at the path replaced (None: removed), in the first entry and attribute."""
+    changed = copy.deepcopy(params)
+    node: Any = changed
+    *way, last = path.split(".")
+    for name in way:
+        node = node[name]
+        node = node[0] if isinstance(node, list) else next(iter(node.values()))
+    node.pop(last, None)
+    if value is not MISSING:
+        node[last] = value
+    return changed
+
+
+MISSING: Any = object()
+_WRONG_JSON: dict[str, list[Any]] = {
+    "string": [7, 1.5, True, [], {}, ["x"], {"x": "y"}],
+    "integer": ["x", "7", 1.5, True, [], {}, 2**80],
+    "list": ["x", 7, True, {}, {"x": "y"}, [[]], [None, 7]],
+    "map": ["x", 7, True, [], ["x"], {"x": []}, {"x": 7}],
+    "structure": ["x", 7, []],
+    "blob": [7, True, [], {}, "not base64!"],
+}
+_RAW = wire.Raw
+_WRONG_QUERY: dict[str, list[Any]] = {
+    "string": [_RAW({"x": "y"}), _RAW({"1": _RAW({"y": "z"})})],
+    "integer": ["x", "", "1.5", "0x10", "１", str(2**80), "1 ", _RAW({"x": "1"})],
+    "list": [_RAW({"x": "y"}), _RAW({"1": _RAW({"2": _RAW({"3": "x"})})}), _RAW({"-1": "x"}), _RAW({"0x1": "x"})],
+    "map": [
+        "x",
+        _RAW({"x": "y"}),
+        _RAW({"1": "x"}),
+        _RAW({"1": _RAW({"Name": "x"})}),
+        _RAW({"1": _RAW({"Key": "x"})}),
+        _RAW({"1": _RAW({"Value": "x"})}),
+    ],
+    "blob": [_RAW({"x": "y"}), "not base64!", "=", "A"],
+}
+
+
+def _calls(protocol: wire.Protocol) -> Iterator[tuple[str, str, dict[str, Any], str]]:
+    """Label, action, params and expectation of every generated call."""
+    for action, row in table()["actions"].items():
+        params, good = row["params"], row.get("refused", "ok")
+        yield f"{action}-as-it-is", action, params, good
+        yield f"{action}-unknown-member", action, {**params, "Nonsense": "x"}, good
+        yield f"{action}-unknown-structure", action, {**params, "Nonsense": {"x": [1, {"y": None}]}}, good
+        for member, shape in model_members()[action].items():
+            yield from _member_calls(protocol, action, params, member, shape, row["members"][member], good)
+    for number, row in enumerate(table()["keys"], 1):
+        yield f"key-{number}-{row['action']}", row["action"], row["params"], row["expect"]
+
+
+def _member_calls(
+    protocol: wire.Protocol,
+    action: str,
+    params: dict[str, Any],
+    member: str,
+    shape: Shape,
+    rules: dict[str, Any],
+    good: str,
+) -> Iterator[tuple[str, str, dict[str, Any], str]]:
+    def expected(rule: str) -> str:
+        return good if rule == "ok" else rule
+
+    label = f"{action}-{member}"
+    kind: str = shape.type_name
+    yield f"{label}-missing", action, _change(params, member, MISSING), expected(rules["missing"])
+    if protocol == "json":
+        yield f"{label}-null", action, _change(params, member, None), expected(rules["missing"])
+    if "empty" in rules:
+        empty: Any = {"list": [], "map": {}, "structure": {}}.get(kind, "")
+        yield f"{label}-empty", action, _change(params, member, empty), expected(rules["empty"])
+    if "too_long" in rules:
+        length, rule = rules["too_long"]
+        yield f"{label}-too-long", action, _change(params, member, "x" * length), expected(rule)
+    for edge in ("low", "high"):
+        if edge in rules:
+            value, rule = rules[edge]
+            yield f"{label}-{edge}", action, _change(params, member, value), expected(rule)
+            yield f"{label}-{edge}-far", action, _change(params, member, value * 1000 or -1000), expected(rule)
+    for number, value in enumerate((_WRONG_JSON if protocol == "json" else _WRONG_QUERY)[kind], 1):
+        yield f"{label}-wrong-type-{number}", action, _change(params, member, value), table()["wrong_type"][protocol]
+
+
+# --- the calls --------------------------------------------------------------------------------------------
+
+
+def _parameters() -> list[Any]:
+    chosen = [(protocol, action) for protocol in wire.PROTOCOLS for action in table()["actions"]]
+    return [pytest.param(protocol, action, id=f"{protocol}-{action}") for protocol, action in chosen]
+
+
+@pytest.mark.parametrize(("protocol", "action"), _parameters())
+def test_members(world: World, protocol: wire.Protocol, action: str) -> None:
+    problems = world.run(_try_all(world, protocol, action))
+    assert not problems, "\n".join(problems)
+
+
+async def _try_all(world: World, protocol: wire.Protocol, action: str) -> list[str]:
+    problems = []
+    scene = None
+    for label, called, params, expected in _calls(protocol):
+        if called == action:
+            scene = scene or await Scene.make(world, protocol)
+            seen = await scene.call(action, params)
+            if not any(_fits(one, seen) for one in expected.split("|")):
+                problems.append(f"{protocol} {label}: {seen}, expected {expected}")
+            if seen == "ok" or seen.startswith("entry "):
+                scene = None  # a call that was refused has changed nothing
+    return problems
+
+
+def _fits(expected: str, seen: str) -> bool:
+    return seen.split(":")[0].replace(PREFIX, "") == expected
+
+
+class Scene:
+    """A fresh account with a queue ``q`` that has a message in flight, and a dead-letter queue ``d`` of another."""
+
+    def __init__(self, world: World, protocol: wire.Protocol, caller: Caller) -> None:
+        self._world = world
+        self._protocol = protocol
+        self._caller = caller
+        self.variables: dict[str, Any] = {
+            "account": caller.account,
+            "none": None,
+            "key129": "k" * 129,
+            "text257": "v" * 257,
+        }
+
+    @classmethod
+    async def make(cls, world: World, protocol: wire.Protocol) -> Scene:
+        scene = cls(world, protocol, await world.new_caller())
+        for name in ("q", "d"):
+            scene.variables[name] = (await scene.answer("CreateQueue", {"QueueName": name}))["QueueUrl"]
+            scene.variables[f"{name}.arn"] = f"arn:aws:sqs:{world.region}:{scene._caller.account}:{name}"
+        policy = {"deadLetterTargetArn": scene.variables["d.arn"], "maxReceiveCount": 5}
+        await scene.answer("CreateQueue", {"QueueName": "s", "Attributes": {"RedrivePolicy": json.dumps(policy)}})
+        await scene.answer("SendMessage", {"QueueUrl": scene.variables["q"], "MessageBody": "m"})
+        received = await scene.answer("ReceiveMessage", {"QueueUrl": scene.variables["q"]})
+        scene.variables["handle"] = received["Messages"][0]["ReceiptHandle"]
+        return scene
+
+    async def answer(self, action: str, params: dict[str, Any]) -> dict[str, Any]:
+        request = wire.encode(self._protocol, action, resolve(params, self.variables))
+        signed = self._caller.signer.sign(request, self._world.host, self._world.now_ms())
+        answer = wire.decode(self._protocol, action, await self._world.exchange(signed))
+        assert isinstance(answer, dict), (action, params, answer)
+        return answer
+
+    async def call(self, action: str, params: dict[str, Any]) -> str:
+        """``ok``, an error code with its text, or ``entry`` and the code of a batch entry that failed."""
+        request = wire.encode(self._protocol, action, resolve(params, self.variables))
+        signed = self._caller.signer.sign(request, self._world.host, self._world.now_ms())
+        answer = wire.decode(self._protocol, action, await self._world.exchange(signed))
+        if isinstance(answer, wire.Refusal):
+            assert answer.status < 500, answer
+            return f"{answer.code}: {answer.message[:200]}"
+        if answer.get("Failed"):
+            return f"entry {answer['Failed'][0]['Code']}: {answer['Failed'][0].get('Message', '')[:200]}"
+        return "ok"
