@@ -37,13 +37,11 @@ def note(task: Any, text: str) -> None:
         notes.write(line + "\n")
 
 
-@app.task(bind=True, name="add")
 def add(self: Any, x: int, y: int) -> None:
     """Note the sum."""
     note(self, f"{x} + {y} = {x + y}")
 
 
-@app.task(bind=True, name="flaky", max_retries=3)
 def flaky(self: Any, name: str) -> None:
     """Fail at the first two attempts, and ask to be tried again in a second."""
     note(self, f"{name}: attempt {self.request.retries}")
@@ -51,16 +49,18 @@ def flaky(self: Any, name: str) -> None:
         raise self.retry(countdown=1)
 
 
-@app.task(bind=True, name="spread")
 def spread(self: Any, count: int, queue: str) -> None:
     """Send ``count`` tasks to another queue."""
     for number in range(count):
-        add.apply_async((number, 0), queue=queue)
+        app.send_task("add", (number, 0), queue=queue)
 
 
-@app.task(bind=True, name="hold", acks_late=True)
 def hold(self: Any, gate: str) -> None:
-    """Begin, and end when the file ``gate`` exists; acknowledged only after the end."""
+    """Begin, and end when the file ``gate`` exists."""
     note(self, "begun")
     wait_until(Path(gate).exists, "the gate is open", HOLD_SECONDS)
     note(self, "ended")
+
+
+for function in (add, flaky, spread, hold):
+    app.task(bind=True, name=function.__name__, acks_late=function is hold)(function)

@@ -36,8 +36,9 @@ class Shell:
     def run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """What ``aws sqs`` does with this command."""
         self.used.add(command)
+        script = "\n".join([*self.lines, 'aws sqs "$@"'])
         return subprocess.run(
-            ["bash", "-O", "expand_aliases", "-c", "\n".join([*self.lines, 'aws sqs "$@"']), "bash", command, *arguments],
+            ["bash", "-O", "expand_aliases", "-c", script, "bash", command, *arguments],
             env={"PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}", "HOME": str(self.home)},
             capture_output=True,
             text=True,

@@ -13,9 +13,7 @@ pytestmark = pytest.mark.xdist_group("boto3")
 
 @pytest.fixture(scope="module")
 def walk(server: Server) -> Walk:
-    return Walk(
-        Target(server.endpoint, server.region, server.account, server.access_key_id, server.secret_access_key)
-    )
+    return Walk(Target(server.endpoint, server.region, server.account, server.access_key_id, server.secret_access_key))
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -173,7 +174,7 @@ def test_a_task_is_retried(steady: Celery) -> None:
     task = steady.call("flaky", "x", queue="plain")
     notes = steady.wait_for_notes(task, 3)
     assert [n["text"] for n in notes] == ["x: attempt 0", "x: attempt 1", "x: attempt 2"]
-    assert all(later["time"] - earlier["time"] >= 1 for earlier, later in zip(notes, notes[1:], strict=False))
+    assert all(later["time"] - earlier["time"] >= 1 for earlier, later in pairwise(notes))
     steady.wait_until_empty(f"{steady.prefix}plain")
 
 
@@ -215,7 +216,8 @@ def test_a_worker_asked_to_stop_ends_its_task_and_leaves_the_rest(celery: Celery
 @pytest.fixture(params=CLIENTS)
 def predefined(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Celery:
     """An application that makes no queue: it was told the URLs of a standard and of a FIFO queue."""
-    client, key = server.client(), {"access_key_id": server.access_key_id, "secret_access_key": server.secret_access_key}
+    client = server.client()
+    key = {"access_key_id": server.access_key_id, "secret_access_key": server.secret_access_key}
     name = f"celery-{uuid.uuid4().hex[:12]}"
     urls = {
         "given": client.create_queue(QueueName=name)["QueueUrl"],

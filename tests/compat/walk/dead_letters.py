@@ -9,7 +9,7 @@ from tests.compat.walk.kit import Walk, step
 from tests.system.waiting import wait_until
 
 
-def redrive(dead_arn: str, most: int) -> dict[str, str]:
+def redrive(dead_arn: str, most: int) -> dict[str, Any]:
     """The attribute that sends what was received ``most`` times to the queue of ``dead_arn``."""
     return {"RedrivePolicy": json.dumps({"deadLetterTargetArn": dead_arn, "maxReceiveCount": most})}
 
@@ -49,9 +49,7 @@ def a_message_that_fails_too_often_moves_to_the_dead_letters(walk: Walk) -> None
 
     more = {walk.queue("failing", **redrive(walk.arn(dead), 1000)) for _ in range(2)} | {url}
     pages = list(
-        client.get_paginator("list_dead_letter_source_queues").paginate(
-            QueueUrl=dead, PaginationConfig={"PageSize": 2}
-        )
+        client.get_paginator("list_dead_letter_source_queues").paginate(QueueUrl=dead, PaginationConfig={"PageSize": 2})
     )
     assert [len(page["queueUrls"]) for page in pages] == [2, 1]
     assert {source for page in pages for source in page["queueUrls"]} == more
@@ -66,9 +64,7 @@ def a_fifo_queue_keeps_the_order_of_its_dead_letters(walk: Walk) -> None:
         walk.send(url, body, MessageGroupId="a")
     held = walk.collect(url, 2)
     for message in held:
-        walk.client.change_message_visibility(
-            QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0
-        )
+        walk.client.change_message_visibility(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
     assert walk.receive(url, 10) == []
     assert [m["Body"] for m in walk.collect(dead, 2)] == ["a1", "a2"]
 

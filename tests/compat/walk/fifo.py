@@ -48,9 +48,7 @@ def order_survives_batches_and_returns(walk: Walk) -> None:
     returned = walk.receive(url, RECEIVE_BATCH, WaitTimeSeconds=LONG_POLL_SECONDS)
     assert [m["Body"] for m in returned] == bodies[: len(returned)]
     for message in reversed(returned):
-        walk.client.change_message_visibility(
-            QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0
-        )
+        walk.client.change_message_visibility(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
     assert [m["Body"] for m in walk.collect(url, 30, delete=True)] == bodies
 
 
@@ -100,7 +98,10 @@ def an_expired_handle_deletes_nothing(walk: Walk) -> None:
     new = walk.one(url)
     with walk.refused("InvalidParameterValue", text="The receipt handle has expired"):
         walk.client.delete_message(QueueUrl=url, ReceiptHandle=old["ReceiptHandle"])
-    entries = [{"Id": "old", "ReceiptHandle": old["ReceiptHandle"]}, {"Id": "new", "ReceiptHandle": new["ReceiptHandle"]}]
+    entries = [
+        {"Id": "old", "ReceiptHandle": old["ReceiptHandle"]},
+        {"Id": "new", "ReceiptHandle": new["ReceiptHandle"]},
+    ]
     answer = walk.client.delete_message_batch(QueueUrl=url, Entries=entries)
     assert [e["Id"] for e in answer["Successful"]] == ["new"]
     assert [(e["Id"], e["Code"]) for e in answer["Failed"]] == [("old", "ReceiptHandleIsInvalid")]
@@ -116,7 +117,9 @@ def fifo_queues_refuse_what_they_cannot_keep(walk: Walk) -> None:
     with walk.refused("InvalidParameterValue", text="DelaySeconds"):
         walk.send(url, "x", MessageGroupId="g", MessageDeduplicationId="1", DelaySeconds=1)
     with walk.refused("InvalidParameterValue", text="MessageGroupId"):
-        client.send_message_batch(QueueUrl=url, Entries=[{"Id": "a", "MessageBody": "x", "MessageDeduplicationId": "1"}])
+        client.send_message_batch(
+            QueueUrl=url, Entries=[{"Id": "a", "MessageBody": "x", "MessageDeduplicationId": "1"}]
+        )
     with walk.refused("InvalidParameterValue"):
         client.create_queue(QueueName=walk.name("no-suffix"), Attributes={"FifoQueue": "true"})
     with walk.refused("InvalidAttributeName", text="FifoQueue"):

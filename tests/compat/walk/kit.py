@@ -130,7 +130,7 @@ class Walk:
         assert not answer.get("Failed"), answer
         assert [e["Id"] for e in answer["Successful"]] == [e["Id"] for e in entries], answer
 
-    def system(self, *names: str) -> dict[str, list[str]]:
+    def system(self, *names: str) -> dict[str, Any]:
         """The argument of ReceiveMessage that asks for system attributes, as this client calls it."""
         members = self.client.meta.service_model.operation_model("ReceiveMessage").input_shape.members
         argument = "MessageSystemAttributeNames" if "MessageSystemAttributeNames" in members else "AttributeNames"
@@ -144,17 +144,18 @@ class Walk:
 
         ``shape`` is the class of exception that the client raises, when SQS's model has one.
         """
+        refusal: ClientError | None = None
         try:
             yield
         except ClientError as error:
-            answer = error.response
-            assert answer["Error"]["Code"] == code, answer
-            assert answer["ResponseMetadata"]["HTTPStatusCode"] == status, answer
-            assert answer["ResponseMetadata"].get("RequestId"), answer
-            assert text in answer["Error"]["Message"], answer
-            assert shape is None or type(error).__name__ == shape, (type(error), answer)
-        else:
-            raise AssertionError(f"accepted, where SQS answers {code}")
+            refusal = error
+        assert refusal is not None, f"accepted, where SQS answers {code}"
+        answer = refusal.response
+        assert answer["Error"]["Code"] == code, answer
+        assert answer["ResponseMetadata"]["HTTPStatusCode"] == status, answer
+        assert answer["ResponseMetadata"].get("RequestId"), answer
+        assert text in answer["Error"]["Message"], answer
+        assert shape is None or type(refusal).__name__ == shape, (type(refusal), answer)
 
 
 # --- checksums --------------------------------------------------------------------------------------

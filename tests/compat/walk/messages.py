@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from tests.compat.walk.kit import Walk, attributes_md5, step, text_md5
 
@@ -14,7 +15,7 @@ TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793"
 def a_message_comes_back_as_it_was_sent(walk: Walk) -> None:
     client, url = walk.client, walk.queue("round-trip")
     body = "<&amp;> \"quoted\" 'single'\r\nlone\rreturn\ttab % + = grüße 漢字 🐘"
-    attributes = {
+    attributes: dict[str, dict[str, Any]] = {
         "text": {"DataType": "String", "StringValue": "a <b> & c"},
         "number.one": {"DataType": "Number.int", "StringValue": "-12.50"},
         "bytes": {"DataType": "Binary.png", "BinaryValue": bytes(range(256))},

@@ -1,0 +1,51 @@
+"""The npm packages @aws-sdk/client-sqs and sqs-consumer, in a Node.js of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from tests.compat.conftest import NODE
+from tests.system.server import Server
+
+pytestmark = pytest.mark.xdist_group("node")
+
+WALK_SECONDS = 100
+MODULES = ("sdk.mjs", "consumer.mjs")
+STEPS = [
+    name
+    for module in MODULES
+    for name in re.findall(r"^export async function (\w+)", (NODE / module).read_text(), re.M)
+]
+
+
+@pytest.fixture(scope="module")
+def outcome(server: Server, current_bin: Path, node_folder: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [current_bin / "node", node_folder / "main.mjs"],
+        env=server.client_environment(),
+        capture_output=True,
+        text=True,
+        timeout=WALK_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_step(outcome: dict[str, Any], name: str, server: Server) -> None:
+    failure = outcome["failures"][name]
+    assert failure is None, f"\n{failure}"
+
+
+def test_all_actions_were_called(outcome: dict[str, Any]) -> None:
+    actions = boto3.session.Session().client("sqs", "us-east-1").meta.service_model.operation_names
+    assert set(outcome["called"]) == set(actions)
+    assert set(outcome["failures"]) == set(STEPS)
