@@ -23,7 +23,7 @@ serve: $(VENV)/.runtime
 	@exec $(BIN)/holdfast serve --data ./data $(ARGS)
 
 test: $(VENV)/.dev
-	@scripts/need node npm
+	@scripts/install-test-clients
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.dev
