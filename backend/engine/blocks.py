@@ -10,6 +10,10 @@ A block holds the messages of 1,024 consecutive numbers and goes when none of th
 from __future__ import annotations
 
 from array import array
+from typing import TypeAlias
+
+Ref: TypeAlias = tuple[int, int, int, int, int]
+"""Where a piece of a checkpoint lies; opaque to the engine."""
 
 BLOCK_BITS = 10
 
@@ -58,7 +62,7 @@ class Block:
         self.live = 0
         self.oldest = 1 << 62
         """Not later than the time of the oldest living message."""
-        self.ref: object = None
+        self.ref: Ref | None = None
         """Where the last checkpoint has this block; None while it has changed since."""
 
     def append(self, position: int, sent: int, state: int, lane: int) -> int:

@@ -198,7 +198,7 @@ class Fold:
         assert number >= self.next_number, "message numbers rise"
         self.next_number = number + 1
         group = record.group
-        lane = self.default_lane if group is None else self.lane_names.get(group) or self._new_lane(group)
+        lane = self.default_lane if group is None else self.lane_names.get(group) or self.new_lane(group)
         fifo = isinstance(self.order, FifoOrder)
         delayed = not fifo and record.deliver_ms > now
         block = self._block(number)
@@ -367,7 +367,8 @@ class Fold:
     def _lane(self, block: Block, index: int) -> Lane:
         return self.lanes[block.lanes[index]] if block.lanes is not None else self.default_lane
 
-    def _new_lane(self, name: str) -> Lane:
+    def new_lane(self, name: str) -> Lane:
+        """The lane of a message group that has none."""
         if self._free_lanes:
             index = self._free_lanes.pop()
         else:
@@ -475,17 +476,37 @@ class Fold:
     # --- the queue as a whole -----------------------------------------------------------------------------
 
     def _configured(self, record: records.Configured, now: int, position: int) -> None:
-        settings = record.settings
         before = self.settings
-        if before is None and settings.fifo:
-            self.order = FifoOrder(self.links, self.lanes, settings.delay_seconds * 1000)
-        self.settings = settings
-        self.retention_ms = settings.retention_seconds * 1000
-        self.token_window_ms = settings.token_window_seconds * 1000
+        settings = record.settings
+        self._set(settings)
         if before is not None and isinstance(self.order, FifoOrder):
             self.order.set_delay(settings.delay_seconds * 1000, now)
         if self._ages and self._expires(self._ages[0][0]) <= now:
             self._expire(now)
+        self._set_due()
+
+    def _set(self, settings: PartitionSettings) -> None:
+        if self.settings is None and settings.fifo:
+            self.order = FifoOrder(self.links, self.lanes, settings.delay_seconds * 1000)
+        self.settings = settings
+        self.retention_ms = settings.retention_seconds * 1000
+        self.token_window_ms = settings.token_window_seconds * 1000
+
+    # --- reading a checkpoint back (snapshot) ---------------------------------------------------------------
+
+    def restore_settings(self, settings: PartitionSettings, now: int) -> None:
+        self._set(settings)
+        self.now = now
+
+    def restored_block(self, block: Block) -> None:
+        heappush(self._ages, (block.oldest, block.base >> BLOCK_BITS))
+
+    def restored(self) -> None:
+        """All is there: lanes that may deliver are found, and what is due is known."""
+        if isinstance(self.order, FifoOrder):
+            assert self.settings is not None
+            self.order.set_delay(self.settings.delay_seconds * 1000, self.now)
+        self.changed = False
         self._set_due()
 
     def _purged(self, record: records.Purged, now: int, position: int) -> None:
@@ -529,7 +550,7 @@ class Fold:
             self.order = StandardOrder(self.links, self.default_lane)
         self.visible = self.delayed = self.moving = 0
         for number, place, sent, group in sorted(moving):
-            lane = self.default_lane if group is None else self.lane_names.get(group) or self._new_lane(group)
+            lane = self.default_lane if group is None else self.lane_names.get(group) or self.new_lane(group)
             block = self._block(number)
             block.append(place, sent, MOVING, lane.index)
             lane.live += 1

@@ -64,6 +64,9 @@ class Order(Protocol):
     def forget(self, lane: Lane) -> None:
         """The lane is gone."""
 
+    def restore(self, number: int, lane: Lane, block: Block, state: int) -> None:
+        """A living message that a checkpoint holds; called in order of number."""
+
 
 class StandardOrder:
     """Best-effort order: what was never received and what came back take turns, and groups do."""
@@ -203,6 +206,15 @@ class StandardOrder:
 
     def forget(self, lane: Lane) -> None:
         self._ready.pop(lane.index, None)
+
+    def restore(self, number: int, lane: Lane, block: Block, state: int) -> None:
+        if state == WAITING:
+            self.arrived(number, lane, block, 0)
+        elif state == BACK:
+            self.returned(number, lane, block, 0)
+        elif state == IN_FLIGHT:
+            self._in_flight += 1
+            lane.claimed += 1
 
 
 class FifoOrder:
@@ -344,6 +356,17 @@ class FifoOrder:
 
     def forget(self, lane: Lane) -> None:
         self._ready.pop(lane.index, None)
+
+    def restore(self, number: int, lane: Lane, block: Block, state: int) -> None:
+        if state == WAITING:
+            self._links.append_fresh(lane, number, block)
+            lane.waiting += 1
+        elif state in (BACK, IN_FLIGHT):
+            lane.outstanding = [*(lane.outstanding or ()), number]
+            if state == BACK:
+                lane.waiting += 1
+            else:
+                lane.claimed += 1
 
 
 def _faded(work: float, elapsed_ms: int) -> float:

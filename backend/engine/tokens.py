@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 
+from backend.engine.blocks import Ref
 from backend.engine.timers import NEVER
 
 CHUNK_TOKENS = 1024
@@ -26,7 +27,7 @@ class Chunk:
         self.expires = array("Q")
         self.start = 0
         """Tokens before this place have expired."""
-        self.ref: object = None
+        self.ref: Ref | None = None
         """Where the last checkpoint has this chunk; None while it has changed since."""
 
 

@@ -1,6 +1,6 @@
 """Immutable pieces of shards' states, in files beside the segments of the log that wrote them.
 
-A file holds the pieces of one :meth:`~PieceStore.put`::
+A file holds the pieces of one :meth:`~PieceStore.begin`::
 
     magic, format, log id, number, crc | length, crc, piece, padding to 8 | ...
 
@@ -47,11 +47,21 @@ class PieceFile(NamedTuple):
     size_bytes: int
 
 
+class PieceWriter(Protocol):
+    """Gathers pieces.  Where each will lie is known at once, so that pieces can name each other."""
+
+    def add(self, piece: bytes) -> PieceRef:
+        """Where the piece lies once :meth:`finish` has returned."""
+
+    async def finish(self) -> None:
+        """Make the pieces durable.  Raises :class:`StorageFull`, :class:`Unavailable`; then none of them exists."""
+
+
 class PieceStore(Protocol):
     """Where pieces of checkpoints are kept."""
 
-    async def put(self, log_id: int, pieces: Sequence[bytes]) -> list[PieceRef]:
-        """Store pieces durably.  Raises :class:`StorageFull`, :class:`Unavailable`."""
+    async def begin(self, log_id: int) -> PieceWriter:
+        """A new file of pieces."""
 
     async def get(self, ref: PieceRef) -> bytes:
         """Raises :class:`PieceDamaged`, :class:`Unavailable`."""
@@ -60,9 +70,62 @@ class PieceStore(Protocol):
         """The pieces in the order of ``refs``.  Raises as :meth:`get` does."""
 
     async def drop_file(self, log_id: int, file: int) -> None:
-        """Forget what one :meth:`put` stored.  Repeatable."""
+        """Forget what one writer stored.  Repeatable."""
 
     async def list_files(self) -> list[PieceFile]: ...
+
+
+class LocalPieceWriter:
+    """Writes one file of pieces."""
+
+    def __init__(self, disk: Disk, directory: str, log_id: int, number: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._log_id = log_id
+        self._number = number
+        fixed = _FILE.pack(MAGIC, FORMAT, 0, 0, log_id, number, 0)
+        self._parts = [fixed, crc32(fixed).to_bytes(4, "little")]
+        self._offset = FILE_HEADER_BYTES
+        self._refs: list[PieceRef] = []
+
+    def add(self, piece: bytes) -> PieceRef:
+        check = crc32(piece)
+        ref = PieceRef(self._log_id, self._number, self._offset, len(piece), check)
+        self._refs.append(ref)
+        self._parts += (_PIECE.pack(len(piece), check), piece, bytes(-len(piece) & 7))
+        self._offset += _PIECE.size + (len(piece) + 7 & ~7)
+        return ref
+
+    async def finish(self) -> None:
+        if not self._refs:
+            return
+        try:
+            await self._disk.run(self._write)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFull(f"no room for a checkpoint in {self._directory}") from error
+            raise Unavailable(f"a checkpoint cannot be written in {self._directory}: {error}") from error
+
+    def _write(self) -> None:
+        data = b"".join(self._parts)
+        self._parts.clear()
+        assert len(data) == self._offset
+        path = _path(self._directory, self._number)
+        fd = self._disk.create(path)
+        try:
+            for start in range(0, len(data), SYNC_BYTES):
+                self._disk.pwrite(fd, data[start : start + SYNC_BYTES], start)
+                self._disk.fdatasync(fd)
+            for ref in self._refs:
+                assert self._disk.pread(fd, _PIECE.size, ref.offset) == _PIECE.pack(ref.length, ref.crc)
+            assert self._disk.size(path) == len(data)
+            self._disk.fsync_dir(self._directory)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._disk.unlink(path)
+            raise
+        finally:
+            self._disk.close(fd)
 
 
 class LocalPieces:
@@ -74,19 +137,14 @@ class LocalPieces:
         self._next: dict[int, int] = {}
         """Number of the next file in each log's folder."""
 
-    async def put(self, log_id: int, pieces: Sequence[bytes]) -> list[PieceRef]:
+    async def begin(self, log_id: int) -> LocalPieceWriter:
         directory = self._files.directory(log_id)
         if log_id not in self._next:
             numbers = [number for number, _ in await self._disk.run(self._list, directory)]
             self._next.setdefault(log_id, max(numbers, default=0) + 1)
         number = self._next[log_id]
         self._next[log_id] += 1
-        try:
-            return await self._disk.run(self._write, directory, log_id, number, list(pieces))
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StorageFull(f"no room for a checkpoint in {directory}") from error
-            raise Unavailable(f"a checkpoint cannot be written in {directory}: {error}") from error
+        return LocalPieceWriter(self._disk, directory, log_id, number)
 
     async def get(self, ref: PieceRef) -> bytes:
         return (await self.get_many([ref]))[0]
@@ -108,37 +166,6 @@ class LocalPieces:
         return found
 
     # --- blocking ---
-
-    def _write(self, directory: str, log_id: int, number: int, pieces: list[bytes]) -> list[PieceRef]:
-        fixed = _FILE.pack(MAGIC, FORMAT, 0, 0, log_id, number, 0)
-        parts = [fixed, crc32(fixed).to_bytes(4, "little")]
-        offset = FILE_HEADER_BYTES
-        refs: list[PieceRef] = []
-        for piece in pieces:
-            check = crc32(piece)
-            refs.append(PieceRef(log_id, number, offset, len(piece), check))
-            parts += (_PIECE.pack(len(piece), check), piece, bytes(-len(piece) & 7))
-            offset += _PIECE.size + (len(piece) + 7 & ~7)
-        data = b"".join(parts)
-        assert len(data) == offset
-
-        path = _path(directory, number)
-        fd = self._disk.create(path)
-        try:
-            for start in range(0, len(data), SYNC_BYTES):
-                self._disk.pwrite(fd, data[start : start + SYNC_BYTES], start)
-                self._disk.fdatasync(fd)
-            for ref in refs:
-                assert self._disk.pread(fd, _PIECE.size, ref.offset) == _PIECE.pack(ref.length, ref.crc)
-            assert self._disk.size(path) == len(data)
-            self._disk.fsync_dir(directory)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._disk.unlink(path)
-            raise
-        finally:
-            self._disk.close(fd)
-        return refs
 
     def _read(self, refs: list[PieceRef]) -> list[bytes]:
         fds: dict[str, int] = {}

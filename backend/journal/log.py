@@ -208,6 +208,11 @@ class LocalLog:
         current = (self._under_way or (self._queue[0] if self._queue else self._batch)).segment.number
         return [number for number in self._starts if number < current]
 
+    @property
+    def next_segment(self) -> int:
+        """The segment that the next record goes into, as things stand."""
+        return self._batch.segment.number
+
     def append(self, record: bytes, *, reserve: bool = False) -> int:
         """Add a record to the batch being filled; returns its position.
 

@@ -120,8 +120,8 @@ class _Found(NamedTuple):
 class Scan:
     """Reads a log once, from a segment on.  Iterate over :meth:`rows`; :attr:`end` is set after the last one.
 
-    ``from_seq``: rows below it are stepped over.  ``known_seq``: a row known from elsewhere to be durable (from a
-    committed checkpoint or chain).  ``sealed_seq``: the last row, if the log is sealed: what lies behind does not exist.
+    ``from_seq``: rows below it are stepped over.  ``known_seq``: a row known from elsewhere to be durable, from a
+    committed checkpoint or chain.  ``sealed_seq``: the last row, if the log is sealed; what lies behind does not exist.
 
     It reads a segment at a time, in a worker, and does not hold the loop for more than some milliseconds.
     """

@@ -1,0 +1,246 @@
+"""Checkpoints, and what they make superfluous: log below the floor, segments and files that nothing needs.
+
+A checkpoint of a shard is taken in one instant of the event loop, at a cut of the log: it holds every record of the
+rows up to the cut and none after.  It is published by the shard's entry in the metadata, together with the segments
+that it points into, when the rows up to the cut are durable and so is the checkpoint itself.  Shards are taken one
+after the other, so none has to wait for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import msgspec
+
+from backend.api import StorageFull, Unavailable
+from backend.cleaner import Cleaner
+from backend.engine import snapshot
+from backend.engine.blocks import Block, Ref
+from backend.engine.fold import Fold
+from backend.engine.snapshot import Snapshot
+from backend.engine.tokens import Chunk
+from backend.incarnation import Incarnation
+from backend.journal.checkpoints import PieceStore, PieceWriter
+from backend.journal.pins import Pins
+from backend.journal.rows import SEGMENT_MAX
+from backend.journal.segments import SegmentFiles
+from backend.shards import Shard, as_ref
+from metadata_service.models import LogEntry, ShardEntry
+from metadata_service.store import EntryStore, StoreError
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+SLICE_SECONDS = 0.002
+"""The loop gets a turn after so much work on end."""
+SPARSE = 4
+"""A file of pieces less than a quarter of which is needed is written again and goes."""
+SEGMENT_BITS = 20
+SEGMENT_MASK = (1 << SEGMENT_BITS) - 1
+
+
+class ShardManifest(msgspec.Struct, array_like=True):
+    """The first piece of a shard's checkpoint: where its partitions' pieces are."""
+
+    format: int
+    partitions: list[tuple[int, Ref]]
+
+
+MANIFEST_FORMAT = 1
+encode_manifest = msgspec.msgpack.Encoder().encode
+decode_manifest = msgspec.msgpack.Decoder(ShardManifest).decode
+
+
+class _Taken:
+    """A shard's state, taken at a cut, that is not published yet."""
+
+    def __init__(self, shard: Shard, entry: ShardEntry) -> None:
+        self.shard = shard
+        self.entry = entry
+        self.pieces: dict[int, tuple[Ref, list[Ref]]] = {}
+        self.snapshots: list[Snapshot] = []
+        self.folds: list[Fold] = []
+
+    def undo(self) -> None:
+        """It was not published: all of it is to be taken again."""
+        for taken in self.snapshots:
+            taken.undo()
+        for fold in self.folds:
+            fold.changed = True
+        self.shard.changed = True
+
+
+class Checkpointer:
+    """Takes checkpoints of an incarnation's shards and lets go of what they make superfluous."""
+
+    def __init__(
+        self,
+        node: Incarnation,
+        entry: LogEntry,
+        entries: EntryStore,
+        pieces: PieceStore,
+        files: SegmentFiles,
+        pins: Pins,
+        every_segments: int,
+        segment_bytes: int,
+    ) -> None:
+        self.entry = entry
+        self._node = node
+        self._entries = entries
+        self._pieces = pieces
+        self._files = files
+        self._pins = pins
+        self._every = every_segments
+        self._cleaner = Cleaner(node, segment_bytes)
+        self._begun_at = 0
+        """Segment of the log at the last checkpoint; 0: take one soon, earlier logs wait to be let go."""
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Take checkpoints when they are due, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            log = self._node.log
+            full = not log.room()
+            if log.next_segment - self._begun_at < self._every and not (full and self._something_to_gain()):
+                continue
+            try:
+                await self.checkpoint()
+                if await self._cleaner.clean(self._pins, log.log_id, log.next_segment, eager=full):
+                    await self.checkpoint()
+            except (Unavailable, StorageFull, StoreError) as error:
+                logger.warning("no checkpoint now: %s", error)
+
+    def _something_to_gain(self) -> bool:
+        return any(shard.dirty for shard in self._node.shards.all)
+
+    async def checkpoint(self) -> None:
+        """One round over all shards.
+
+        Raises :class:`StoreError`, :class:`StorageFull` or :class:`Unavailable`; then nothing is lost but the work.
+        """
+        async with self._lock:
+            await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
+        node, log = self._node, self._node.log
+        writer = await self._pieces.begin(log.log_id)
+        log.cut()
+        floor_seq, floor_segment = log.next_seq, log.next_segment
+        held = False
+        taken: list[_Taken] = []
+        began = time.perf_counter()
+        try:
+            for shard in node.shards.all:
+                if shard.damage is not None or any(node.shards.of(number) is shard for number in node.shards.damage):
+                    held = True  # what cannot be read now must be found again
+                elif shard.dirty or any(log_id != log.log_id for log_id, _, _ in shard.entry.chain):
+                    taken.append(self._take(shard, writer))
+                if time.perf_counter() - began > SLICE_SECONDS:
+                    await asyncio.sleep(0)
+                    began = time.perf_counter()
+            await node.durable()
+            await writer.finish()
+            stored = await self._entries.update_shards([one.entry for one in taken]) if taken else []
+        except BaseException:
+            for one in taken:
+                one.undo()
+            raise
+        for one, entry in zip(taken, stored, strict=True):
+            one.shard.entry = entry
+            one.shard.pieces = one.pieces
+            self._pins.set_live(entry.shard, entry.live)
+            self._pins.set_chain(entry.shard, ())
+        self._begun_at = log.next_segment
+        if not held and floor_seq > self.entry.floor_seq:
+            moved = msgspec.structs.replace(self.entry, floor_segment=floor_segment, floor_seq=floor_seq)
+            self.entry = await self._entries.update_log(moved)
+            self._pins.set_floor(log.log_id, floor_segment)
+        await self._sweep(log.log_id)
+
+    def _take(self, shard: Shard, writer: PieceWriter) -> _Taken:
+        log = self._node.log
+        log.cut()
+        through = log.next_seq - 1
+
+        def add(piece: bytes) -> Ref:
+            return as_ref(writer.add(piece))
+
+        pieces: dict[int, tuple[Ref, list[Ref]]] = {}
+        snapshots: list[Snapshot] = []
+        folds: list[Fold] = []
+        live: set[int] = set()
+        for number, partition in shard.partitions.items():
+            fold = partition.fold
+            known = shard.pieces.get(number)
+            if known is None or fold.changed:
+                one = snapshot.take(fold, add)
+                known = (one.ref, one.refs)
+                snapshots.append(one)
+                folds.append(fold)
+                fold.changed = False
+            pieces[number] = known
+            live.update(fold.segments)
+        manifest = None
+        if pieces:
+            content = ShardManifest(MANIFEST_FORMAT, [(number, ref) for number, (ref, _) in pieces.items()])
+            manifest = writer.add(encode_manifest(content))
+        shard.changed = False
+        entry = msgspec.structs.replace(
+            shard.entry,
+            checkpoint=manifest,
+            checkpoint_log=log.log_id,
+            checkpoint_seq=through,
+            chain=((log.log_id, shard.epoch, through + 1),),
+            live=tuple(sorted((key >> SEGMENT_BITS, key & SEGMENT_MASK) for key in live)),
+        )
+        taken = _Taken(shard, entry)
+        taken.pieces, taken.snapshots, taken.folds = pieces, snapshots, folds
+        return taken
+
+    # --- letting go -------------------------------------------------------------------------------------
+
+    async def _sweep(self, own: int) -> None:
+        """Drop files of pieces, segments and whole logs that nothing needs any more."""
+        shards = self._node.shards.all
+        needed: dict[tuple[int, int], int] = {}
+        for shard in shards:
+            for key, size in shard.files().items():
+                needed[key] = needed.get(key, 0) + size
+        chained = {log_id for shard in shards for log_id, _, _ in shard.entry.chain}
+        sparse = set()
+        for log_id, file, size in await self._pieces.list_files():
+            if (log_id, file) not in needed:
+                # A shard that cannot be read names its pieces in its entry alone.
+                if log_id not in chained or log_id == own:
+                    await self._pieces.drop_file(log_id, file)
+            elif needed[log_id, file] * SPARSE < size:
+                sparse.add((log_id, file))
+        self._write_again(sparse)
+        for log_id in self._files.logs():
+            if log_id != own and log_id not in chained:
+                self._pins.set_floor(log_id, SEGMENT_MAX + 1)
+            segments = [(log_id, number) for number, _ in await self._files.segments_of(log_id)]
+            closed = [at for at in segments if log_id != own or at[1] < self._node.log.next_segment]
+            droppable = self._pins.droppable(closed)
+            if droppable:
+                await self._files.drop(log_id, [number for _, number in droppable])
+            if log_id != own and len(droppable) == len(segments) and not any(key[0] == log_id for key in needed):
+                await self._files.remove_log(log_id)
+
+    def _write_again(self, sparse: set[tuple[int, int]]) -> None:
+        """Let the next checkpoint write the pieces of these files anew."""
+        if not sparse:
+            return
+        for shard in self._node.shards.all:
+            for number, (own, hanging) in shard.pieces.items():
+                partition = shard.partitions.get(number)
+                if partition is None or not any(ref[:2] in sparse for ref in (own, *hanging)):
+                    continue
+                partition.fold.changed = True
+                holders: list[Block | Chunk] = [*partition.fold.blocks.values(), *partition.fold.tokens.chunks()]
+                for holder in holders:
+                    if holder.ref is not None and holder.ref[:2] in sparse:
+                        holder.ref = None

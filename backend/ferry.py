@@ -1,0 +1,184 @@
+"""Moves messages between queues: dead letters, and move tasks.
+
+A fold never touches another queue.  The source has journaled that a message leaves (``TransferOut``); the ferry reads
+it from the journal, has the destination journal that it took it, and then the source that it lets go.  All three go
+into the same log in this order, so whatever a crash leaves of them, the message is in exactly one of the two queues.
+What was under way at a crash is taken up again at the start; a destination that has taken a transfer says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from backend.api import BackendError, MoveTask, StorageFull, Target, Unavailable
+from backend.engine import records
+from backend.engine.records import Message
+from backend.partition import Partition
+
+if TYPE_CHECKING:
+    from backend.incarnation import Incarnation
+
+logger = logging.getLogger(__name__)
+
+BATCH = 100
+"""Messages that are under way at once, for each pair of queues or task."""
+RETRY_SECONDS = 0.5
+
+
+class Ferry:
+    """At most one transfer loop and one move task for each source partition."""
+
+    def __init__(self, incarnation: Incarnation) -> None:
+        self._node = incarnation
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def kick(self, partition: Partition) -> None:
+        """Look whether the partition has something to be moved."""
+        if partition.ferry is None and any(out.pending for out in partition.fold.outgoing.values()):
+            partition.ferry = self._start(self._transfer_all(partition))
+        if partition.mover is None and partition.fold.running_task is not None:
+            partition.mover = self._start(self._move(partition))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    # --- transfers --------------------------------------------------------------------------------------
+
+    async def _transfer_all(self, source: Partition) -> None:
+        try:
+            while not source.fold.dropped:
+                destination = next((to for to, out in source.fold.outgoing.items() if out.pending), None)
+                if destination is None:
+                    return
+                try:
+                    await self._transfer(source, destination)
+                except StorageFull:
+                    await asyncio.sleep(RETRY_SECONDS)
+                except Unavailable:
+                    return  # the next incarnation takes it up again
+                except BackendError as error:
+                    logger.warning("transfers from partition %d to %d wait: %s", source.id, destination, error)
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            source.ferry = None
+
+    async def _transfer(self, source: Partition, destination: int) -> None:
+        """Bring what is under way to one destination there, or back if that is gone for good."""
+        node, outgoing = self._node, source.fold.outgoing[destination]
+        target = await self._open(Target(destination, outgoing.queue_id))
+        pending = dict(list(outgoing.pending.items())[:BATCH])
+        if target is None:
+            logger.warning("the queue of partition %d is gone: its messages go back to %d", destination, source.id)
+            await node.write_all(source, [records.TransferBack(destination, list(pending))])
+            return
+        wanted = []
+        lost = []
+        for transfer, (number, _) in pending.items():
+            found = source.fold.locate(number)
+            if found is None:
+                lost.append(transfer)  # quarantined meanwhile
+            else:
+                wanted.append((number, found[0].positions[found[1]]))
+        if lost:
+            await node.write_all(source, [records.TransferDone(destination, lost)])
+        loaded = await node.load(source, wanted)
+        if not target.fold.dropped and not source.fold.dropped:
+            self._hand_over(source, target, {t: n for t, (n, _) in pending.items()}, loaded)
+        node.changed(target)
+        node.changed(source)
+        await node.durable()
+
+    def _hand_over(
+        self, source: Partition, target: Partition, pending: dict[int, int], loaded: dict[int, tuple[Message, bytes]]
+    ) -> None:
+        """Write that the destination has the messages and that the source lets go, with nothing in between."""
+        node, now = self._node, self._node.clock()
+        for transfer, number in pending.items():
+            entry = loaded.get(number)
+            if entry is None or transfer not in source.fold.outgoing[target.id].pending:
+                continue
+            head, payload = entry
+            node.log.check_room(len(payload) + 512 + 4 * len(head.group or "") + len(head.origin or ""))
+            arrived = target.queue.transfer_in(source.fold, transfer, number, head, now)
+            if arrived is not None:
+                node.write(target, arrived, now, payload)
+            node.write(source, records.TransferDone(target.id, [transfer]), now)
+
+    async def _open(self, target: Target) -> Partition | None:
+        """The destination, opened if need be; None if its queue is deleted for good."""
+        node = self._node
+        partition = node.partitions.get(target.partition)
+        if partition is None:
+            settings = await node.resolver.settings(target)
+            if settings is None:
+                return None
+            await node.configure(settings)
+            partition = node.partitions.get(target.partition)
+        return partition
+
+    # --- move tasks -------------------------------------------------------------------------------------
+
+    async def _move(self, source: Partition) -> None:
+        try:
+            while (task := source.fold.running_task) is not None and not source.fold.dropped:
+                try:
+                    await self._move_some(source, task)
+                except StorageFull:
+                    await asyncio.sleep(RETRY_SECONDS)
+                except Unavailable:
+                    return
+        finally:
+            source.mover = None
+
+    async def _move_some(self, source: Partition, task: MoveTask) -> None:
+        """Move a batch, or end the task when there is nothing more to move."""
+        node = self._node
+        under_way = sum(redrive for out in source.fold.outgoing.values() for _, redrive in out.pending.values())
+        batch = max(1, min(BATCH, task.rate_per_second // 10)) if task.rate_per_second else BATCH
+        batch = min(batch, task.total - task.moved - under_way)
+        movable = source.queue.movable(batch, node.clock()) if task.status == "RUNNING" and batch > 0 else []
+        if not movable:
+            if under_way:
+                await self._settled(source)
+                return
+            status = "CANCELLED" if task.status == "CANCELLING" else "COMPLETED"
+            await node.write_all(source, [records.MoveEnded(task.task_id, status)])
+            return
+        began = node.clock()
+        loaded = await node.load(source, movable)
+        chosen: list[tuple[int, Target]] = []
+        for number, _ in movable:
+            if number not in loaded:
+                continue
+            arn = task.destination_arn or loaded[number][0].origin
+            target = await node.resolver.target(arn) if arn is not None else None
+            if target is None:
+                failure = "CouldNotDetermineMessageSource" if arn is None else NO_QUEUE
+                await node.write_all(source, [records.MoveEnded(task.task_id, "FAILED", failure)])
+                return
+            chosen.append((number, target))
+        await node.write_all(source, source.queue.move_out(chosen, node.clock()))
+        await self._settled(source)
+        if task.rate_per_second:
+            elapsed = (node.clock() - began) / 1000
+            await asyncio.sleep(max(0.0, len(chosen) / task.rate_per_second - elapsed))
+
+    async def _settled(self, source: Partition) -> None:
+        """Until what is under way from this source has arrived."""
+        self.kick(source)
+        if source.ferry is not None:
+            await asyncio.wait([source.ferry])
+
+
+NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
+"""FailureReason of a task whose destination does not exist."""

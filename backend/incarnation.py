@@ -1,0 +1,526 @@
+"""One incarnation of a node: what it serves between a start and its end.
+
+A command is decided by the engine, its records are appended to the log and applied in memory at once, and its answer
+waits until everything that it was computed from is durable: rows become durable in order, so that is when the row
+being filled is.  Nothing is applied that has no room in the log.
+
+When a write fails the whole incarnation is thrown away, memory and all (:mod:`backend.node` starts the next one).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Protocol
+
+from backend.api import (
+    Counters,
+    HandleOutcome,
+    MoveTask,
+    NewMessage,
+    PartitionDamaged,
+    PartitionGone,
+    PartitionSettings,
+    PartitionUnknown,
+    Receive,
+    Received,
+    StorageFull,
+    Stored,
+    Target,
+    Unavailable,
+)
+from backend.engine import records
+from backend.engine.fold import Fold
+from backend.engine.ids import message_id, unpack_id
+from backend.engine.queue import Claimed
+from backend.engine.records import Message, Record, decode_head, encode_head
+from backend.engine.timers import NEVER
+from backend.ferry import Ferry
+from backend.journal.log import LocalLog
+from backend.journal.rows import RecordView, encode_record
+from backend.journal.segments import RottenRecord
+from backend.partition import Partition
+from backend.shards import Shards
+
+logger = logging.getLogger(__name__)
+
+RECORD_OVERHEAD_BYTES = 192
+"""More than a message's record takes beside its payload, group and id."""
+IDLE_LOOK_MS = 1000
+"""How late a partition that nobody waits on is looked after."""
+WINDOW_MESSAGES = 1024
+PREFETCH_MESSAGES = 64
+
+
+class Resolver(Protocol):
+    """What a node asks of the metadata."""
+
+    async def settings(self, target: Target) -> PartitionSettings | None:
+        """Settings of a queue's partition; None: that queue is deleted for good."""
+
+    async def target(self, arn: str) -> Target | None:
+        """Where a message for this queue is sent to; None: there is no such queue."""
+
+
+class Incarnation:
+    """Serves the partitions of its shards.  Implements :class:`backend.api.Backend`."""
+
+    def __init__(
+        self, log: LocalLog, shards: Shards, clock: Callable[[], int], resolver: Resolver, window_bytes: int
+    ) -> None:
+        self.log = log
+        self.shards = shards
+        self.clock = clock
+        self.resolver = resolver
+        self.partitions = shards.partitions
+        self.ferry = Ferry(self)
+        self._loop = asyncio.get_running_loop()
+        self._window_bytes_left = window_bytes
+        self._alarms: list[tuple[int, int]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = NEVER
+        self._draining = False
+        self._opening: dict[int, asyncio.Lock] = {}
+
+    def begin(self) -> None:
+        """Take up what was under way when the last incarnation ended."""
+        for partition in list(self.partitions.values()):
+            self.ferry.kick(partition)
+            self.changed(partition)
+
+    # --- the way every command goes ---------------------------------------------------------------------
+
+    def _find(self, target: Target) -> Partition:
+        partition = self.partitions.get(target.partition)
+        if partition is None:
+            damage = self.shards.damage_of(target.partition)
+            if damage is not None:
+                raise PartitionDamaged(damage)
+            raise PartitionUnknown(f"partition {target.partition} is not open")
+        partition.check(target)
+        return partition
+
+    def write(self, partition: Partition, record: Record, now: int, body: bytes = b"", *, reserve: bool = True) -> None:
+        """Append one record and apply it.  Raises :class:`StorageFull` or :class:`Unavailable`, having changed nothing.
+
+        Never after :meth:`LocalLog.check_room` has let its size pass.
+        """
+        data = encode_record(
+            record.KIND, partition.shard, partition.id, partition.epoch, now, encode_head(record), body
+        )
+        position = self.log.append(data, reserve=reserve)
+        partition.fold.apply(record, now, position)
+
+    async def write_all(self, partition: Partition, written: Sequence[Record]) -> None:
+        """Append and apply records of no body, all or none, and wait until they are durable."""
+        now = self.clock()
+        if len(written) > 1:
+            await self.log.wait_room(sum(len(encode_head(record)) + 64 for record in written), True)
+        for record in written:
+            self.write(partition, record, now)
+        self.changed(partition)
+        await self.durable()
+
+    async def durable(self) -> None:
+        """Wait until all that was appended so far is durable.
+
+        Shielded: the future is shared by all who wait for the row, and a caller that is cancelled must not cancel it.
+        """
+        barrier = self.log.barrier()
+        if barrier is not None:
+            await asyncio.shield(barrier)
+
+    def changed(self, partition: Partition) -> None:
+        """Something changed: wake whoever waits for it, and look again when the next thing is due."""
+        if partition.waiters:
+            self._wake(partition)
+            due = partition.fold.due
+        else:
+            due = (partition.fold.due // IDLE_LOOK_MS + 1) * IDLE_LOOK_MS
+        if due < partition.alarm and partition.fold.due < NEVER:
+            partition.alarm = due
+            heappush(self._alarms, (due, partition.id))
+            if due < self._timer_due:
+                self._set_timer(due)
+
+    def _wake(self, partition: Partition) -> None:
+        fold = partition.fold
+        assert fold.settings is not None
+        if fold.order.any(fold.now) and len(fold.in_flight) < fold.settings.in_flight_limit:
+            # One at a time: when it has claimed what it may, and there is more, it wakes the next.
+            while partition.waiters:
+                waiter, _ = partition.waiters.popitem(last=False)
+                if not waiter.done():  # else its caller was cancelled a moment ago
+                    waiter.set_result(None)
+                    return
+
+    def _set_timer(self, due: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._loop.call_later(max(0.0, (due - self.clock()) / 1000), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._timer_due = NEVER
+        now = self.clock()
+        while self._alarms and self._alarms[0][0] <= now:
+            due, number = heappop(self._alarms)
+            partition = self.partitions.get(number)
+            if partition is not None and partition.alarm == due:
+                partition.alarm = NEVER
+                partition.fold.advance(now)
+                if len(partition.window) > partition.fold.visible + partition.fold.delayed:
+                    self._trim_window(partition)
+                self.changed(partition)
+        if self._alarms:
+            self._set_timer(max(self._alarms[0][0], now + 1))
+
+    # --- sending ----------------------------------------------------------------------------------------
+
+    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
+        while True:
+            partition = self._find(target)
+            now = self.clock()
+            written, answers = partition.queue.send(messages, now)
+            try:
+                if written:
+                    self._store(partition, written, now)
+                break
+            except StorageFull:
+                # Perhaps a segment is just being made.  Afterwards the command is decided anew.
+                await self.log.wait_room(_size(written))
+        barrier = self.log.barrier()
+        if barrier is not None:
+            await barrier
+        return answers
+
+    def _store(self, partition: Partition, written: list[tuple[Message, bytes]], now: int) -> None:
+        if len(written) > 1:
+            self.log.check_room(_size(written))
+        fold, window = partition.fold, partition.window
+        for record, payload in written:
+            self.write(partition, record, now, payload, reserve=False)
+            if fold.visible < WINDOW_MESSAGES and self._window_bytes_left > 0:
+                self._window_bytes_left -= len(payload) + 300
+                window[record.number] = (record, payload)
+        self.changed(partition)
+
+    # --- receiving --------------------------------------------------------------------------------------
+
+    async def receive(self, target: Target, command: Receive) -> list[Received]:
+        deadline = self._loop.time() + command.wait_seconds if command.wait_seconds else 0.0
+        while True:
+            partition = self._find(target)
+            now = self.clock()
+            written, claims = partition.queue.receive(command, now)
+            if written:
+                try:
+                    if len(written) > 1:
+                        self.log.check_room(sum(len(encode_head(record)) + 64 for record in written), True)
+                    for record in written:
+                        self.write(partition, record, now)
+                except StorageFull:
+                    await self.log.wait_room(64 << 10, True)
+                    continue
+                if partition.fold.outgoing:
+                    self.ferry.kick(partition)
+                self.changed(partition)
+            if claims:
+                break
+            remaining = deadline - self._loop.time() if deadline else 0.0
+            if remaining <= 0 or self._draining:
+                return []
+            await self._wait(partition, remaining)
+        if not deadline:
+            return await self._deliver(partition, claims)
+        try:
+            return await self._deliver(partition, claims)
+        except asyncio.CancelledError:
+            # The client has left: what it will never see is visible again.
+            self._release(partition, claims)
+            raise
+
+    async def _wait(self, partition: Partition, seconds: float) -> None:
+        """Until there may be something, or the time is over."""
+        waiter = self._loop.create_future()
+        partition.waiters[waiter] = None
+        timeout = self._loop.call_later(seconds, _settle, waiter)
+        self.changed(partition)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self.changed(partition)  # it had been woken: somebody else's turn
+            raise
+        finally:
+            timeout.cancel()
+            partition.waiters.pop(waiter, None)
+
+    def _release(self, partition: Partition, claims: Sequence[Claimed]) -> None:
+        fold, now = partition.fold, self.clock()
+        mine = [
+            (claim.number, now)
+            for claim in claims
+            if claim.number in fold.in_flight
+            and (found := fold.locate(claim.number))
+            and found[0].receives_of(found[1]) == claim.receives
+        ]
+        if mine and not fold.dropped:
+            try:
+                self.write(partition, records.VisibilityChanged(mine), now)
+            except (StorageFull, Unavailable):
+                return  # their visibility timeout frees them
+            self.changed(partition)
+
+    async def _deliver(self, partition: Partition, claims: Sequence[Claimed]) -> list[Received]:
+        """The claimed messages with their payloads, once the claim is durable."""
+        barrier = self.log.barrier()
+        window = partition.window
+        found: list[tuple[Message, bytes] | None] = []
+        missing = False
+        for claim in claims:
+            entry = window.pop(claim.number, None)
+            if entry is None:
+                missing = True
+            else:
+                self._window_bytes_left += len(entry[1]) + 300
+            found.append(entry)
+        if missing:
+            found = await self._load(partition, claims, found)
+        issue = partition.queue.handles.issue
+        answer = []
+        for claim, entry in zip(claims, found, strict=True):
+            if entry is None:
+                continue
+            record, payload = entry
+            number = claim.number
+            answer.append(
+                Received(
+                    message_id(partition.id, number) if record.message_id is None else unpack_id(record.message_id),
+                    issue(number, claim.receives, claim.received_ms),
+                    payload,
+                    number,
+                    claim.receives,
+                    claim.first_received_ms,
+                    claim.sent_ms,
+                    record.group,
+                    record.origin,
+                )
+            )
+        if barrier is not None:
+            await asyncio.shield(barrier)
+        return answer
+
+    async def _load(
+        self, partition: Partition, claims: Sequence[Claimed], found: list[tuple[Message, bytes] | None]
+    ) -> list[tuple[Message, bytes] | None]:
+        """Fill the gaps from the journal, and read ahead while at it."""
+        wanted = [(claim.number, claim.position) for claim, entry in zip(claims, found, strict=True) if entry is None]
+        ahead = []
+        if partition.fold.visible > PREFETCH_MESSAGES:
+            ahead = [
+                chosen
+                for chosen in partition.queue.movable(PREFETCH_MESSAGES, self.clock())
+                if chosen[0] not in partition.window
+            ]
+        loaded = await self.load(partition, wanted + ahead)
+        for number, _ in ahead:
+            entry = loaded.get(number)
+            found_now = partition.fold.locate(number)
+            if (
+                entry is not None
+                and found_now is not None
+                and number not in partition.fold.in_flight
+                and number not in partition.window
+                and self._window_bytes_left > 0
+            ):
+                self._window_bytes_left -= len(entry[1]) + 300
+                partition.window[number] = entry
+        return [
+            entry if entry is not None else loaded.get(claim.number) for claim, entry in zip(claims, found, strict=True)
+        ]
+
+    async def load(self, partition: Partition, wanted: Sequence[tuple[int, int]]) -> dict[int, tuple[Message, bytes]]:
+        """Heads and payloads by number, for (number, position).  Rotten messages are quarantined and missing."""
+        views = await self.log.read_many([position for _, position in wanted])
+        loaded: dict[int, tuple[Message, bytes]] = {}
+        rotten: list[int] = []
+        for (number, _), view in zip(wanted, views, strict=True):
+            head = None
+            if isinstance(view, RecordView) and view.partition == partition.id:
+                head = decode_head(view.kind, view.head)
+            if isinstance(view, RecordView) and isinstance(head, Message) and head.number == number:
+                loaded[number] = (head, view.body)
+                continue
+            what = str(view) if isinstance(view, RottenRecord) else "another record lies where it should be"
+            logger.error("message %d of partition %d is quarantined: %s", number, partition.id, what)
+            rotten.append(number)
+        if rotten:
+            self.write(partition, records.Quarantined(rotten), self.clock())
+        return loaded
+
+    def _trim_window(self, partition: Partition) -> None:
+        """Let go of messages that expired unread."""
+        for number in [number for number in partition.window if partition.fold.locate(number) is None]:
+            self._window_bytes_left += len(partition.window.pop(number)[1]) + 300
+
+    def _clear_window(self, partition: Partition) -> None:
+        for _, payload in partition.window.values():
+            self._window_bytes_left += len(payload) + 300
+        partition.window.clear()
+
+    # --- receipt handles --------------------------------------------------------------------------------
+
+    async def delete(self, target: Target, handles: Sequence[str]) -> list[HandleOutcome]:
+        while True:
+            partition = self._find(target)
+            now = self.clock()
+            written, outcomes = partition.queue.delete(handles, now)
+            try:
+                for record in written:
+                    self.write(partition, record, now)
+                break
+            except StorageFull:
+                await self.log.wait_room(64 << 10, True)
+        self.changed(partition)
+        barrier = self.log.barrier()
+        if barrier is not None:
+            await barrier
+        return outcomes
+
+    async def change_visibility(self, target: Target, changes: Sequence[tuple[str, int]]) -> list[HandleOutcome]:
+        while True:
+            partition = self._find(target)
+            now = self.clock()
+            written, outcomes = partition.queue.change_visibility(changes, now)
+            try:
+                for record in written:
+                    self.write(partition, record, now)
+                break
+            except StorageFull:
+                await self.log.wait_room(64 << 10, True)
+        self.changed(partition)
+        await self.durable()
+        return outcomes
+
+    # --- the queue as a whole ---------------------------------------------------------------------------
+
+    async def configure(self, settings: PartitionSettings) -> None:
+        partition = self.partitions.get(settings.partition)
+        if partition is None:
+            damage = self.shards.damage_of(settings.partition)
+            if damage is not None:
+                raise PartitionDamaged(damage)
+            await self.log.wait_room(4096, True)
+            partition = self.partitions.get(settings.partition)
+        if partition is None:
+            partition = self._open(settings)
+        else:
+            before = partition.fold.settings
+            assert before is not None
+            if before.queue_id != settings.queue_id:
+                raise PartitionGone(f"partition {settings.partition} is of another queue")
+        written = partition.queue.configure(settings)
+        if any(isinstance(record, records.Purged) for record in written):
+            self._clear_window(partition)
+        await self.write_all(partition, written)
+
+    def _open(self, settings: PartitionSettings) -> Partition:
+        """A partition that has never been written to; there is room for its first record."""
+        shard = self.shards.of(settings.partition)
+        fold = Fold(settings.partition)
+        fold.open(shard.epoch)
+        record, now = records.Configured(settings), self.clock()
+        data = encode_record(record.KIND, shard.number, fold.partition, shard.epoch, now, encode_head(record))
+        self.log.append(data, reserve=True)
+        fold.apply(record, now)
+        return self.shards.add(fold)
+
+    async def drop(self, target: Target) -> None:
+        partition = self.partitions.get(target.partition)
+        if partition is None or partition.fold.settings is None:
+            return await self.durable()
+        if partition.fold.settings.queue_id == target.queue_id:
+            now = self.clock()
+            self.write(partition, records.Dropped(target.queue_id), now)
+            self._clear_window(partition)
+            self.shards.remove(partition)
+            gone = PartitionGone(f"the queue of partition {partition.id} was deleted")
+            for waiter in partition.waiters:
+                _settle(waiter, gone)
+            partition.waiters.clear()
+        return await self.durable()
+
+    async def purge(self, target: Target, purge_id: int) -> None:
+        partition = self._find(target)
+        self._clear_window(partition)
+        await self.write_all(partition, partition.queue.purge(purge_id))
+
+    async def counters(self, target: Target) -> Counters:
+        partition = self._find(target)
+        partition.fold.advance(self.clock())
+        counters = partition.fold.counters()
+        await self.durable()
+        return counters
+
+    # --- move tasks -------------------------------------------------------------------------------------
+
+    async def start_move(self, target: Target, destination_arn: str | None, rate_per_second: int) -> MoveTask:
+        partition = self._find(target)
+        task_id = str(uuid.uuid4())
+        written = partition.queue.start_move(task_id, destination_arn, rate_per_second, self.clock())
+        await self.write_all(partition, written)
+        self.ferry.kick(partition)
+        return partition.fold.tasks[0]
+
+    async def list_moves(self, target: Target) -> list[MoveTask]:
+        partition = self._find(target)
+        tasks = list(partition.fold.tasks)
+        await self.durable()
+        return tasks
+
+    async def cancel_move(self, target: Target, task_id: str) -> MoveTask:
+        partition = self._find(target)
+        await self.write_all(partition, partition.queue.cancel_move(task_id))
+        return next(task for task in partition.fold.tasks if task.task_id == task_id)
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Let long polls end now, with nothing."""
+        self._draining = True
+        for partition in self.partitions.values():
+            for waiter in partition.waiters:
+                _settle(waiter)
+            partition.waiters.clear()
+
+    def stop(self, error: Unavailable) -> None:
+        """No timer rings any more, no task runs, and whoever waits hears why."""
+        self._draining = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.ferry.stop()
+        for partition in self.partitions.values():
+            for waiter in partition.waiters:
+                _settle(waiter, error)
+            partition.waiters.clear()
+
+
+def _settle(waiter: asyncio.Future[None], error: Exception | None = None) -> None:
+    """End a wait, unless it has ended."""
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+
+
+def _size(written: Sequence[tuple[Message, bytes]]) -> int:
+    """At least what these records will take."""
+    return sum(len(payload) + RECORD_OVERHEAD_BYTES + 4 * len(record.group or "") for record, payload in written)

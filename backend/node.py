@@ -1,0 +1,239 @@
+"""A backend node: one incarnation after the other, behind one :class:`~backend.api.Backend`.
+
+When a write to the journal fails, what is in memory may not be what is on the disk: the incarnation is thrown away,
+calls are refused with a retryable error, and the next incarnation begins from what is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple
+
+from backend.api import (
+    Counters,
+    HandleOutcome,
+    MoveTask,
+    NewMessage,
+    PartitionSettings,
+    Receive,
+    Received,
+    StorageFull,
+    Stored,
+    Target,
+    Unavailable,
+)
+from backend.checkpointer import Checkpointer
+from backend.clock import SteadyClock
+from backend.incarnation import Incarnation, Resolver
+from backend.journal.disk import Disk
+from backend.journal.log import LogSettings
+from backend.startup import start
+from metadata_service.store import EntryStore, StoreError
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS_FIRST = 0.2
+RETRY_SECONDS_MOST = 5.0
+
+
+class NodeSettings(NamedTuple):
+    """What may be set of a node."""
+
+    name: str = "node"
+    log: LogSettings = LogSettings()
+    checkpoint_segments: int = 2
+    """A checkpoint is taken when so many segments have been filled since the last one."""
+    window_bytes: int = 32 << 20
+    """Memory for payloads of messages that are likely to be received soon, of all queues together."""
+
+
+DEFAULTS = NodeSettings()
+
+
+class Node:
+    """Implements :class:`backend.api.Backend`.  Made by :meth:`start`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        entries: EntryStore,
+        resolver: Resolver,
+        clock: SteadyClock,
+        settings: NodeSettings,
+    ) -> None:
+        self._disk = disk
+        self._root = root
+        self._entries = entries
+        self._resolver = resolver
+        self._clock = clock
+        self._settings = settings
+        self._incarnation: Incarnation | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._checkpoints: asyncio.Task[None] | None = None
+        self._restart: asyncio.Task[None] | None = None
+        self._error = Unavailable("the node is starting")
+
+    @classmethod
+    async def start(
+        cls,
+        disk: Disk,
+        root: str,
+        entries: EntryStore,
+        resolver: Resolver,
+        *,
+        clock: SteadyClock | None = None,
+        settings: NodeSettings = DEFAULTS,
+    ) -> Node:
+        """Recover what earlier incarnations have left under ``root``, and serve.  Raises as :func:`startup.start`."""
+        node = cls(disk, root, entries, resolver, clock or SteadyClock(), settings)
+        await node._begin()
+        return node
+
+    async def _begin(self) -> None:
+        settings = self._settings
+        started = await start(
+            self._disk,
+            self._root,
+            settings.name,
+            self._entries,
+            clock=self._clock,
+            not_before=self._clock.not_before,
+            on_failure=self._failed,
+            settings=settings.log,
+        )
+        incarnation = Incarnation(started.log, started.shards, self._clock, self._resolver, settings.window_bytes)
+        self._checkpointer = Checkpointer(
+            incarnation,
+            started.entry,
+            self._entries,
+            started.pieces,
+            started.files,
+            started.pins,
+            settings.checkpoint_segments,
+            settings.log.segment_bytes,
+        )
+        self._incarnation = incarnation
+        self._checkpoints = asyncio.get_running_loop().create_task(self._checkpointer.run())
+        incarnation.begin()
+
+    def _failed(self, error: BaseException) -> None:
+        """The log cannot be written: start over."""
+        logger.error("the journal has failed, starting over: %s", error)
+        incarnation = self._end(Unavailable("the journal has failed; the service is recovering"))
+        if incarnation is not None:
+            self._restart = asyncio.get_running_loop().create_task(self._start_over(incarnation))
+
+    def _end(self, error: Unavailable) -> Incarnation | None:
+        incarnation, self._incarnation = self._incarnation, None
+        self._error = error
+        if self._checkpoints is not None:
+            self._checkpoints.cancel()
+        if incarnation is not None:
+            incarnation.stop(error)
+        return incarnation
+
+    async def _start_over(self, failed: Incarnation) -> None:
+        await failed.log.close()
+        pause = RETRY_SECONDS_FIRST
+        while True:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_SECONDS_MOST)
+            try:
+                await self._begin()
+                logger.warning("the journal has been recovered")
+                return
+            except (OSError, StoreError, StorageFull, Unavailable) as error:
+                logger.error("the journal cannot be recovered yet: %s", error)
+
+    @property
+    def ready(self) -> bool:
+        """Whether calls are served."""
+        return self._incarnation is not None
+
+    @property
+    def room(self) -> bool:
+        """Whether new messages are taken."""
+        return self._incarnation is not None and self._incarnation.log.room()
+
+    @property
+    def damage(self) -> list[str]:
+        """What of the journal cannot be served, and why."""
+        if self._incarnation is None:
+            return []
+        shards = self._incarnation.shards
+        stopped = [f"shard {shard.number}: {shard.damage}" for shard in shards.all if shard.damage is not None]
+        return stopped + [f"partition {number}: {why}" for number, why in shards.damage.items()]
+
+    async def checkpoint(self) -> None:
+        """Take a checkpoint now.  Raises :class:`StoreError`, :class:`StorageFull` or :class:`Unavailable`."""
+        if self._incarnation is None or self._checkpointer is None:
+            raise self._error
+        await self._checkpointer.checkpoint()
+
+    def drain(self) -> None:
+        """Let long polls end now, with nothing."""
+        if self._incarnation is not None:
+            self._incarnation.drain()
+
+    async def close(self) -> None:
+        """Wait until all is durable, take a last checkpoint so that the next start is quick, and let go."""
+        if self._restart is not None:
+            self._restart.cancel()
+        if self._incarnation is not None and self._checkpointer is not None:
+            self._incarnation.drain()
+            if self._checkpoints is not None:
+                self._checkpoints.cancel()
+            try:
+                await self._checkpointer.checkpoint()
+            except (StoreError, StorageFull, Unavailable) as error:
+                logger.warning("no checkpoint at the end: %s", error)
+        incarnation = self._end(Unavailable("the node is closed"))
+        if incarnation is not None:
+            await incarnation.log.close()
+
+    # --- Backend ----------------------------------------------------------------------------------------
+
+    def _serving(self) -> Incarnation:
+        if self._incarnation is None:
+            raise self._error
+        return self._incarnation
+
+    def configure(self, settings: PartitionSettings) -> Coroutine[Any, Any, None]:
+        return self._serving().configure(settings)
+
+    def drop(self, target: Target) -> Coroutine[Any, Any, None]:
+        return self._serving().drop(target)
+
+    def purge(self, target: Target, purge_id: int) -> Coroutine[Any, Any, None]:
+        return self._serving().purge(target, purge_id)
+
+    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[Stored]]:
+        return self._serving().send(target, messages)
+
+    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[Received]]:
+        return self._serving().receive(target, command)
+
+    def delete(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, list[HandleOutcome]]:
+        return self._serving().delete(target, handles)
+
+    def change_visibility(
+        self, target: Target, changes: Sequence[tuple[str, int]]
+    ) -> Coroutine[Any, Any, list[HandleOutcome]]:
+        return self._serving().change_visibility(target, changes)
+
+    def counters(self, target: Target) -> Coroutine[Any, Any, Counters]:
+        return self._serving().counters(target)
+
+    def start_move(
+        self, target: Target, destination_arn: str | None, rate_per_second: int
+    ) -> Coroutine[Any, Any, MoveTask]:
+        return self._serving().start_move(target, destination_arn, rate_per_second)
+
+    def list_moves(self, target: Target) -> Coroutine[Any, Any, list[MoveTask]]:
+        return self._serving().list_moves(target)
+
+    def cancel_move(self, target: Target, task_id: str) -> Coroutine[Any, Any, MoveTask]:
+        return self._serving().cancel_move(target, task_id)
