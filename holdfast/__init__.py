@@ -1,0 +1,3 @@
+"""The command line and what composes the process.  Imports everyone; nobody imports it."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,127 @@
+"""``holdfast``: the command line.
+
+Exit codes: 0 done, 1 could not start (the reason is on standard error), 2 wrong arguments or settings,
+3 the service had to stop by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast import __version__
+from holdfast.settings import Settings, SettingsError, describe, describe_one, load
+
+_FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "log_level")
+"""The settings that the command line takes; the environment and the file take all."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        given = {name: value for name in _FLAGS if (value := getattr(parsed, name, None)) is not None}
+        settings = load(given, os.environ, parsed.config)
+        code: int = parsed.run(settings)
+    except SettingsError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 2
+    return code
+
+
+def _serve(settings: Settings) -> int:
+    # Imported here, so that help and errors in the settings are told at once.
+    from holdfast.compose import CannotStart, compose
+    from holdfast.folder import FolderUnusable
+    from holdfast.listen import CannotListen
+    from holdfast.serve import serve
+    from metadata_service.sqlite import CannotOpen
+
+    try:
+        return serve(settings, compose)
+    except (FolderUnusable, CannotListen, CannotOpen, CannotStart) as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+
+
+def _show_keys(settings: Settings) -> int:
+    from holdfast.root import endpoint, shell_lines
+    from metadata_service.sqlite import CannotOpen, SQLiteStore
+
+    if not settings.metadata_file.exists():
+        print(f"holdfast: {settings.data} is no data folder of Holdfast", file=sys.stderr)
+        return 1
+    try:
+        store = SQLiteStore(settings.metadata_file)
+    except CannotOpen as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+
+    async def keys() -> int:
+        try:
+            found = [key for key in await store.list_access_keys(settings.account) if key.active]
+        finally:
+            await store.close()
+        for key in found:
+            print("\n".join(shell_lines(key, endpoint(settings, settings.port), settings.region)))
+        if not found:
+            print(f"holdfast: account {settings.account} has no access key", file=sys.stderr)
+        return 0 if found else 1
+
+    return asyncio.run(keys())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="holdfast",
+        description="A durable message queue service that speaks Amazon SQS's protocol.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser(
+        "serve",
+        help="run the service in one process",
+        description="Run the service in one process.  Ctrl-C and SIGTERM drain it; a second signal ends it at once.",
+        epilog=_all_settings(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_flags(serve, _FLAGS)
+    serve.set_defaults(run=_serve)
+
+    key = commands.add_parser("key", help="the root tenant's access keys")
+    key_commands = key.add_subparsers(required=True, metavar="COMMAND")
+    show = key_commands.add_parser(
+        "show", help="print the lines that make a shell use the service, with the secret access key"
+    )
+    _add_flags(show, ("host", "port", "data", "region", "account"))
+    show.set_defaults(run=_show_keys)
+    return parser
+
+
+def _add_flags(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    for name in names:
+        setting = describe_one(name)
+        default = f" (default: {setting.default})" if setting.default else ""
+        parser.add_argument(
+            "--" + name.replace("_", "-"), metavar=_metavar(name), help=setting.description.replace("`", "") + default
+        )
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
+
+
+def _metavar(name: str) -> str:
+    return {"data": "DIR", "tls_cert": "FILE", "tls_key": "FILE", "log_level": "LEVEL"}.get(name, name.upper())
+
+
+def _all_settings() -> str:
+    rows = [f"  {setting.variable:<42} {setting.description}" for setting in describe() if setting.name != "queues"]
+    return (
+        "All settings, as environment variables.  The TOML file has the same names in small letters,\n"
+        "without HOLDFAST_, and queues to declare as [[queues]].  Command line before environment before file.\n\n"
+        + "\n".join(rows).replace("`", "")
+    )

@@ -1,0 +1,37 @@
+"""The log: one line for each event on standard error, its facts as key=value."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any
+
+
+class _Formatter(logging.Formatter):
+    """``2026-11-21T10:00:00.123Z info holdfast: started pid=1 ...``; a traceback follows indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        message = record.getMessage().replace("\n", "\\n")
+        line = f"{when}.{int(record.msecs):03}Z {record.levelname.lower()} {record.name}: {message}"
+        if record.exc_info:
+            line += "\n    " + self.formatException(record.exc_info).replace("\n", "\n    ")
+        return line
+
+
+def set_up(level: str) -> None:
+    """Let everything from ``level`` up go to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def facts(**values: Any) -> str:
+    """``key=value`` of each, quoted where a value holds spaces."""
+    return " ".join(f"{key}={_shown(value)}" for key, value in values.items())
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return repr(text) if not text or any(character in text for character in ' "=\n') else text

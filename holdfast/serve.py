@@ -1,0 +1,139 @@
+"""``holdfast serve``: the whole service in one process, from its start to its drain."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import uvloop
+
+from holdfast import __version__, logs
+from holdfast.door import Limits
+from holdfast.folder import Claim
+from holdfast.listen import App, Listener, bind, tls
+from holdfast.root import endpoint, ensure_root, shell_lines
+from holdfast.settings import Settings
+from metadata_service.sqlite import SQLiteStore
+
+log = logging.getLogger("holdfast")
+
+_FILES_BESIDE_CONNECTIONS = 512
+"""Open files that the journal, the metadata and the libraries need."""
+
+
+class Service(Protocol):
+    """What answers the requests, behind the listener."""
+
+    app: App
+    failed: asyncio.Future[None]
+    """Gets an exception when the service cannot go on."""
+
+    async def drain(self) -> None:
+        """End long polls and say "not ready"; calls under way are answered."""
+
+    async def close(self) -> None:
+        """Nothing is under way any more: write what remains and let go of the files."""
+
+
+Compose = Callable[[Settings, SQLiteStore], Awaitable[Service]]
+
+
+def serve(settings: Settings, compose: Compose) -> int:
+    """Run until a signal, and return the exit code: 0 after a drain, 3 if the service could not go on.
+
+    Raises what keeps it from starting: :class:`~holdfast.folder.FolderUnusable`,
+    :class:`~holdfast.listen.CannotListen`, :class:`~metadata_service.sqlite.CannotOpen`,
+    :class:`~holdfast.settings.SettingsError`, and what ``compose`` raises.
+    """
+    logs.set_up(settings.log_level)
+    claim = Claim(settings.data)
+    try:
+        context = tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
+        sockets = bind(settings.host, settings.port)
+        _allow_open_files(settings.connections_limit)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_run(settings, compose, sockets, context))
+    finally:
+        claim.release()
+
+
+async def _run(
+    settings: Settings, compose: Compose, sockets: list[socket.socket], context: ssl.SSLContext | None
+) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _stop_or_quit, stop, number)
+    store = SQLiteStore(settings.metadata_file)
+    try:
+        key, new = await ensure_root(store, settings)
+        service = await compose(settings, store)
+        try:
+            limits = Limits(settings.connections_limit, settings.request_read_seconds, settings.idle_seconds)
+            listener = Listener(service.app, sockets, limits, context)
+            await listener.start()
+            url = endpoint(settings, sockets[0].getsockname()[1])
+            log.info("started %s", logs.facts(version=__version__, url=url, data=settings.data, pid=os.getpid()))
+            print(_greeting(settings, url, shell_lines(key, url, settings.region), key.access_key_id, new), flush=True)
+            gc.collect()
+            gc.freeze()
+            code = await _until_stopped(stop, service)
+            await _drain(settings, listener, service)
+            return code
+        finally:
+            await service.close()
+    finally:
+        await store.close()
+        log.info("stopped")
+
+
+async def _until_stopped(stop: asyncio.Event, service: Service) -> int:
+    service.failed.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    if not service.failed.done():
+        return 0
+    log.error("the service cannot go on: %s", service.failed.exception())
+    return 3
+
+
+async def _drain(settings: Settings, listener: Listener, service: Service) -> None:
+    log.info("draining %s", logs.facts(connections=listener.connections))
+    await listener.stop_accepting()
+    await service.drain()
+    cut = await listener.finish(settings.drain_seconds)
+    if cut:
+        log.warning("calls were cut off: they took longer than drain_seconds %s", logs.facts(calls=cut))
+
+
+def _stop_or_quit(stop: asyncio.Event, number: int) -> None:
+    """The first signal drains; the second ends the process at once, which loses nothing that was acknowledged."""
+    if stop.is_set():
+        log.warning("stopped at once, by a second signal")
+        os._exit(128 + number)
+    stop.set()
+
+
+def _greeting(settings: Settings, url: str, lines: list[str], access_key_id: str, new: bool) -> str:
+    if new:
+        return f"Holdfast is at {url}.  To use it from this shell:\n\n" + "\n".join(lines) + "\n"
+    show = f"holdfast key show --data {settings.data}"
+    return f"Holdfast is at {url}.  Access key {access_key_id}; its secret, and how to use it: {show}"
+
+
+def _allow_open_files(connections: int) -> None:
+    """Raise the soft limit of open files as far as the connections need and the hard limit lets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _FILES_BESIDE_CONNECTIONS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < wanted:
+            log.warning("open files are limited %s", logs.facts(allowed=allowed, connections_limit=connections))

@@ -1,0 +1,254 @@
+"""The settings: what they are, where they come from, and what they have to be.
+
+:class:`Settings` is the one place where a setting is named, bounded and described: the command line's help,
+the environment variables (``HOLDFAST_`` and the name in capitals), the keys of the TOML file and the table in
+``docs/operations.md`` all come from it.  What is given twice holds in this order: command line, environment,
+file, default.  A name that is no setting is an error, so that a misspelt one cannot go unnoticed.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from auth.credentials import check_access_key, check_account
+
+PREFIX = "HOLDFAST_"
+CONFIG_VARIABLE = PREFIX + "CONFIG"
+"""Names the TOML file, as ``--config`` does."""
+
+Seconds = Annotated[float, Meta(ge=0, le=1_209_600)]
+"""Up to 14 days."""
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used.  The text names it, and where it was given."""
+
+
+class DeclaredQueue(Struct, frozen=True, forbid_unknown_fields=True):
+    """A queue that is created, or brought to these attributes and tags, at each start."""
+
+    name: str
+    attributes: dict[str, str | int | bool | dict[str, Any]] = {}
+    """As in CreateQueue; numbers, booleans and tables may be written as such."""
+    tags: dict[str, str] = {}
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """All settings, with their defaults.  Units are part of the names."""
+
+    host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes a free one")] = 9324
+    data: Annotated[Path, Meta(description="folder of everything that is kept; nobody else may read it")] = Path("data")
+    region: Annotated[
+        str, Meta(pattern=r"^[a-z0-9-]{1,64}$", description="region in ARNs, and the one that signatures are made for")
+    ] = "us-east-1"
+    account: Annotated[str, Meta(description="the root tenant's account, 12 digits")] = "000000000000"
+    tls_cert: Annotated[
+        Path | None, Meta(description="certificate chain (PEM); with `tls_key` the service speaks HTTPS")
+    ] = None
+    tls_key: Annotated[Path | None, Meta(description="the certificate's private key (PEM)")] = None
+    external_url: Annotated[
+        str | None,
+        Meta(description="beginning of queue URLs, such as `https://queue.example.com`; without it the request's Host"),
+    ] = None
+    root_access_key_id: Annotated[
+        str | None, Meta(description="the root tenant's access key; without it the first start makes one")
+    ] = None
+    root_secret_access_key: Annotated[str | None, Meta(description="the secret of `root_access_key_id`")] = None
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="the least that is worth a line in the log")
+    ] = "info"
+    queue_name_hold_seconds: Annotated[
+        Seconds, Meta(description="how long the name of a deleted queue stays taken (SQS: 60)")
+    ] = 60
+    purge_interval_seconds: Annotated[
+        Seconds, Meta(description="least time between two purges of a queue (SQS: 60)")
+    ] = 60
+    deduplication_window_seconds: Annotated[
+        int, Meta(ge=1, le=86_400, description="how long a FIFO queue knows a deduplication id (SQS: 300)")
+    ] = 300
+    in_flight_limit: Annotated[
+        int, Meta(ge=1, le=10_000_000, description="most messages of a queue in flight at once (SQS: 120000)")
+    ] = 120_000
+    auto_create_queues: Annotated[
+        bool, Meta(description="whether sending to a queue that does not exist creates it")
+    ] = False
+    forbid_deleting_nonempty_queues: Annotated[
+        bool, Meta(description="whether DeleteQueue is refused while messages are stored")
+    ] = False
+    segment_bytes: Annotated[
+        int, Meta(ge=1 << 20, le=1 << 27, description="size of a segment of the journal, preallocated on disk")
+    ] = 1 << 26
+    connections_limit: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="most connections at once; more are answered 503")
+    ] = 10_000
+    request_read_seconds: Annotated[
+        float, Meta(gt=0, le=3600, description="a request has to arrive whole within this time")
+    ] = 30
+    idle_seconds: Annotated[
+        float, Meta(gt=0, le=86_400, description="a connection without a request is closed after this time")
+    ] = 300
+    drain_seconds: Annotated[
+        float, Meta(ge=0, le=3600, description="at the end, calls under way get at most this time")
+    ] = 30
+    queues: Annotated[
+        tuple[DeclaredQueue, ...],
+        Meta(description="queues to create, or to bring to these attributes and tags, at each start (file only)"),
+    ] = ()
+
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return "Settings(...)"
+
+    @property
+    def metadata_file(self) -> Path:
+        return self.data / "metadata.sqlite"
+
+    @property
+    def journal_folder(self) -> Path:
+        return self.data / "journal"
+
+
+_FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
+
+
+def load(
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str],
+    config: Path | None = None,
+) -> Settings:
+    """The settings.  ``arguments`` are those given on the command line, by the setting's name.
+
+    Raises :class:`SettingsError`.
+    """
+    from_environment, config_from_environment = _from_environment(environment)
+    file = config or config_from_environment
+    values: dict[str, Any] = {}
+    if file is not None:
+        values.update(_from_file(file))
+    values.update(from_environment)
+    values.update({name: _convert(name, value, _flag(name)) for name, value in arguments.items()})
+    settings = Settings(**values)
+    _check(settings)
+    return settings
+
+
+def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], Path | None]:
+    values: dict[str, Any] = {}
+    for variable, value in environment.items():
+        if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name not in _FIELDS or name == "queues" or variable != PREFIX + name.upper():
+            raise SettingsError(f"{variable} in the environment is no setting of Holdfast")
+        values[name] = _convert(name, value, variable)
+    config = environment.get(CONFIG_VARIABLE)
+    return values, Path(config) if config else None
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"the settings file {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the settings file {path} is no TOML: {error}") from error
+    unknown = sorted(content.keys() - _FIELDS.keys())
+    if unknown:
+        raise SettingsError(f"unknown in the settings file {path}: {', '.join(unknown)}")
+    return {name: _convert(name, value, f"{name} in {path}", strict=True) for name, value in content.items()}
+
+
+def _convert(name: str, value: Any, given_as: str, *, strict: bool = False) -> Any:
+    """The value with the setting's type, within its bounds.  Text stands for numbers unless ``strict``."""
+    try:
+        return msgspec.convert(value, _FIELDS[name].type, strict=strict, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        shown = "this" if name == "root_secret_access_key" or isinstance(value, (list, dict)) else repr(value)
+        raise SettingsError(f"{given_as} cannot be {shown}: {error}") from None
+
+
+def _path(type_: type, value: Any) -> Any:
+    if issubclass(type_, Path) and isinstance(value, str) and value:
+        return Path(value).expanduser()
+    raise msgspec.ValidationError("Expected a path")
+
+
+def _check(settings: Settings) -> None:
+    """What no setting can tell for itself."""
+    try:
+        check_account(settings.account)
+    except ValueError as error:
+        raise SettingsError(f"account: {error}") from None
+    if settings.external_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", settings.external_url):
+        raise SettingsError(f"external_url has to be like https://queue.example.com, not {settings.external_url!r}")
+    for one, other in (("tls_cert", "tls_key"), ("root_access_key_id", "root_secret_access_key")):
+        if (getattr(settings, one) is None) != (getattr(settings, other) is None):
+            raise SettingsError(f"{one} and {other} can only be given together")
+    if settings.root_access_key_id is not None and settings.root_secret_access_key is not None:
+        try:
+            check_access_key(settings.root_access_key_id, settings.root_secret_access_key)
+        except ValueError as error:
+            raise SettingsError(f"root access key: {error}") from None
+    names = [queue.name for queue in settings.queues]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsError(f"queue {name!r} is declared twice")
+
+
+# --- what is told about them -------------------------------------------------------------------------
+
+
+class Described(Struct, frozen=True):
+    """A setting as help and documentation show it."""
+
+    name: str
+    default: str
+    description: str
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+
+def describe() -> Iterator[Described]:
+    """Every setting, in order."""
+    for name, field in _FIELDS.items():
+        default = field.default
+        if isinstance(default, bool):
+            shown = str(default).lower()
+        else:
+            shown = "" if default is None or default == () else str(default)
+        yield Described(name=name, default=shown, description=_description(field.type))
+
+
+def describe_one(name: str) -> Described:
+    return next(described for described in describe() if described.name == name)
+
+
+def _description(type_: Any) -> str:
+    texts = [meta.description for meta in type_.__metadata__ if meta.description]
+    assert len(texts) == 1, "each setting has one description"
+    return str(texts[0])
+
+
+def table() -> str:
+    """The settings as the Markdown table of ``docs/operations.md``."""
+    rows = ["| setting (file) | environment | default | meaning |", "|---|---|---|---|"]
+    for setting in describe():
+        variable = "" if setting.name == "queues" else f"`{setting.variable}`"
+        default = f"`{setting.default}`" if setting.default else ""
+        rows.append(f"| `{setting.name}` | {variable} | {default} | {setting.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

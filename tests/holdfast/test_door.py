@@ -1,0 +1,340 @@
+"""The connections: what a stranger can tie up is bounded, and no call is dropped in a drain."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from holdfast.door import PIPELINE_LIMIT, Connection, Limits
+from holdfast.listen import Listener, bind
+from tests.holdfast.stub import StubService
+
+READ_SECONDS = 30
+IDLE_SECONDS = 300
+CONNECTIONS = 20
+
+
+class Door:
+    """A listener with the stub application, whose time is moved by hand."""
+
+    def __init__(self) -> None:
+        self.service = StubService()
+        self.sockets = bind("127.0.0.1", 0)
+        self.port = self.sockets[0].getsockname()[1]
+        self.limits = Limits(CONNECTIONS, READ_SECONDS, IDLE_SECONDS)
+        self.listener = Listener(self.service.app, self.sockets, self.limits)
+        self.clients: list[Client] = []
+
+    @property
+    def connections(self) -> list[Connection]:
+        return self.listener._connections()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the sweep see the connections as they will be in ``seconds``, if nothing happens until then."""
+        now = asyncio.get_running_loop().time()
+        for connection in self.connections:
+            connection.sweep(now + seconds)
+
+    async def connect(self) -> Client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.clients.append(Client(reader, writer))
+        return self.clients[-1]
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def get(self, path: str, headers: bytes = b"") -> None:
+        self.send(b"GET " + path.encode() + b" HTTP/1.1\r\nhost: x\r\n" + headers + b"\r\n")
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+        return int(head[0].split()[1]), headers, await self.reader.readexactly(int(headers["content-length"]))
+
+    async def end(self) -> bytes:
+        """What comes until the connection is closed."""
+        try:
+            return await self.reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    door = Door()
+    await door.listener.start()
+    yield door
+    for client in door.clients:
+        client.writer.close()
+    door.service.draining.set()
+    if not door.limits.draining:
+        await door.listener.stop_accepting()
+    await door.listener.finish(0)
+
+
+async def test_requests_of_a_connection_are_answered(door: Door) -> None:
+    client = await door.connect()
+    for _ in range(3):
+        client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello")
+        status, headers, body = await client.answer()
+        assert (status, body) == (200, b"hello")
+        assert "date" in headers
+        assert "connection" not in headers
+        assert "server" not in headers
+
+
+async def test_a_large_body_in_pieces(door: Door) -> None:
+    client = await door.connect()
+    body = bytes(range(256)) * 8192
+    client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    assert (await client.answer())[2] == body
+    client.get("/")
+    assert (await client.answer())[0] == 200
+
+
+async def test_answers_are_not_delayed(door: Door) -> None:
+    client = await door.connect()
+    client.get("/")
+    await client.answer()
+    (connection,) = door.connections
+    assert connection.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_a_connection_that_says_nothing_is_closed(door: Door) -> None:
+    client = await door.connect()
+    await until(lambda: door.connections)
+    door.pass_time(READ_SECONDS - 1)
+    assert door.connections
+    door.pass_time(READ_SECONDS + 1)
+    assert await client.end() == b""
+    await until(lambda: not door.connections)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [b"GET", b"GET / HTTP/1.1\r\nhost: x\r\n", b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhel"],
+)
+async def test_a_request_that_does_not_arrive_is_refused(door: Door, part: bytes) -> None:
+    client = await door.connect()
+    client.get("/")
+    await client.answer()
+    client.send(part)
+    (connection,) = door.connections
+    await until(lambda: connection._mid_message)
+    door.pass_time(READ_SECONDS + 1)
+    status, headers, _ = await client.answer()
+    assert (status, headers["connection"]) == (408, "close")
+    assert await client.end() == b""
+    await until(lambda: not door.connections)
+
+
+async def test_a_trickle_does_not_postpone_the_end(door: Door) -> None:
+    client = await door.connect()
+    client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n")
+    await until(lambda: door.connections and door.connections[0]._message_bytes)
+    (connection,) = door.connections
+    deadline = connection.deadline
+    for _ in range(5):
+        before = connection._message_bytes
+        client.send(b"x")
+        await until(lambda before=before: connection._message_bytes > before)  # type: ignore[misc]
+    assert connection.deadline == deadline
+
+
+async def test_a_long_poll_is_not_cut_off(door: Door) -> None:
+    client = await door.connect()
+    client.get("/poll")
+    await until(lambda: door.service.waiting)
+    door.pass_time(1e9)
+    door.service.draining.set()
+    assert (await client.answer())[2] == b"ended"
+
+
+async def test_an_idle_connection_is_closed_in_the_end(door: Door) -> None:
+    client = await door.connect()
+    client.get("/")
+    await client.answer()
+    door.pass_time(IDLE_SECONDS - 1)
+    client.get("/")
+    await client.answer()
+    door.pass_time(IDLE_SECONDS + 1)
+    assert await client.end() == b""
+
+
+async def test_a_client_that_does_not_read_is_cut_off(door: Door) -> None:
+    client = await door.connect()
+    client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    client.get("/large")
+    await until(lambda: door.connections and door.connections[0].flow.write_paused)
+    door.pass_time(READ_SECONDS + 1)
+    await until(lambda: not door.connections)
+
+
+async def test_a_header_without_end_is_refused(door: Door) -> None:
+    client = await door.connect()
+    client.send(b"GET / HTTP/1.1\r\nhost: x\r\nlong: ")
+    for _ in range(20):
+        client.send(b"x" * 10_000)
+    status, _, _ = await client.answer()
+    assert status == 431
+    await until(lambda: not door.connections)
+    assert door.service.requests == 0
+
+
+async def test_a_flood_of_headers_is_refused(door: Door) -> None:
+    client = await door.connect()
+    client.send(b"GET / HTTP/1.1\r\n")
+    client.send(b"a: b\r\n" * 50_000)
+    assert (await client.answer())[0] == 431
+    assert door.service.requests == 0
+
+
+async def test_a_request_line_without_end_is_refused(door: Door) -> None:
+    client = await door.connect()
+    client.send(b"GET /" + b"x" * 200_000)
+    assert (await client.answer())[0] == 431
+
+
+async def test_a_long_request_line_is_served(door: Door) -> None:
+    """SQS by GET: a message travels in the request line."""
+    client = await door.connect()
+    client.get("/?" + "x" * 60_000)
+    assert (await client.answer())[0] == 200
+
+
+async def test_a_body_without_end_is_refused(door: Door) -> None:
+    client = await door.connect()
+    client.send(b"POST /early HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    assert (await client.answer())[0] == 200
+    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    for _ in range(300):
+        client.send(chunk)
+    await client.end()
+    await until(lambda: not door.connections)
+
+
+async def test_trailers_without_end_are_refused(door: Door) -> None:
+    client = await door.connect()
+    client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n")
+    for _ in range(100):
+        client.send(b"a: b\r\n" * 100)
+    assert (await client.answer())[0] == 431
+    await until(lambda: not door.connections)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 99]
+)
+async def test_what_is_no_http_is_refused(door: Door, garbage: bytes) -> None:
+    client = await door.connect()
+    client.send(garbage)
+    assert (await client.answer())[0] == 400
+    assert await client.end() == b""
+
+
+async def test_only_so_many_connections(door: Door) -> None:
+    clients = [await door.connect() for _ in range(CONNECTIONS)]
+    await until(lambda: len(door.connections) == CONNECTIONS)
+    late = await door.connect()
+    status, headers, _ = await late.answer()
+    assert (status, headers["connection"]) == (503, "close")
+    for client in clients:
+        client.get("/")
+        assert (await client.answer())[0] == 200
+
+
+async def test_requests_in_a_row_are_answered_in_order(door: Door) -> None:
+    client = await door.connect()
+    client.send(b"".join(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n%02d" % i for i in range(50)))
+    assert [(await client.answer())[2] for _ in range(50)] == [b"%02d" % i for i in range(50)]
+
+
+async def test_too_many_requests_in_a_row_are_refused(door: Door) -> None:
+    client = await door.connect()
+    client.send(b"GET /poll HTTP/1.1\r\nhost: x\r\n\r\n" * (PIPELINE_LIMIT + 5))
+    assert await client.end() == b""
+    await until(lambda: not door.connections)
+
+
+async def test_a_request_behind_a_long_poll_waits_its_turn(door: Door) -> None:
+    client = await door.connect()
+    client.get("/poll")
+    await until(lambda: door.service.waiting)
+    client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe")
+    (connection,) = door.connections
+    await until(lambda: connection.pipeline)
+    door.pass_time(READ_SECONDS + 1)
+    door.service.draining.set()
+    assert (await client.answer())[2] == b"ended"
+    client.send(b"llo")
+    assert (await client.answer())[2] == b"hello"
+
+
+async def test_an_offer_of_http2_is_answered_as_http1(door: Door) -> None:
+    """As Java's client makes it on every plain connection."""
+    client = await door.connect()
+    upgrade = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n"
+    client.get("/", upgrade)
+    assert (await client.answer())[0] == 200
+    client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\n" + upgrade + b"content-length: 5\r\n\r\nhello")
+    assert (await client.answer())[2] == b"hello"
+    client.get("/")
+    assert (await client.answer())[0] == 200
+
+
+async def test_a_tunnel_is_not_dug(door: Door) -> None:
+    client = await door.connect()
+    client.send(b"CONNECT example.com:443 HTTP/1.1\r\nhost: example.com:443\r\n\r\n")
+    assert (await client.answer())[0] == 400
+
+
+async def test_a_drain_answers_what_was_accepted(door: Door) -> None:
+    idle, polling, half = [await door.connect() for _ in range(3)]
+    for client in (idle, half):
+        client.get("/")
+        await client.answer()
+    polling.get("/poll")
+    half.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe")
+    await until(lambda: door.service.waiting and any(connection._mid_message for connection in door.connections))
+    unread = await door.connect()
+    unread.get("/")  # still in the kernel when the drain begins
+    await door.listener.stop_accepting()
+    assert await idle.end() == b""
+    assert (await unread.answer())[0] == 200
+    with pytest.raises(ConnectionRefusedError):
+        await door.connect()
+    await door.service.drain()
+    status, headers, body = await polling.answer()
+    assert (status, headers["connection"], body) == (200, "close", b"ended")
+    finished = asyncio.ensure_future(door.listener.finish(30))
+    half.send(b"llo")
+    status, headers, body = await half.answer()
+    assert (status, headers["connection"], body) == (200, "close", b"hello")
+    assert await finished == 0
+    assert not door.connections
+
+
+async def test_a_drain_ends_in_time(door: Door) -> None:
+    client = await door.connect()
+    client.get("/stuck")
+    await until(lambda: door.service.waiting)
+    await door.listener.stop_accepting()
+    assert await door.listener.finish(0.01) == 1
+    await client.end()
+    await until(lambda: not door.connections)

@@ -1,0 +1,95 @@
+"""The root tenant's access key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from auth.credentials import AccessKey, Tenant
+from holdfast.root import endpoint, ensure_root, shell_lines
+from holdfast.settings import Settings, SettingsError
+from metadata_service.sqlite import SQLiteStore
+
+ACCOUNT = "000000000000"
+GIVEN = Settings(root_access_key_id="AKIAGIVEN00000000000", root_secret_access_key="given/secret")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
+    store = SQLiteStore(tmp_path / "metadata.sqlite")
+    yield store
+    await store.close()
+
+
+async def test_the_first_start_makes_a_key(store: SQLiteStore) -> None:
+    key, new = await ensure_root(store, Settings())
+    assert new
+    assert key.account == ACCOUNT
+    assert await store.get_tenant(ACCOUNT) == Tenant(ACCOUNT, "root")
+    assert await ensure_root(store, Settings()) == (key, False)
+
+
+async def test_a_given_key_is_taken(store: SQLiteStore) -> None:
+    key, new = await ensure_root(store, GIVEN)
+    assert new
+    assert (key.access_key_id, key.secret) == ("AKIAGIVEN00000000000", "given/secret")
+    assert await ensure_root(store, GIVEN) == (key, False)
+    assert await ensure_root(store, Settings()) == (key, False)
+
+
+async def test_a_given_key_is_added_later(store: SQLiteStore) -> None:
+    made, _ = await ensure_root(store, Settings())
+    given, new = await ensure_root(store, GIVEN)
+    assert new
+    assert {key.access_key_id for key in await store.list_access_keys(ACCOUNT)} == {
+        made.access_key_id,
+        given.access_key_id,
+    }
+
+
+async def test_a_given_secret_replaces_the_old_one_for_the_same_principal(store: SQLiteStore) -> None:
+    before, _ = await ensure_root(store, GIVEN)
+    after, new = await ensure_root(store, msgspec.structs.replace(GIVEN, root_secret_access_key="other/secret"))
+    assert new
+    assert after == msgspec.structs.replace(before, secret="other/secret")
+    assert await store.get_access_key(before.access_key_id) == after
+
+
+async def test_another_accounts_key_is_not_taken(store: SQLiteStore) -> None:
+    await ensure_root(store, GIVEN)
+    with pytest.raises(SettingsError, match="belongs to account 000000000000"):
+        await ensure_root(store, msgspec.structs.replace(GIVEN, account="111111111111"))
+
+
+async def test_another_account_gets_its_own_key(store: SQLiteStore) -> None:
+    first, _ = await ensure_root(store, Settings())
+    second, new = await ensure_root(store, Settings(account="111111111111"))
+    assert new
+    assert (first.account, second.account) == (ACCOUNT, "111111111111")
+
+
+def test_the_lines_for_a_shell() -> None:
+    key = AccessKey("AKIAGIVEN00000000000", "it's $secret", ACCOUNT, "AIDA")
+    assert shell_lines(key, "http://127.0.0.1:9324", "eu-west-1") == [
+        "export AWS_ACCESS_KEY_ID=AKIAGIVEN00000000000",
+        """export AWS_SECRET_ACCESS_KEY='it'"'"'s $secret'""",
+        "export AWS_ENDPOINT_URL_SQS=http://127.0.0.1:9324 AWS_DEFAULT_REGION=eu-west-1 AWS_REGION=eu-west-1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        (Settings(), "http://127.0.0.1:5"),
+        (Settings(host="0.0.0.0"), "http://127.0.0.1:5"),
+        (Settings(host="::"), "http://127.0.0.1:5"),
+        (Settings(host="::1"), "http://[::1]:5"),
+        (Settings(host="queue.example.com"), "http://queue.example.com:5"),
+        (Settings(host="0.0.0.0", tls_cert=Path("c"), tls_key=Path("k")), "https://localhost:5"),
+    ],
+)
+def test_where_a_client_reaches_it(settings: Settings, url: str) -> None:
+    assert endpoint(settings, 5) == url

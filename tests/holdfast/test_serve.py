@@ -1,0 +1,249 @@
+"""The process: what it says, how it starts, how it ends.  A stub answers the requests."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Process:
+    """``holdfast serve`` with the stub, on a free port."""
+
+    def __init__(self, folder: Path, *arguments: str, port: int = 0, **settings: str) -> None:
+        self.data = folder / "data"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        command = ["serve", "--port", str(port), "--data", str(self.data), *arguments]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.holdfast.stub", *command],
+            cwd=ROOT,
+            env=environment | {f"HOLDFAST_{name.upper()}": value for name, value in settings.items()},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said = ""
+        self.connections: list[http.client.HTTPConnection] = []
+
+    def until_started(self) -> Process:
+        """Until the greeting, which is kept in ``said``."""
+        assert self.process.stdout is not None
+        while not re.search(r"export AWS_ENDPOINT|key show --data", self.said):
+            line = self.process.stdout.readline()
+            assert line, self.process.communicate()[1]
+            self.said += line
+        return self
+
+    @property
+    def port(self) -> int:
+        found = re.search(r"is at https?://127\.0\.0\.1:(\d+)\.", self.said)
+        assert found
+        return int(found[1])
+
+    def ask(self, path: str) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        self.connections.append(connection)
+        connection.request("GET", path)
+        return connection
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str]:
+        """The exit code and what was said on standard error."""
+        out, errors = self.process.communicate(timeout=20)
+        self.said += out
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate()
+        for connection in one.connections:
+            connection.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path, processes: list[Process]) -> Process:
+    processes.append(Process(tmp_path))
+    return processes[-1].until_started()
+
+
+def test_the_first_start_greets_with_three_lines(server: Process) -> None:
+    _, *lines = server.said.strip().split("\n\n")
+    (first, second, third) = lines[0].split("\n")
+    assert re.fullmatch(r"export AWS_ACCESS_KEY_ID=AKIA[A-Z2-7]{16}", first)
+    assert re.fullmatch(r"export AWS_SECRET_ACCESS_KEY=[\w-]{40}", second)
+    assert third == (
+        f"export AWS_ENDPOINT_URL_SQS=http://127.0.0.1:{server.port} AWS_DEFAULT_REGION=us-east-1 AWS_REGION=us-east-1"
+    )
+
+
+def test_later_starts_tell_how_to_see_the_key(server: Process, tmp_path: Path, processes: list[Process]) -> None:
+    first = server.said
+    server.signal(signal.SIGTERM)
+    assert server.end()[0] == 0
+    again = Process(tmp_path)
+    processes.append(again)
+    again.until_started()
+    assert f"holdfast key show --data {again.data}" in again.said
+    secret = re.search(r"SECRET_ACCESS_KEY=(\S+)", first)
+    assert secret
+    assert secret[1] not in again.said
+    command = [*again.said.rsplit(": ", 1)[1].split(), "--port", str(server.port)]
+    shown = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True
+    )
+    assert shown.stdout.strip() == first.strip().split("\n\n")[1]
+
+
+def test_it_says_in_one_line_that_it_started(server: Process) -> None:
+    server.signal(signal.SIGTERM)
+    _, errors = server.end()
+    (started,) = [line for line in errors.splitlines() if "started" in line]
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info holdfast: started ", started)
+    assert f"version={__version__} url=http://127.0.0.1:{server.port} data={server.data}" in started
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains(server: Process, number: signal.Signals) -> None:
+    polling = server.ask("/poll")
+    idle = server.ask("/")
+    assert idle.getresponse().read() == b"ok"
+    server.signal(number)
+    answer = polling.getresponse()
+    assert (answer.status, answer.read()) == (200, b"ended")
+    code, errors = server.end()
+    assert code == 0
+    assert "stub closed" in server.said
+    assert errors.splitlines()[-1].endswith("info holdfast: stopped")
+    assert "Traceback" not in errors
+
+
+def test_a_second_signal_ends_it_at_once(server: Process) -> None:
+    server.ask("/stuck")
+    server.signal(signal.SIGTERM)
+    assert server.process.stderr is not None
+    while "draining" not in server.process.stderr.readline():
+        pass
+    server.signal(signal.SIGTERM)
+    code, errors = server.end()
+    assert code == 128 + signal.SIGTERM
+    assert "stopped at once" in errors
+    assert "stub closed" not in server.said
+
+
+def test_a_drain_ends_in_time(tmp_path: Path, processes: list[Process]) -> None:
+    server = Process(tmp_path, drain_seconds="0.1")
+    processes.append(server)
+    server.until_started()
+    server.ask("/stuck")
+    while server.ask("/").getresponse().read() != b"ok":
+        pass
+    server.signal(signal.SIGTERM)
+    code, errors = server.end()
+    assert code == 0
+    assert "cut off" in errors
+    assert "calls=1" in errors
+    assert "stub closed" in server.said
+
+
+def test_a_service_that_cannot_go_on_ends_the_process(server: Process) -> None:
+    failing = server.ask("/fail")
+    failing.getresponse().read()
+    code, errors = server.end()
+    assert code == 3
+    assert "the service cannot go on: the journal is lost" in errors
+    assert "stub closed" in server.said
+
+
+def refused(process: Process) -> str:
+    """The one sentence with which a start was refused."""
+    code, errors = process.end()
+    assert code in (1, 2)
+    lines = [line for line in errors.splitlines() if line.startswith("holdfast: ")]
+    assert len(lines) == 1
+    assert "Traceback" not in errors
+    return lines[0]
+
+
+def test_a_port_in_use(server: Process, tmp_path: Path, processes: list[Process]) -> None:
+    processes.append(Process(tmp_path / "other", port=server.port))
+    said = refused(processes[-1])
+    assert said == f"holdfast: port {server.port} on 127.0.0.1 is in use by another program; choose another with --port"
+
+
+def test_a_data_folder_in_use(server: Process, tmp_path: Path, processes: list[Process]) -> None:
+    processes.append(Process(tmp_path))
+    said = refused(processes[-1])
+    assert f"data folder {server.data} is in use by another Holdfast (process {server.process.pid})" in said
+
+
+def test_settings_that_cannot_be_used(tmp_path: Path, processes: list[Process]) -> None:
+    processes.append(Process(tmp_path, prot="1"))
+    assert refused(processes[-1]) == "holdfast: HOLDFAST_PROT in the environment is no setting of Holdfast"
+    processes.append(Process(tmp_path, "--region", "Mars 1"))
+    assert refused(processes[-1]).startswith("holdfast: --region cannot be 'Mars 1'")
+    processes.append(Process(tmp_path, "--tls-cert", "none.pem", "--tls-key", "none.pem"))
+    assert "certificate none.pem with key none.pem cannot be used" in refused(processes[-1])
+
+
+def test_nothing_to_show_without_data(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "holdfast", "key", "show", "--data", str(tmp_path)]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    assert (shown.returncode, shown.stderr) == (1, f"holdfast: {tmp_path} is no data folder of Holdfast\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_tells_every_setting() -> None:
+    command = [sys.executable, "-m", "holdfast", "serve", "--help"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True).stdout
+    assert "--data DIR" in shown
+    assert "HOLDFAST_QUEUE_NAME_HOLD_SECONDS" in shown
+
+
+def test_help_is_there_at_once() -> None:
+    """It loads no web framework and no database."""
+    program = (
+        "import sys\nfrom holdfast.cli import main\n"
+        "try: main(['serve', '--help'])\n"
+        "except SystemExit: print(sorted({'fastapi', 'uvicorn', 'sqlite3', 'pydantic'} & sys.modules.keys()))"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "[]"
+
+
+def test_tls(tmp_path: Path, processes: list[Process]) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([*request, *names, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+    server = Process(tmp_path, "--tls-cert", str(cert), "--tls-key", str(key))
+    processes.append(server)
+    server.until_started()
+    assert f"AWS_ENDPOINT_URL_SQS=https://127.0.0.1:{server.port}" in server.said
+    context = ssl.create_default_context(cafile=str(cert))
+    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=20, context=context)
+    connection.request("POST", "/echo", body=b"secret" * 1000)
+    assert connection.getresponse().read() == b"secret" * 1000
+    connection.close()
+    server.signal(signal.SIGTERM)
+    assert server.end()[0] == 0
