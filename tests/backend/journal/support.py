@@ -1,0 +1,119 @@
+"""What the journal's tests share: virtual time, logs on a simulated disk, reading them back."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from random import Random
+from typing import Any, TypeVar
+
+from backend.journal.disk import Disk
+from backend.journal.log import LocalLog, LogSettings
+from backend.journal.recovery import LogEnd, Row, Scan
+from backend.journal.rows import RecordView, encode_record
+from backend.journal.segments import SegmentFiles
+from tests.simulator.disk import SimDisk
+
+T = TypeVar("T")
+
+ROOT = "/journal"
+LIFE = 0x1234_5678_9ABC_DEF1
+SMALL = LogSettings(segment_bytes=8192, low_water_bytes=16384, row_bytes=2048)
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    """Instead of waiting it lets the time pass."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        assert timeout is not None, "everything waits, and nothing will ever happen"
+        self.now += max(0.0, timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.selector = _JumpingSelector()
+        super().__init__(self.selector)
+
+    def time(self) -> float:
+        return self.selector.now
+
+
+def virtual(main: Coroutine[Any, Any, T]) -> T:
+    """Run in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
+
+
+def sim_disk(seed: int = 1, **options: Any) -> SimDisk:
+    disk = SimDisk(Random(seed), **options)
+    disk.mkdir(ROOT)
+    return disk
+
+
+def a_record(number: int, size_bytes: int = 100) -> bytes:
+    body = Random(number).randbytes(size_bytes)
+    return encode_record(1, number % 7, 1000 + number, 3, 5000 + number, b"head %d" % number, body)
+
+
+def number_of(view: object) -> int:
+    assert isinstance(view, RecordView), view
+    number = int(view.head.removeprefix(b"head "))
+    assert view.body == Random(number).randbytes(view.body_bytes)
+    assert (view.shard, view.partition) == (number % 7, 1000 + number)
+    return number
+
+
+class Failures(list[BaseException]):
+    def __call__(self, error: BaseException) -> None:
+        self.append(error)
+
+
+async def a_log(
+    disk: Disk,
+    root: str = ROOT,
+    *,
+    log_id: int = 9,
+    settings: LogSettings = SMALL,
+    failures: Failures | None = None,
+) -> LocalLog:
+    return await LocalLog.create(
+        disk,
+        SegmentFiles(disk, root),
+        f"n-{log_id}",
+        log_id,
+        life=LIFE + log_id,
+        clock_ms=lambda: 77,
+        on_failure=failures if failures is not None else Failures(),
+        settings=settings,
+    )
+
+
+async def scanned(
+    disk: Disk, directory: str = f"{ROOT}/n-9", log_id: int = 9, **options: Any
+) -> tuple[list[Row], LogEnd]:
+    scan = Scan(disk, directory, log_id, **options)
+    rows = [row async for row in scan.rows()]
+    return rows, scan.end
+
+
+def plain(rows: list[Row]) -> list[object]:
+    """Rows without the buffers that they were read from."""
+
+    def plain_record(record: object) -> object:
+        return record._replace(buffer=record.body) if isinstance(record, RecordView) else record
+
+    return [(row[:6], [(position, plain_record(record)) for position, record in row.records]) for row in rows]
+
+
+def numbers_in(rows: list[Row]) -> list[int]:
+    return [number_of(record) for row in rows for _, record in row.records]
+
+
+async def all_made(log: LocalLog) -> None:
+    """Until the log has all segments that it wants to have ready."""
+    while log._maker is not None:
+        await asyncio.wait([log._maker])
