@@ -35,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(settings: Settings) -> int:
     # Imported here, so that help and errors in the settings are told at once.
-    from holdfast.compose import CannotStart, compose
+    from holdfast.compose import compose
     from holdfast.folder import FolderUnusable
     from holdfast.listen import CannotListen
-    from holdfast.serve import serve
+    from holdfast.serve import CannotStart, serve
     from metadata_service.sqlite import CannotOpen
 
     try:

@@ -1,15 +1,110 @@
-"""Composes the service."""
+"""The embedded service: metadata in SQLite, a journal on the local disk, one frontend, all in one process."""
 
 from __future__ import annotations
 
-from holdfast.serve import Service
+import asyncio
+
+from auth.credentials import AccessKey, Credentials
+from backend.api import PartitionSettings, Target
+from backend.journal.disk import RealDisk
+from backend.journal.log import LogSettings
+from backend.node import Node, NodeSettings
+from backend.startup import JournalDamaged
+from frontend.app import FrontendApp, create_app
+from frontend.services import Services
+from frontend.settings import FrontendSettings
+from frontend.sqs.arn import parse as parse_arn
+from frontend.sqs.queues import Queues
+from holdfast.declared import declare
+from holdfast.serve import CannotStart
 from holdfast.settings import Settings
+from metadata_service.client import MetadataClient
 from metadata_service.sqlite import SQLiteStore
+from metadata_service.store import QueueNotFound, QueueStore
 
 
-class CannotStart(Exception):
-    """The service cannot start; the text says why."""
+class Embedded:
+    """Implements :class:`holdfast.serve.Service`."""
+
+    def __init__(self, app: FrontendApp, node: Node) -> None:
+        self.app = app
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._node = node
+
+    async def drain(self) -> None:
+        self.app.begin_drain()
+        self._node.drain()
+
+    async def close(self) -> None:
+        await self._node.close()
 
 
-async def compose(settings: Settings, store: SQLiteStore) -> Service:
-    raise CannotStart("not built yet")
+async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> Embedded:
+    """Recover the journal and put the frontend before it.  Raises :class:`CannotStart`."""
+    frontend = frontend_settings(settings)
+    resolver = StoreResolver(store, frontend.region)
+    try:
+        settings.journal_folder.mkdir(mode=0o700, exist_ok=True)
+        node = await Node.start(
+            RealDisk(),
+            str(settings.journal_folder),
+            store,
+            resolver,
+            settings=NodeSettings(log=LogSettings(segment_bytes=settings.segment_bytes)),
+        )
+    except JournalDamaged as error:
+        raise CannotStart(f"the journal is damaged: {error}") from error
+    except OSError as error:
+        raise CannotStart(f"the journal in {settings.journal_folder} cannot be opened: {error}") from error
+    services = Services(frontend, Credentials(store), MetadataClient(store), node)
+    resolver.queues.set_result(Queues(services))
+    try:
+        await declare(services, root, settings.queues)
+    except BaseException:
+        await node.close()
+        raise
+    return Embedded(create_app(services), node)
+
+
+def frontend_settings(settings: Settings) -> FrontendSettings:
+    """What of the settings is the frontend's."""
+    return FrontendSettings(
+        region=settings.region,
+        external_url=settings.external_url,
+        queue_name_hold_seconds=settings.queue_name_hold_seconds,
+        purge_interval_seconds=settings.purge_interval_seconds,
+        deduplication_window_seconds=settings.deduplication_window_seconds,
+        in_flight_limit=settings.in_flight_limit,
+        auto_create_queues=settings.auto_create_queues,
+        forbid_deleting_nonempty_queues=settings.forbid_deleting_nonempty_queues,
+    )
+
+
+class StoreResolver:
+    """What a node asks of the metadata: always the store, for what it decides by the answer cannot be undone.
+
+    The node starts before the frontend, which knows what a queue's attributes mean to a partition; until
+    ``queues`` has a result, questions wait.
+    """
+
+    def __init__(self, store: QueueStore, region: str) -> None:
+        self.queues: asyncio.Future[Queues] = asyncio.get_running_loop().create_future()
+        self._store = store
+        self._region = region
+
+    async def settings(self, target: Target) -> PartitionSettings | None:
+        """Settings of a queue's partition; None: that queue is deleted for good."""
+        queues = await self.queues
+        queue = await self._store.get_queue_by_id(target.queue_id)
+        return None if queue is None else queues.view(queue).settings
+
+    async def target(self, arn: str) -> Target | None:
+        """Where a message for this queue is sent to; None: there is no such queue."""
+        queues = await self.queues
+        parsed = parse_arn(arn)
+        if parsed is None or parsed.region != self._region:
+            return None
+        try:
+            return queues.view(await self._store.get_queue(parsed.account, parsed.name)).target
+        except QueueNotFound:
+            return None

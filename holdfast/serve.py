@@ -15,6 +15,7 @@ from typing import Protocol
 
 import uvloop
 
+from auth.credentials import AccessKey
 from holdfast import __version__, logs
 from holdfast.door import Limits
 from holdfast.folder import Claim
@@ -32,9 +33,13 @@ _FILES_BESIDE_CONNECTIONS = 512
 class Service(Protocol):
     """What answers the requests, behind the listener."""
 
-    app: App
-    failed: asyncio.Future[None]
-    """Gets an exception when the service cannot go on."""
+    @property
+    def app(self) -> App:
+        """The ASGI application."""
+
+    @property
+    def failed(self) -> asyncio.Future[None]:
+        """Gets an exception when the service cannot go on."""
 
     async def drain(self) -> None:
         """End long polls and say "not ready"; calls under way are answered."""
@@ -43,7 +48,12 @@ class Service(Protocol):
         """Nothing is under way any more: write what remains and let go of the files."""
 
 
-Compose = Callable[[Settings, SQLiteStore], Awaitable[Service]]
+class CannotStart(Exception):
+    """The service cannot start; the text says why."""
+
+
+Compose = Callable[[Settings, SQLiteStore, AccessKey], Awaitable[Service]]
+"""Makes the service of these settings, metadata and root access key.  Raises :class:`CannotStart`."""
 
 
 def serve(settings: Settings, compose: Compose) -> int:
@@ -51,7 +61,7 @@ def serve(settings: Settings, compose: Compose) -> int:
 
     Raises what keeps it from starting: :class:`~holdfast.folder.FolderUnusable`,
     :class:`~holdfast.listen.CannotListen`, :class:`~metadata_service.sqlite.CannotOpen`,
-    :class:`~holdfast.settings.SettingsError`, and what ``compose`` raises.
+    :class:`~holdfast.settings.SettingsError` and :class:`CannotStart`.
     """
     logs.set_up(settings.log_level)
     claim = Claim(settings.data)
@@ -75,7 +85,7 @@ async def _run(
     store = SQLiteStore(settings.metadata_file)
     try:
         key, new = await ensure_root(store, settings)
-        service = await compose(settings, store)
+        service = await compose(settings, store, key)
         try:
             limits = Limits(settings.connections_limit, settings.request_read_seconds, settings.idle_seconds)
             listener = Listener(service.app, sockets, limits, context)

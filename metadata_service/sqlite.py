@@ -51,6 +51,8 @@ CREATE TABLE access_keys (access_key_id TEXT PRIMARY KEY, account TEXT NOT NULL,
 CREATE INDEX access_keys_by_account ON access_keys (account, access_key_id);
 """
 
+_HOLD_SECONDS_LEAST = 3600
+"""A deleted queue's name is remembered at least this long, whatever hold a creation names."""
 _FORGOTTEN_AT_ONCE = 16
 """A creation removes at most this many names whose hold has ended: more than deletions add."""
 
@@ -395,5 +397,5 @@ def _check_hold(db: sqlite3.Connection, account: str, name: str, now_ms: int, ho
     db.execute(
         "DELETE FROM held_names WHERE rowid IN "
         "(SELECT rowid FROM held_names WHERE deleted_ms <= ? ORDER BY deleted_ms LIMIT ?)",
-        (now_ms - int(hold_seconds * 1000), _FORGOTTEN_AT_ONCE),
+        (now_ms - int(max(hold_seconds, _HOLD_SECONDS_LEAST) * 1000), _FORGOTTEN_AT_ONCE),
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+from auth.credentials import AccessKey
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
 
@@ -75,7 +76,7 @@ async def _read(receive: Callable[[], Any]) -> bytes:
             return body
 
 
-async def compose(settings: Settings, store: SQLiteStore) -> StubService:
+async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> StubService:
     return StubService()
 
 
