@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
+SHOWN_MOST = 2_048
+"""Characters of a request's value that an error's text repeats."""
+
 _PREFIX = "AWS.SimpleQueueService."
 
 
@@ -164,9 +167,6 @@ SERIALIZATION = ErrorKind("SerializationException", "SerializationException", te
 REQUEST_TOO_LARGE = ErrorKind(
     "RequestEntityTooLarge", "RequestEntityTooLarge", 413, text="The request is larger than any valid request can be."
 )
-REQUEST_TIMEOUT = ErrorKind(
-    "RequestTimeout", "RequestTimeout", 408, retryable=True, text="The request's body did not arrive in time."
-)
 METHOD_NOT_ALLOWED = ErrorKind(
     "MethodNotAllowed", "MethodNotAllowed", 405, text="Only GET and POST are allowed on this resource."
 )
@@ -222,7 +222,13 @@ def missing_parameter(name: str) -> SqsError:
 
 
 def invalid_value(value: object, name: str, reason: str) -> SqsError:
-    return SqsError(INVALID_PARAMETER_VALUE, f"Value {value} for parameter {name} is invalid. Reason: {reason}")
+    return SqsError(INVALID_PARAMETER_VALUE, f"Value {shown(value)} for parameter {name} is invalid. Reason: {reason}")
+
+
+def shown(value: object) -> str:
+    """A value as an error's text repeats it: a long one is cut."""
+    text = str(value)
+    return text if len(text) <= SHOWN_MOST else text[:SHOWN_MOST] + "..."
 
 
 def invalid_attribute_value(name: str, reason: str = "") -> SqsError:

@@ -1,0 +1,62 @@
+"""Receives that wait for a message, each of which ends early when its client leaves or the process drains."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+AsgiReceive = Callable[[], Awaitable[Any]]
+
+_T = TypeVar("_T")
+
+
+class ClientGone(Exception):
+    """The client has closed its connection: there is nobody to answer."""
+
+
+class LongPolls:
+    """The waiting calls of a process.
+
+    A waiting call runs in its own request's task; a second task watches the connection.  What ends the wait is a
+    cancellation of the call, which a backend answers by claiming nothing.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._left: set[asyncio.Task[Any]] = set()
+        self.draining = False
+
+    def drain(self) -> None:
+        """Let all waiting calls answer now, and later ones not wait at all."""
+        self.draining = True
+        for task in self._waiting:
+            task.cancel()
+
+    async def run(self, waiting: Awaitable[_T], receive: AsgiReceive, nothing: _T) -> _T:
+        """The result of ``waiting``; ``nothing`` when the process drains.  Raises :class:`ClientGone`."""
+        task = asyncio.current_task()
+        assert task is not None
+        watcher = asyncio.ensure_future(self._watch(task, receive))
+        self._waiting.add(task)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if task not in self._left and not self.draining:
+                raise
+            while task.uncancel():
+                pass
+            if task in self._left:
+                raise ClientGone from None
+            return nothing
+        finally:
+            self._waiting.discard(task)
+            self._left.discard(task)
+            watcher.cancel()
+
+    async def _watch(self, task: asyncio.Task[Any], receive: AsgiReceive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if task in self._waiting:
+            self._left.add(task)
+            task.cancel()

@@ -1,0 +1,31 @@
+"""What the frontend can be told; the windows that SQS fixes have SQS's values as defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from frontend.sqs.limits import IN_FLIGHT_MOST
+
+
+@dataclass(frozen=True, slots=True)
+class FrontendSettings:
+    """Immutable for the lifetime of a process."""
+
+    region: str = "us-east-1"
+    external_url: str | None = None
+    """What queue URLs begin with, such as ``https://queue.example.com``; None: scheme and Host of each request."""
+    queue_name_hold_seconds: float = 60
+    """How long the name of a deleted queue cannot be used again."""
+    purge_interval_seconds: float = 60
+    """How long after a purge the same queue cannot be purged again."""
+    deduplication_window_seconds: int = 300
+    """How long a FIFO queue remembers a deduplication id."""
+    in_flight_limit: int = IN_FLIGHT_MOST
+    """Messages that one queue may have in flight."""
+    auto_create_queues: bool = False
+    """Whether a send to a queue that does not exist creates it."""
+    forbid_deleting_nonempty_queues: bool = False
+    """Whether DeleteQueue is refused while the queue holds messages."""
+    max_body_bytes: int = 8 * 1024 * 1024
+    """Longest body that is read.  A message of 1 MiB can be six times as long in JSON (``\\u0041``) and three times
+    in a form (``%41``); its other members come on top."""

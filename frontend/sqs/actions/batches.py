@@ -1,0 +1,163 @@
+"""The batch forms of send, delete and visibility change: entries succeed and fail one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backend.api import HandleOutcome, NewMessage
+from frontend.sqs import limits, validation
+from frontend.sqs.actions import messages
+from frontend.sqs.actions.context import Context
+from frontend.sqs.calls import Call, Members
+from frontend.sqs.errors import (
+    BATCH_ENTRY_IDS_NOT_DISTINCT,
+    BATCH_REQUEST_TOO_LONG,
+    EMPTY_BATCH_REQUEST,
+    INVALID_BATCH_ENTRY_ID,
+    INVALID_PARAMETER_VALUE,
+    RECEIPT_HANDLE_IS_INVALID,
+    TOO_MANY_ENTRIES,
+    SqsError,
+    missing_parameter,
+)
+from frontend.sqs.queues import QueueView
+
+Entry = dict[str, Any]
+
+
+def _checked(members: Members, entry_name: str) -> list[Entry]:
+    """The entries of a batch whose number and ids are right."""
+    entries: list[Entry] | None = members.get("Entries")
+    if not entries:
+        raise SqsError(EMPTY_BATCH_REQUEST, f"There should be at least one {entry_name} in the request.")
+    if len(entries) > limits.BATCH_ENTRIES_MOST:
+        raise SqsError(
+            TOO_MANY_ENTRIES,
+            f"Maximum number of entries per request are {limits.BATCH_ENTRIES_MOST}. You have sent {len(entries)}.",
+        )
+    seen = set()
+    for number, entry in enumerate(entries, 1):
+        entry_id = entry.get("Id")
+        if entry_id is None:
+            raise missing_parameter(f"{entry_name}.{number}.Id")
+        if not validation.is_batch_id(entry_id):
+            raise SqsError(INVALID_BATCH_ENTRY_ID)
+        if entry_id in seen:
+            raise SqsError(BATCH_ENTRY_IDS_NOT_DISTINCT, f"Id {entry_id} repeated.")
+        seen.add(entry_id)
+    return entries
+
+
+def _failed(entry: Entry, error: SqsError) -> Members:
+    kind = error.kind
+    return {
+        "Id": entry["Id"],
+        "SenderFault": kind.sender_fault,
+        "Code": kind.query_code,
+        "Message": error.message,
+    }
+
+
+def _result(successful: list[Members], failed: list[Members]) -> Members:
+    """In JSON SQS leaves an empty list of failures out."""
+    return {"Successful": successful, "Failed": failed} if failed else {"Successful": successful}
+
+
+async def send_message_batch(context: Context, call: Call, view: QueueView, members: Members) -> Members:
+    name = "SendMessageBatchRequestEntry"
+    entries = _checked(members, name)
+    _check_orderings(view, entries, name)
+    prepared: list[NewMessage] = []
+    answers: list[Members] = []
+    failed: list[Members] = []
+    total = 0
+    for entry in entries:
+        try:
+            if not entry.get("MessageBody"):
+                raise missing_parameter("MessageBody")
+            message, answer, size = messages.prepare(view, call, entry)
+            total += size
+            if size > view.message_bytes_most and size <= limits.MESSAGE_BYTES_MOST:
+                raise validation.too_long(view.message_bytes_most, in_batch=True)
+        except SqsError as error:
+            failed.append(_failed(entry, error))
+        else:
+            answer["Id"] = entry["Id"]
+            prepared.append(message)
+            answers.append(answer)
+    if total > limits.MESSAGE_BYTES_MOST:
+        raise SqsError(
+            BATCH_REQUEST_TOO_LONG,
+            f"Batch requests cannot be longer than {limits.MESSAGE_BYTES_MOST} bytes. You have sent {total} bytes.",
+        )
+    if prepared:
+        stored = await context.queues.run(view, context.backend.send, prepared)
+        for answer, message_stored in zip(answers, stored, strict=True):
+            messages.complete(answer, message_stored, view.fifo)
+    return _result(answers, failed)
+
+
+def _check_orderings(view: QueueView, entries: list[Entry], name: str) -> None:
+    """What is wrong with group or deduplication id of one entry fails the whole call, as in SQS."""
+    for number, entry in enumerate(entries, 1):
+        if "MessageBody" not in entry:
+            raise missing_parameter(f"{name}.{number}.MessageBody")
+        if view.fifo or "MessageGroupId" in entry or "MessageDeduplicationId" in entry:
+            try:
+                messages.check_ordering(view, entry)
+            except SqsError as error:
+                raise SqsError(INVALID_PARAMETER_VALUE, error.message) from None
+
+
+async def delete_message_batch(context: Context, call: Call, view: QueueView, members: Members) -> Members:
+    name = "DeleteMessageBatchRequestEntry"
+    entries = _checked(members, name)
+    handles = []
+    for number, entry in enumerate(entries, 1):
+        if not entry.get("ReceiptHandle"):
+            raise missing_parameter(f"{name}.{number}.ReceiptHandle")
+        handles.append(entry["ReceiptHandle"])
+    outcomes = await context.queues.run(view, context.backend.delete, handles)
+    successful: list[Members] = []
+    failed: list[Members] = []
+    for entry, outcome in zip(entries, outcomes, strict=True):
+        if outcome:
+            failed.append(_failed(entry, _entry_error(entry, outcome)))
+        else:
+            successful.append({"Id": entry["Id"]})
+    return _result(successful, failed)
+
+
+async def change_message_visibility_batch(context: Context, call: Call, view: QueueView, members: Members) -> Members:
+    name = "ChangeMessageVisibilityBatchRequestEntry"
+    entries = _checked(members, name)
+    changes: list[tuple[str, int]] = []
+    changed: list[Entry] = []
+    failed: list[Members] = []
+    for number, entry in enumerate(entries, 1):
+        handle, seconds = entry.get("ReceiptHandle"), entry.get("VisibilityTimeout")
+        if not handle:
+            raise missing_parameter(f"{name}.{number}.ReceiptHandle")
+        if seconds is None:
+            raise missing_parameter(f"{name}.{number}.VisibilityTimeout")
+        try:
+            validation.visibility_timeout(seconds)
+        except SqsError as error:
+            failed.append(_failed(entry, error))
+        else:
+            changes.append((handle, seconds))
+            changed.append(entry)
+    outcomes = await context.queues.run(view, context.backend.change_visibility, changes) if changes else []
+    successful: list[Members] = []
+    for entry, outcome in zip(changed, outcomes, strict=True):
+        if outcome:
+            failed.append(_failed(entry, _entry_error(entry, outcome)))
+        else:
+            successful.append({"Id": entry["Id"]})
+    return _result(successful, failed)
+
+
+def _entry_error(entry: Entry, outcome: HandleOutcome) -> SqsError:
+    if outcome == HandleOutcome.EXPIRED:
+        return SqsError(RECEIPT_HANDLE_IS_INVALID, "The receipt handle has expired")
+    return messages.handle_error(entry["ReceiptHandle"], outcome, entry.get("VisibilityTimeout", 0))

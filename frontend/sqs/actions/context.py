@@ -1,0 +1,23 @@
+"""What every operation is given beside its call."""
+
+from __future__ import annotations
+
+import logging
+
+from backend.api import Backend
+from frontend.services import Services
+from frontend.sqs.queues import Queues
+from metadata_service.client import MetadataClient
+
+
+class Context:
+    """The services, and the view of queues over them."""
+
+    __slots__ = ("backend", "log", "metadata", "queues", "services")
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.backend: Backend = services.backend
+        self.metadata: MetadataClient = services.metadata
+        self.queues = Queues(services)
+        self.log = logging.getLogger("holdfast.sqs")

@@ -1,0 +1,38 @@
+"""Dead-letter queues: whether one may be used, and who uses it."""
+
+from __future__ import annotations
+
+from frontend.sqs import policies
+from frontend.sqs.actions import paging
+from frontend.sqs.actions.context import Context
+from frontend.sqs.calls import Call, Members
+from frontend.sqs.errors import invalid_value
+from frontend.sqs.queues import QueueView
+
+
+async def check_target(context: Context, account: str, policy: str, source_arn: str, fifo: bool) -> None:
+    """Whether a queue may use this RedrivePolicy, which is canonical.  Raises InvalidParameterValue."""
+    redrive = policies.stored_redrive_policy(policy)
+    target = await context.queues.by_arn(redrive.dead_letter_arn, account)
+    reason = ""
+    if target is None:
+        reason = "Dead letter target does not exist."
+    elif target.arn == source_arn:
+        reason = "Dead letter target must be another queue than the source queue itself."
+    elif target.fifo != fifo:
+        reason = "Dead-letter queue must be same type of queue as the source."
+    elif not policies.allows_source(target.queue.attributes.get("RedriveAllowPolicy"), source_arn):
+        reason = "The redrive allow policy of the dead-letter queue does not permit this source queue."
+    if reason:
+        raise invalid_value(policy, "RedrivePolicy", reason)
+
+
+async def list_dead_letter_source_queues(context: Context, call: Call, view: QueueView, members: Members) -> Members:
+    size = paging.page_size(members)
+    account = view.queue.account
+    names = await context.metadata.dead_letter_sources(account, view.arn, after=paging.after(members), limit=size + 1)
+    names, token = paging.page(names, size, members)
+    result: Members = {"queueUrls": [call.queue_url(account, name) for name in names]}
+    if token:
+        result["NextToken"] = token
+    return result

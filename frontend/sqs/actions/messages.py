@@ -1,0 +1,281 @@
+"""SendMessage, ReceiveMessage, DeleteMessage: the hot path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import blake2b, sha256
+
+from backend.api import AttemptExpired, HandleOutcome, NewMessage, OverLimit, Receive, Received, Stored
+from frontend.sqs import limits, md5, payload, validation
+from frontend.sqs.actions.context import Context
+from frontend.sqs.attributes import unknown
+from frontend.sqs.calls import Call, Members
+from frontend.sqs.errors import (
+    INVALID_PARAMETER_VALUE,
+    OVER_LIMIT,
+    RECEIPT_HANDLE_IS_INVALID,
+    SqsError,
+    invalid_value,
+    missing_parameter,
+    shown,
+)
+from frontend.sqs.model import QUEUE_ATTRIBUTE_NAMES, SYSTEM_ATTRIBUTE_NAMES
+from frontend.sqs.payload import Payload
+from frontend.sqs.queues import QueueView
+
+_RECEIVABLE = frozenset((*SYSTEM_ATTRIBUTE_NAMES, *QUEUE_ATTRIBUTE_NAMES))
+_EVERY_SYSTEM_ATTRIBUTE = frozenset(SYSTEM_ATTRIBUTE_NAMES)
+
+NO_DEDUPLICATION = (
+    "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+)
+
+
+# --- sending -----------------------------------------------------------------------------------------------
+
+
+async def send_message(context: Context, call: Call, view: QueueView, members: Members) -> Members:
+    body = members.get("MessageBody")
+    if not body:
+        raise missing_parameter("MessageBody")
+    check_ordering(view, members)
+    message, answer, size = prepare(view, call, members)
+    if size > view.message_bytes_most:
+        raise validation.too_long(view.message_bytes_most)
+    stored = await context.queues.run(view, context.backend.send, [message])
+    complete(answer, stored[0], view.fifo)
+    return answer
+
+
+def check_ordering(view: QueueView, members: Members) -> None:
+    """The identifiers that order and deduplicate a message."""
+    group = members.get("MessageGroupId")
+    deduplication = members.get("MessageDeduplicationId")
+    if group is not None:
+        validation.group_id(group)
+    elif view.fifo:
+        raise missing_parameter("MessageGroupId")
+    if deduplication is not None:
+        if not view.fifo:
+            raise invalid_value(
+                deduplication,
+                "MessageDeduplicationId",
+                "The request include parameter that is not valid for this queue type.",
+            )
+        validation.deduplication_id(deduplication)
+    elif view.fifo and not view.content_based:
+        raise SqsError(INVALID_PARAMETER_VALUE, NO_DEDUPLICATION)
+
+
+def prepare(view: QueueView, call: Call, members: Members) -> tuple[NewMessage, Members, int]:
+    """What is stored, the digests of the answer, and the bytes that count towards limits."""
+    body: str = members["MessageBody"]
+    encoded = body.encode()
+    validation.check_body(encoded)
+    size = len(encoded)
+    body_md5 = md5.of_body(encoded)
+    delay = validation.delay_seconds(members.get("DelaySeconds"), view.delay_most, view.fifo)
+    answer: Members = {"MD5OfMessageBody": body_md5.hex()}
+    stored = Payload(payload.FORMAT, body, body_md5, call.key.principal_id)
+    given = members.get("MessageAttributes")
+    if given:
+        attributes = validation.message_attributes(given)
+        size += validation.size_of(attributes)
+        stored.attributes = attributes
+        stored.attributes_md5 = md5.of_attributes(attributes)
+        answer["MD5OfMessageAttributes"] = stored.attributes_md5.hex()
+    given = members.get("MessageSystemAttributes")
+    if given:
+        trace = validation.trace_header(given)
+        if trace is not None:
+            stored.trace_header = trace
+            answer["MD5OfMessageSystemAttributes"] = md5.of_attributes(
+                [(validation.TRACE_HEADER, "String", trace)]
+            ).hex()
+    group: str | None = members.get("MessageGroupId")
+    if not view.fifo:
+        return NewMessage(payload.encode(stored), delay, group), answer, size
+    deduplication = members.get("MessageDeduplicationId") or sha256(encoded).hexdigest()
+    stored.deduplication_id = deduplication
+    by_queue, by_group = _token("q", deduplication), _token(f"g{group}", deduplication)
+    if view.scope_is_group:
+        by_queue, by_group = by_group, by_queue
+    return NewMessage(payload.encode(stored), delay, group, by_queue, by_group), answer, size
+
+
+def complete(answer: Members, stored: Stored, fifo: bool) -> None:
+    """Add to an answer what the backend gave the message."""
+    answer["MessageId"] = stored.message_id
+    if fifo:
+        answer["SequenceNumber"] = f"{stored.number:020d}"
+
+
+def _token(scope: str, deduplication_id: str) -> bytes:
+    return blake2b(f"{scope}\0{deduplication_id}".encode(), digest_size=16).digest()
+
+
+# --- receiving ---------------------------------------------------------------------------------------------
+
+
+async def receive_message(context: Context, call: Call, view: QueueView, members: Members) -> Members | None:
+    most = validation.max_number_of_messages(members.get("MaxNumberOfMessages"))
+    visibility = members.get("VisibilityTimeout")
+    validation.visibility_timeout(visibility)
+    wait = members.get("WaitTimeSeconds")
+    validation.wait_time_seconds(wait)
+    attempt = members.get("ReceiveRequestAttemptId")
+    if attempt is not None:
+        validation.attempt_id(attempt)
+        if not view.fifo:
+            attempt = None
+    system_names = _system_names(members)
+    wanted = _message_attribute_filter(members.get("MessageAttributeNames"))
+    command = Receive(
+        most,
+        view.visibility_seconds if visibility is None else visibility,
+        view.wait_seconds if wait is None else wait,
+        None if view.redrive is None else await context.queues.dead_letter(view),
+        attempt,
+    )
+    try:
+        received = await _claim(context, call, view, command)
+    except OverLimit:
+        raise SqsError(OVER_LIMIT) from None
+    except AttemptExpired:
+        raise invalid_value(
+            attempt, "ReceiveRequestAttemptId", "The receive request attempt id is not valid anymore."
+        ) from None
+    if not received:
+        return None
+    return {"Messages": [_message(message, view.fifo, system_names, wanted) for message in received]}
+
+
+async def _claim(context: Context, call: Call, view: QueueView, command: Receive) -> list[Received]:
+    wait = command.wait_seconds
+    if not wait:
+        return await context.queues.run(view, context.backend.receive, command)
+    polls = context.services.polls
+    if command.attempt is None or polls.draining:
+        # A queue that is not empty answers without the two tasks that a wait needs.
+        command.wait_seconds = 0
+        try:
+            received = await context.queues.run(view, context.backend.receive, command)
+        except OverLimit:
+            received = []  # a long poll at the limit is answered with nothing
+        if received or polls.draining:
+            return received
+        command.wait_seconds = wait
+    return await polls.run(context.queues.run(view, context.backend.receive, command), call.receive, [])
+
+
+def _system_names(members: Members) -> frozenset[str]:
+    names = members.get("AttributeNames")
+    more = members.get("MessageSystemAttributeNames")
+    if not names and not more:
+        return frozenset()
+    asked = frozenset((*(names or ()), *(more or ())))
+    for name in asked:
+        if name not in _RECEIVABLE:
+            raise unknown(name)
+    return _EVERY_SYSTEM_ATTRIBUTE if "All" in asked else asked
+
+
+def _message_attribute_filter(names: list[str] | None) -> Callable[[str], bool] | None:
+    """None: none are wanted."""
+    if not names:
+        return None
+    if not {"All", ".*", "*"}.isdisjoint(names):
+        return lambda name: True
+    exact = frozenset(names)
+    prefixes = tuple(name[:-2] for name in names if name.endswith(".*"))
+    return lambda name: name in exact or name.startswith(prefixes)
+
+
+def _message(
+    message: Received, fifo: bool, system_names: frozenset[str], wanted: Callable[[str], bool] | None
+) -> Members:
+    stored = payload.decode(message.payload)
+    answer: Members = {
+        "MessageId": message.message_id,
+        "ReceiptHandle": message.handle,
+        "MD5OfBody": stored.body_md5.hex(),
+        "Body": stored.body,
+    }
+    if system_names:
+        attributes = _system_attributes(message, stored, fifo)
+        if system_names is not _EVERY_SYSTEM_ATTRIBUTE:
+            attributes = {name: value for name, value in attributes.items() if name in system_names}
+        if attributes:
+            answer["Attributes"] = attributes
+    if wanted is not None and stored.attributes:
+        chosen = [attribute for attribute in stored.attributes if wanted(attribute[0])]
+        if chosen:
+            complete_set = len(chosen) == len(stored.attributes) and stored.attributes_md5 is not None
+            digest = stored.attributes_md5 if complete_set else None
+            answer["MD5OfMessageAttributes"] = (digest or md5.of_attributes(chosen)).hex()
+            answer["MessageAttributes"] = _described(chosen)
+    return answer
+
+
+def _system_attributes(message: Received, stored: Payload, fifo: bool) -> Members:
+    attributes = {
+        "SenderId": stored.sender,
+        "SentTimestamp": str(message.sent_ms),
+        "ApproximateReceiveCount": str(message.receives),
+        "ApproximateFirstReceiveTimestamp": str(message.first_received_ms),
+    }
+    if message.group is not None:
+        attributes["MessageGroupId"] = message.group
+    if fifo:
+        attributes["SequenceNumber"] = f"{message.number:020d}"
+        # in a dead-letter queue twins of the same deduplication id are told apart by their message id
+        deduplication = message.message_id if message.origin is not None else stored.deduplication_id
+        if deduplication is not None:
+            attributes["MessageDeduplicationId"] = deduplication
+    if stored.trace_header is not None:
+        attributes["AWSTraceHeader"] = stored.trace_header
+    if message.origin is not None:
+        attributes["DeadLetterQueueSourceArn"] = message.origin
+    return attributes
+
+
+def _described(attributes: Iterable[md5.Attribute]) -> Members:
+    return {
+        name: {"BinaryValue" if isinstance(value, bytes) else "StringValue": value, "DataType": type_}
+        for name, type_, value in attributes
+    }
+
+
+# --- deleting ----------------------------------------------------------------------------------------------
+
+
+async def delete_message(context: Context, call: Call, view: QueueView, members: Members) -> None:
+    handle = members.get("ReceiptHandle")
+    if not handle:
+        raise missing_parameter("ReceiptHandle")
+    outcomes = await context.queues.run(view, context.backend.delete, [handle])
+    if outcomes[0]:
+        raise handle_error(handle, outcomes[0])
+
+
+def handle_error(handle: str, outcome: HandleOutcome, visibility: int = 0) -> SqsError:
+    """What the single calls answer about a receipt handle."""
+    if outcome == HandleOutcome.MALFORMED:
+        return SqsError(
+            RECEIPT_HANDLE_IS_INVALID, f'The input receipt handle "{shown(handle)}" is not a valid receipt handle.'
+        )
+    if outcome == HandleOutcome.OTHER_QUEUE:
+        return SqsError(RECEIPT_HANDLE_IS_INVALID, f'The receipt handle "{shown(handle)}" is not valid for this queue.')
+    if outcome == HandleOutcome.EXPIRED:
+        return invalid_value(handle, "ReceiptHandle", "The receipt handle has expired.")
+    if outcome == HandleOutcome.GONE:
+        return invalid_value(
+            handle,
+            "ReceiptHandle",
+            "Message does not exist or is not available for visibility timeout change.",
+        )
+    return invalid_value(
+        visibility,
+        "VisibilityTimeout",
+        f"Total VisibilityTimeout for the message is beyond the limit [{limits.VISIBILITY_SECONDS_MOST} seconds]",
+    )

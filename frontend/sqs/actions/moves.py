@@ -1,0 +1,135 @@
+"""Message move tasks: StartMessageMoveTask, ListMessageMoveTasks, CancelMessageMoveTask."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+import orjson
+
+from backend.api import MoveTask, MoveTaskRefused, MoveTaskUnknown
+from frontend.sqs import arn, limits
+from frontend.sqs.actions.context import Context
+from frontend.sqs.calls import Call, Members
+from frontend.sqs.errors import (
+    INVALID_PARAMETER_VALUE,
+    RESOURCE_NOT_FOUND,
+    SqsError,
+    invalid_value,
+    missing_parameter,
+)
+from frontend.sqs.queues import QueueView
+
+_RUNNING = "RUNNING"
+
+
+async def start_message_move_task(context: Context, call: Call, members: Members) -> Members:
+    source = await _queue(context, call, members, "SourceArn")
+    rate = members.get("MaxNumberOfMessagesPerSecond")
+    if rate is not None and not 1 <= rate <= limits.MOVE_RATE_MOST:
+        raise invalid_value(
+            rate,
+            "MaxNumberOfMessagesPerSecond",
+            f"You must enter a value between 1 and {limits.MOVE_RATE_MOST}, if provided.",
+        )
+    sources = await context.metadata.dead_letter_sources(
+        call.key.account, source.arn, limit=limits.LIST_QUEUES_PAGE_MOST
+    )
+    if not sources:
+        raise SqsError(INVALID_PARAMETER_VALUE, "Source queue must be configured as a Dead Letter Queue.")
+    destination: QueueView | None = None
+    if members.get("DestinationArn"):
+        destination = await _queue(context, call, members, "DestinationArn")
+        if destination.arn == source.arn:
+            raise SqsError(INVALID_PARAMETER_VALUE, "Source queue arn and destination queue arn cannot be the same.")
+        if destination.fifo != source.fifo:
+            raise SqsError(INVALID_PARAMETER_VALUE, "Source queue and destination queue must be of the same type.")
+        await context.queues.prepare_destination(destination)
+    else:
+        for name in sources:
+            await context.queues.prepare_destination(await context.queues.by_name(call.key.account, name, call))
+    try:
+        task = await context.queues.run(
+            source, context.backend.start_move, destination.arn if destination else None, rate or 0
+        )
+    except MoveTaskRefused:
+        raise SqsError(
+            INVALID_PARAMETER_VALUE,
+            "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
+        ) from None
+    return {"TaskHandle": _handle(source.arn, task)}
+
+
+async def list_message_move_tasks(context: Context, call: Call, members: Members) -> Members:
+    source = await _queue(context, call, members, "SourceArn")
+    most = members.get("MaxResults")
+    if most is None:
+        most = limits.MOVE_TASKS_PAGE_DEFAULT
+    if not 1 <= most <= limits.MOVE_TASKS_PAGE_MOST:
+        raise invalid_value(
+            most, "MaxResults", f"MaxResults must be an integer between 1 and {limits.MOVE_TASKS_PAGE_MOST}."
+        )
+    tasks = await context.queues.run(source, context.backend.list_moves)
+    return {"Results": [_described(source.arn, task) for task in tasks[:most]]}
+
+
+async def cancel_message_move_task(context: Context, call: Call, members: Members) -> Members:
+    text = members.get("TaskHandle")
+    if not text:
+        raise missing_parameter("TaskHandle")
+    task_id, source_arn = _parsed(text)
+    source = await context.queues.by_arn(source_arn, call.key.account)
+    if source is None:
+        raise SqsError(RESOURCE_NOT_FOUND, "The resource that you specified for the SourceArn parameter doesn't exist.")
+    try:
+        task = await context.queues.run(source, context.backend.cancel_move, task_id)
+    except MoveTaskUnknown:
+        raise SqsError(RESOURCE_NOT_FOUND, "Task does not exist, or is not running.") from None
+    return {"ApproximateNumberOfMessagesMoved": task.moved}
+
+
+async def _queue(context: Context, call: Call, members: Members, parameter: str) -> QueueView:
+    text = members.get(parameter)
+    if not text:
+        raise missing_parameter(parameter)
+    if arn.parse(text) is None:
+        raise invalid_value(text, parameter, "Must be the ARN of a queue.")
+    view = await context.queues.by_arn(text, call.key.account)
+    if view is None:
+        raise SqsError(
+            RESOURCE_NOT_FOUND, f"The resource that you specified for the {parameter} parameter doesn't exist."
+        )
+    return view
+
+
+def _described(source_arn: str, task: MoveTask) -> Members:
+    described: Members = {
+        "Status": task.status,
+        "SourceArn": source_arn,
+        "ApproximateNumberOfMessagesMoved": task.moved,
+        "ApproximateNumberOfMessagesToMove": task.total,
+        "StartedTimestamp": task.started_ms,
+    }
+    if task.status == _RUNNING:
+        described["TaskHandle"] = _handle(source_arn, task)
+    if task.destination_arn is not None:
+        described["DestinationArn"] = task.destination_arn
+    if task.rate_per_second:
+        described["MaxNumberOfMessagesPerSecond"] = task.rate_per_second
+    if task.failure is not None:
+        described["FailureReason"] = task.failure
+    return described
+
+
+def _handle(source_arn: str, task: MoveTask) -> str:
+    return urlsafe_b64encode(orjson.dumps({"taskId": task.task_id, "sourceArn": source_arn})).decode()
+
+
+def _parsed(handle: str) -> tuple[str, str]:
+    try:
+        given = orjson.loads(urlsafe_b64decode(handle.encode("ascii")))
+        task_id, source_arn = given["taskId"], given["sourceArn"]
+        if isinstance(task_id, str) and isinstance(source_arn, str):
+            return task_id, source_arn
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise invalid_value(handle, "TaskHandle", "The task handle is not a valid one.")

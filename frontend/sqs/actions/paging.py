@@ -1,0 +1,49 @@
+"""NextToken: where the next page of a list begins."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+from frontend.sqs import limits
+from frontend.sqs.calls import Members
+from frontend.sqs.errors import INVALID_PARAMETER_VALUE, SqsError, invalid_value
+
+_MARK = b"1:"
+
+
+def page_size(members: Members) -> int:
+    """MaxResults, or its default.  Raises InvalidParameterValue."""
+    most = limits.LIST_QUEUES_PAGE_MOST
+    value: int | None = members.get("MaxResults")
+    if value is None:
+        return most
+    if not 1 <= value <= most:
+        raise invalid_value(value, "MaxResults", f"MaxResults must be an integer between 1 and {most}.")
+    return value
+
+
+def after(members: Members) -> str:
+    """The name after which the page begins.  Raises InvalidParameterValue."""
+    token = members.get("NextToken")
+    if not token:
+        return ""
+    try:
+        decoded = urlsafe_b64decode(token.encode("ascii"))
+        if decoded.startswith(_MARK):
+            return decoded[len(_MARK) :].decode("ascii")
+    except ValueError:
+        pass
+    raise SqsError(INVALID_PARAMETER_VALUE, "Invalid or expired next token.")
+
+
+def page(names: list[str], size: int, members: Members) -> tuple[list[str], str | None]:
+    """The names of a page of which one more than fits was asked for, and the token of the next page.
+
+    As in SQS, there is a token only for those who gave MaxResults.
+    """
+    if len(names) <= size:
+        return names, None
+    names = names[:size]
+    if members.get("MaxResults") is None:
+        return names, None
+    return names, urlsafe_b64encode(_MARK + names[-1].encode()).decode()

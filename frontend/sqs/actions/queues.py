@@ -1,0 +1,180 @@
+"""Actions on queues themselves: create, delete, list, attributes, purge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from backend.api import BackendError
+from frontend.sqs import attributes
+from frontend.sqs.actions import dead_letter, paging, tags
+from frontend.sqs.actions.context import Context
+from frontend.sqs.arn import QueueArn
+from frontend.sqs.calls import Call, Members
+from frontend.sqs.errors import (
+    PURGE_QUEUE_IN_PROGRESS,
+    QUEUE_DELETED_RECENTLY,
+    QUEUE_NAME_EXISTS,
+    UNSUPPORTED_OPERATION,
+    SqsError,
+    missing_parameter,
+    queue_does_not_exist,
+)
+from frontend.sqs.queues import QueueView, Update
+from frontend.sqs.validation import check_new_queue_name
+from metadata_service.models import Queue
+from metadata_service.store import PurgeInProgress, QueueDeletedRecently, QueueExists, QueueNotFound
+
+_ACCOUNT = re.compile(r"[0-9]{12}\Z")
+
+
+async def create_queue(context: Context, call: Call, members: Members) -> Members:
+    name = members.get("QueueName")
+    if not name:
+        raise missing_parameter("QueueName")
+    account = call.key.account
+    await ensure_queue(context, account, name, members.get("Attributes") or {}, members.get("tags") or {})
+    return {"QueueUrl": call.queue_url(account, name)}
+
+
+async def ensure_queue(
+    context: Context, account: str, name: str, given: Mapping[str, str], given_tags: Mapping[str, str]
+) -> Queue:
+    """The queue, made now or with the same attributes before.  Raises what CreateQueue answers."""
+    fifo = given.get("FifoQueue", "").lower() == "true"
+    values = attributes.canonical(given, fifo=fifo)
+    check_new_queue_name(name, fifo)
+    stored = attributes.merged({}, values)
+    tags.check(given_tags, name)
+    redrive = stored.get("RedrivePolicy")
+    if redrive is not None:
+        source_arn = str(QueueArn(context.services.settings.region, account, name))
+        await dead_letter.check_target(context, account, redrive, source_arn, fifo)
+    settings = context.services.settings
+    try:
+        return await context.metadata.create(
+            account,
+            name,
+            stored,
+            given_tags,
+            now_ms=context.services.now_ms(),
+            hold_seconds=settings.queue_name_hold_seconds,
+        )
+    except QueueExists as error:
+        different = attributes.first_difference(error.queue.attributes, values)
+        if different is not None:
+            raise SqsError(
+                QUEUE_NAME_EXISTS,
+                f"A queue already exists with the same name and a different value for attribute {different}",
+            ) from None
+        return error.queue
+    except QueueDeletedRecently:
+        hold = settings.queue_name_hold_seconds
+        raise SqsError(
+            QUEUE_DELETED_RECENTLY,
+            f"You must wait {hold:g} seconds after deleting a queue before you can create another with the same name.",
+        ) from None
+
+
+async def auto_create_queue(context: Context, account: str, name: str) -> Queue:
+    """The queue of a first send, with all defaults."""
+    return await ensure_queue(context, account, name, {"FifoQueue": "true"} if name.endswith(".fifo") else {}, {})
+
+
+async def delete_queue(context: Context, call: Call, view: QueueView, members: Members) -> None:
+    if context.services.settings.forbid_deleting_nonempty_queues:
+        counters = await context.queues.run(view, context.backend.counters)
+        if counters.visible or counters.in_flight or counters.delayed:
+            raise SqsError(
+                UNSUPPORTED_OPERATION,
+                "The queue holds messages, and this service is set to refuse the deletion of such a queue. "
+                "Receive and delete its messages, or purge it, first.",
+            )
+    try:
+        queue = await context.metadata.delete(view.queue, now_ms=context.services.now_ms())
+    except QueueNotFound:
+        raise queue_does_not_exist() from None
+    try:
+        await context.backend.drop(context.queues.view(queue).target)
+    except BackendError:
+        # It is deleted once the metadata says so; what the backend still has of it, it drops when it next starts.
+        context.log.warning("%s the messages of deleted queue %r are still stored", call.request_id, queue.name)
+
+
+async def get_queue_url(context: Context, call: Call, members: Members) -> Members:
+    name = members.get("QueueName")
+    if not name:
+        raise missing_parameter("QueueName")
+    account = members.get("QueueOwnerAWSAccountId") or call.key.account
+    if not _ACCOUNT.match(account):
+        raise queue_does_not_exist()
+    view = await context.queues.by_name(account, name, call)
+    return {"QueueUrl": call.queue_url(view.queue.account, view.queue.name)}
+
+
+async def list_queues(context: Context, call: Call, members: Members) -> Members | None:
+    size = paging.page_size(members)
+    account = call.key.account
+    names = await context.metadata.list_queues(
+        account, prefix=members.get("QueueNamePrefix") or "", after=paging.after(members), limit=size + 1
+    )
+    names, token = paging.page(names, size, members)
+    result: Members = {"QueueUrls": [call.queue_url(account, name) for name in names]} if names else {}
+    if token:
+        result["NextToken"] = token
+    return result
+
+
+async def get_queue_attributes(context: Context, call: Call, view: QueueView, members: Members) -> Members | None:
+    asked = members.get("AttributeNames")
+    if not asked:
+        return None
+    for name in asked:
+        if name not in attributes.READABLE:
+            raise attributes.unknown(name)
+    view = await context.queues.refresh(view)
+    queue = view.queue
+    every = attributes.effective(queue.attributes)
+    every["QueueArn"] = view.arn
+    every["CreatedTimestamp"] = str(queue.created_s)
+    every["LastModifiedTimestamp"] = str(queue.modified_s)
+    if "All" in asked or not set(attributes.COUNTERS).isdisjoint(asked):
+        counters = await context.queues.run(view, context.backend.counters)
+        every["ApproximateNumberOfMessages"] = str(counters.visible)
+        every["ApproximateNumberOfMessagesNotVisible"] = str(counters.in_flight)
+        every["ApproximateNumberOfMessagesDelayed"] = str(counters.delayed)
+    if "All" not in asked:
+        every.setdefault(attributes.MAXIMUM_DELAY, str(view.delay_most))
+        every = {name: value for name, value in every.items() if name in asked}
+    return {"Attributes": every} if every else None
+
+
+async def set_queue_attributes(context: Context, call: Call, view: QueueView, members: Members) -> None:
+    given = members.get("Attributes")
+    if not given:
+        raise missing_parameter("Attributes")
+    values = attributes.canonical(given, fifo=view.fifo)
+    redrive = values.get("RedrivePolicy")
+    if redrive:
+        await dead_letter.check_target(context, view.queue.account, redrive, view.arn, view.fifo)
+
+    def update(queue: Queue) -> Update:
+        return Update(attributes=attributes.merged(queue.attributes, values))
+
+    await context.queues.configure(await context.queues.change(view, update))
+
+
+async def purge_queue(context: Context, call: Call, view: QueueView, members: Members) -> None:
+    interval = context.services.settings.purge_interval_seconds
+    try:
+        queue = await context.metadata.begin_purge(
+            view.queue, now_ms=context.services.now_ms(), interval_seconds=interval
+        )
+    except QueueNotFound:
+        raise queue_does_not_exist() from None
+    except PurgeInProgress:
+        raise SqsError(
+            PURGE_QUEUE_IN_PROGRESS,
+            f"Only one PurgeQueue operation on {view.queue.name} is allowed every {interval:g} seconds.",
+        ) from None
+    await context.queues.run(context.queues.view(queue), context.backend.purge, queue.purge_id)

@@ -1,0 +1,185 @@
+"""Queue attributes: what may be set, canonical values, defaults, and which of them hold together.
+
+Stored are the canonical values that were set; defaults are added where attributes are read.  Attributes of this
+service's own begin with ``Holdfast`` and stay out of ``All`` while they are not set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from frontend.sqs import limits, policies
+from frontend.sqs.errors import INVALID_ATTRIBUTE_NAME, SqsError, invalid_attribute_value
+from frontend.sqs.model import QUEUE_ATTRIBUTE_NAMES
+
+MAXIMUM_DELAY = "HoldfastMaximumDelaySeconds"
+
+Attributes = dict[str, str]
+
+
+class _Number(NamedTuple):
+    least: int
+    most: int
+    default: int
+
+
+_NUMBERS = {
+    "DelaySeconds": _Number(0, limits.HOLDFAST_DELAY_SECONDS_MOST, 0),
+    "MaximumMessageSize": _Number(
+        limits.MESSAGE_BYTES_LEAST_SETTING, limits.MESSAGE_BYTES_MOST, limits.MESSAGE_BYTES_MOST
+    ),
+    "MessageRetentionPeriod": _Number(
+        limits.RETENTION_SECONDS_LEAST, limits.RETENTION_SECONDS_MOST, limits.RETENTION_SECONDS_DEFAULT
+    ),
+    "ReceiveMessageWaitTimeSeconds": _Number(0, limits.WAIT_SECONDS_MOST, 0),
+    "VisibilityTimeout": _Number(0, limits.VISIBILITY_SECONDS_MOST, limits.VISIBILITY_SECONDS_DEFAULT),
+    "KmsDataKeyReusePeriodSeconds": _Number(
+        limits.KMS_REUSE_SECONDS_LEAST, limits.KMS_REUSE_SECONDS_MOST, limits.KMS_REUSE_SECONDS_DEFAULT
+    ),
+    MAXIMUM_DELAY: _Number(limits.DELAY_SECONDS_MOST, limits.HOLDFAST_DELAY_SECONDS_MOST, limits.DELAY_SECONDS_MOST),
+}
+_CHOICES = {
+    "FifoQueue": ("true", "false"),
+    "ContentBasedDeduplication": ("true", "false"),
+    "SqsManagedSseEnabled": ("true", "false"),
+    "DeduplicationScope": ("queue", "messageGroup"),
+    "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
+}
+_REMOVABLE = ("Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId")
+"""Set to an empty string, they are removed."""
+SETTABLE = (*_NUMBERS, *_CHOICES, *_REMOVABLE)
+
+_DEFAULTS_ALL = {
+    "VisibilityTimeout": str(limits.VISIBILITY_SECONDS_DEFAULT),
+    "MaximumMessageSize": str(limits.MESSAGE_BYTES_MOST),
+    "MessageRetentionPeriod": str(limits.RETENTION_SECONDS_DEFAULT),
+    "DelaySeconds": "0",
+    "ReceiveMessageWaitTimeSeconds": "0",
+    "SqsManagedSseEnabled": "true",
+}
+_DEFAULTS_FIFO = {
+    "FifoQueue": "true",
+    "ContentBasedDeduplication": "false",
+    "DeduplicationScope": "queue",
+    "FifoThroughputLimit": "perQueue",
+}
+COUNTERS = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
+READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, MAXIMUM_DELAY))
+
+
+def number(stored: Mapping[str, str], name: str) -> int:
+    """The value of a number, or its default."""
+    value = stored.get(name)
+    return _NUMBERS[name].default if value is None else int(value)
+
+
+def effective(stored: Mapping[str, str]) -> Attributes:
+    """Everything that was set or has a default."""
+    defaults = _DEFAULTS_ALL | _DEFAULTS_FIFO if stored.get("FifoQueue") == "true" else _DEFAULTS_ALL
+    return defaults | dict(stored)
+
+
+def unknown(name: str) -> SqsError:
+    return SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
+
+
+def canonical(given: Mapping[str, str], *, fifo: bool) -> Attributes:
+    """Canonical values of attributes for a queue of this type; an empty one is to be removed.
+
+    Raises InvalidAttributeName, InvalidAttributeValue, InvalidParameterValue.
+    """
+    values: Attributes = {}
+    for name, text in given.items():
+        if name not in SETTABLE:
+            raise unknown(name)
+        if not fifo:
+            _refuse_on_standard(name)
+        values[name] = _canonical_value(name, text)
+    if values.get("FifoQueue") == "false":
+        raise invalid_attribute_value("FifoQueue", "Modifying queue type is not supported.")
+    if values.get("SqsManagedSseEnabled") == "true" and values.get("KmsMasterKeyId"):
+        raise _both_encryptions()
+    return values
+
+
+def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
+    """What is stored after ``values``, which are canonical, have been set.
+
+    Raises InvalidAttributeName and InvalidAttributeValue where the result does not hold together.
+    """
+    result = {name: value for name, value in (dict(stored) | dict(values)).items() if value != ""}
+    if values.get("KmsMasterKeyId") and values.get("SqsManagedSseEnabled") is None:
+        result["SqsManagedSseEnabled"] = "false"
+    if result.get("SqsManagedSseEnabled") == "true" and "KmsMasterKeyId" in result:
+        raise _both_encryptions()
+    if result.get("KmsDataKeyReusePeriodSeconds") == str(limits.KMS_REUSE_SECONDS_DEFAULT):
+        del result["KmsDataKeyReusePeriodSeconds"]
+    if int(result.get("DelaySeconds", 0)) > number(result, MAXIMUM_DELAY):
+        raise invalid_attribute_value("DelaySeconds")
+    if (
+        result.get("FifoThroughputLimit") == "perMessageGroupId"
+        and result.get("DeduplicationScope", "queue") != "messageGroup"
+    ):
+        raise invalid_attribute_value(
+            "FifoThroughputLimit",
+            "The perMessageGroupId value is allowed only when the value for DeduplicationScope is messageGroup.",
+        )
+    return result
+
+
+def first_difference(stored: Mapping[str, str], values: Mapping[str, str]) -> str | None:
+    """The name of the first of ``values``, which are canonical, that the queue has with another value."""
+    current = effective(stored)
+    for name, value in values.items():
+        default = str(_NUMBERS[name].default) if name in _NUMBERS else ""
+        if current.get(name, default) != value:
+            return name
+    return None
+
+
+def _refuse_on_standard(name: str) -> None:
+    if name in ("FifoQueue", "ContentBasedDeduplication"):
+        raise unknown(name)
+    if name in ("DeduplicationScope", "FifoThroughputLimit"):
+        raise SqsError(INVALID_ATTRIBUTE_NAME, f"You can specify the {name} only when FifoQueue is set to true.")
+
+
+def _canonical_value(name: str, text: str) -> str:
+    bounds = _NUMBERS.get(name)
+    if bounds is not None:
+        digits = text.strip()
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+            raise invalid_attribute_value(name)
+        value = int(digits)
+        if not bounds.least <= value <= bounds.most:
+            raise invalid_attribute_value(name)
+        return str(value)
+    choices = _CHOICES.get(name)
+    if choices is not None:
+        matching = [choice for choice in choices if choice == (text.lower() if "true" in choices else text)]
+        if not matching:
+            raise invalid_attribute_value(name)
+        return matching[0]
+    if text == "":
+        return text
+    if name == "Policy":
+        return policies.access_policy(text)
+    if name == "RedrivePolicy":
+        return policies.redrive_policy(text)[0]
+    if name == "RedriveAllowPolicy":
+        return policies.redrive_allow_policy(text)
+    if len(text) > limits.KMS_KEY_ID_LENGTH_MOST or not text.isprintable():
+        raise invalid_attribute_value(name)
+    return text
+
+
+def _both_encryptions() -> SqsError:
+    return SqsError(
+        INVALID_ATTRIBUTE_NAME,
+        "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
+    )

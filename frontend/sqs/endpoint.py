@@ -1,0 +1,323 @@
+"""The SQS endpoint: one raw ASGI callable for both protocols.
+
+The order of a request: its protocol, its body within bounds, its signature, its action, its members, the queue,
+the operation.  Whatever goes wrong on the way is answered in the caller's protocol, with the request's id, which
+the log of errors carries as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import quote
+
+from auth.errors import AuthError, InvalidClientTokenId
+from auth.sigv4 import Verifier
+from backend.api import BackendError, PartitionDamaged, StorageFull
+from frontend.bodies import read_body
+from frontend.polls import AsgiReceive, ClientGone
+from frontend.services import Services
+from frontend.sqs import errors, json_protocol, limits, query_protocol
+from frontend.sqs.actions.context import Context
+from frontend.sqs.actions.queues import auto_create_queue
+from frontend.sqs.calls import Call, Members
+from frontend.sqs.errors import SqsError
+from frontend.sqs.model import ACTIONS
+from frontend.sqs.operations import NOT_AT_A_QUEUE_URL, ON_ACCOUNT, ON_QUEUE, SENDS
+from frontend.sqs.queues import QueueView, locate
+from metadata_service.store import StoreError
+
+Scope = MutableMapping[str, Any]
+AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_TARGET_PREFIX = b"AmazonSQS."
+_NO_HEADERS: list[tuple[bytes, bytes]] = []
+_FORM = b"application/x-www-form-urlencoded"
+_AUTH_KINDS = {
+    kind.query_code: kind
+    for kind in (
+        errors.INCOMPLETE_SIGNATURE,
+        errors.INVALID_CLIENT_TOKEN_ID,
+        errors.MISSING_AUTHENTICATION_TOKEN,
+        errors.REQUEST_EXPIRED,
+        errors.SIGNATURE_DOES_NOT_MATCH,
+    )
+}
+
+
+class _Request:
+    """What is known of a request while it is answered; the defaults hold for errors on the first steps."""
+
+    __slots__ = (
+        "accept_json",
+        "action",
+        "body_read",
+        "headers",
+        "is_json",
+        "method",
+        "path",
+        "query",
+        "request_id",
+        "who",
+    )
+
+    def __init__(self, request_id: str, scope: Scope) -> None:
+        self.request_id = request_id
+        self.method: str = scope["method"]
+        self.path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+        self.query: bytes = scope.get("query_string", b"")
+        self.headers: dict[bytes, bytes] = {}
+        self.is_json = False
+        self.accept_json = False
+        self.body_read = True
+        self.action = ""
+        self.who = ""
+
+
+class RequestIds:
+    """Ids of the form of a UUID: random for each process, then counted."""
+
+    def __init__(self) -> None:
+        seed = os.urandom(12).hex()
+        self._prefix = f"{seed[:8]}-{seed[8:12]}-{seed[12:16]}-{seed[16:20]}-"
+        self._next = int(seed[20:], 16)
+
+    def __call__(self) -> str:
+        self._next += 1
+        return f"{self._prefix}{self._next & 0xFFFFFFFFFFFF:012x}"
+
+
+class SqsEndpoint:
+    """An ASGI callable for HTTP requests."""
+
+    def __init__(self, services: Services) -> None:
+        self.context = Context(services)
+        self._services = services
+        self._keys = services.keys
+        self._clock = services.clock
+        self._verifier = Verifier(services.settings.region)
+        self._request_ids = RequestIds()
+
+    async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
+        request = _Request(self._request_ids(), scope)
+        try:
+            content_type, body = await self._answer(request, scope, receive)
+            status, headers = 200, _NO_HEADERS
+        except ClientGone:
+            return
+        except Exception as error:
+            status, content_type, body, headers = self._error(request, error)
+        await send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [
+                    (b"x-amzn-requestid", request.request_id.encode()),
+                    (b"content-type", content_type),
+                    (b"content-length", b"%d" % len(body)),
+                    *headers,
+                ],
+            }
+        )
+        await send({"type": "http.response.body", "body": body})
+
+    # --- the way of a request ---
+
+    async def _answer(self, request: _Request, scope: Scope, receive: AsgiReceive) -> tuple[bytes, bytes]:
+        """Content type and body of the answer."""
+        sent = scope["headers"]
+        headers = request.headers = dict(sent)
+        target = headers.get(b"x-amz-target")
+        content_type = headers.get(b"content-type", b"")
+        request.is_json = target is not None or content_type.startswith(json_protocol.CONTENT_TYPE)
+        if len(headers) != len(sent):
+            headers = request.headers = _joined(sent)
+        if len(sent) > limits.HEADERS_MOST:
+            raise SqsError(errors.MALFORMED_INPUT, f"A request can have at most {limits.HEADERS_MOST} headers.")
+        body = await self._body(request, receive)
+        if request.is_json:
+            return await self._answer_json(request, target, content_type, body, receive, scope)
+        return await self._answer_query(request, content_type, body, receive, scope)
+
+    async def _body(self, request: _Request, receive: AsgiReceive) -> bytes:
+        if request.method not in ("POST", "GET"):
+            raise SqsError(errors.METHOD_NOT_ALLOWED)
+        declared = request.headers.get(b"content-length")
+        if request.method == "GET" and declared is None and b"transfer-encoding" not in request.headers:
+            return b""
+        request.body_read = False
+        body = await read_body(receive, declared, self._services.settings.max_body_bytes)
+        request.body_read = True
+        return body
+
+    async def _answer_json(
+        self,
+        request: _Request,
+        target: bytes | None,
+        content_type: bytes,
+        body: bytes,
+        receive: AsgiReceive,
+        scope: Scope,
+    ) -> tuple[bytes, bytes]:
+        call = await self._authenticated(request, body, receive, scope)
+        if target is None:
+            raise SqsError(errors.MISSING_ACTION, "The request must contain the header X-Amz-Target.")
+        if not content_type.startswith(json_protocol.CONTENT_TYPE) or request.method != "POST":
+            raise SqsError(
+                errors.SERIALIZATION,
+                "A request with X-Amz-Target is a POST of Content-Type application/x-amz-json-1.0.",
+            )
+        name = target[len(_TARGET_PREFIX) :].decode("latin-1") if target.startswith(_TARGET_PREFIX) else ""
+        if name not in ACTIONS:
+            raise _invalid_action(name or target.decode("latin-1"))
+        request.action = name
+        result = await self._carry_out(request, call, name, json_protocol.read(name, body))
+        return json_protocol.CONTENT_TYPE, json_protocol.write(result)
+
+    async def _answer_query(
+        self, request: _Request, content_type: bytes, body: bytes, receive: AsgiReceive, scope: Scope
+    ) -> tuple[bytes, bytes]:
+        accepted = request.headers.get(b"accept")
+        request.accept_json = accepted is not None and accepted.startswith(query_protocol.JSON)
+        is_form = content_type == b"" or content_type.startswith(_FORM)
+        parameters = query_protocol.read_parameters(request.query, body if is_form else b"")
+        name = parameters.get("Action", "")
+        if not name and request.method == "GET" and _queue_in(request.path):
+            raise _UnknownOperation
+        call = await self._authenticated(request, body, receive, scope)
+        if not name:
+            raise SqsError(errors.MISSING_ACTION)
+        if parameters.get("Version", query_protocol.VERSION) != query_protocol.VERSION:
+            raise SqsError(
+                errors.NO_SUCH_VERSION, f"The requested version ( {errors.shown(parameters['Version'])} ) is not valid."
+            )
+        action = ACTIONS.get(name)
+        if action is None:
+            raise _invalid_action(name)
+        request.action = name
+        result = await self._carry_out(request, call, name, query_protocol.read(action, parameters))
+        if request.accept_json:
+            return query_protocol.JSON, query_protocol.write_as_json(action, result, request.request_id)
+        return query_protocol.XML, query_protocol.write(action, result, request.request_id)
+
+    async def _authenticated(self, request: _Request, body: bytes, receive: AsgiReceive, scope: Scope) -> Call:
+        headers = request.headers
+        claim = self._verifier.claim(headers, request.query)
+        request.who = claim.access_key_id
+        key = self._keys.cached(claim.access_key_id)
+        if key is None:
+            key = await self._keys.find(claim.access_key_id)
+        if key is None or not key.active:
+            raise InvalidClientTokenId
+        self._verifier.check(
+            claim,
+            key.secret,
+            method=request.method.encode(),
+            path=request.path,
+            query=request.query,
+            headers=headers,
+            body=body,
+            now=self._clock(),
+        )
+        base_url = self._services.settings.external_url
+        if base_url is None:
+            base_url = f"{scope['scheme']}://{headers[b'host'].decode('latin-1')}"
+        return Call(request.request_id, key, base_url, receive)
+
+    async def _carry_out(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
+        operation = ON_QUEUE.get(name)
+        if operation is None:
+            if name in NOT_AT_A_QUEUE_URL and _queue_in(request.path):
+                raise _invalid_action(name)
+            return await ON_ACCOUNT[name](self.context, call, members)
+        url = members.get("QueueUrl")
+        if url is None:
+            url = _queue_in(request.path)
+            if url is None:
+                raise errors.missing_parameter("QueueUrl")
+        view = await self._queue(call, name, url)
+        return await operation(self.context, call, view, members)
+
+    async def _queue(self, call: Call, action: str, url: str) -> QueueView:
+        account, name = locate(url, call.key.account)
+        try:
+            return await self.context.queues.by_name(account, name, call)
+        except SqsError:
+            if action not in SENDS or not self._services.settings.auto_create_queues or account != call.key.account:
+                raise
+        return self.context.queues.view(await auto_create_queue(self.context, account, name))
+
+    # --- errors ---
+
+    def _error(self, request: _Request, error: Exception) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
+        if isinstance(error, _UnknownOperation):
+            return 404, query_protocol.XML, query_protocol.UNKNOWN_OPERATION, []
+        answer = _as_sqs_error(error)
+        log = self.context.log
+        about = (
+            request.request_id,
+            request.action or "-",
+            request.who or "-",
+            answer.kind.status,
+            answer.kind.query_code,
+        )
+        if answer.kind.status < 500:
+            log.info("%s %s by %r: %d %s: %r", *about, answer.message)
+        elif answer.kind is errors.INTERNAL_FAILURE:
+            log.error("%s %s by %r: %d %s", *about, exc_info=error)
+        else:
+            log.error("%s %s by %r: %d %s: %r", *about, error)
+        headers = [] if request.body_read else [(b"connection", b"close")]
+        if request.is_json:
+            body, query_error = json_protocol.write_error(answer)
+            headers.append((b"x-amzn-query-error", query_error))
+            return answer.kind.status, json_protocol.CONTENT_TYPE, body, headers
+        if request.accept_json:
+            body = query_protocol.write_error_as_json(answer, request.request_id)
+            return answer.kind.status, query_protocol.JSON, body, headers
+        body = query_protocol.write_error(answer, request.request_id)
+        return answer.kind.status, query_protocol.XML, body, headers
+
+
+class _UnknownOperation(Exception):
+    """A GET of a queue URL that names no action."""
+
+
+def _as_sqs_error(error: Exception) -> SqsError:
+    match error:
+        case SqsError():
+            return error
+        case AuthError():
+            return SqsError(_AUTH_KINDS[error.code], error.message)
+        case StorageFull():
+            return SqsError(
+                errors.SERVICE_UNAVAILABLE,
+                "There is no room to store messages. Receives and deletes are still possible.",
+            )
+        case PartitionDamaged():
+            return SqsError(
+                errors.INTERNAL_FAILURE, "The queue's journal is damaged, which an operator has to look at."
+            )
+        case BackendError() | StoreError():
+            return SqsError(errors.SERVICE_UNAVAILABLE)
+    return SqsError(errors.INTERNAL_FAILURE)
+
+
+def _invalid_action(name: str) -> SqsError:
+    return SqsError(errors.INVALID_ACTION, f"The action {errors.shown(name)} is not valid for this endpoint.")
+
+
+def _queue_in(path: bytes) -> str | None:
+    """The path, if it is that of a queue: a name, perhaps with an account before it."""
+    if len(path) < 2:
+        return None
+    text = path.decode("latin-1").strip("/")
+    return None if not text or (len(text) == 12 and text.isdigit()) else f"/{text}"
+
+
+def _joined(sent: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    headers: dict[bytes, bytes] = {}
+    for name, value in sent:
+        headers[name] = headers[name] + b"," + value if name in headers else value
+    return headers

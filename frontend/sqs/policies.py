@@ -1,0 +1,221 @@
+"""Queue attributes whose value is JSON: Policy, RedrivePolicy, RedriveAllowPolicy.
+
+Each is kept and answered in one canonical form, compact JSON, so that infrastructure tools see no drift.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import orjson
+
+from frontend.sqs import arn, limits
+from frontend.sqs.errors import (
+    OVER_LIMIT,
+    SqsError,
+    invalid_attribute_value,
+    invalid_value,
+)
+
+_ACCOUNT = re.compile(r"[0-9]{12}\Z")
+_LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
+SHAREABLE_ACTIONS = (
+    "*",
+    "ChangeMessageVisibility",
+    "DeleteMessage",
+    "GetQueueAttributes",
+    "GetQueueUrl",
+    "ListDeadLetterSourceQueues",
+    "PurgeQueue",
+    "ReceiveMessage",
+    "SendMessage",
+)
+"""What AddPermission can allow; the rest is the owner's alone (SQS Developer Guide, "Actions")."""
+
+
+class RedrivePolicy(NamedTuple):
+    dead_letter_arn: str
+    max_receives: int
+
+
+def redrive_policy(text: str) -> tuple[str, RedrivePolicy]:
+    """The canonical form, and what it says.  Raises InvalidParameterValue."""
+    name = "RedrivePolicy"
+    given = _json_map(text, name, "Redrive policy is not a valid JSON map.")
+    for wanted in ("deadLetterTargetArn", "maxReceiveCount"):
+        if given.get(wanted) in (None, ""):
+            raise invalid_value(text, name, f"Redrive policy does not contain mandatory attribute: {wanted}.")
+    if len(given) != 2:
+        raise invalid_value(
+            text, name, "Only following attributes are supported: [deadLetterTargetArn, maxReceiveCount]."
+        )
+    target, count = given["deadLetterTargetArn"], given["maxReceiveCount"]
+    if isinstance(count, str) and count.isascii() and count.isdigit() and len(count) < 10:
+        count = int(count)
+    most = limits.MAX_RECEIVE_COUNT_MOST
+    if type(count) is not int or not 1 <= count <= most:
+        raise invalid_value(
+            text, name, f"Invalid value for maxReceiveCount: {count}, valid values are from 1 to {most} both inclusive."
+        )
+    if not isinstance(target, str) or arn.parse(target) is None:
+        raise invalid_value(text, name, "Invalid value for deadLetterTargetArn.")
+    return _compact({"deadLetterTargetArn": target, "maxReceiveCount": count}), RedrivePolicy(target, count)
+
+
+def stored_redrive_policy(text: str) -> RedrivePolicy:
+    """What a canonical form says."""
+    given = orjson.loads(text)
+    return RedrivePolicy(given["deadLetterTargetArn"], given["maxReceiveCount"])
+
+
+def redrive_allow_policy(text: str) -> str:
+    """The canonical form.  Raises InvalidParameterValue."""
+    name = "RedriveAllowPolicy"
+    given = _json_map(text, name, "Redrive allow policy is not a valid JSON map.")
+    permission, sources = given.get("redrivePermission"), given.get("sourceQueueArns")
+    if permission not in ("allowAll", "denyAll", "byQueue"):
+        raise invalid_value(
+            text, name, "Invalid value for redrivePermission, valid values are: [denyAll, allowAll, byQueue]."
+        )
+    if set(given) - {"redrivePermission", "sourceQueueArns"}:
+        raise invalid_value(
+            text, name, "Only following attributes are supported: [redrivePermission, sourceQueueArns]."
+        )
+    canonical = {"redrivePermission": permission}
+    if permission != "byQueue":
+        if sources is not None:
+            raise invalid_value(
+                text, name, "sourceQueueArns can only be specified when redrivePermission is set to byQueue."
+            )
+        return _compact(canonical)
+    most = limits.REDRIVE_SOURCES_MOST
+    if not isinstance(sources, list) or not 1 <= len(sources) <= most:
+        raise invalid_value(text, name, f"sourceQueueArns must hold 1 to {most} queue ARNs for byQueue.")
+    if not all(isinstance(source, str) and arn.parse(source) for source in sources):
+        raise invalid_value(text, name, "sourceQueueArns holds something that is not the ARN of a queue.")
+    return _compact(canonical | {"sourceQueueArns": sources})
+
+
+def allows_source(policy: str | None, source_arn: str) -> bool:
+    """Whether a canonical RedriveAllowPolicy lets ``source_arn`` use the queue for its dead letters."""
+    if not policy:
+        return True
+    given = orjson.loads(policy)
+    permission = given["redrivePermission"]
+    return permission == "allowAll" or (permission == "byQueue" and source_arn in given["sourceQueueArns"])
+
+
+def access_policy(text: str) -> str:
+    """The canonical form of a Policy, its keys in the order in which they were given.  Raises InvalidAttributeValue."""
+    if len(text.encode()) > limits.POLICY_BYTES_MOST:
+        raise invalid_attribute_value("Policy", f"A policy can have at most {limits.POLICY_BYTES_MOST} bytes.")
+    try:
+        given = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise invalid_attribute_value("Policy") from None
+    if not isinstance(given, dict):
+        raise invalid_attribute_value("Policy")
+    statements = given.get("Statement")
+    if isinstance(statements, dict):
+        statements = [statements]
+    if not isinstance(statements, list) or not statements:
+        raise invalid_attribute_value("Policy")
+    if len(statements) > limits.POLICY_STATEMENTS_MOST:
+        raise invalid_attribute_value(
+            "Policy", f"A policy can have at most {limits.POLICY_STATEMENTS_MOST} statements."
+        )
+    for statement in statements:
+        if (
+            not isinstance(statement, dict)
+            or statement.get("Effect") not in ("Allow", "Deny")
+            or not {"Principal", "NotPrincipal"} & set(statement)
+            or not {"Action", "NotAction"} & set(statement)
+        ):
+            raise invalid_attribute_value("Policy")
+    return _compact(given)
+
+
+def with_permission(policy: str | None, queue_arn: str, label: str, accounts: list[str], actions: list[str]) -> str:
+    """The policy with one more statement.  Raises InvalidParameterValue and OverLimit."""
+    if not _LABEL.match(label):
+        raise invalid_value(
+            label, "Label", "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length."
+        )
+    for account in accounts:
+        if not _ACCOUNT.match(account):
+            raise invalid_value(f"[{account}]", "PrincipalId", "Unable to verify.")
+    for action in actions:
+        if action not in SHAREABLE_ACTIONS:
+            raise invalid_value(f"SQS:{action}", "ActionName", "Only the queue owner is allowed to invoke this action.")
+    if len(actions) > limits.PERMISSION_ACTIONS_MOST:
+        raise SqsError(
+            OVER_LIMIT,
+            f"{len(actions)} Actions were found, maximum allowed is {limits.PERMISSION_ACTIONS_MOST}.",
+        )
+    document = orjson.loads(policy) if policy else _empty_policy(queue_arn)
+    statements = _statements(document)
+    if any(statement.get("Sid") == label for statement in statements):
+        raise invalid_value(label, "Label", "Already exists.")
+    principals = [f"arn:aws:iam::{account}:root" for account in dict.fromkeys(accounts)]
+    names = [f"SQS:{action}" for action in dict.fromkeys(actions)]
+    statements.append(
+        {
+            "Sid": label,
+            "Effect": "Allow",
+            "Principal": {"AWS": _single(principals)},
+            "Action": _single(names),
+            "Resource": queue_arn,
+        }
+    )
+    if len(statements) > limits.POLICY_STATEMENTS_MOST:
+        raise SqsError(
+            OVER_LIMIT,
+            f"{len(statements)} statements were found, maximum allowed is {limits.POLICY_STATEMENTS_MOST}.",
+        )
+    if len(principals) > limits.POLICY_PRINCIPALS_MOST:
+        raise SqsError(
+            OVER_LIMIT, f"{len(principals)} principals were found, maximum allowed is {limits.POLICY_PRINCIPALS_MOST}."
+        )
+    document["Statement"] = statements
+    return _compact(document)
+
+
+def without_permission(policy: str | None, label: str) -> str | None:
+    """The policy without the statement of this label; None when nothing is left.  Raises InvalidParameterValue."""
+    document = orjson.loads(policy) if policy else {}
+    statements = _statements(document)
+    kept = [statement for statement in statements if statement.get("Sid") != label]
+    if len(kept) == len(statements):
+        raise invalid_value(label, "Label", "can't find label.")
+    if not kept:
+        return None
+    document["Statement"] = kept
+    return _compact(document)
+
+
+def _json_map(text: str, name: str, reason: str) -> dict[str, Any]:
+    try:
+        given = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        given = None
+    if not isinstance(given, dict):
+        raise invalid_value(text, name, reason)
+    return given
+
+
+def _compact(value: dict[str, Any]) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _empty_policy(queue_arn: str) -> dict[str, Any]:
+    return {"Version": "2012-10-17", "Id": f"{queue_arn}/SQSDefaultPolicy", "Statement": []}
+
+
+def _statements(document: dict[str, Any]) -> list[dict[str, Any]]:
+    statements = document.get("Statement", [])
+    return [statements] if isinstance(statements, dict) else list(statements)
+
+
+def _single(values: list[str]) -> str | list[str]:
+    return values[0] if len(values) == 1 else values

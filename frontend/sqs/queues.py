@@ -1,0 +1,248 @@
+"""Queues as operations see them: found by URL or ARN, their attributes read once, their partitions called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import msgspec
+
+from backend.api import (
+    DeadLetter,
+    PartitionGone,
+    PartitionSettings,
+    PartitionUnknown,
+    SettingsStale,
+    Target,
+)
+from frontend.services import Services
+from frontend.sqs import arn, attributes, policies
+from frontend.sqs.arn import QueueArn
+from frontend.sqs.calls import Call
+from frontend.sqs.errors import INVALID_ADDRESS, SERVICE_UNAVAILABLE, SqsError, queue_does_not_exist
+from frontend.sqs.validation import is_queue_name
+from metadata_service.models import Queue
+from metadata_service.store import ConditionFailed, QueueNotFound
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_ACCOUNT = re.compile(r"[0-9]{12}\Z")
+_TRIES = 4
+_VIEWS_MOST = 10_000
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    """A queue with its attributes in the types in which they are used."""
+
+    queue: Queue
+    arn: str
+    fifo: bool
+    content_based: bool
+    scope_is_group: bool
+    delay_most: int
+    message_bytes_most: int
+    visibility_seconds: int
+    wait_seconds: int
+    redrive: policies.RedrivePolicy | None
+    target: Target
+    settings: PartitionSettings
+
+
+class Update(NamedTuple):
+    """What is to be stored of a queue; None: as it is."""
+
+    attributes: Mapping[str, str] | None = None
+    tags: Mapping[str, str] | None = None
+
+
+class Queues:
+    """Looks queues up, and calls the backend for them."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._views: dict[int, QueueView] = {}
+        self._configured: dict[int, int] = {}
+        """Queue id → version that the backend was given: of queues that are only ever destinations."""
+
+    # --- finding ---
+
+    async def by_url(self, url: str, call: Call) -> QueueView:
+        """Raises QueueDoesNotExist and InvalidAddress."""
+        account, name = locate(url, call.key.account)
+        return await self.by_name(account, name, call)
+
+    async def by_name(self, account: str, name: str, call: Call) -> QueueView:
+        """The queue, if the caller may use it: so far, only the owning account may.  Raises QueueDoesNotExist."""
+        if account == call.key.account:
+            queue = self._services.metadata.cached(account, name)
+            if queue is not None:
+                return self.view(queue)
+            if is_queue_name(name):
+                try:
+                    return self.view(await self._services.metadata.get(account, name))
+                except QueueNotFound:
+                    pass
+        raise queue_does_not_exist()
+
+    async def by_arn(self, text: str, account: str) -> QueueView | None:
+        """The account's queue with this ARN; None if there is none, here."""
+        parsed = arn.parse(text)
+        if parsed is None or parsed.account != account or parsed.region != self._services.settings.region:
+            return None
+        queue = self._services.metadata.cached(account, parsed.name)
+        if queue is None:
+            if not is_queue_name(parsed.name):
+                return None
+            try:
+                queue = await self._services.metadata.get(account, parsed.name)
+            except QueueNotFound:
+                return None
+        return self.view(queue)
+
+    def view(self, queue: Queue) -> QueueView:
+        view = self._views.get(queue.queue_id)
+        if view is None or view.queue is not queue:
+            view = self._make_view(queue)
+            if len(self._views) >= _VIEWS_MOST:
+                self._views.clear()
+            self._views[queue.queue_id] = view
+        return view
+
+    # --- calling the backend ---
+
+    async def run(
+        self,
+        view: QueueView,
+        method: Callable[Concatenate[Target, _P], Awaitable[_T]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """Call a method of the backend for the queue, whose partition is opened or given its newest settings first
+        where it has to be."""
+        try:
+            return await method(view.target, *args, **kwargs)
+        except (PartitionUnknown, SettingsStale, PartitionGone):
+            pass
+        for _ in range(_TRIES):
+            view = await self.refresh(view)
+            await self.configure(view)
+            try:
+                return await method(view.target, *args, **kwargs)
+            except (PartitionUnknown, SettingsStale, PartitionGone):
+                continue
+        raise SqsError(SERVICE_UNAVAILABLE)
+
+    async def refresh(self, view: QueueView) -> QueueView:
+        """The queue of this name as the metadata has it now.  Raises QueueDoesNotExist."""
+        try:
+            return self.view(await self._services.metadata.get(view.queue.account, view.queue.name))
+        except QueueNotFound:
+            raise queue_does_not_exist() from None
+
+    async def change(self, view: QueueView, make: Callable[[Queue], Update | None]) -> QueueView:
+        """Store what ``make`` makes of the queue as it is now; None: nothing.  Returns the queue afterwards.
+
+        ``make`` may be called several times, when others change the queue as well.  Raises QueueDoesNotExist.
+        """
+        for _ in range(_TRIES):
+            fresh = await self.refresh(view)
+            update = make(fresh.queue)
+            if update is None:
+                return fresh
+            try:
+                return self.view(
+                    await self._services.metadata.update(
+                        fresh.queue,
+                        now_ms=self._services.now_ms(),
+                        attributes=update.attributes,
+                        tags=update.tags,
+                    )
+                )
+            except ConditionFailed:
+                continue
+            except QueueNotFound:
+                raise queue_does_not_exist() from None
+        raise SqsError(SERVICE_UNAVAILABLE)
+
+    async def configure(self, view: QueueView) -> None:
+        """Tell the backend the queue's settings, and the latest purge that was asked for."""
+        try:
+            await self._services.backend.configure(view.settings)
+        except (SettingsStale, PartitionGone):
+            # the metadata changed in between: whoever calls reads it again
+            return
+
+    async def dead_letter(self, view: QueueView) -> DeadLetter | None:
+        """Where the queue's dead letters go; None: nowhere, so messages stay (also when the target is gone)."""
+        redrive = view.redrive
+        if redrive is None:
+            return None
+        target = await self.by_arn(redrive.dead_letter_arn, view.queue.account)
+        if target is None or target.fifo != view.fifo:
+            return None
+        await self.prepare_destination(target)
+        return DeadLetter(redrive.max_receives, target.target, target.fifo)
+
+    async def prepare_destination(self, view: QueueView) -> None:
+        """Open the partition of a queue that messages are moved to: nobody may have called it yet."""
+        queue = view.queue
+        if self._configured.get(queue.queue_id) != queue.version:
+            await self.configure(view)
+            if len(self._configured) >= _VIEWS_MOST:
+                self._configured.clear()
+            self._configured[queue.queue_id] = queue.version
+
+    def _make_view(self, queue: Queue) -> QueueView:
+        stored = queue.attributes
+        settings = self._services.settings
+        fifo = stored.get("FifoQueue") == "true"
+        redrive = stored.get("RedrivePolicy")
+        partition = queue.partitions[0].id
+        queue_arn = str(QueueArn(settings.region, queue.account, queue.name))
+        return QueueView(
+            queue=queue,
+            arn=queue_arn,
+            fifo=fifo,
+            content_based=stored.get("ContentBasedDeduplication") == "true",
+            scope_is_group=stored.get("DeduplicationScope") == "messageGroup",
+            delay_most=attributes.number(stored, attributes.MAXIMUM_DELAY),
+            message_bytes_most=attributes.number(stored, "MaximumMessageSize"),
+            visibility_seconds=attributes.number(stored, "VisibilityTimeout"),
+            wait_seconds=attributes.number(stored, "ReceiveMessageWaitTimeSeconds"),
+            redrive=policies.stored_redrive_policy(redrive) if redrive else None,
+            target=Target(partition, queue.queue_id, queue.version),
+            settings=PartitionSettings(
+                partition=partition,
+                queue_id=queue.queue_id,
+                version=queue.version,
+                arn=queue_arn,
+                handle_key=queue.handle_key,
+                fifo=fifo,
+                retention_seconds=attributes.number(stored, "MessageRetentionPeriod"),
+                delay_seconds=attributes.number(stored, "DelaySeconds"),
+                in_flight_limit=settings.in_flight_limit,
+                token_window_seconds=settings.deduplication_window_seconds,
+                purge_id=queue.purge_id,
+            ),
+        )
+
+
+def locate(url: str, own_account: str) -> tuple[str, str]:
+    """Account and name of a queue URL.  Host and port do not matter, and a bare name is the caller's own queue.
+
+    Raises InvalidAddress when there is no name in it.
+    """
+    parts = url.rsplit("/", 2)
+    if len(parts) == 1:
+        return own_account, url
+    if len(parts) == 3 and parts[2] and _ACCOUNT.match(parts[1]):
+        return parts[1], parts[2]
+    path = url.partition("://")[2].partition("/")[2] if "://" in url else url
+    segments = [segment for segment in path.split("?", 1)[0].split("/") if segment]
+    if not segments:
+        raise SqsError(INVALID_ADDRESS, f"The address {url} is not valid for this endpoint.")
+    if len(segments) > 1 and _ACCOUNT.match(segments[-2]):
+        return segments[-2], segments[-1]
+    return own_account, segments[-1]

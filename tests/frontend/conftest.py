@@ -1,0 +1,16 @@
+"""Fixtures: a service over a fake backend."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from tests.frontend.fakes import Service, running
+
+
+@pytest_asyncio.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    async with running(tmp_path) as made:
+        yield made

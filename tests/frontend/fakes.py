@@ -1,0 +1,322 @@
+"""A backend in a dictionary, a service around it, and a caller that signs."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+from xml.etree import ElementTree as ET
+
+import httpx
+import orjson
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials as ClientCredentials
+
+from auth.credentials import AccessKey, Credentials, Tenant
+from backend.api import (
+    Counters,
+    HandleOutcome,
+    MoveTask,
+    MoveTaskRefused,
+    MoveTaskUnknown,
+    NewMessage,
+    PartitionGone,
+    PartitionSettings,
+    PartitionUnknown,
+    Receive,
+    Received,
+    SettingsStale,
+    Stored,
+    Target,
+)
+from frontend.app import FrontendApp, create_app
+from frontend.services import Services
+from frontend.settings import FrontendSettings
+from metadata_service.client import MetadataClient
+from metadata_service.sqlite import SQLiteStore
+
+KEY = AccessKey("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "123456789012", "AIDAPRINCIPAL")
+HOST = "queue.example.com"
+
+
+@dataclass
+class Message:
+    new: NewMessage
+    stored: Stored
+    visible_at: float
+    sent_ms: int
+    receives: int = 0
+    first_received_ms: int = 0
+
+
+@dataclass
+class Partition:
+    settings: PartitionSettings
+    messages: dict[str, Message] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    tokens: dict[bytes, Stored] = field(default_factory=dict)
+    moves: list[MoveTask] = field(default_factory=list)
+
+
+class FakeBackend:
+    """Visibility, delays and tokens; no order, no dead letters, no waiting."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.partitions: dict[int, Partition] = {}
+        self.dropped: set[int] = set()
+        self.calls: list[tuple[str, Any]] = []
+        self.fail_with: Exception | None = None
+        self._numbers = itertools.count(1)
+
+    async def configure(self, settings: PartitionSettings) -> None:
+        self.calls.append(("configure", settings))
+        partition = self.partitions.setdefault(settings.partition, Partition(settings))
+        if settings.version >= partition.settings.version:
+            partition.settings = settings
+
+    async def drop(self, target: Target) -> None:
+        self.partitions.pop(target.partition, None)
+        self.dropped.add(target.queue_id)
+
+    async def purge(self, target: Target, purge_id: int) -> None:
+        self._partition(target).messages.clear()
+
+    def _partition(self, target: Target) -> Partition:
+        if self.fail_with is not None:
+            raise self.fail_with
+        if target.queue_id in self.dropped:
+            raise PartitionGone
+        partition = self.partitions.get(target.partition)
+        if partition is None:
+            raise PartitionUnknown
+        if target.version > partition.settings.version:
+            raise SettingsStale
+        return partition
+
+    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
+        partition = self._partition(target)
+        return [self._send(partition, message) for message in messages]
+
+    def _send(self, partition: Partition, message: NewMessage) -> Stored:
+        if message.token is not None:
+            for token in (message.token, message.also):
+                if token in partition.tokens:
+                    first = partition.tokens[token]
+                    return Stored(first.message_id, first.number, duplicate=True)
+        number = next(self._numbers)
+        stored = Stored(f"00000000-0000-4000-8000-{number:012x}", number)
+        delay = partition.settings.delay_seconds if message.delay_seconds is None else message.delay_seconds
+        now = self.clock()
+        partition.messages[stored.message_id] = Message(message, stored, now + delay, int(now * 1000))
+        if message.token is not None:
+            partition.tokens[message.token] = stored
+        return stored
+
+    async def receive(self, target: Target, command: Receive) -> list[Received]:
+        self.calls.append(("receive", command))
+        partition = self._partition(target)
+        now = self.clock()
+        received: list[Received] = []
+        for message in partition.messages.values():
+            if message.visible_at <= now and len(received) < command.most:
+                message.visible_at = now + command.visibility_seconds
+                message.receives += 1
+                message.first_received_ms = message.first_received_ms or int(now * 1000)
+                received.append(
+                    Received(
+                        message.stored.message_id,
+                        f"{target.queue_id}:{message.stored.message_id}",
+                        message.new.payload,
+                        message.stored.number,
+                        message.receives,
+                        message.first_received_ms,
+                        message.sent_ms,
+                        message.new.group,
+                    )
+                )
+        return received
+
+    def _outcome(self, target: Target, handle: str) -> HandleOutcome:
+        match = re.fullmatch(r"(\d+):(\S+)", handle)
+        if not match:
+            return HandleOutcome.MALFORMED
+        return HandleOutcome.DONE if int(match[1]) == target.queue_id else HandleOutcome.OTHER_QUEUE
+
+    async def delete(self, target: Target, handles: Sequence[str]) -> list[HandleOutcome]:
+        partition = self._partition(target)
+        for handle in handles:
+            partition.messages.pop(handle.partition(":")[2], None)
+        return [self._outcome(target, handle) for handle in handles]
+
+    async def change_visibility(self, target: Target, changes: Sequence[tuple[str, int]]) -> list[HandleOutcome]:
+        partition = self._partition(target)
+        outcomes = []
+        for handle, seconds in changes:
+            outcome = self._outcome(target, handle)
+            message = partition.messages.get(handle.partition(":")[2])
+            if outcome == HandleOutcome.DONE and message is None:
+                outcome = HandleOutcome.GONE
+            elif message is not None:
+                message.visible_at = self.clock() + seconds
+            outcomes.append(outcome)
+        return outcomes
+
+    async def counters(self, target: Target) -> Counters:
+        messages = self._partition(target).messages.values()
+        now = self.clock()
+        visible = sum(1 for message in messages if message.visible_at <= now)
+        delayed = sum(1 for message in messages if message.visible_at > now and not message.receives)
+        return Counters(visible, len(messages) - visible - delayed, delayed)
+
+    async def start_move(self, target: Target, destination_arn: str | None, rate_per_second: int) -> MoveTask:
+        partition = self._partition(target)
+        if partition.moves and partition.moves[0].status == "RUNNING":
+            raise MoveTaskRefused
+        total = len(partition.messages)
+        task = MoveTask(
+            f"task-{len(partition.moves)}", "RUNNING", int(self.clock() * 1000), rate_per_second, destination_arn, total
+        )
+        partition.moves.insert(0, task)
+        return task
+
+    async def list_moves(self, target: Target) -> list[MoveTask]:
+        return self._partition(target).moves
+
+    async def cancel_move(self, target: Target, task_id: str) -> MoveTask:
+        for task in self._partition(target).moves:
+            if task.task_id == task_id and task.status == "RUNNING":
+                task.status = "CANCELLED"
+                return task
+        raise MoveTaskUnknown
+
+
+class Clock:
+    """Seconds since the epoch, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Answer:
+    """An answer in either protocol."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.status = response.status_code
+        self.headers = response.headers
+        self.content = response.content
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.content)
+
+    @property
+    def xml(self) -> ET.Element:
+        return ET.fromstring(re.sub(rb' xmlns="[^"]+"', b"", self.content))
+
+    def text(self, path: str) -> str:
+        found = self.xml.find(path)
+        assert found is not None, self.content
+        return found.text or ""
+
+    @property
+    def code(self) -> str:
+        """The Query code of an error, whatever the protocol."""
+        if "x-amzn-query-error" in self.headers:
+            return str(self.headers["x-amzn-query-error"].split(";")[0])
+        return self.text("Error/Code")
+
+    @property
+    def message(self) -> str:
+        if self.headers["content-type"].startswith("application/x-amz-json"):
+            return str(self.json["message"])
+        return self.text("Error/Message")
+
+
+class Service:
+    """The application and what is behind it."""
+
+    def __init__(self, app: FrontendApp, backend: FakeBackend, clock: Clock, client: httpx.AsyncClient) -> None:
+        self.app = app
+        self.backend = backend
+        self.clock = clock
+        self.client = client
+
+    def url(self, name: str) -> str:
+        return f"http://{HOST}/{KEY.account}/{name}"
+
+    async def json(self, action: str, members: Any = None, *, path: str = "/", body: bytes | None = None) -> Answer:
+        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
+        content = orjson.dumps(members or {}) if body is None else body
+        return await self.signed("POST", path, content, headers)
+
+    async def query(
+        self, action: str | None, parameters: Mapping[str, str] | None = None, *, path: str = "/"
+    ) -> Answer:
+        form = dict(parameters or {})
+        if action is not None:
+            form = {"Action": action, "Version": "2012-11-05", **form}
+        headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+        return await self.signed("POST", path, urlencode(form).encode(), headers)
+
+    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        return await self.signed("GET", path, b"", dict(headers or {}))
+
+    async def signed(
+        self, method: str, path: str, content: bytes, headers: dict[str, str], key: AccessKey = KEY
+    ) -> Answer:
+        return await self.unsigned(method, path, content, sign(method, path, content, headers, self.clock(), key))
+
+    async def unsigned(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> Answer:
+        return Answer(await self.client.request(method, f"http://{HOST}{path}", content=content, headers=headers))
+
+    async def make_queue(self, name: str, **attributes: str) -> str:
+        answer = await self.json("CreateQueue", {"QueueName": name, "Attributes": attributes})
+        assert answer.status == 200, answer.content
+        return str(answer.json["QueueUrl"])
+
+
+def sign(
+    method: str, path: str, content: bytes, headers: Mapping[str, str], now: float, key: AccessKey = KEY
+) -> dict[str, str]:
+    """The headers, with those of a signature made by botocore."""
+    request = AWSRequest(method, f"http://{HOST}{path}", data=content, headers={**headers, "Host": HOST})
+    signer = SigV4Auth(ClientCredentials(key.access_key_id, key.secret), "sqs", "us-east-1")
+    moment = datetime.fromtimestamp(now, UTC)
+    request.context["timestamp"] = moment.strftime("%Y%m%dT%H%M%SZ")
+    request.headers["X-Amz-Date"] = request.context["timestamp"]
+    request.headers["Authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={signer.scope(request)}, "
+        f"SignedHeaders={signer.signed_headers(signer.headers_to_sign(request))}, "
+        f"Signature={signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)}"
+    )
+    return dict(request.headers.items())
+
+
+@asynccontextmanager
+async def running(folder: Path, settings: FrontendSettings | None = None) -> AsyncIterator[Service]:
+    """A service with one tenant, which has one key."""
+    store = SQLiteStore(folder / "metadata.sqlite")
+    try:
+        await store.put_tenant(Tenant(KEY.account, "tests"))
+        await store.put_access_key(KEY)
+        clock = Clock()
+        backend = FakeBackend(clock)
+        app = create_app(
+            Services(settings or FrontendSettings(), Credentials(store), MetadataClient(store), backend, clock)
+        )
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport) as client:
+            yield Service(app, backend, clock, client)
+    finally:
+        await store.close()
