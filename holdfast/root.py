@@ -34,11 +34,16 @@ async def ensure_root(store: CredentialStore, settings: Settings) -> tuple[Acces
 
 
 def shell_lines(key: AccessKey, endpoint: str, region: str) -> list[str]:
-    """Three lines that make the AWS CLI and the SDKs of a shell use this service."""
+    """Three lines that make the AWS CLI and the SDKs of a shell use this service.
+
+    Version 1 of the AWS CLI, alone of all, overrules the variable for SQS (in regions that it knows), but not its own
+    option: hence the function.  A shell with these keys has no use for other services of AWS.
+    """
+    variables = f"AWS_ENDPOINT_URL_SQS={endpoint} AWS_DEFAULT_REGION={region} AWS_REGION={region}"
     return [
         f"export AWS_ACCESS_KEY_ID={key.access_key_id}",
         f"export AWS_SECRET_ACCESS_KEY={shlex.quote(key.secret)}",
-        f"export AWS_ENDPOINT_URL_SQS={endpoint} AWS_DEFAULT_REGION={region} AWS_REGION={region}",
+        f"export {variables}; " + 'aws() { command aws --endpoint-url "$AWS_ENDPOINT_URL_SQS" "$@"; }',
     ]
 
 

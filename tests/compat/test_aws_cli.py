@@ -26,7 +26,7 @@ COMMAND_SECONDS = 60
 
 @dataclass
 class Shell:
-    """A person's shell, so with aliases, into which ``lines`` were pasted, in a home without any AWS configuration."""
+    """A shell into which ``lines`` were pasted, in a home without any AWS configuration."""
 
     lines: list[str]
     home: Path
@@ -38,7 +38,7 @@ class Shell:
         self.used.add(command)
         script = "\n".join([*self.lines, 'aws sqs "$@"'])
         return subprocess.run(
-            ["bash", "-O", "expand_aliases", "-c", script, "bash", command, *arguments],
+            ["bash", "-c", script, "bash", command, *arguments],
             env={"PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}", "HOME": str(self.home)},
             capture_output=True,
             text=True,

@@ -76,7 +76,8 @@ def test_the_lines_for_a_shell() -> None:
     assert shell_lines(key, "http://127.0.0.1:9324", "eu-west-1") == [
         "export AWS_ACCESS_KEY_ID=AKIAGIVEN00000000000",
         """export AWS_SECRET_ACCESS_KEY='it'"'"'s $secret'""",
-        "export AWS_ENDPOINT_URL_SQS=http://127.0.0.1:9324 AWS_DEFAULT_REGION=eu-west-1 AWS_REGION=eu-west-1",
+        "export AWS_ENDPOINT_URL_SQS=http://127.0.0.1:9324 AWS_DEFAULT_REGION=eu-west-1 AWS_REGION=eu-west-1; "
+        'aws() { command aws --endpoint-url "$AWS_ENDPOINT_URL_SQS" "$@"; }',
     ]
 
 
