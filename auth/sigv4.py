@@ -53,7 +53,7 @@ _PLAIN_PATH = re.compile(rb"(?:/[A-Za-z0-9_\-~][A-Za-z0-9_.\-~]*)+\Z")
 _HEX64 = re.compile(rb"[0-9a-f]{64}\Z")
 
 Headers = Mapping[bytes, bytes]
-"""Names in lower case; a header that was sent several times has its values joined by commas."""
+"""Names in lower case; a header that was sent several times has its values, trimmed, joined by commas."""
 
 
 class _Scheme(NamedTuple):

@@ -319,5 +319,5 @@ def _queue_in(path: bytes) -> str | None:
 def _joined(sent: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     headers: dict[bytes, bytes] = {}
     for name, value in sent:
-        headers[name] = headers[name] + b"," + value if name in headers else value
+        headers[name] = headers[name] + b"," + value.strip() if name in headers else value.strip()
     return headers
