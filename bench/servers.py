@@ -11,8 +11,8 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -170,7 +170,8 @@ class Holdfast(Server):
 
     @classmethod
     def version(cls) -> str:
-        return metadata.version("holdfast")
+        with (HERE.parent / "pyproject.toml").open("rb") as file:
+            return str(tomllib.load(file)["project"]["version"])
 
 
 class ElasticMq(Server):
