@@ -113,11 +113,14 @@ class Block:
 
     def count_receive(self, index: int, now: int) -> int:
         """One more receive; how many that makes."""
-        receives = self.receives = _reach(self.receives, "I", index)
+        receives, first = self.receives, self.first_received
+        if receives is None or index >= len(receives):
+            receives = self.receives = _reach(receives, "I", index)
+        if first is None or index >= len(first):
+            first = self.first_received = _reach(first, "Q", index)
         count = receives[index] + 1
         receives[index] = count
         if count == 1:
-            first = self.first_received = _reach(self.first_received, "Q", index)
             first[index] = now
         return count
 
@@ -127,9 +130,10 @@ class Block:
 
 
 def _reach(column: array[int] | None, code: str, index: int) -> array[int]:
-    """The column, made long enough for ``index``."""
+    """The column, made long enough for ``index`` and some more."""
     if column is None:
         column = array(code)
-    if index >= len(column):
-        column.frombytes(bytes(column.itemsize * (index + 1 - len(column))))
+    missing = index + 1 - len(column)
+    if missing > 0:
+        column.frombytes(bytes(column.itemsize * (missing + 15)))
     return column

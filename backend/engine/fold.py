@@ -67,6 +67,7 @@ class Fold:
     def __init__(self, partition: int) -> None:
         self.partition = partition
         self.settings: PartitionSettings | None = None
+        self.fifo = False
         self.retention_ms = 0
         self.token_window_ms = 0
         self.now = 0
@@ -199,12 +200,17 @@ class Fold:
         self.next_number = number + 1
         group = record.group
         lane = self.default_lane if group is None else self.lane_names.get(group) or self.new_lane(group)
-        fifo = isinstance(self.order, FifoOrder)
-        delayed = not fifo and record.deliver_ms > now
-        block = self._block(number)
-        index = block.append(position, record.sent_ms, DELAYED if delayed else WAITING, lane.index)
-        if index == 0 or record.sent_ms < block.oldest:
-            self._age(block.oldest, number >> BLOCK_BITS)
+        delayed = record.deliver_ms > now and not self.fifo
+        key = number >> BLOCK_BITS
+        block = self.blocks.get(key)
+        if block is None:
+            block = self.blocks[key] = Block(number)
+        elif number - block.base != len(block.states):
+            block.skip_to(number - block.base)
+        sent, oldest = record.sent_ms, block.oldest
+        index = block.append(position, sent, DELAYED if delayed else WAITING, lane.index)
+        if sent < oldest:
+            self._age(sent, key)
         lane.live += 1
         segment = position >> SEGMENT_SHIFT
         self.segments[segment] = self.segments.get(segment, 0) + 1
@@ -215,7 +221,7 @@ class Fold:
         else:
             self.visible += 1
             self.order.arrived(number, lane, block, now)
-            if fifo:
+            if self.fifo:
                 self._sooner(self.order.next_due())
         if record.token is not None:
             self.tokens.expire(now)
@@ -226,15 +232,6 @@ class Fold:
             if taken is None:
                 taken = self.taken[record.source] = Taken()
             taken.take(record.transfer, record.below)
-
-    def _block(self, number: int) -> Block:
-        key = number >> BLOCK_BITS
-        block = self.blocks.get(key)
-        if block is None:
-            block = self.blocks[key] = Block(number)
-        elif number - block.base != len(block.states):
-            block.skip_to(number - block.base)
-        return block
 
     def _copied(self, record: records.Copied, now: int, position: int) -> None:
         found = self.locate(record.number)
@@ -248,18 +245,26 @@ class Fold:
         self.segments[segment] = self.segments.get(segment, 0) + 1
 
     def _received(self, record: records.Received, now: int, position: int) -> None:
-        until = record.until_ms
+        until, attempt = record.until_ms, record.attempt
+        blocks, lanes, claimed, in_flight = self.blocks, self.lanes, self.order.claimed, self.in_flight
         counts = []
         for number in record.numbers:
-            found = self.locate(number)
-            if found is None:
+            block = blocks.get(number >> BLOCK_BITS)
+            index = number - block.base if block is not None else -1
+            if block is None or not 0 <= index < len(block.states):
                 continue
-            block, index = found
-            was = block.states[index]
-            if was not in (WAITING, BACK):
+            states = block.states
+            was = states[index]
+            if was != WAITING and was != BACK:
                 continue
             counts.append(block.count_receive(index, now))
-            self._claim(number, block, index, until, now, record.attempt)
+            states[index] = IN_FLIGHT
+            block.ref = None
+            in_flight[number] = Claim(until, until, now, attempt)
+            claimed(number, lanes[block.lanes[index]] if block.lanes is not None else self.default_lane, was, now)
+        self.visible -= len(counts)
+        self.timers.add_all(until, record.numbers)
+        self._timer_set(until)
         if record.attempt is not None:
             expires = now + ATTEMPT_WINDOW_MS
             self.attempts[record.attempt] = Attempt(expires, record.numbers, counts)
@@ -409,8 +414,11 @@ class Fold:
             self.order.arrived(number, self._lane(block, index), block, due)
 
     def _set_timer(self, due: int, number: int) -> None:
+        self.timers.add(due, number)
+        self._timer_set(due)
+
+    def _timer_set(self, due: int) -> None:
         timers = self.timers
-        timers.add(due, number)
         if due < self.due:
             self.due = due
         if timers.count > 4 * (len(self.in_flight) + self.delayed) + 4096:
@@ -488,6 +496,7 @@ class Fold:
     def _set(self, settings: PartitionSettings) -> None:
         if self.settings is None and settings.fifo:
             self.order = FifoOrder(self.links, self.lanes, settings.delay_seconds * 1000)
+            self.fifo = True
         self.settings = settings
         self.retention_ms = settings.retention_seconds * 1000
         self.token_window_ms = settings.token_window_seconds * 1000
@@ -551,7 +560,8 @@ class Fold:
         self.visible = self.delayed = self.moving = 0
         for number, place, sent, group in sorted(moving):
             lane = self.default_lane if group is None else self.lane_names.get(group) or self.new_lane(group)
-            block = self._block(number)
+            block = self.blocks.setdefault(number >> BLOCK_BITS, Block(number))
+            block.skip_to(number - block.base)
             block.append(place, sent, MOVING, lane.index)
             lane.live += 1
             self.moving += 1

@@ -6,22 +6,22 @@ older epoch than whatever is numbered after it, so their numbers, ids and handle
 
 from __future__ import annotations
 
-import binascii
 import struct
+from binascii import a2b_base64, b2a_base64
 from hashlib import blake2b
-from typing import NamedTuple
-from zlib import crc32
 
 from backend.api import HandleOutcome
 
 COUNTER_BITS = 40
 """Messages of one epoch: 10^12.  Epochs: 2^24."""
 
-_MASK = (1 << 122) - 1
-# Two odd constants of 122 bits (digits of the golden ratio and of pi): multiplying by them modulo 2^122 and folding
-# the upper half onto the lower is a bijection, so distinct (partition, number) pairs keep distinct ids.
-_MIX_1 = 0x27220A94FE8B82EE3A4B1CF5C4D3A57 | 1
-_MIX_2 = 0x243F6A8885A308D313198A2E0370734 | 1
+_MASK_58 = (1 << 58) - 1
+_MASK_64 = (1 << 64) - 1
+# Odd constants (golden ratio; two of a known 64-bit mixer): multiplying by an odd number modulo a power of two is a
+# bijection, and so is folding the upper half of a word onto the lower.
+_MIX_NUMBER = 0x9E3779B97F4A7C15
+_MIX_PARTITION = 0xD6E8FEB86659FD93
+_MIX_BOTH = 0xFF51AFD7ED558CCD
 
 
 def first_number(epoch: int) -> int:
@@ -30,13 +30,20 @@ def first_number(epoch: int) -> int:
 
 
 def message_id(partition: int, number: int) -> str:
-    """A UUID that looks random and says nothing of volumes; unique, for it is a bijection of its arguments."""
-    mixed = ((partition << 64 | number) * _MIX_1) & _MASK
-    mixed ^= mixed >> 61
-    mixed = (mixed * _MIX_2) & _MASK
-    mixed ^= mixed >> 61
-    digits = f"{mixed >> 74:012x}4{mixed >> 62 & 0xFFF:03x}{8 | mixed >> 60 & 3:x}{mixed & (1 << 60) - 1:015x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    """A UUID that looks random and says nothing of volumes.
+
+    Unique: its 64 lower bits are a bijection of the number, its 58 upper ones, given those, of the partition.
+    """
+    low = number * _MIX_NUMBER & _MASK_64
+    low ^= low >> 32
+    high = partition * _MIX_PARTITION + low * _MIX_BOTH & _MASK_58
+    return "%08x-%04x-%04x-%04x-%012x" % (  # noqa: UP031 - faster than an f-string, and made for every message
+        high >> 26,
+        high >> 10 & 0xFFFF,
+        0x4000 | (high & 0x3FF) << 2 | low >> 62,
+        0x8000 | low >> 48 & 0x3FFF,
+        low & 0xFFFFFFFFFFFF,
+    )
 
 
 def pack_id(text: str) -> bytes:
@@ -49,26 +56,19 @@ def unpack_id(packed: bytes) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-class Handle(NamedTuple):
-    """What a receipt handle says: which claim of which message."""
-
-    number: int
-    receives: int
-    received_ms: int
-
-
 _HANDLE = struct.Struct(">BQQIQ")
-_CHECK = struct.Struct(">I")
+_CONTENT_BYTES = _HANDLE.size
 _VERSION = 1
-_MAC_BYTES = 9
-_HANDLE_BYTES = _HANDLE.size + _CHECK.size + _MAC_BYTES
+_MAC_BYTES = 13
+_HANDLE_BYTES = _CONTENT_BYTES + _MAC_BYTES
+_pack, _unpack = _HANDLE.pack, _HANDLE.unpack_from
 
 
 class Handles:
     """Issues and reads the receipt handles of one partition.
 
     A handle is authenticated, so that one that was never issued is told from one whose message is gone, and guessing
-    is of no use.  The unkeyed checksum tells a handle of another queue from garbage without asking that queue.
+    is of no use.  Whether a handle that names another partition was ever issued, nobody is told.
     """
 
     __slots__ = ("_base", "_partition")
@@ -77,33 +77,26 @@ class Handles:
         self._partition = partition
         self._base = blake2b(digest_size=_MAC_BYTES, key=key)
 
-    def _mac(self, content: bytes) -> bytes:
+    def issue(self, number: int, receives: int, received_ms: int) -> str:
+        content = _pack(_VERSION, self._partition, number, receives, received_ms)
         mac = self._base.copy()
         mac.update(content)
-        return mac.digest()
+        return b2a_base64(content + mac.digest(), newline=False).decode()
 
-    def issue(self, number: int, receives: int, received_ms: int) -> str:
-        content = _HANDLE.pack(_VERSION, self._partition, number, receives, received_ms)
-        packed = content + _CHECK.pack(crc32(content)) + self._mac(content)
-        return binascii.b2a_base64(packed, newline=False).decode()
-
-    def read(self, handle: str) -> Handle | HandleOutcome:
-        """The claim, or why there is none: MALFORMED or OTHER_QUEUE."""
+    def read(self, handle: str) -> tuple[int, int, int] | HandleOutcome:
+        """(number, receives, received_ms) of the claim, or why there is none: MALFORMED or OTHER_QUEUE."""
         try:
-            packed = binascii.a2b_base64(handle, strict_mode=True)
+            packed = a2b_base64(handle, strict_mode=True)
         except ValueError:
             return HandleOutcome.MALFORMED
-        if len(packed) != _HANDLE_BYTES:
+        if len(packed) != _HANDLE_BYTES or packed[0] != _VERSION:
             return HandleOutcome.MALFORMED
-        content = packed[: _HANDLE.size]
-        if crc32(content) != int.from_bytes(packed[_HANDLE.size : _HANDLE.size + _CHECK.size], "big"):
-            return HandleOutcome.MALFORMED
-        version, partition, number, receives, received_ms = _HANDLE.unpack(content)
-        if version != _VERSION:
-            return HandleOutcome.MALFORMED
+        _, partition, number, receives, received_ms = _unpack(packed)
         if partition != self._partition:
             return HandleOutcome.OTHER_QUEUE
+        mac = self._base.copy()
+        mac.update(packed[:_CONTENT_BYTES])
         # Not compared in constant time on purpose: the caller is already allowed to use this queue.
-        if self._mac(content) != packed[_HANDLE.size + _CHECK.size :]:
+        if mac.digest() != packed[_CONTENT_BYTES:]:
             return HandleOutcome.MALFORMED
-        return Handle(number, receives, received_ms)
+        return number, receives, received_ms

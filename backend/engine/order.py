@@ -84,6 +84,8 @@ class StandardOrder:
     def arrived(self, number: int, lane: Lane, block: Block, now: int) -> None:
         self._links.append_fresh(lane, number, block)
         lane.waiting += 1
+        if not lane.index and not self._grouped:
+            return
         lane.sent_ms = now
         if lane.index and not self._grouped:
             self._grouped = True

@@ -24,7 +24,7 @@ from backend.api import (
     Target,
 )
 from backend.engine import records
-from backend.engine.blocks import BACK, BLOCK_BITS
+from backend.engine.blocks import BACK, BLOCK_BITS, IN_FLIGHT
 from backend.engine.fold import ATTEMPT_WINDOW_MS, Fold
 from backend.engine.ids import Handles, message_id, pack_id
 
@@ -160,30 +160,32 @@ class Queue:
         fold.advance(now)
         assert fold.settings is not None
         fifo = fold.settings.fifo
+        read, done = self.handles.read, HandleOutcome.DONE
         gone: list[int] = []
         outcomes: list[HandleOutcome] = []
         for text in handles:
-            handle = self.handles.read(text)
+            handle = read(text)
             if isinstance(handle, HandleOutcome):
                 outcomes.append(handle)
                 continue
-            number = handle.number
+            number, receives, _ = handle
             if number >= fold.next_number:
                 outcomes.append(HandleOutcome.MALFORMED)
                 continue
             found = fold.locate(number)
             if found is None or number in gone:
-                outcomes.append(HandleOutcome.DONE)
+                outcomes.append(done)
                 continue
             block, index = found
-            current = block.receives_of(index) == handle.receives
-            if fifo and not (current and number in fold.in_flight):
+            current = block.receives_of(index) == receives
+            claimed = block.states[index] == IN_FLIGHT
+            if fifo and not (current and claimed):
                 outcomes.append(HandleOutcome.EXPIRED)
                 continue
             # An old handle of a standard queue succeeds, but what somebody else has received since stays.
-            if current and (number in fold.in_flight or block.states[index] == BACK):
+            if current and (claimed or block.states[index] == BACK):
                 gone.append(number)
-            outcomes.append(HandleOutcome.DONE)
+            outcomes.append(done)
         return ([records.Deleted(gone)] if gone else []), outcomes
 
     def change_visibility(
@@ -201,22 +203,23 @@ class Queue:
             if isinstance(handle, HandleOutcome):
                 outcomes.append(handle)
                 continue
-            found = fold.locate(handle.number)
-            if handle.number >= fold.next_number:
+            number, receives, received_ms = handle
+            found = fold.locate(number)
+            if number >= fold.next_number:
                 outcomes.append(HandleOutcome.MALFORMED)
                 continue
-            if found is None or found[0].receives_of(found[1]) != handle.receives:
+            if found is None or found[0].receives_of(found[1]) != receives:
                 outcomes.append(HandleOutcome.GONE)
                 continue
             block, index = found
-            if handle.number not in fold.in_flight and (fifo or block.states[index] != BACK):
+            if number not in fold.in_flight and (fifo or block.states[index] != BACK):
                 outcomes.append(HandleOutcome.EXPIRED if fifo else HandleOutcome.GONE)
                 continue
             until = now + seconds * 1000
-            if until > handle.received_ms + MAX_VISIBILITY_MS and seconds:
+            if until > received_ms + MAX_VISIBILITY_MS and seconds:
                 outcomes.append(HandleOutcome.BEYOND_LIMIT)
                 continue
-            written.append((handle.number, until))
+            written.append((number, until))
             outcomes.append(HandleOutcome.DONE)
         return ([records.VisibilityChanged(written)] if written else []), outcomes
 

@@ -41,6 +41,11 @@ class Timers:
         bucket.append(due)
         bucket.append(number)
 
+    def add_all(self, due: int, numbers: list[int]) -> None:
+        """The same time for several."""
+        for number in numbers:
+            self.add(due, number)
+
     def next_due(self) -> int:
         """A time before which nothing fires: exact within the current bucket, else the start of the next one."""
         if self._current:

@@ -76,7 +76,7 @@ class _Segment:
 class _Batch:
     """The records of one row."""
 
-    __slots__ = ("ends", "future", "offset", "records", "row_bytes", "segment", "seq")
+    __slots__ = ("ends", "future", "offset", "origin", "records", "row_bytes", "segment", "seq")
 
     def __init__(self, segment: _Segment, offset: int, seq: int) -> None:
         self.segment = segment
@@ -85,6 +85,8 @@ class _Batch:
         self.seq = seq
         self.records: list[bytes] = []
         self.ends: list[int] = []
+        self.origin = 0
+        """Position of the first record."""
         self.future: asyncio.Future[None] | None = None
         self.row_bytes = 0
         """Length of the row, once it is closed."""
@@ -205,7 +207,7 @@ class LocalLog:
 
     def closed_segments(self) -> list[int]:
         """The segments that are full and durable; also those that were dropped."""
-        current = (self._under_way or (self._queue[0] if self._queue else self._batch)).segment.number
+        current = self._oldest().segment.number
         return [number for number in self._starts if number < current]
 
     @property
@@ -307,7 +309,7 @@ class LocalLog:
         capacity = _capacity(batch.segment, batch.offset)
         self._room = min(capacity, self._settings.row_bytes) if not self._closing else -1
         self._beyond = max(0, capacity - self._room)
-        self._origin = position_of(self.log_id, batch.segment.number, batch.offset + ROW_HEADER_BYTES)
+        self._origin = batch.origin = position_of(self.log_id, batch.segment.number, batch.offset + ROW_HEADER_BYTES)
 
     def _row_bytes(self) -> int:
         return ROW_OVERHEAD_BYTES + self._fill + DIRECTORY_ENTRY_BYTES * len(self._records)
@@ -527,24 +529,30 @@ class LocalLog:
 
     async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
         """The records at these positions, in their order."""
+        if not self._awake or max(positions, default=0) < self._oldest().origin:
+            return await self._files.read_many(positions)
         found = {position: self._from_memory(position) for position in positions}
         missing = [position for position, view in found.items() if view is None]
         if missing:
             found.update(zip(missing, await self._files.read_many(missing), strict=True))
         return [view for position in positions if (view := found[position]) is not None]
 
+    def _oldest(self) -> _Batch:
+        """The oldest batch that is not durable, or the one being filled."""
+        return self._under_way or (self._queue[0] if self._queue else self._batch)
+
     def _from_memory(self, position: int) -> RecordView | RottenRecord | None:
         """From the batches that are not durable yet."""
-        if not self._awake or position >> 44 != self.log_id:
+        if not self._awake or position >> 44 != self.log_id or position < self._oldest().origin:
             return None
-        _, number, offset = place_of(position)
-        for batch in (self._batch, *self._queue, *((self._under_way,) if self._under_way else ())):
-            if batch.segment.number == number and batch.ends:
-                start = offset - batch.offset - ROW_HEADER_BYTES
-                if 0 <= start < batch.ends[-1]:
-                    index = bisect_right(batch.ends, start)
-                    assert start == (batch.ends[index - 1] if index else 0)
-                    return check_record(batch.records[index], 0, position, self._files.path(self.log_id, number))
+        for batch in (self._batch, *reversed(self._queue), *((self._under_way,) if self._under_way else ())):
+            if position >= batch.origin:
+                start = position - batch.origin << 3
+                if not batch.ends or start >= batch.ends[-1]:
+                    return None
+                index = bisect_right(batch.ends, start)
+                assert start == (batch.ends[index - 1] if index else 0)
+                return check_record(batch.records[index], 0, position, self._files.path(*place_of(position)[:2]))
         return None
 
     # --- the end ---

@@ -368,11 +368,10 @@ class Scan:
         header = self._own_row(buffer, offset)
         if header is not None and self._follows(header):
             return _Found(offset, header, True)
-        found = self._tail_from(buffer, offset)
-        if found is not None and found.offset == offset and self._follows(found.header):
-            return found
+        if _is_zero(buffer, offset):
+            return None
         found = self._next_trace(buffer, offset, self._seq - 1)
-        if found is None and not _is_zero(buffer, offset):
+        if found is None:
             # Rows of later segments tell whether this was the end of the log; not whether it was a row at all.
             if self._seq <= self._known or await self._is_traced_later(number, self._seq - 1):
                 self._report(number, offset, self._seq, "unreadable bytes behind the last row of the segment")

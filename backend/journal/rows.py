@@ -155,8 +155,10 @@ def decode_record(buffer: bytes, offset: int, end: int | None = None) -> RecordV
     if crc32(head) != head_crc:
         view = RecordView(kind, shard, partition, epoch, key_id, time_ms, b"", buffer, body_offset, 0)
         return Rotten("head", view, size_bytes)
-    view = RecordView(kind, shard, partition, epoch, key_id, time_ms, head, buffer, body_offset, body_bytes)
-    if crc32(memoryview(buffer)[body_offset : body_offset + body_bytes]) != body_crc:
+    view = _new_tuple(
+        RecordView, (kind, shard, partition, epoch, key_id, time_ms, head, buffer, body_offset, body_bytes)
+    )
+    if crc32(buffer[body_offset : body_offset + body_bytes]) != body_crc:
         return Rotten("body", view, size_bytes)
     return view
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from backend.journal.disk import Disk
@@ -110,7 +109,8 @@ class SegmentFiles:
         self.disk = disk
         self.root = root
         self._directories: dict[int, str] = {}
-        self._open: OrderedDict[int, _OpenFile] = OrderedDict()
+        self._open: dict[int, _OpenFile] = {}
+        """By segment key, oldest first."""
 
     def register(self, log_id: int, name: str) -> str:
         """Tell which folder a log lies in.  Returns its path."""
@@ -130,89 +130,84 @@ class SegmentFiles:
 
     def read_now(self, position: int) -> RecordView | RottenRecord | None:
         """The record at a position, or None if the disk would have to be waited for."""
-        key, offset = position >> 24, (position & 0xFFFFFF) << 3
-        file = self._open.get(key)
+        file = self._open.get(position >> 24)
         if file is None:
             return None
-        self._open.move_to_end(key)
-        data = self.disk.pread_now(file.fd, FIRST_READ_BYTES, offset)
+        data = self.disk.pread_now(file.fd, FIRST_READ_BYTES, (position & 0xFFFFFF) << 3)
         if not data:
             return None
+        view = decode_record(data, 0)
+        if isinstance(view, RecordView):
+            return view
         size_bytes = record_bytes_at(data, 0)
         if size_bytes > len(data):
-            data = self.disk.pread_now(file.fd, size_bytes, offset)
+            data = self.disk.pread_now(file.fd, size_bytes, (position & 0xFFFFFF) << 3)
             if data is None or len(data) < size_bytes:
                 return None
         elif not size_bytes and len(data) < RECORD_HEADER_BYTES:
             return None
         return check_record(data, 0, position, self.path(*place_of(position)[:2]))
 
-    async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
+    async def read_many(self, positions: Iterable[int]) -> list[RecordView | RottenRecord]:
         """The records at these positions, in their order.  Neighbours are read together."""
+        positions = list(positions)
         found: dict[int, RecordView | RottenRecord] = {}
-        for key, wanted in _by_segment(positions):
-            log_id, segment = key >> 20, key & SEGMENT_MAX
-            path = self.path(log_id, segment)
+        for span in _spans(sorted(positions)):
             try:
-                file = await self._acquire(key, path)
+                await self._read_span(span, found)
             except OSError:
-                found.update((p, RottenRecord(p, path, place_of(p).offset, "file")) for p in wanted)
-                continue
-            try:
-                for span in _spans(wanted):
-                    found.update(await self._read_span(file.fd, path, span))
-            finally:
-                self._release(file)
+                for position in span:
+                    place = place_of(position)
+                    path = self.path(place.log_id, place.segment)
+                    found.setdefault(position, RottenRecord(position, path, place.offset, "file"))
         return [found[position] for position in positions]
 
-    async def _read_span(self, fd: int, path: str, span: list[int]) -> dict[int, RecordView | RottenRecord]:
-        start = place_of(span[0]).offset
-        size_bytes = place_of(span[-1]).offset - start + FIRST_READ_BYTES
-        records: dict[int, RecordView | RottenRecord] = {}
-        try:
-            data = await self._pread(fd, size_bytes, start)
-            for position in span:
-                offset = place_of(position).offset
-                at = offset - start
-                needed = record_bytes_at(data, at)
-                if at + needed > len(data):
-                    records[position] = check_record(await self._pread(fd, needed, offset), 0, position, path)
-                else:
-                    records[position] = check_record(data, at, position, path)
-        except OSError:
-            for position in span:
-                if position not in records:
-                    records[position] = RottenRecord(position, path, place_of(position).offset, "file")
-        return records
+    async def _read_span(self, span: list[int], found: dict[int, RecordView | RottenRecord]) -> None:
+        first = span[0]
+        size_bytes = (span[-1] - first << 3) + FIRST_READ_BYTES
+        data = await self._pread(first, size_bytes)
+        for position in span:
+            at = position - first << 3
+            view = decode_record(data, at)
+            if isinstance(view, RecordView):
+                found[position] = view
+                continue
+            path = self.path(*place_of(position)[:2])
+            needed = record_bytes_at(data, at)
+            if at + needed > len(data):  # not rotten, only longer than what was read
+                found[position] = check_record(await self._pread(position, needed), 0, position, path)
+            else:
+                found[position] = rotten_record(view, position, path)
 
-    async def _pread(self, fd: int, size_bytes: int, offset: int) -> bytes:
-        data = self.disk.pread_now(fd, size_bytes, offset)
-        if data is None or len(data) < size_bytes:
-            data = await self.disk.run(self.disk.pread, fd, size_bytes, offset)
-        return data
-
-    async def _acquire(self, key: int, path: str) -> _OpenFile:
+    async def _pread(self, position: int, size_bytes: int) -> bytes:
+        key, offset = position >> 24, (position & 0xFFFFFF) << 3
         file = self._open.get(key)
         if file is None:
-            fd = await self.disk.run(self.disk.open, path)
-            file = self._open.get(key)
-            if file is None:
-                file = self._open[key] = _OpenFile(fd)
-                self._evict()
-            else:
-                self.disk.close(fd)
-        self._open.move_to_end(key)
-        file.users += 1
+            file = await self._open_file(key)
+        data = self.disk.pread_now(file.fd, size_bytes, offset)
+        if data is None or len(data) < size_bytes:
+            file.users += 1
+            try:
+                data = await self.disk.run(self.disk.pread, file.fd, size_bytes, offset)
+            finally:
+                self._release(file)
+        return data
+
+    async def _open_file(self, key: int) -> _OpenFile:
+        fd = await self.disk.run(self.disk.open, self.path(key >> 20, key & SEGMENT_MAX))
+        file = self._open.get(key)
+        if file is not None:
+            self.disk.close(fd)  # somebody else was faster
+            return file
+        file = self._open[key] = _OpenFile(fd)
+        while len(self._open) > OPEN_FILES_MAX:
+            self._forget(next(iter(self._open)))
         return file
 
     def _release(self, file: _OpenFile) -> None:
         file.users -= 1
         if file.dropped and not file.users:
             self.disk.close(file.fd)
-
-    def _evict(self) -> None:
-        while len(self._open) > OPEN_FILES_MAX:
-            self._forget(next(iter(self._open)))
 
     def _forget(self, key: int) -> None:
         file = self._open.pop(key, None)
@@ -298,24 +293,16 @@ class SegmentFiles:
         return True
 
 
-def _by_segment(positions: Iterable[int]) -> list[tuple[int, list[int]]]:
-    groups: dict[int, list[int]] = {}
-    for position in sorted(set(positions)):
-        groups.setdefault(position >> 24, []).append(position)
-    return list(groups.items())
-
-
 def _spans(positions: list[int]) -> list[list[int]]:
-    """Cut ascending positions of one segment into runs that are worth reading together."""
+    """Cut ascending positions into runs of one segment that are worth reading together."""
     spans: list[list[int]] = []
+    span: list[int] = []
+    limit = -1
     for position in positions:
-        offset = place_of(position).offset
-        if (
-            spans
-            and offset - place_of(spans[-1][-1]).offset <= SPAN_GAP_MAX
-            and offset - place_of(spans[-1][0]).offset <= SPAN_BYTES_MAX
-        ):
-            spans[-1].append(position)
+        if position < limit and position - span[-1] <= SPAN_GAP_MAX >> 3:
+            span.append(position)
         else:
-            spans.append([position])
+            span = [position]
+            spans.append(span)
+            limit = min(position + (SPAN_BYTES_MAX >> 3), (position >> 24) + 1 << 24)
     return spans
