@@ -11,9 +11,11 @@ from backend.journal.rows import (
     ROW_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     RecordView,
+    SegmentHeader,
     decode_row_header,
     encode_record,
     encode_row,
+    encode_segment_header,
     place_of,
 )
 from backend.journal.segments import RottenRecord, SegmentFiles
@@ -54,14 +56,15 @@ async def written(log: LocalLog, rows: int, each: int = 3, size_bytes: int = 60)
     return count
 
 
-async def a_small_log(seed: int = 1, rows: int = 3) -> tuple[SimDisk, list[Row]]:
+async def a_small_log(seed: int = 1, rows: int = 4, size_bytes: int = 300) -> tuple[SimDisk, list[Row]]:
     """A log that ended as it should, with two segments, the last row a mark."""
     disk = sim_disk(seed)
     log = await a_log(disk, settings=SMALL._replace(segment_bytes=4096))
-    await written(log, rows, 3, 300)
+    await written(log, rows, 3, size_bytes)
     await log.close()
     found, end = await scanned(disk)
-    assert (end.seq, end.damage, end.severe, end.torn) == (rows + 1, [], False, None)
+    assert (end.seq, end.damage, end.severe, end.torn) == (len(found), [], False, None)
+    assert len(found) > rows
     return disk, found
 
 
@@ -259,7 +262,9 @@ def lost(rows: list[Row], end: LogEnd) -> tuple[list[int], list[RottenRecord]]:
 
 def test_a_flipped_bit_anywhere_is_reported_and_costs_at_most_one_record() -> None:
     async def main() -> None:
-        disk, intact = await a_small_log()
+        disk, intact = await a_small_log(rows=6, size_bytes=150)
+        assert [row.segment for row in intact].count(1) > 2
+        assert [row.segment for row in intact].count(2) > 2
         pristine = {path: disk.contents(path) for path in disk.paths()}
         places = {position: number_of(record) for row in intact for position, record in row.records}
         extents = [(row.segment, row.offset, row.offset + row.size_bytes, row) for row in intact]
@@ -434,6 +439,54 @@ def test_rows_of_another_life_do_not_join() -> None:
     virtual(main())
 
 
+def test_a_segment_of_another_life_does_not_join() -> None:
+    """Nor does it prove that a torn row was durable once."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        log = await a_log(disk)
+        await written(log, 3)
+        await asyncio.sleep(0)
+        disk.kill()
+        rows, end = await scanned(disk)
+        disk.flip_bit(segment_path(1), rows[-1].offset + 100)
+        stale = SegmentHeader(LIFE, 9, 2, 50, 1, 0)
+        disk.overwrite(segment_path(2), encode_segment_header(stale).ljust(SMALL.segment_bytes, b"\0"))
+        again, end = await scanned(disk)
+        assert plain(again) == plain(rows[:-1])
+        assert (end.severe, end.damage) == (False, [])
+        assert end.torn is not None
+
+    virtual(main())
+
+
+def test_the_header_of_a_segment_is_written_again_with_its_first_row() -> None:
+    async def main() -> None:
+        tried = 0
+        for seed in range(20):
+            disk = sim_disk(seed)
+            log = await a_log(disk)
+            await all_made(log)
+            disk.failing_syncs = 1
+            log.append(a_record(0))
+            future = log.barrier()
+            assert future is not None
+            await asyncio.wait([future])
+            disk.kill()
+            rows, end = await scanned(disk)
+            if rows and not end.damage:
+                tried += 1
+                assert numbers_in(rows) == [0]
+                await rewrite_tail(disk, DIRECTORY, end)
+                disk.crash()
+                again, end = await scanned(disk)
+                assert plain(again) == plain(rows)
+                assert end.damage == []
+        assert tried > 3
+
+    virtual(main())
+
+
 def test_a_message_that_looks_like_a_row_does_not_make_a_torn_tail_damage() -> None:
     async def main() -> None:
         forged, _ = encode_row(life=LIFE, log_id=9, seq=9, answered=8, time_ms=1, chain=0, records=[], directory=b"")
@@ -470,7 +523,7 @@ def test_what_the_disk_cannot_read_is_severe() -> None:
 def test_no_bytes_make_the_scan_fail(seed: int) -> None:
     async def main() -> None:
         random = Random(seed)
-        disk, intact = await a_small_log(rows=4)
+        disk, intact = await a_small_log()
         numbers = set(range(12))
         for _ in range(random.choice((1, 2, 5, 20))):
             path = random.choice([p for p in disk.paths() if p.endswith(".log")])
