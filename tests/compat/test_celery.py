@@ -238,3 +238,25 @@ def test_predefined_queues_are_used_in_their_order(predefined: Celery) -> None:
         assert predefined.texts() == wanted
         for url in urls.values():
             predefined.wait_until_empty(url.split("/")[-1])
+
+
+# Only with the older client: when a poll fails, kombu 5.7 answers it with a list where its reader wants a mapping, and
+# the worker polls that queue no more (SQS/__init__.py, _on_messages_ready), whatever the service does.
+@pytest.mark.xdist_group("celery-query")
+def test_a_worker_outlives_its_server(query_bin: Path, tmp_path: Path) -> None:
+    with Server(tmp_path / "server") as server:
+        celery = Celery(server, query_bin, tmp_path, "outlived-", {"visibility_timeout": 600}, {})
+        with celery.worker("plain"):
+            first = celery.call("add", 1, 1, queue="plain")
+            celery.wait_for_notes(first, 1)
+            celery.wait_until_empty("outlived-plain")
+            server.restart()
+            second = celery.call("add", 2, 2, queue="plain")
+            celery.wait_for_notes(second, 1)
+            celery.wait_until_empty("outlived-plain")
+            server.kill()
+            server.start()
+            third = celery.call("add", 3, 3, queue="plain")
+            celery.wait_for_notes(third, 1)
+            celery.wait_until_empty("outlived-plain")
+        assert celery.texts() == ["1 + 1 = 2", "2 + 2 = 4", "3 + 3 = 6"]

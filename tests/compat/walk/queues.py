@@ -99,11 +99,11 @@ def queues_are_listed_in_pages(walk: Walk) -> None:
 def tags_are_added_overwritten_and_removed(walk: Walk) -> None:
     client, url = walk.client, walk.queue("tags")
     assert not client.list_queue_tags(QueueUrl=url).get("Tags")
-    client.tag_queue(QueueUrl=url, Tags={"team": "blue", "Team": "red", "Größe": "<&>"})
+    client.tag_queue(QueueUrl=url, Tags={"team": "blue", "Team": "red", "Größe": "a.b:/=+-@ c"})
     client.tag_queue(QueueUrl=url, Tags={"team": "green"})
-    assert client.list_queue_tags(QueueUrl=url)["Tags"] == {"team": "green", "Team": "red", "Größe": "<&>"}
+    assert client.list_queue_tags(QueueUrl=url)["Tags"] == {"team": "green", "Team": "red", "Größe": "a.b:/=+-@ c"}
     client.untag_queue(QueueUrl=url, TagKeys=["Team", "never there"])
-    assert client.list_queue_tags(QueueUrl=url)["Tags"] == {"team": "green", "Größe": "<&>"}
+    assert client.list_queue_tags(QueueUrl=url)["Tags"] == {"team": "green", "Größe": "a.b:/=+-@ c"}
 
 
 @step
