@@ -56,7 +56,9 @@ class SteadyClock:
 
     def _adjust(self, now: float) -> None:
         """Begin a new stretch: as fast as brings this clock and the wall clock together within seconds."""
-        value = self._base_ms + (now - self._base) * self._rate
+        elapsed = now - self._base
+        slewed = min(elapsed, CORRECT_WITHIN_SECONDS)  # nobody may have asked for hours: then the slew is long over
+        value = self._base_ms + slewed * self._rate + (elapsed - slewed) * 1000
         wall = self._wall() * 1000
         asleep = self._boottime() - now
         if asleep - self._asleep > SUSPENDED_SECONDS:
