@@ -1,0 +1,95 @@
+"""The tables of ``docs/sqs-coverage.md``, made from the action table and the error registry.
+
+``python -m frontend.sqs.coverage docs/sqs-coverage.md`` writes them into the page, between the two marks; what
+stands outside the marks is written by hand.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from frontend.sqs.attributes import READABLE, SETTABLE
+from frontend.sqs.errors import REGISTRY
+from frontend.sqs.model import ACTIONS, SYSTEM_ATTRIBUTE_NAMES, ListOf, MapOf, Member, Scalar, Structure
+from frontend.sqs.operations import ON_ACCOUNT, ON_QUEUE
+
+BEGIN = "<!-- made by frontend/sqs/coverage.py: begin -->"
+END = "<!-- made by frontend/sqs/coverage.py: end -->"
+
+
+def tables() -> str:
+    """Markdown."""
+    return "\n".join([*_actions(), "", *_attributes(), "", *_errors()])
+
+
+def updated(page: str) -> str:
+    """The page with its tables made anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
+
+
+def _actions() -> Iterator[str]:
+    yield "## Actions"
+    yield ""
+    yield "In bold: required."
+    yield ""
+    yield "| action | JSON | Query | members | names in a Query request | answer |"
+    yield "|---|---|---|---|---|---|"
+    for name, action in sorted(ACTIONS.items()):
+        done = "yes" if name in ON_QUEUE or name in ON_ACCOUNT else "no"
+        members = ", ".join(
+            f"**{member}**" if about.required else member for member, about in action.input.members.items()
+        )
+        wires = ", ".join(f"`{wire}`" for about in action.input.members.values() for wire in _wires(about))
+        answer = ", ".join(action.output.members) if action.output else "—"
+        yield f"| {name} | {done} | {done} | {members} | {wires} | {answer} |"
+
+
+def _wires(member: Member) -> Iterator[str]:
+    match member.type:
+        case Scalar():
+            yield member.wire
+        case Structure(_, members):
+            for about in members.values():
+                yield from (f"{member.wire}.{wire}" for wire in _wires(about))
+        case ListOf(Structure() as item):
+            yield from _wires(Member(item, False, f"{member.wire}.N"))
+        case ListOf():
+            yield f"{member.wire}.N"
+        case MapOf(value, key_wire, value_wire):
+            yield f"{member.wire}.N.{key_wire}"
+            yield from _wires(Member(value, False, f"{member.wire}.N.{value_wire}"))
+
+
+def _attributes() -> Iterator[str]:
+    yield "## Queue attributes"
+    yield ""
+    yield "| attribute | can be set | can be read |"
+    yield "|---|---|---|"
+    for name in sorted(READABLE - {"All"}):
+        yield f"| {name} | {'yes' if name in SETTABLE else 'no'} | yes |"
+    yield ""
+    yield "## System attributes of received messages"
+    yield ""
+    yield ", ".join(name for name in SYSTEM_ATTRIBUTE_NAMES if name != "All")
+
+
+def _errors() -> Iterator[str]:
+    yield "## Errors"
+    yield ""
+    yield "| shape (JSON `__type`) | code (Query, and the header `x-amzn-query-error`) | status | a retry may help |"
+    yield "|---|---|---|---|"
+    for name, kind in sorted(REGISTRY.items()):
+        yield f"| {name} | {kind.query_code} | {kind.status} | {'yes' if kind.retryable else 'no'} |"
+
+
+def main() -> None:
+    path = Path(sys.argv[1])
+    path.write_text(updated(path.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""The page on coverage says what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from frontend.sqs import coverage
+from frontend.sqs.model import ACTIONS
+from frontend.sqs.operations import ON_ACCOUNT, ON_QUEUE
+
+PAGE = Path(__file__).parents[2] / "docs" / "sqs-coverage.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = PAGE.read_text("utf-8")
+    assert coverage.BEGIN in page
+    assert coverage.updated(page) == page, "run: python -m frontend.sqs.coverage docs/sqs-coverage.md"
+
+
+def test_every_action_has_one_operation() -> None:
+    assert sorted([*ON_QUEUE, *ON_ACCOUNT]) == sorted(ACTIONS)
+    assert all(ACTIONS[name].on_queue for name in ON_QUEUE)
+    assert not any(ACTIONS[name].on_queue for name in ON_ACCOUNT)
