@@ -85,7 +85,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = False
     segment_bytes: Annotated[
         int, Meta(ge=1 << 20, le=1 << 27, description="size of a segment of the journal, preallocated on disk")
-    ] = 1 << 26
+    ] = 1 << 25
     connections_limit: Annotated[
         int, Meta(ge=1, le=1_000_000, description="most connections at once; more are answered 503")
     ] = 10_000
