@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 from bisect import bisect_right
 from collections import deque
@@ -129,6 +130,9 @@ class LocalLog:
         self._ready: deque[_Segment] = deque()
         self._number = first.number + 1
         """Of the segment to be made next."""
+        self._abandoned: set[_Segment] = set()
+        """What was open when the log failed."""
+        self._complaint = ""
         self._maker: asyncio.Task[None] | None = None
         self._made: asyncio.Future[None] | None = None
         self._checked = self._loop.time()
@@ -422,8 +426,10 @@ class LocalLog:
         self._under_way = None
         self._queue.clear()
         for batch in waiting:
-            if batch is not None and batch.future is not None:
-                self._fail_future(batch.future, self._error)
+            if batch is not None:
+                self._abandoned.add(batch.segment)
+                if batch.future is not None:
+                    self._fail_future(batch.future, self._error)
         self._wake_drain()
         self._on_failure(error)
 
@@ -501,8 +507,11 @@ class LocalLog:
                 self._ready.append(segment)
                 self._weigh()
                 self._tell_made(self._loop.create_future())
+            self._complaint = ""
         except OSError as error:
-            logger.warning("cannot preallocate a segment in %s: %s", self._directory, error)
+            if str(error) != self._complaint:  # it is tried again and again, but said once
+                self._complaint = str(error)
+                logger.warning("cannot preallocate a segment in %s: %s", self._directory, error)
         finally:
             self._maker = None
             self._tell_made(None)
@@ -578,7 +587,7 @@ class LocalLog:
             self._drained.set_result(None)
 
     def _release(self) -> None:
-        for segment in {self._batch.segment, *self._ready}:
+        for segment in {self._batch.segment, *self._ready, *self._abandoned}:
             with contextlib.suppress(OSError):
                 self._disk.close(segment.fd)
         self._ready.clear()
@@ -599,6 +608,9 @@ def _make_log(disk: Disk, directory: str, segment_bytes: int) -> tuple[int, _Seg
             return lock_fd, _make_segment(disk, directory, 1, segment_bytes)
         except OSError as error:
             segment_bytes = segment_bytes // 2 & ~7
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                disk.close(lock_fd)
+                raise
             if segment_bytes < SEGMENT_BYTES_MIN:
                 disk.close(lock_fd)
                 raise StorageFull(f"no room for a log in {directory}: {error}") from error

@@ -133,19 +133,23 @@ class SegmentFiles:
         file = self._open.get(position >> 24)
         if file is None:
             return None
-        data = self.disk.pread_now(file.fd, FIRST_READ_BYTES, (position & 0xFFFFFF) << 3)
-        if not data:
-            return None
-        view = decode_record(data, 0)
-        if isinstance(view, RecordView):
-            return view
-        size_bytes = record_bytes_at(data, 0)
-        if size_bytes > len(data):
-            data = self.disk.pread_now(file.fd, size_bytes, (position & 0xFFFFFF) << 3)
-            if data is None or len(data) < size_bytes:
+        offset = (position & 0xFFFFFF) << 3
+        try:
+            data = self.disk.pread_now(file.fd, FIRST_READ_BYTES, offset)
+            if not data:
                 return None
-        elif not size_bytes and len(data) < RECORD_HEADER_BYTES:
-            return None
+            view = decode_record(data, 0)
+            if isinstance(view, RecordView):
+                return view
+            size_bytes = record_bytes_at(data, 0)
+            if size_bytes > len(data):
+                data = self.disk.pread_now(file.fd, size_bytes, offset)
+                if data is None or len(data) < size_bytes:
+                    return None
+            elif not size_bytes and len(data) < RECORD_HEADER_BYTES:
+                return None
+        except OSError:
+            return None  # read_many will say what is wrong
         return check_record(data, 0, position, self.path(*place_of(position)[:2]))
 
     async def read_many(self, positions: Iterable[int]) -> list[RecordView | RottenRecord]:

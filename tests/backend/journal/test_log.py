@@ -143,6 +143,7 @@ def test_a_rotten_record_says_where_it_is() -> None:
         assert isinstance(now, RottenRecord)
         assert now[:6] == bad[:6]
         disk.unreadable.add(path)
+        assert log.read_now(positions[0]) is None
         assert [getattr(view, "part", None) for view in await log.read_many(positions)] == ["file"] * 3
         disk.unlink(path)
         log._files.close()
