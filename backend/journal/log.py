@@ -77,7 +77,7 @@ class _Segment:
 class _Batch:
     """The records of one row."""
 
-    __slots__ = ("ends", "future", "offset", "origin", "records", "row_bytes", "segment", "seq")
+    __slots__ = ("ends", "futures", "offset", "origin", "records", "row_bytes", "segment", "seq")
 
     def __init__(self, segment: _Segment, offset: int, seq: int) -> None:
         self.segment = segment
@@ -88,7 +88,8 @@ class _Batch:
         self.ends: list[int] = []
         self.origin = 0
         """Position of the first record."""
-        self.future: asyncio.Future[None] | None = None
+        self.futures: list[asyncio.Future[None]] = []
+        """Of those who wait for the row."""
         self.row_bytes = 0
         """Length of the row, once it is closed."""
 
@@ -340,7 +341,7 @@ class LocalLog:
     def barrier(self) -> asyncio.Future[None] | None:
         """A future that is done when all that was appended so far is durable; None if it is.
 
-        All callers that wait for one row share one future: do not cancel it.  It fails with :class:`Unavailable`.
+        Each caller gets a future of its own, which may be cancelled.  It fails with :class:`Unavailable`.
         """
         if self._error is not None:
             return self._fail_future(self._loop.create_future(), self._error)
@@ -352,9 +353,9 @@ class LocalLog:
             batch = self._under_way
         else:
             return None
-        if batch.future is None:
-            batch.future = self._loop.create_future()
-        return batch.future
+        future = self._loop.create_future()
+        batch.futures.append(future)
+        return future
 
     # --- committing ---
 
@@ -369,14 +370,14 @@ class LocalLog:
         self._commit(self._queue.popleft())
 
     def _commit(self, batch: _Batch) -> None:
-        records, position = batch.records, 0
+        records, time_ms = batch.records, self._clock_ms()
         entries = [directory_entry(record, end) for record, end in zip(records, batch.ends, strict=True)]
         row, check = encode_row(
             life=self._life,
             log_id=self.log_id,
             seq=batch.seq,
             answered=self.durable_seq,
-            time_ms=self._clock_ms(),
+            time_ms=time_ms,
             chain=self._chain,
             records=records,
             directory=b"".join(entries),
@@ -389,7 +390,7 @@ class LocalLog:
         assert position + len(row) <= segment.size_bytes
         if position == SEGMENT_HEADER_BYTES:
             # The header comes with the first row, for only then is it known.
-            header = SegmentHeader(self._life, self.log_id, segment.number, batch.seq, self._clock_ms(), self._chain)
+            header = SegmentHeader(self._life, self.log_id, segment.number, batch.seq, time_ms, self._chain)
             row, position = encode_segment_header(header) + row, 0
         self._chain = check
         self._under_way = batch
@@ -406,8 +407,9 @@ class LocalLog:
             return
         self._under_way = None
         self.durable_seq = batch.seq
-        if batch.future is not None:
-            batch.future.set_result(None)
+        for future in batch.futures:
+            if not future.done():
+                future.set_result(None)
         if batch.segment is not self._batch.segment and (
             not self._queue or self._queue[0].segment is not batch.segment
         ):
@@ -428,8 +430,8 @@ class LocalLog:
         for batch in waiting:
             if batch is not None:
                 self._abandoned.add(batch.segment)
-                if batch.future is not None:
-                    self._fail_future(batch.future, self._error)
+                for future in batch.futures:
+                    self._fail_future(future, self._error)
         self._wake_drain()
         self._on_failure(error)
 

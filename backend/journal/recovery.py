@@ -10,8 +10,8 @@ be cut off there.  What decides:
 * The highest answered row that any row names.  After a burst an empty row is written for this alone.
 * What is known from elsewhere: a seal, a checkpoint or a chain that names a row.
 
-A row whose header (or the header's copy in its tail) and records are intact counts, also as the last: a complete row
-that was never answered may as well exist, and :func:`rewrite_tail` makes sure that it does before anyone builds on it.
+A row of which a header (at the front or in the tail) and all records are intact counts, also as the last: a row that
+was never answered may as well exist, and :func:`rewrite_tail` makes it whole and durable before anyone builds on it.
 
 **How much is lost.**  Of a damaged row the records are checked one by one, each part apart.  A record that is rotten is
 given out as a :class:`~backend.journal.segments.RottenRecord`, with as much as can be known of it.  Damage is *severe*
@@ -44,6 +44,9 @@ from backend.journal.rows import (
     decode_row_header,
     decode_row_tail,
     decode_segment_header,
+    directory_entry,
+    encode_row,
+    encode_segment_header,
     position_of,
 )
 from backend.journal.segments import RottenRecord, list_segments, rotten_record, segment_name
@@ -83,10 +86,9 @@ class Row(NamedTuple):
 
 
 class RowExtent(NamedTuple):
-    seq: int
     segment: int
     offset: int
-    size_bytes: int
+    header: RowHeader
 
 
 class LogEnd(NamedTuple):
@@ -103,7 +105,8 @@ class LogEnd(NamedTuple):
     severe: bool
     """Not to be sealed: something is lost, and it cannot be said whose."""
     torn: Damage | None
-    """The row that was being written at the end, if there are traces of it.  Nothing of it was ever answered."""
+    """The row that was being written at the end, if it is not whole: nothing of it was ever answered.  If all its
+    records are there it counts nevertheless (``seq`` is its number)."""
     tail: list[RowExtent]
     """The rows past the answered mark."""
 
@@ -186,19 +189,26 @@ class Scan:
                     self._report_lost(number, offset, header)
                 wanted = header.seq >= self._from_seq
                 whole = not wanted or _is_whole(buffer, found)
-                end = found.offset + header.row_bytes
-                if not whole and not await self._is_durable(number, buffer, end, header.seq):
-                    self._tear(number, found.offset, header.seq)
-                    break
-                if header_rotten:
-                    header_rotten = False
-                    self._report(number, 0, header.seq, "the segment's header is rotten")
+                directory, defects = self._frame(buffer, found) if wanted else (None, [])
                 if not found.in_front:
-                    self._report(number, found.offset, header.seq, "the row's header is rotten (its tail has a copy)")
+                    defects.insert(0, (found.offset, "the row's header is rotten (its tail has a copy)"))
+                if header_rotten:
+                    defects.insert(0, (0, "the segment's header is rotten"))
+                    header_rotten = False
+                end = found.offset + header.row_bytes
+                if defects or not whole:
+                    if await self._is_durable(number, buffer, end, header.seq):
+                        for at, what in defects:
+                            self._report(number, at, header.seq, what)
+                    else:
+                        self._tear(number, found.offset, header.seq)
+                        if not whole:
+                            break
+                        # All its records are there, and rewrite_tail makes a whole row of it again.
                 self._passed(number, found)
                 offset = end
                 if wanted:
-                    yield self._row(number, buffer, found, whole)
+                    yield self._row(number, buffer, found, whole, directory)
                 pause += header.row_bytes
                 if pause >= PAUSE_BYTES:
                     pause = 0
@@ -221,8 +231,8 @@ class Scan:
         self._answered = max(self._answered, header.answered)
         self._known = max(self._known, header.answered)
         self._place = (number, found.offset + header.row_bytes)
-        self._tail = [extent for extent in self._tail if extent.seq > self._answered]
-        self._tail.append(RowExtent(header.seq, number, found.offset, header.row_bytes))
+        self._tail = [extent for extent in self._tail if extent.header.seq > self._answered]
+        self._tail.append(RowExtent(number, found.offset, header))
 
     def _finish(self) -> None:
         last = self._seq - 1 if self._seq else self._from_seq - 1
@@ -403,11 +413,12 @@ class Scan:
                     return True
         return False
 
-    def _row(self, number: int, buffer: bytes, found: _Found, whole: bool) -> Row:
+    def _row(
+        self, number: int, buffer: bytes, found: _Found, whole: bool, directory: list[tuple[int, int]] | None
+    ) -> Row:
         """Decode a row that counts."""
         offset, header, _ = found
         start = offset + ROW_HEADER_BYTES
-        directory = self._directory_of(number, buffer, found)
         records: list[tuple[int, RecordView]] | list[tuple[int, RecordView | RottenRecord]] | None = None
         if whole:
             position = position_of(self._log_id, number, start)
@@ -416,20 +427,18 @@ class Scan:
             records = self._salvage(number, buffer, found, directory)
         return Row(header.seq, header.time_ms, header.answered, number, offset, header.row_bytes, records)
 
-    def _directory_of(self, number: int, buffer: bytes, found: _Found) -> list[tuple[int, int]] | None:
-        """The row's directory, if it and the tail are what they should be; otherwise this is reported."""
+    def _frame(self, buffer: bytes, found: _Found) -> tuple[list[tuple[int, int]] | None, list[tuple[int, str]]]:
+        """The row's directory, unless it or the tail is rotten; and what is rotten, with its offset."""
         offset, header, _ = found
         at = offset + ROW_HEADER_BYTES + header.payload_bytes
         tail = decode_row_tail(buffer, at + DIRECTORY_ENTRY_BYTES * header.record_count)
         if tail is None or tail.header != header:
-            self._report(number, offset + header.row_bytes - TAIL_BYTES, header.seq, "the row's tail is rotten")
-            return None
+            return None, [(offset + header.row_bytes - TAIL_BYTES, "the row's tail is rotten")]
         directory = decode_directory(buffer, at, header.record_count, tail.directory_crc)
         ends = [0, *(end for end, _ in directory)] if directory is not None else []
         if directory is None or ends[-1] != header.payload_bytes or any(a >= b for a, b in itertools.pairwise(ends)):
-            self._report(number, at, header.seq, "the row's directory is rotten")
-            return None
-        return directory
+            return None, [(at, "the row's directory is rotten")]
+        return directory, []
 
     def _salvage(
         self, number: int, buffer: bytes, found: _Found, directory: list[tuple[int, int]] | None
@@ -476,15 +485,44 @@ def _rewrite(disk: Disk, directory: str, tail: list[RowExtent]) -> None:
     for row in tail:
         fd = disk.open(f"{directory}/{segment_name(row.segment)}")
         try:
-            # The segment's header was written with its first row.
-            start = 0 if row.offset == SEGMENT_HEADER_BYTES else row.offset
-            data = disk.pread(fd, row.offset + row.size_bytes - start, start)
-            assert len(data) == row.offset + row.size_bytes - start
+            data, start = _as_written(disk.pread(fd, row.header.row_bytes, row.offset), row), row.offset
+            assert len(data) == row.header.row_bytes
+            if row.offset == SEGMENT_HEADER_BYTES:
+                data, start = _segment_header_before(row) + data, 0  # it was written with its first row
             disk.pwrite(fd, data, start)
             disk.fdatasync(fd)
             assert disk.pread(fd, len(data), start) == data
         finally:
             disk.close(fd)
+
+
+def _as_written(data: bytes, row: RowExtent) -> bytes:
+    """The row's bytes; if its records are whole, those that were once handed to the disk, header and tail included."""
+    header, end = row.header, ROW_HEADER_BYTES + row.header.payload_bytes
+    if crc32(data[ROW_HEADER_BYTES:end]) != header.payload_crc:
+        return data
+    views = decode_intact(data, ROW_HEADER_BYTES, end, 0) or []
+    ends = list(itertools.accumulate(view.size_bytes for _, view in views))
+    records = [data[ROW_HEADER_BYTES + a : ROW_HEADER_BYTES + b] for a, b in itertools.pairwise([0, *ends])]
+    rebuilt, check = encode_row(
+        life=header.life,
+        log_id=header.log_id,
+        seq=header.seq,
+        answered=header.answered,
+        time_ms=header.time_ms,
+        chain=header.chain,
+        records=records,
+        directory=b"".join(map(directory_entry, records, ends)),
+    )
+    assert check == header.check
+    return rebuilt
+
+
+def _segment_header_before(row: RowExtent) -> bytes:
+    header = row.header
+    return encode_segment_header(
+        SegmentHeader(header.life, header.log_id, row.segment, header.seq, header.time_ms, header.chain)
+    )
 
 
 def _read_start(disk: Disk, path: str) -> bytes:
