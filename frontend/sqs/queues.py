@@ -234,13 +234,15 @@ def locate(url: str, own_account: str) -> tuple[str, str]:
 
     Raises InvalidAddress when there is no name in it.
     """
+    if "?" in url:
+        url = url.partition("?")[0]
     parts = url.rsplit("/", 2)
     if len(parts) == 1:
         return own_account, url
     if len(parts) == 3 and parts[2] and _ACCOUNT.match(parts[1]):
         return parts[1], parts[2]
     path = url.partition("://")[2].partition("/")[2] if "://" in url else url
-    segments = [segment for segment in path.split("?", 1)[0].split("/") if segment]
+    segments = [segment for segment in path.split("/") if segment]
     if not segments:
         raise SqsError(INVALID_ADDRESS, f"The address {url} is not valid for this endpoint.")
     if len(segments) > 1 and _ACCOUNT.match(segments[-2]):

@@ -1,0 +1,67 @@
+"""The part of the frontend that is not SQS: health, and the documentation of this part itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+
+from frontend.polls import LongPolls
+
+_ASSETS = {
+    "/docs/swagger-ui-bundle.js": ("swagger-ui-bundle.js", "text/javascript"),
+    "/docs/swagger-ui.css": ("swagger-ui.css", "text/css"),
+    "/docs/favicon.png": ("favicon-32x32.png", "image/png"),
+}
+"""What the documentation page consists of: served from here, so that it needs no network beyond this service."""
+
+PATHS = frozenset(("/health/live", "/health/ready", "/docs", "/openapi.json", *_ASSETS))
+"""What goes to this part, by GET; everything else is SQS's."""
+
+
+def create_rest(polls: LongPolls) -> FastAPI:
+    """The FastAPI application; not ready once ``polls`` drain."""
+    rest = FastAPI(
+        title="Holdfast",
+        description="The part of the service that is not SQS.",
+        docs_url=None,
+        redoc_url=None,
+    )
+
+    @rest.get("/health/live", tags=["health"])
+    async def live() -> dict[str, Any]:
+        """The process answers."""
+        return {"status": "live"}
+
+    @rest.get("/health/ready", tags=["health"], responses={503: {"description": "The process is draining."}})
+    async def ready(response: Response) -> dict[str, Any]:
+        """New calls may be sent here."""
+        if polls.draining:
+            response.status_code = 503
+            return {"status": "draining"}
+        return {"status": "ready"}
+
+    @rest.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        script, style, icon = _ASSETS
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title="Holdfast",
+            swagger_js_url=script,
+            swagger_css_url=style,
+            swagger_favicon_url=icon,
+        )
+
+    for path, (name, media_type) in _ASSETS.items():
+        rest.add_api_route(path, _asset(name, media_type), include_in_schema=False)
+    return rest
+
+
+def _asset(name: str, media_type: str) -> Callable[[], Awaitable[Response]]:
+    async def asset() -> Response:
+        return Response(files("fastapi_swagger.resources").joinpath(name).read_bytes(), media_type=media_type)
+
+    return asset
