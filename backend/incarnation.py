@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from backend.api import (
+    BackendError,
     Counters,
     HandleOutcome,
     MoveTask,
@@ -44,6 +45,7 @@ from backend.journal.rows import RecordView, encode_record
 from backend.journal.segments import RottenRecord
 from backend.partition import Partition
 from backend.shards import Shards
+from metadata_service.store import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ IDLE_LOOK_MS = 1000
 """How late a partition that nobody waits on is looked after."""
 WINDOW_MESSAGES = 1024
 PREFETCH_MESSAGES = 64
+COLLECT_PAUSE_SECONDS = 0.01
+"""Between two partitions that are looked up after a start."""
 
 
 class Resolver(Protocol):
@@ -83,13 +87,28 @@ class Incarnation:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = NEVER
         self._draining = False
-        self._opening: dict[int, asyncio.Lock] = {}
+        self._collector: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Take up what was under way when the last incarnation ended."""
         for partition in list(self.partitions.values()):
             self.ferry.kick(partition)
             self.changed(partition)
+        self._collector = self._loop.create_task(self._collect())
+
+    async def _collect(self) -> None:
+        """Drop partitions whose queue is gone: the process ended between the two halves of a deletion."""
+        for partition in list(self.partitions.values()):
+            settings = partition.fold.settings
+            assert settings is not None
+            target = Target(partition.id, settings.queue_id)
+            try:
+                if await self.resolver.settings(target) is None:
+                    logger.info("the queue of partition %d is gone, so is the partition", partition.id)
+                    await self.drop(target)
+            except (StoreError, BackendError) as error:
+                logger.warning("whether the queue of partition %d is gone is not known: %s", partition.id, error)
+            await asyncio.sleep(COLLECT_PAUSE_SECONDS)
 
     # --- the way every command goes ---------------------------------------------------------------------
 
@@ -125,13 +144,10 @@ class Incarnation:
         await self.durable()
 
     async def durable(self) -> None:
-        """Wait until all that was appended so far is durable.
-
-        Shielded: the future is shared by all who wait for the row, and a caller that is cancelled must not cancel it.
-        """
+        """Wait until all that was appended so far is durable."""
         barrier = self.log.barrier()
         if barrier is not None:
-            await asyncio.shield(barrier)
+            await barrier
 
     def changed(self, partition: Partition) -> None:
         """Something changed: wake whoever waits for it, and look again when the next thing is due."""
@@ -312,7 +328,7 @@ class Incarnation:
                 )
             )
         if barrier is not None:
-            await asyncio.shield(barrier)
+            await barrier
         return answer
 
     async def _load(
@@ -505,6 +521,8 @@ class Incarnation:
             self._timer.cancel()
             self._timer = None
         self.ferry.stop()
+        if self._collector is not None:
+            self._collector.cancel()
         for partition in self.partitions.values():
             for waiter in partition.waiters:
                 _settle(waiter, error)

@@ -75,6 +75,8 @@ class Node:
         self._checkpoints: asyncio.Task[None] | None = None
         self._restart: asyncio.Task[None] | None = None
         self._error = Unavailable("the node is starting")
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets an exception when the node has failed and cannot recover."""
 
     @classmethod
     async def start(
@@ -147,6 +149,11 @@ class Node:
                 return
             except (OSError, StoreError, StorageFull, Unavailable) as error:
                 logger.error("the journal cannot be recovered yet: %s", error)
+            except Exception as error:
+                # Damage that an operator has to look at, or a fault in this code: trying again would change nothing.
+                logger.exception("the journal cannot be recovered")
+                self.lost.set_exception(error)
+                return
 
     @property
     def ready(self) -> bool:

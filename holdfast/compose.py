@@ -28,7 +28,7 @@ class Embedded:
 
     def __init__(self, app: FrontendApp, node: Node) -> None:
         self.app = app
-        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.failed = node.lost
         self._node = node
 
     async def drain(self) -> None:

@@ -103,22 +103,6 @@ class Fold:
         self._ages: list[tuple[int, int]] = []
         self._free_lanes: list[int] = []
         self._next_lane = 1
-        self._appliers: dict[type, Callable[[Any, int, int], None]] = {
-            records.Message: self._message,
-            records.Copied: self._copied,
-            records.Received: self._received,
-            records.VisibilityChanged: self._visibility_changed,
-            records.Deleted: self._deleted,
-            records.Purged: self._purged,
-            records.Configured: self._configured,
-            records.Dropped: self._dropped,
-            records.TransferOut: self._transfer_out,
-            records.TransferDone: self._transfer_done,
-            records.TransferBack: self._transfer_back,
-            records.MoveStarted: self._move_started,
-            records.MoveEnded: self._move_ended,
-            records.Quarantined: self._quarantined,
-        }
 
     # --- the two ways in ------------------------------------------------------------------------------
 
@@ -129,7 +113,7 @@ class Fold:
         elif now > self.now:
             self.now = now
         self.changed = True
-        self._appliers[type(record)](record, self.now, position)
+        _APPLIERS[type(record)](self, record, self.now, position)
 
     def advance(self, now: int) -> None:
         """Let happen what is due at ``now``.  Time never goes back: an earlier ``now`` does nothing."""
@@ -632,3 +616,21 @@ class Fold:
             if task.task_id == record.task_id:
                 task.status = record.status
                 task.failure = record.failure
+
+
+_APPLIERS: dict[type, Callable[[Fold, Any, int, int], None]] = {
+    records.Message: Fold._message,
+    records.Copied: Fold._copied,
+    records.Received: Fold._received,
+    records.VisibilityChanged: Fold._visibility_changed,
+    records.Deleted: Fold._deleted,
+    records.Purged: Fold._purged,
+    records.Configured: Fold._configured,
+    records.Dropped: Fold._dropped,
+    records.TransferOut: Fold._transfer_out,
+    records.TransferDone: Fold._transfer_done,
+    records.TransferBack: Fold._transfer_back,
+    records.MoveStarted: Fold._move_started,
+    records.MoveEnded: Fold._move_ended,
+    records.Quarantined: Fold._quarantined,
+}
