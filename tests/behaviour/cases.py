@@ -14,7 +14,8 @@ import yaml
 
 FOLDER = Path(__file__).with_name("cases")
 CASE_KEYS = {"name", "facts", "source", "only", "each", "queues", "settings", "steps"}
-STEP_KEYS = {"expect", "error", "save", "method", "path", "host", "headers", "sign", "background", "await", "advance", "http", "only"}
+STEP_KEYS = {"expect", "error", "save", "only", "background", "eventually", "await", "advance"}
+STEP_KEYS |= {"http", "method", "path", "host", "headers", "sign"}
 VARIABLE = re.compile(r"\$(?:\{([\w.]+)\}|(\w+(?:\.\w+)*))")
 
 
@@ -73,7 +74,9 @@ def _expand(file: str, entry: dict[str, Any]) -> list[Case]:
             label += f"[{number}: " + ", ".join(f"{key}={_label(value)}" for key, value in row.items()) + "]"
         steps = [_step(label, step) for step in entry["steps"]]
         queues = {name: attributes or {} for name, attributes in (entry.get("queues") or {}).items()}
-        out.append(Case(label, file, entry["facts"], steps, entry.get("only"), queues, dict(row), entry.get("settings") or {}))
+        out.append(
+            Case(label, file, entry["facts"], steps, entry.get("only"), queues, dict(row), entry.get("settings") or {})
+        )
     return out
 
 
@@ -138,7 +141,7 @@ def resolve(value: Any, variables: dict[str, Any]) -> Any:
             count = resolve(operand[0], variables)
             rows = [{**variables, "i": number} for number in range(1, count + 1)]
             return {resolve(operand[1], row): resolve(operand[2], row) for row in rows}
-    return {_substitute(key, variables): resolve(inner, variables) for key, inner in value.items()}
+    return type(value)({_substitute(key, variables): resolve(inner, variables) for key, inner in value.items()})
 
 
 def _substitute(text: str, variables: dict[str, Any]) -> Any:

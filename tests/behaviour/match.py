@@ -66,11 +66,17 @@ def _check(holds: bool, operand: Any, actual: Any, where: str, name: str) -> lis
 
 
 def _regex(operand: Any, actual: Any, where: str) -> list[str]:
-    return _check(isinstance(actual, str) and bool(re.search(operand, actual, re.S)), operand, actual, where, "match of")
+    return _check(
+        isinstance(actual, str) and bool(re.search(operand, actual, re.S)), operand, actual, where, "match of"
+    )
 
 
 def _absent(operand: Any, actual: Any, where: str) -> list[str]:
     return _check((actual is ABSENT) == operand, operand, actual, where, "absence")
+
+
+def _none(operand: Any, actual: Any, where: str) -> list[str]:
+    return _check((actual is ABSENT or actual == [] or actual == {}) == operand, operand, actual, where, "nothing")
 
 
 def _any(operand: Any, actual: Any, where: str) -> list[str]:
@@ -88,7 +94,9 @@ def _between(operand: Any, actual: Any, where: str) -> list[str]:
 
 
 def _differs(operand: Any, actual: Any, where: str) -> list[str]:
-    return _check(actual is not ABSENT and bool(differences(operand, actual, where)), operand, actual, where, "other than")
+    return _check(
+        actual is not ABSENT and bool(differences(operand, actual, where)), operand, actual, where, "other than"
+    )
 
 
 def _unordered(operand: Any, actual: Any, where: str) -> list[str]:
@@ -161,6 +169,7 @@ def _attributes_md5(operand: Any, actual: Any, where: str) -> list[str]:
 OPERATORS: dict[str, Callable[[Any, Any, str], list[str]]] = {
     "$re": _regex,
     "$absent": _absent,
+    "$none": _none,
     "$any": _any,
     "$len": _length,
     "$between": _between,

@@ -8,8 +8,11 @@ from typing import Any, Protocol
 
 from tests.behaviour import wire
 from tests.behaviour.cases import Case, CaseError, Step, parse_seconds, resolve
+from tests.behaviour.clockwork import real_seconds
 from tests.behaviour.match import ABSENT, differences
 from tests.behaviour.signing import Signer
+
+EVENTUALLY_SECONDS = 5
 
 
 class CaseFailed(AssertionError):
@@ -106,6 +109,7 @@ class Run:
 
     async def _step(self, number: int, step: Step) -> None:
         self.variables["now_ms"] = self._subject.now_ms()
+        give_up = real_seconds() + EVENTUALLY_SECONDS
         label = f"{self._case.name} [{self._protocol}] step {number} ({step.action or step.kind})"
         if step.kind == "advance":
             await self._subject.advance(parse_seconds(resolve(step.params, self.variables)))
@@ -125,6 +129,9 @@ class Run:
                 return
             async with asyncio.timeout(30):
                 outcome = await coroutine
+        while step.options.get("eventually") and self._problems(step, outcome)[0] and real_seconds() < give_up:
+            await self._subject.settle()
+            outcome = await self._call(step.action, resolve(step.params, self.variables), step.options)
         self._judge(label, step, outcome)
 
     async def _call(self, action: str, params: Any, options: dict[str, Any]) -> Outcome:
@@ -174,28 +181,7 @@ class Run:
         return await self._subject.exchange(signed)
 
     def _judge(self, label: str, step: Step, outcome: Outcome) -> None:
-        parsed = outcome.parsed
-        expected_error = step.options.get("error")
-        if step.kind == "http":
-            seen = {
-                "status": outcome.answer.status,
-                "headers": outcome.answer.headers,
-                "body": outcome.answer.body.decode(errors="replace"),
-            }
-            problems = differences(resolve(step.options["expect"], self.variables), seen)
-        elif isinstance(parsed, wire.Refusal):
-            seen = {"shape": parsed.shape, "code": parsed.code, "status": parsed.status, "message": parsed.message}
-            if expected_error is None:
-                problems = [f"refused: {seen}"]
-            else:
-                wanted = expected_refusal(resolve(expected_error, self.variables), self._protocol)
-                problems = differences(wanted, seen, "error")
-        else:
-            seen = parsed or {}
-            if expected_error is not None:
-                problems = [f"answered {seen}, expected {expected_error}"]
-            else:
-                problems = differences(resolve(step.options.get("expect", {}), self.variables), seen)
+        problems, seen = self._problems(step, outcome)
         if problems:
             raise CaseFailed(f"{label}:\n  " + "\n  ".join(problems) + f"\n  answer: {str(seen)[:1500]}")
         for name, source in step.options.get("save", {}).items():
@@ -203,6 +189,27 @@ class Run:
             if value is ABSENT:
                 raise CaseFailed(f"{label}: nothing at {source} to save: {seen}")
             self.variables[name] = value
+
+    def _problems(self, step: Step, outcome: Outcome) -> tuple[list[str], dict[str, Any]]:
+        """What is not as the step expects, and what there is instead."""
+        parsed, error = outcome.parsed, step.options.get("error")
+        seen: dict[str, Any]
+        if step.kind == "http":
+            seen = {
+                "status": outcome.answer.status,
+                "headers": outcome.answer.headers,
+                "body": outcome.answer.body.decode(errors="replace"),
+            }
+            return differences(resolve(step.options["expect"], self.variables), seen), seen
+        if isinstance(parsed, wire.Refusal):
+            seen = {"shape": parsed.shape, "code": parsed.code, "status": parsed.status, "message": parsed.message}
+            if error is None:
+                return ["refused"], seen
+            return differences(expected_refusal(resolve(error, self.variables), self._protocol), seen, "error"), seen
+        seen = parsed or {}
+        if error is not None:
+            return [f"answered, expected {error}"], seen
+        return differences(resolve(step.options.get("expect", {}), self.variables), seen), seen
 
 
 def expected_refusal(error: str | dict[str, Any], protocol: wire.Protocol) -> dict[str, Any]:

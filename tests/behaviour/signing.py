@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,7 +27,7 @@ class Signer:
         """The signed request: an Authorization header, or a query string that is valid for ``presign_seconds``."""
         url = f"http://{host}{request.path}" + (f"?{request.query}" if request.query else "")
         aws = AWSRequest(method=request.method, url=url, headers={**request.headers, "Host": host}, data=request.body)
-        aws.context["now"] = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+        aws.context["now"] = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
         credentials = Credentials(self.access_key_id, self.secret)
         if presign_seconds is None:
             _HeaderAt(credentials, self.service, self.region).add_auth(aws)

@@ -36,9 +36,7 @@ def table() -> dict[str, Any]:
 def model_members() -> dict[str, dict[str, Shape]]:
     """Each action's members, those of batch entries and of message attributes as dotted paths."""
     service = botocore.session.get_session().get_service_model("sqs")
-    return {
-        action: dict(_members(service.operation_model(action).input_shape)) for action in service.operation_names
-    }
+    return {action: dict(_members(service.operation_model(action).input_shape)) for action in service.operation_names}
 
 
 def _members(shape: Shape, prefix: str = "") -> Iterator[tuple[str, Shape]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 from urllib.parse import quote, urlencode, urlsplit
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import yaml
 from botocore.model import ServiceModel, Shape
@@ -77,7 +77,9 @@ def errors() -> dict[str, tuple[str, int]]:
 # --- requests -----------------------------------------------------------------------------------------
 
 
-def encode(protocol: Protocol, action: str, params: dict[str, Any], *, method: str = "POST", path: str | None = None) -> Request:
+def encode(
+    protocol: Protocol, action: str, params: dict[str, Any], *, method: str = "POST", path: str | None = None
+) -> Request:
     """The unsigned request.  ``method`` GET is for Query only; ``path`` None is where an SDK would send it."""
     if protocol == "json":
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
@@ -94,10 +96,7 @@ def encode(protocol: Protocol, action: str, params: dict[str, Any], *, method: s
 def query_form(action: str, params: dict[str, Any]) -> list[tuple[str, str]]:
     """The form fields of a Query call."""
     fields = [("Action", action), ("Version", "2012-11-05")]
-    if action in model().operation_names:
-        shape = model().operation_model(action).input_shape
-    else:
-        shape = None
+    shape = model().operation_model(action).input_shape if action in model().operation_names else None
     _flatten("", params, shape, fields)
     return fields
 
@@ -186,7 +185,8 @@ def _decode_json(answer: Answer) -> dict[str, Any] | Refusal:
         assert "__type" not in body, answer
         return body
     namespace, _, shape = body["__type"].partition("#")
-    assert namespace in ERROR_NAMESPACES and shape, answer
+    assert namespace in ERROR_NAMESPACES, answer
+    assert shape, answer
     code, _, fault = answer.headers["x-amzn-query-error"].partition(";")
     assert fault == ("Sender" if answer.status < 500 else "Receiver"), answer
     assert set(body) <= {"__type", "message"}, answer
@@ -195,7 +195,7 @@ def _decode_json(answer: Answer) -> dict[str, Any] | Refusal:
 
 def _decode_query(action: str, answer: Answer) -> dict[str, Any] | Refusal:
     assert re.match(r"(text|application)/xml\b", answer.headers.get("content-type", "")), answer
-    root = ElementTree.fromstring(answer.body)
+    root = ET.fromstring(answer.body)
     if answer.status != 200:
         assert root.tag == f"{{{XMLNS}}}ErrorResponse", answer
         assert root.findtext(f"{{{XMLNS}}}RequestId"), answer
@@ -214,7 +214,8 @@ def _decode_query(action: str, answer: Answer) -> dict[str, Any] | Refusal:
         {"headers": answer.headers, "body": answer.body, "status_code": 200}, operation.output_shape
     )
     parsed.pop("ResponseMetadata", None)
-    return _encoded(parsed)
+    result: dict[str, Any] = _encoded(parsed)
+    return result
 
 
 def _encoded(value: Any) -> Any:

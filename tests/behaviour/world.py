@@ -1,0 +1,146 @@
+"""The service in process, with its clock in the test's hand: the real door over the real journal and metadata."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import tempfile
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from auth.credentials import AccessKey, Credentials, Tenant, new_access_key
+from backend.clock import SteadyClock
+from backend.journal.disk import RealDisk
+from backend.journal.log import LogSettings
+from backend.node import Node, NodeSettings
+from frontend.app import FrontendApp, create_app
+from frontend.services import Services
+from frontend.settings import FrontendSettings
+from frontend.sqs.queues import Queues
+from holdfast.compose import StoreResolver
+from metadata_service.client import MetadataClient
+from metadata_service.sqlite import SQLiteStore
+from tests.behaviour.clockwork import Clockwork
+from tests.behaviour.runner import Caller
+from tests.behaviour.signing import Signer
+from tests.behaviour.wire import Answer, Request
+
+_T = TypeVar("_T")
+_ACCOUNTS = itertools.count(100_000_000_000)
+_RAM = Path("/dev/shm")
+
+
+class World:
+    """A subject for behaviour cases.  ``settings`` are those of the frontend; use it as a context manager."""
+
+    host = "localhost:9324"
+    region = "us-east-1"
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = FrontendSettings(region=self.region, **settings)
+        self._clockwork = Clockwork()
+        # nothing here is about surviving a power loss, so where there is memory that looks like a disk it is taken
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=_RAM if _RAM.is_dir() else None))
+        self.app: FrontendApp
+        self.credentials: Credentials
+
+    def __enter__(self) -> World:
+        self.run(self._start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.run(self._stop())
+        finally:
+            self._clockwork.loop.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Run it in the world's loop."""
+        return self._clockwork.loop.run_until_complete(coroutine)
+
+    async def _start(self) -> None:
+        clockwork = self._clockwork
+        self._store = SQLiteStore(self._folder / "metadata.db")
+        metadata = MetadataClient(self._store)
+        resolver = StoreResolver(self._store, self.region)
+        self._node = await Node.start(
+            RealDisk(),
+            str(self._folder / "journal"),
+            self._store,
+            resolver,
+            clock=SteadyClock(clockwork.wall, clockwork.monotonic, clockwork.monotonic),
+            settings=NodeSettings(log=LogSettings(segment_bytes=4 << 20, low_water_bytes=8 << 20)),
+        )
+        self.credentials = Credentials(self._store, clock=clockwork.monotonic)
+        services = Services(self._settings, self.credentials, metadata, self._node, clockwork.wall)
+        resolver.queues.set_result(Queues(services))
+        self.app = create_app(services)
+
+    async def _stop(self) -> None:
+        await self._node.close()
+        await self._store.close()
+
+    # --- runner.Subject ---
+
+    async def new_caller(self) -> Caller:
+        account = str(next(_ACCOUNTS))
+        await self._store.put_tenant(Tenant(account, f"tenant {account}"))
+        key: AccessKey = new_access_key(account)
+        await self.credentials.put(key)
+        return Caller(account, Signer(key.access_key_id, key.secret, self.region), key.principal_id)
+
+    async def exchange(self, request: Request) -> Answer:
+        return await exchange(self.app, request)
+
+    async def advance(self, seconds: float) -> None:
+        await self._clockwork.advance(seconds)
+
+    async def settle(self) -> None:
+        await self._clockwork.settle()
+
+    def now_ms(self) -> int:
+        return self._clockwork.now_ms()
+
+
+async def exchange(app: Any, request: Request) -> Answer:
+    """One request handed to an ASGI application; AssertionError when what it sends is no HTTP answer."""
+    path = request.path
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
+    if request.body and not any(name in (b"content-length", b"transfer-encoding") for name, _ in headers):
+        headers.append((b"content-length", b"%d" % len(request.body)))
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": "http",
+        "path": unquote(path),
+        "raw_path": path.encode("latin-1"),
+        "query_string": request.query.encode("latin-1"),
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 9324),
+    }
+    never = asyncio.get_running_loop().create_future()
+    parts = [{"type": "http.request", "body": request.body, "more_body": False}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> Any:
+        return parts.pop() if parts else await never
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"], sent
+    found = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent[0]["headers"]}
+    body: bytes = sent[1].get("body", b"")
+    assert found.get("content-length", str(len(body))) == str(len(body)), sent
+    return Answer(sent[0]["status"], found, body)

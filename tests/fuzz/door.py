@@ -1,0 +1,297 @@
+"""The whole door, in process: signed bad calls in both protocols, and bytes that are no calls at all.
+
+Calls are made many at a time, as clients make them, against the real journal and metadata.  Whatever comes in, the
+answer is 200 or a client error in the caller's protocol, with a request id and a code that the registry knows; never
+an error of the server, a hang, or an answer that cannot be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+from urllib.parse import quote, unquote_to_bytes
+from xml.etree import ElementTree as ET
+
+from frontend.sqs.errors import REGISTRY
+from tests.behaviour import wire
+from tests.behaviour.clockwork import real_seconds
+from tests.behaviour.runner import Caller
+from tests.behaviour.world import World, exchange
+from tests.fuzz.grammar import ACTIONS, Draws
+from tests.fuzz.targets import Broken, sign
+
+CONCURRENT = 24
+WORLD_CALLS = 25_000
+"""After so many calls a world is thrown away, so that what it stores stays small."""
+HANG_SECONDS = 60
+CODES = frozenset(kind.query_code for kind in REGISTRY.values())
+FURNISH_VOLLEYS = 40
+KNOWN_MOST = 20
+LEARNT = ("QueueUrl", "ReceiptHandle", "NextToken", "TaskHandle")
+UNKNOWN_OPERATION = b"<UnknownOperationException/>\n"
+
+
+@dataclass
+class Tally:
+    """What came of a run."""
+
+    inputs: int = 0
+    taken: int = 0
+    """Answered with 200."""
+
+
+class Door:
+    """A world under fire.  ``protocol`` None: requests of any form, most of them not signed."""
+
+    def __init__(self, protocol: wire.Protocol | None, seed: int) -> None:
+        self.protocol = protocol
+        self.random = Random(seed)
+        self.tally = Tally()
+        self.known: dict[str, list[str]] = {}
+        self._caller: Caller
+        self._world: World
+
+    def run(self, inputs: int) -> None:
+        """Raises :class:`Broken`, with the request in its text."""
+        while inputs > 0:
+            part = min(inputs, WORLD_CALLS)
+            inputs -= part
+            with World(queue_name_hold_seconds=0, purge_interval_seconds=0) as world:
+                world.run(self.fire(world, part))
+
+    async def fire(self, world: World, inputs: int) -> None:
+        """So many inputs at this world."""
+        self._world = world
+        self._caller = await world.new_caller()
+        self.known = {}
+        draws = Draws(self.random, self.known)
+        volleys = 0
+        while inputs > 0:
+            if volleys % FURNISH_VOLLEYS == 0:
+                await self._furnish()  # queues get deleted on the way, or attributes under which little can happen
+            volleys += 1
+            count = min(inputs, CONCURRENT)
+            inputs -= count
+            await self.volley([self.request(draws) for _ in range(count)])
+
+    async def volley(self, requests: list[wire.Request]) -> None:
+        """All at once; returns when each is answered as it should be."""
+        tasks = [asyncio.ensure_future(self.shoot(request)) for request in requests]
+        give_up = real_seconds() + HANG_SECONDS
+        waiting = set(tasks)
+        while waiting:
+            # the loop's time is the world's: a second of it is no second of ours once the clock is put forward
+            _, waiting = await asyncio.wait(waiting, timeout=0.05)
+            if waiting:
+                await self._world.advance(21)  # long polls
+            if real_seconds() > give_up:
+                raise Broken(f"no answer within {HANG_SECONDS} s to one of {requests}")
+        for task in tasks:
+            task.result()
+
+    async def _furnish(self) -> None:
+        """Queues, messages and handles for the calls to meet, and what is worth naming of them."""
+        known: dict[str, list[str]] = {name: [] for name in LEARNT}
+        known["SourceArn"] = known["DestinationArn"] = []
+        queues: tuple[tuple[str, dict[str, str]], ...] = (
+            ("q", {}),
+            ("d", {}),
+            ("s", {}),
+            ("q.fifo", {"FifoQueue": "true"}),
+        )
+        for name, attributes in queues:
+            url = f"http://{self._world.host}/{self._caller.account}/{name}"
+            if not await self._is_there(url):
+                url = (await self.call("CreateQueue", {"QueueName": name, "Attributes": attributes}))["QueueUrl"]
+            arn = f"arn:aws:sqs:{self._world.region}:{self._caller.account}:{name}"
+            known["QueueUrl"].append(url)
+            known["SourceArn"].append(arn)
+            for number in range(3):
+                params: dict[str, Any] = {"QueueUrl": url, "MessageBody": f"m{number}"}
+                if attributes:
+                    params |= {"MessageGroupId": f"g{number}", "MessageDeduplicationId": f"d{number}"}
+                await self.call("SendMessage", params)
+            received = await self.call(
+                "ReceiveMessage", {"QueueUrl": url, "MaxNumberOfMessages": 2, "WaitTimeSeconds": 0}
+            )
+            known["ReceiptHandle"] += [message["ReceiptHandle"] for message in received.get("Messages", ())]
+        policy = json.dumps({"deadLetterTargetArn": known["SourceArn"][1], "maxReceiveCount": 3})
+        await self.call(
+            "SetQueueAttributes", {"QueueUrl": known["QueueUrl"][2], "Attributes": {"RedrivePolicy": policy}}
+        )
+        for name, values in known.items():
+            kept = self.known.setdefault(name, [])
+            kept += [value for value in values if value not in kept]
+        for name in LEARNT:
+            self.known[name] = self.known[name][-KNOWN_MOST:] or ["x"]
+
+    async def _is_there(self, url: str) -> bool:
+        request = self._signed(wire.encode("json", "ListQueueTags", {"QueueUrl": url}))
+        return (await exchange(self._world.app, request)).status == 200
+
+    async def call(self, action: str, params: dict[str, Any]) -> dict[str, Any]:
+        """A good call."""
+        request = self._signed(wire.encode("json", action, params))
+        answer = wire.decode("json", action, await exchange(self._world.app, request))
+        assert isinstance(answer, dict), answer
+        return answer
+
+    # --- one shot ---
+
+    def request(self, draws: Draws) -> wire.Request:
+        """The next request."""
+        if self.protocol is None:
+            return self._wild(draws)
+        action = draws.action()
+        path = "/"
+        if draws.chance(12):
+            path = draws.one((f"/{self._caller.account}/q", f"/{self._caller.account}/q.fifo", "/q", "/x/y/z"))
+        if self.protocol == "json":
+            target = f"AmazonSQS.{action}" if draws.chance(99) else draws.text()
+            headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": _header(target)}
+            return self._signed(wire.Request("POST", path, headers, "", draws.json_body(action)))
+        form = draws.form(action)
+        if draws.chance(20):
+            return self._signed(wire.Request("GET", path, {}, _canonical(form), b""))
+        headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+        return self._signed(wire.Request("POST", path, headers, "", form))
+
+    def _wild(self, draws: Draws) -> wire.Request:
+        """Anything that an HTTP server would let through."""
+        method = draws.one(("GET", "POST") * 6 + ("PUT", "DELETE", "HEAD", "OPTIONS", "FOO"))
+        path = draws.one(
+            (
+                "/",
+                f"/{self._caller.account}/q",
+                "/" + quote(draws.text(), safe="/%"),
+                "//",
+                "/%",
+                "/health/ready",
+                "/docs",
+            )
+        )
+        headers = {"Host": self._world.host}
+        for _ in range(draws.below(4)):
+            name = draws.one(
+                ("Content-Type", "X-Amz-Target", "Accept", "X-Amz-Date", "Date", "Transfer-Encoding", "X", "Host")
+            )
+            value = draws.one(
+                (
+                    "application/x-amz-json-1.0",
+                    "application/json",
+                    "AmazonSQS.SendMessage",
+                    "application/x-www-form-urlencoded",
+                    draws.text(),
+                )
+            )
+            headers[name] = _header(value)
+        if draws.chance(50):
+            headers["Authorization"] = _header(draws.authorization())
+        query = draws.one((b"", draws.form(draws.one(ACTIONS)), draws.presigned(), draws.broken(b"Action=ListQueues")))
+        body = draws.one((b"", draws.json_body(draws.one(ACTIONS)), draws.form(draws.one(ACTIONS))))
+        request = wire.Request(method, path, headers, query.decode("latin-1"), body)
+        return self._signed(request) if draws.chance(20) else request
+
+    def _signed(self, request: wire.Request) -> wire.Request:
+        signer = self._caller.signer
+        stamp = _stamp(self._world.now_ms())
+        headers = {
+            name.lower(): " ".join(value.split())
+            for name, value in request.headers.items()
+            if name.lower() != "authorization"
+        }
+        headers |= {"host": self._world.host, "x-amz-date": stamp}
+        request.headers = headers
+        authorization = sign(
+            request.method,
+            request.path,
+            request.query,
+            headers,
+            request.body,
+            stamp,
+            signer.secret,
+            signer.access_key_id,
+        )
+        request.headers = {**headers, "authorization": authorization}
+        return request
+
+    async def shoot(self, request: wire.Request) -> None:
+        """One request; raises :class:`Broken` when its answer is none."""
+        try:
+            answer = await exchange(self._world.app, request)
+            self._judge(request, answer)
+        except Exception as error:
+            raise Broken(f"{type(error).__name__}: {error}\nrequest: {request!r}"[:20_000]) from error
+        self.tally.inputs += 1
+        if answer.status == 200:
+            self.tally.taken += 1
+            self._learn(answer)
+
+    def _judge(self, request: wire.Request, answer: wire.Answer) -> None:
+        if request.path in ("/health/ready", "/docs") and request.method in ("GET", "HEAD"):
+            return
+        status = answer.status
+        assert status == 200 or 400 <= status < 500, f"status {status}: {answer.body[:500]!r}"
+        assert answer.headers.get("x-amzn-requestid"), "no request id"
+        kind = answer.headers["content-type"]
+        if kind.startswith("text/xml"):
+            root = ET.fromstring(answer.body)
+            code = root.findtext(f".//{{{wire.XMLNS}}}Code")
+            assert status == 200 or answer.body == UNKNOWN_OPERATION or code in CODES, f"code {code}"
+        else:
+            body = json.loads(answer.body)
+            if status != 200 and kind.startswith("application/x-amz-json"):
+                assert answer.headers["x-amzn-query-error"].split(";")[0] in CODES, answer
+                assert "#" in body["__type"], answer
+
+    def _learn(self, answer: wire.Answer) -> None:
+        """Handles and tokens of answers make later calls meet what is there."""
+        if not answer.headers["content-type"].startswith("application/x-amz-json"):
+            return
+        for name, text in _texts(json.loads(answer.body)):
+            kept = self.known[name]
+            if len(kept) < KNOWN_MOST:
+                kept.append(text)
+            elif name != "QueueUrl":
+                kept[self.random.randrange(KNOWN_MOST)] = text
+
+
+def _texts(value: Any) -> list[tuple[str, str]]:
+    """What an answer says of members that later calls can take."""
+    if isinstance(value, dict):
+        own = [(name, inner) for name, inner in value.items() if name in LEARNT and isinstance(inner, str)]
+        return own + [text for inner in value.values() for text in _texts(inner)]
+    if isinstance(value, list):
+        return [text for inner in value for text in _texts(inner)]
+    return []
+
+
+def _canonical(form: bytes) -> str:
+    """The fields as a query string that is its own canonical form."""
+    pairs = []
+    for field in form.split(b"&"):
+        name, _, value = field.partition(b"=")
+        if name or value:
+            pairs.append(
+                tuple(quote(unquote_to_bytes(part.replace(b"+", b" ")), safe="-_.~") for part in (name, value))
+            )
+    return "&".join(f"{name}={value}" for name, value in sorted(pairs))
+
+
+def _header(text: str) -> str:
+    """The text as a header's value can be: no controls, and the bytes of its UTF-8."""
+    return "".join(letter for letter in text.encode().decode("latin-1") if letter.isprintable())
+
+
+def _stamp(now_ms: int) -> str:
+    return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def quiet() -> None:
+    """The service logs what it refuses; a million times is enough to fill a disk."""
+    logging.disable(logging.ERROR)

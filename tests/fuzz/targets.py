@@ -1,0 +1,342 @@
+"""What is fed: the parsers one by one, each with what may come of it.
+
+A target makes an input from :class:`Draws` and hands it to one part of the service.  The part may refuse with its own
+typed error; any other exception is a finding, and so is an answer that breaks the target's own promise.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import orjson
+
+from auth.errors import AuthError
+from auth.sigv4 import Verifier
+from backend.api import HandleOutcome
+from backend.engine.ids import Handles
+from frontend.sqs import arn, attributes, json_protocol, policies, query_protocol, validation
+from frontend.sqs.errors import SqsError
+from frontend.sqs.model import ACTIONS
+from frontend.sqs.queues import locate
+from tests.fuzz.grammar import Draws
+
+SECRET = "fuzz-secret-fuzz-secret-fuzz-secret"
+KEY_ID = "AKIDEXAMPLEEXAMPLE00"
+NOW = 1_800_000_000.0
+STAMP = "20270115T080000Z"
+
+
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A part of the service, how its input is made, and what is done with it."""
+
+    name: str
+    make: Callable[[Draws], Any]
+    feed: Callable[[Any], bool]
+    """Whether the input was taken.  Raises when something is wrong."""
+
+
+def _promise(holds: bool, what: str) -> None:
+    if not holds:
+        raise Broken(what)
+
+
+# --- bodies ---------------------------------------------------------------------------------------------------
+
+
+def _make_json(draws: Draws) -> tuple[str, bytes]:
+    action = draws.action()
+    return action, draws.json_body(action)
+
+
+def _feed_json(given: tuple[str, bytes]) -> bool:
+    action, body = given
+    try:
+        members = json_protocol.read(action, body)
+    except SqsError as error:
+        _promise(400 <= error.kind.status < 500, f"{error.kind.shape} is no client error")
+        written, header = json_protocol.write_error(error)
+        _promise(orjson.loads(written)["__type"].endswith(error.kind.shape) and header.isascii(), "error is unreadable")
+        return False
+    known = [value for name, value in members.items() if name in ACTIONS[action].input.members]
+    _promise(None not in known, "a member that is not there")
+    return True
+
+
+def _make_form(draws: Draws) -> tuple[str, bytes]:
+    action = draws.action()
+    return action, draws.form(action)
+
+
+def _feed_form(given: tuple[str, bytes]) -> bool:
+    action, body = given
+    try:
+        members = query_protocol.read(ACTIONS[action], query_protocol.read_parameters(body))
+    except SqsError as error:
+        _promise(400 <= error.kind.status < 500, f"{error.kind.shape} is no client error")
+        ET.fromstring(query_protocol.write_error(error, "id"))
+        return False
+    _promise(set(members) <= set(ACTIONS[action].input.members), "members that the model does not know")
+    return True
+
+
+def _make_answer(draws: Draws) -> dict[str, Any]:
+    message = {
+        "MessageId": draws.text(),
+        "Body": draws.text() + draws.text(),
+        "Attributes": {draws.text(): draws.text()},
+        "MessageAttributes": {draws.text(): {"DataType": draws.text(), "StringValue": draws.text()}},
+    }
+    return {"Messages": [message] * draws.below(3)}
+
+
+def _feed_answer(result: dict[str, Any]) -> bool:
+    """Whatever a message holds, the answer is well-formed and says the same."""
+    root = ET.fromstring(query_protocol.write(ACTIONS["ReceiveMessage"], result, "id"))
+    bodies = [element.text or "" for element in root.iter(f"{{{query_protocol.NAMESPACE}}}Body")]
+    wanted = [message["Body"] for message in result["Messages"]]
+    if not any(validation.has_invalid_characters(body.encode()) for body in wanted):
+        _promise(bodies == wanted, f"{bodies!r} instead of {wanted!r}")
+    _promise(orjson.loads(json_protocol.write(result)) == result, "JSON says something else")
+    orjson.loads(query_protocol.write_as_json(ACTIONS["ReceiveMessage"], result, "id"))
+    return True
+
+
+# --- signatures -----------------------------------------------------------------------------------------------
+
+
+def _make_header(draws: Draws) -> dict[bytes, bytes]:
+    headers = {b"host": b"localhost:9324", b"x-amz-date": draws.date().encode(), b"date": draws.date().encode()}
+    headers[b"authorization"] = draws.authorization().encode()
+    for name in (b"x-amz-date", b"date", b"host"):
+        if draws.chance(15):
+            del headers[name]
+    if draws.chance(20):
+        name = draws.one((b"authorization", b"x-amz-content-sha256", b"x-amz-security-token", b"x-amz-target"))
+        headers[name] = draws.broken(headers.get(name, b""))
+    return headers
+
+
+def _verify(
+    headers: dict[bytes, bytes], query: bytes, body: bytes = b"", path: bytes = b"/", method: bytes = b"POST"
+) -> None:
+    verifier = Verifier("us-east-1")
+    claim = verifier.claim(headers, query)
+    verifier.check(claim, SECRET, method=method, path=path, query=query, headers=headers, body=body, now=NOW)
+
+
+def _feed_header(headers: dict[bytes, bytes]) -> bool:
+    try:
+        _verify(headers, b"")
+    except AuthError:
+        return False
+    raise Broken("an invented signature was taken")
+
+
+def _make_presigned(draws: Draws) -> bytes:
+    return draws.presigned()
+
+
+def _feed_presigned(query: bytes) -> bool:
+    try:
+        _verify({b"host": b"localhost:9324"}, query, method=b"GET")
+    except AuthError:
+        return False
+    raise Broken("an invented signature was taken")
+
+
+def sign(
+    method: str,
+    path: str,
+    query: str,
+    headers: dict[str, str],
+    body: bytes,
+    stamp: str = STAMP,
+    secret: str = SECRET,
+    key_id: str = KEY_ID,
+) -> str:
+    """The Authorization header of a request, by the specification; header names are in lower case.
+
+    ``query`` has to be canonical already.
+    """
+    names = sorted(headers)
+    canonical = "\n".join(
+        (
+            method,
+            path,
+            query,
+            "".join(f"{name}:{headers[name]}\n" for name in names),
+            ";".join(names),
+            sha256(body).hexdigest(),
+        )
+    )
+    scope = f"{stamp[:8]}/us-east-1/sqs/aws4_request"
+    to_sign = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
+    key = ("AWS4" + secret).encode()
+    for part in (stamp[:8], "us-east-1", "sqs", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
+    return f"AWS4-HMAC-SHA256 Credential={key_id}/{scope}, SignedHeaders={';'.join(names)}, Signature={signature}"
+
+
+def _make_tampered(draws: Draws) -> tuple[dict[bytes, bytes], bytes, bytes]:
+    """A request that was signed, and then changed in one place."""
+    body = draws.one((b"", b'{"QueueUrl":"q"}', draws.text().encode()))
+    path = "/000000000000/q"
+    headers = {"host": "localhost:9324", "x-amz-date": STAMP, "content-type": "application/x-amz-json-1.0"}
+    signed = {name.encode(): value.encode() for name, value in headers.items()}
+    authorization = sign("POST", path, "", headers, body)
+    signed[b"authorization"] = authorization.encode()
+    _verify(signed, b"", body, path.encode())
+    changed_path = path.encode()
+    where = draws.below(5)
+    if where == 0:
+        body = body + bytes((draws.below(256),))
+    elif where == 1:
+        at = authorization.index("Signature=") + 10 + draws.below(64)
+        other = "0" if authorization[at] != "0" else "1"
+        signed[b"authorization"] = (authorization[:at] + other + authorization[at + 1 :]).encode()
+    elif where == 2:
+        signed[b"x-amz-date"] = b"20270115T080001Z"
+    elif where == 3:
+        name = draws.one((b"host", b"content-type"))
+        signed[name] = signed[name] + b"x"
+    else:
+        changed_path = path.encode() + b"x"
+    return signed, body, changed_path
+
+
+def _feed_tampered(given: tuple[dict[bytes, bytes], bytes, bytes]) -> bool:
+    headers, body, path = given
+    try:
+        _verify(headers, b"", body, path)
+    except AuthError:
+        return False
+    raise Broken("a request that was changed after signing was taken")
+
+
+# --- single values --------------------------------------------------------------------------------------------
+
+_HANDLES = Handles(7, b"k" * 16)
+_OTHERS = Handles(8, b"o" * 16)
+_ISSUED = tuple(_HANDLES.issue(number, 1, 1_800_000_000_000 + number) for number in range(20))
+_FOREIGN = tuple(_OTHERS.issue(number, 1, 1_800_000_000_000 + number) for number in range(20))
+_SAID = tuple(_HANDLES.read(handle) for handle in _ISSUED)
+
+
+def _make_handle(draws: Draws) -> str:
+    if draws.chance(15):
+        return draws.text()
+    return draws.broken(draws.one(_ISSUED + _FOREIGN).encode()).decode("utf-8", "replace")
+
+
+def _feed_handle(handle: str) -> bool:
+    outcome = _HANDLES.read(handle)
+    if isinstance(outcome, HandleOutcome):
+        return False
+    _promise(outcome in _SAID, "a handle that was never issued was taken")
+    return True
+
+
+def _make_policy(draws: Draws) -> str:
+    return draws.policy_text()
+
+
+def _feed_policy(text: str) -> bool:
+    readers: tuple[Callable[[str], Any], ...] = (
+        lambda text: policies.redrive_policy(text)[0],
+        policies.redrive_allow_policy,
+        policies.access_policy,
+    )
+    taken = False
+    for read in readers:
+        try:
+            canonical = read(text)
+        except SqsError:
+            continue
+        _promise(read(canonical) == canonical, "canonical form is not stable")
+        if read is policies.access_policy:
+            _change_policy(canonical)
+        elif read is policies.redrive_allow_policy:
+            policies.allows_source(canonical, "arn:aws:sqs:us-east-1:000000000000:q")
+        taken = True
+    return taken
+
+
+def _change_policy(canonical: str) -> None:
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: policies.with_permission(canonical, "arn:x", "label", ["000000000000"], ["SendMessage"]),
+        lambda: policies.without_permission(canonical, "label"),
+    )
+    for change in changes:
+        try:
+            change()
+        except SqsError:
+            pass
+
+
+def _make_attributes(draws: Draws) -> dict[str, Any]:
+    return {
+        "queue": {
+            draws._key("Attributes"): draws.one((draws.text(), draws.policy_text())) for _ in range(draws.below(5))
+        },
+        "message": {
+            draws.text(): {
+                "DataType": draws.one(("String", "Number", "Binary", "Number.x", draws.text())),
+                "StringValue": draws.one((draws.text(), str(draws.integer()), "1e5", "-.5", "1" * 40)),
+                "BinaryValue": draws.one((b"", b"x", draws.text().encode())),
+            }
+            for _ in range(draws.below(4))
+        },
+        "url": draws.text(),
+    }
+
+
+def _feed_attributes(given: dict[str, Any]) -> bool:
+    taken = False
+    for fifo in (False, True):
+        try:
+            values = attributes.canonical(given["queue"], fifo=fifo)
+            stored = attributes.merged({}, values)
+        except SqsError:
+            continue
+        again = attributes.merged(stored, attributes.canonical(stored, fifo=fifo))
+        _promise(again == stored, f"what is stored is not canonical: {stored}")
+        _promise(attributes.first_difference(stored, values) is None or "" in values.values(), "differs from itself")
+        taken = True
+    for name, value in given["message"].items():
+        for read in (validation.message_attributes, validation.trace_header):
+            try:
+                read({name: value})
+                taken = True
+            except SqsError:
+                pass
+    try:
+        account, name = locate(given["url"], "000000000000")
+        _promise(len(account) == 12, f"{account!r} is no account")
+    except SqsError:
+        pass
+    arn.parse(given["url"])
+    return taken
+
+
+PARSERS: tuple[Target, ...] = (
+    Target("json-body", _make_json, _feed_json),
+    Target("query-form", _make_form, _feed_form),
+    Target("answers", _make_answer, _feed_answer),
+    Target("authorization-header", _make_header, _feed_header),
+    Target("presigned-query", _make_presigned, _feed_presigned),
+    Target("tampered-request", _make_tampered, _feed_tampered),
+    Target("receipt-handle", _make_handle, _feed_handle),
+    Target("policies", _make_policy, _feed_policy),
+    Target("attributes-and-urls", _make_attributes, _feed_attributes),
+)

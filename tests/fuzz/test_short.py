@@ -1,0 +1,77 @@
+"""A short run of every target, by Hypothesis: what it finds it makes small.
+
+Long runs are ``python -m tests.fuzz``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.behaviour import wire
+from tests.behaviour.world import World
+from tests.fuzz.door import CONCURRENT, Door
+from tests.fuzz.grammar import Draws
+from tests.fuzz.targets import PARSERS, Target
+
+SHORT = settings(
+    max_examples=150,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+DOOR_INPUTS = 2_000
+PARSER_INPUTS = 5_000
+
+
+@pytest.mark.parametrize("target", PARSERS, ids=lambda target: target.name)
+def test_parser_with_hypothesis(target: Target) -> None:
+    @SHORT
+    @given(st.randoms(use_true_random=False))
+    def feed(random: Random) -> None:
+        target.feed(target.make(Draws(random)))
+
+    feed()
+
+
+@pytest.mark.parametrize("target", PARSERS, ids=lambda target: target.name)
+def test_parser_with_many(target: Target) -> None:
+    draws = Draws(Random(20261121))
+    for _ in range(PARSER_INPUTS):
+        given_input = target.make(draws)
+        try:
+            target.feed(given_input)
+        except Exception as error:
+            raise AssertionError(f"{given_input!r}"[:5_000]) from error
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World(queue_name_hold_seconds=0, purge_interval_seconds=0) as made:
+        yield made
+
+
+@pytest.mark.parametrize("protocol", [*wire.PROTOCOLS, None])
+def test_door_with_hypothesis(world: World, protocol: wire.Protocol | None) -> None:
+    door = Door(protocol, 1)
+    world.run(door.fire(world, CONCURRENT))
+
+    @settings(SHORT, max_examples=60)
+    @given(st.randoms(use_true_random=False))
+    def shoot(random: Random) -> None:
+        world.run(door.volley([door.request(Draws(random, door.known))]))
+
+    shoot()
+
+
+@pytest.mark.parametrize("protocol", [*wire.PROTOCOLS, None])
+def test_door_with_many(world: World, protocol: wire.Protocol | None) -> None:
+    door = Door(protocol, 20261121)
+    world.run(door.fire(world, DOOR_INPUTS))
+    assert door.tally.inputs == DOOR_INPUTS
+    assert protocol is None or door.tally.taken > DOOR_INPUTS // 10, "hardly anything gets past the first checks"

@@ -1,0 +1,349 @@
+"""What strangers can send to a real server: an error or a closed connection, never a 500, a hang or growing memory.
+
+Every attack is followed by a look at the server: the same process answers a good call at once, its resident memory is
+near what it was, and its log holds no error of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.behaviour.clockwork import real_seconds
+from tests.fuzz.grammar import Draws
+from tests.fuzz.targets import sign
+from tests.system.server import ACCESS_KEY_ID, ACCOUNT, SECRET_ACCESS_KEY, Server
+
+READ_SECONDS = 2
+"""What the server is told to wait for a request."""
+ANSWER_SECONDS = 15
+"""Far more than any answer here may take, READ_SECONDS and the sweep of the connections included."""
+GROWTH_MIB = 48
+"""What an attack may leave in memory: caches and allocator, not what was sent."""
+JSON = "application/x-amz-json-1.0"
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    settings = {"REQUEST_READ_SECONDS": str(READ_SECONDS), "LOG_LEVEL": "warning", "CONNECTIONS_LIMIT": "600"}
+    with Server(tmp_path_factory.mktemp("attacked"), settings) as started:
+        for _ in range(200):
+            _good_call(started)  # whatever is made on first use
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def unharmed(server: Server) -> Iterator[None]:
+    """What holds after every attack."""
+    before, pid = _rss_mib(server), server.pid
+    yield
+    started = real_seconds()
+    _good_call(server)
+    assert real_seconds() - started < 5
+    assert server.pid == pid
+    assert server.running().poll() is None
+    grown = _rss_mib(server) - before
+    assert grown < GROWTH_MIB, f"{grown} MiB more than before"
+    log = server.log_text()
+    assert not re.search(r"Traceback|InternalFailure| (error|critical) ", log), log[-5_000:]
+
+
+# --- tools ------------------------------------------------------------------------------------------------
+
+
+def _rss_mib(server: Server) -> int:
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+)", status)
+    assert found is not None
+    return int(found[1]) // 1024
+
+
+def _connect(server: Server) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _request(
+    server: Server, body: bytes, content_type: str = JSON, action: str = "ListQueues", path: str = "/"
+) -> bytes:
+    """A signed request, whole."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    headers = {"host": f"127.0.0.1:{server.port}", "x-amz-date": stamp, "content-type": content_type}
+    if content_type == JSON:
+        headers["x-amz-target"] = f"AmazonSQS.{action}"
+    headers["authorization"] = sign("POST", path, "", headers, body, stamp, SECRET_ACCESS_KEY, ACCESS_KEY_ID)
+    headers["content-length"] = str(len(body))
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+
+def _exchange(server: Server, pieces: Iterator[bytes] | list[bytes], *, finish: bool = False) -> bytes:
+    """Send the pieces and read until the server closes or has answered once; b"" when it closed without a word."""
+    received = b""
+    with _connect(server) as connection:
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+            if finish:
+                connection.shutdown(socket.SHUT_WR)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has had enough; what it said is still there to be read, perhaps
+        with contextlib.suppress(ConnectionResetError):
+            while not _is_whole(received):
+                part = connection.recv(65_536)  # raises TimeoutError when nothing comes: a hang
+                if not part:
+                    break
+                received += part
+    return received
+
+
+def _is_whole(received: bytes) -> bool:
+    head, end, body = received.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", head)
+    return bool(end) and length is not None and len(body) >= int(length[1])
+
+
+def _status(received: bytes) -> int:
+    """0: closed without an answer."""
+    if not received:
+        return 0
+    assert received.startswith(b"HTTP/1.1 "), received[:200]
+    return int(received[9:12])
+
+
+def _refused(received: bytes) -> bool:
+    status = _status(received)
+    return status == 0 or 400 <= status < 500
+
+
+def _good_call(server: Server) -> None:
+    assert _status(_exchange(server, [_request(server, b"{}")])) == 200
+
+
+# --- bodies -----------------------------------------------------------------------------------------------
+
+
+def test_a_body_that_says_it_is_too_large(server: Server) -> None:
+    head = _request(server, b"").replace(b"content-length: 0", b"content-length: 1000000000000")
+    assert _refused(_exchange(server, [head, b"x" * 100_000]))
+
+
+def test_a_body_that_is_too_large(server: Server) -> None:
+    body = b'{"QueueUrl":"' + b"x" * (40 << 20) + b'"}'
+    assert _refused(_exchange(server, [_request(server, body)]))
+
+
+def test_a_body_that_never_ends(server: Server) -> None:
+    head = _request(server, b"").replace(b"content-length: 0", b"transfer-encoding: chunked")
+    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    assert _refused(_exchange(server, [head, *[chunk] * 2_000]))
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"Entries":[', b'"\\u'])
+def test_deep_json(server: Server, opening: bytes) -> None:
+    body = opening * (1_000_000 // len(opening))
+    assert _status(_exchange(server, [_request(server, body, action="SendMessage")])) == 400
+
+
+def test_deep_json_that_closes(server: Server) -> None:
+    body = b'{"QueueUrl":"q","X":' + b"[" * 400_000 + b"]" * 400_000 + b"}"
+    assert _status(_exchange(server, [_request(server, body, action="SendMessage")])) == 400
+
+
+@pytest.mark.parametrize("content_type", ["text/xml", "application/xml", FORM, JSON])
+def test_xml_entity_bombs(server: Server, content_type: str) -> None:
+    lines = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 12))
+    bomb = f'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY l0 "lol">{lines}]><x>&l11;</x>'.encode()
+    outside = b'<!DOCTYPE x [<!ENTITY f SYSTEM "file:///etc/passwd">]><x>&f;</x>'
+    for body in (bomb, outside):
+        answer = _exchange(server, [_request(server, body, content_type)])
+        assert _refused(answer)
+        assert b"root:" not in answer
+
+
+def test_a_form_of_a_hundred_thousand_parameters(server: Server) -> None:
+    body = b"&".join(b"a%d=b" % number for number in range(100_000))
+    assert _status(_exchange(server, [_request(server, b"Action=ListQueues&" + body, FORM)])) == 400
+    nested = b"Action=SendMessageBatch&" + b"&".join(b"SendMessageBatchRequestEntry.%d.Id=a" % n for n in range(4_000))
+    assert _refused(_exchange(server, [_request(server, nested, FORM, path=f"/{ACCOUNT}/q")]))
+
+
+def test_numbers_of_a_million_digits(server: Server) -> None:
+    body = b'{"MaxResults":' + b"9" * 1_000_000 + b"}"
+    assert _status(_exchange(server, [_request(server, body)])) == 400
+    form = b"Action=ListQueues&MaxResults=" + b"9" * 1_000_000
+    assert _status(_exchange(server, [_request(server, form, FORM)])) == 400
+
+
+# --- heads ------------------------------------------------------------------------------------------------
+
+
+def test_a_flood_of_headers(server: Server) -> None:
+    flood = b"".join(b"x-%d: y\r\n" % number for number in range(100_000))
+    assert _refused(_exchange(server, [b"POST / HTTP/1.1\r\nhost: x\r\n", flood, b"\r\n"]))
+    few_but_too_many = b"".join(b"x-%d: y\r\n" % number for number in range(250))
+    assert _refused(
+        _exchange(server, [b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n", few_but_too_many, b"\r\n"])
+    )
+
+
+def test_a_header_of_eight_megabytes(server: Server) -> None:
+    assert _refused(_exchange(server, [b"POST / HTTP/1.1\r\nhost: x\r\nx: ", *[b"y" * 65_536] * 128, b"\r\n\r\n"]))
+
+
+def test_a_request_line_of_eight_megabytes(server: Server) -> None:
+    assert _refused(_exchange(server, [b"GET /", *[b"y" * 65_536] * 128, b" HTTP/1.1\r\nhost: x\r\n\r\n"]))
+
+
+_CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+HEADS = {
+    "negative-length": b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+    "length-of-letters": b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: abc\r\n\r\n",
+    "two-lengths": b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
+    "endless-length": b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999999\r\n\r\nxx",
+    "length-and-chunks": b"POST / HTTP/1.1\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "gzip-and-chunks": b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "unknown-coding": b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: nonsense\r\n\r\n0\r\n\r\n",
+    "endless-chunk": _CHUNKED + b"FFFFFFFFFFFFFFFFFF\r\nx",
+    "negative-chunk": _CHUNKED + b"-1\r\nx\r\n0\r\n\r\n",
+    "long-chunk-extension": _CHUNKED + b"5;" + b"e" * 100_000 + b"\r\nhello\r\n0\r\n\r\n",
+    "flood-of-trailers": _CHUNKED + b"0\r\n" + b"t: t\r\n" * 50_000 + b"\r\n",
+    "no-host": b"POST / HTTP/1.1\r\n\r\n",
+    "no-host-1.0": b"POST / HTTP/1.0\r\n\r\n",
+    "host-of-bytes": b"GET / HTTP/1.1\r\nhost: \xff\xfe\r\n\r\n",
+    "path-of-bytes": b"GET /\xff\xfe%zz HTTP/1.1\r\nhost: x\r\n\r\n",
+    "absolute-path": b"GET http://other/%00 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "star": b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n",
+    "connect": b"CONNECT evil:443 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "websocket": b"GET / HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
+    "version-9": b"GET / HTTP/9.9\r\nhost: x\r\n\r\n",
+    "http2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 400,
+    "newlines": b"\r\n" * 10_000,
+    "zeros": b"\x00" * 10_000,
+    "bare-newlines": b"GET / HTTP/1.1\nhost: x\n\n",
+    "space-before-colon": b"GET / HTTP/1.1\r\nhost : x\r\n\r\n",
+    "folded-header": b"GET / HTTP/1.1\r\nhost: x\r\n folded: y\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_heads_that_are_none(server: Server, head: bytes) -> None:
+    assert _refused(_exchange(server, [head], finish=True))
+
+
+# --- time -------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_trickles(server: Server) -> None:
+    """One byte at a time, never silent for long, never done: closed when its time is over."""
+    request = _request(server, b"{}" + b" " * 100_000)
+    started = real_seconds()
+
+    def trickle() -> Iterator[bytes]:
+        for at in range(len(request)):
+            if real_seconds() - started > ANSWER_SECONDS:
+                raise AssertionError("the server still listens")
+            yield request[at : at + 1]
+            _pause(0.02)
+
+    assert _refused(_exchange(server, trickle()))
+
+
+def _pause(seconds: float) -> None:
+    """What a slow client does: it is the input here, not a wait for the server."""
+    threading.Event().wait(seconds)
+
+
+@pytest.mark.parametrize("part", [0, 10, 100, -1])
+def test_half_a_request(server: Server, part: int) -> None:
+    """The rest never comes: closed when its time is over."""
+    assert _refused(_exchange(server, [_request(server, b"{}")[:part]]))
+
+
+@pytest.mark.parametrize("part", [0, 10, 100, -1])
+def test_half_a_request_and_the_end(server: Server, part: int) -> None:
+    assert _refused(_exchange(server, [_request(server, b"{}")[:part]], finish=True))
+
+
+def test_connections_that_are_reset(server: Server) -> None:
+    request = _request(server, b"{}")
+    for number in range(300):
+        connection = _connect(server)
+        connection.sendall(request[: number % len(request)])
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+
+
+def test_more_connections_than_are_allowed(server: Server) -> None:
+    """Half-open and silent, they keep nobody out for longer than a request may take."""
+    with contextlib.ExitStack() as stack:
+        for number in range(700):
+            connection = stack.enter_context(_connect(server))
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(b"POST / HTTP/1.1\r\n"[: number % 18])
+        started = real_seconds()
+        while True:
+            with contextlib.suppress(ConnectionError):
+                if _status(_exchange(server, [_request(server, b"{}")])) == 200:
+                    break
+            assert real_seconds() - started < ANSWER_SECONDS
+
+
+def test_long_polls_whose_clients_leave(server: Server) -> None:
+    created = _request(server, b'{"QueueName":"left"}', action="CreateQueue")
+    assert _status(_exchange(server, [created])) == 200
+    poll = _request(server, b'{"QueueUrl":"left","WaitTimeSeconds":20}', action="ReceiveMessage")
+    for _ in range(200):
+        with _connect(server) as connection:
+            connection.sendall(poll)
+    sent = _request(server, b'{"QueueUrl":"left","MessageBody":"still here"}', action="SendMessage")
+    assert _status(_exchange(server, [sent])) == 200
+    short = _request(server, b'{"QueueUrl":"left","WaitTimeSeconds":5}', action="ReceiveMessage")
+    assert b"still here" in _exchange(server, [short])
+
+
+# --- pipelines --------------------------------------------------------------------------------------------
+
+
+def test_a_request_and_then_garbage(server: Server) -> None:
+    answer = _exchange(server, [_request(server, b"{}") + b"\x00garbage\r\n\r\n" * 100])
+    assert _status(answer) in (0, 200, 400)
+
+
+def test_a_pipeline_that_nobody_reads(server: Server) -> None:
+    """Requests in a row, and no answer is fetched: the server stops reading, or closes, and keeps little."""
+    request = _request(server, b"{}")
+    with _connect(server) as connection:
+        connection.settimeout(READ_SECONDS + 1)
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            for _ in range(2_000):
+                connection.sendall(request * 50)
+
+
+def test_smuggled_requests(server: Server) -> None:
+    """What one side could take for a body and the other for a request: refused, or read as one request alone."""
+    inner = _request(server, b'{"QueueName":"smuggled"}', action="CreateQueue")
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    _exchange(server, [head % (5 + len(inner)) + inner], finish=True)
+    listed = _exchange(server, [_request(server, b'{"QueueNamePrefix":"smuggled"}')])
+    assert b"smuggled" not in listed
+
+
+def test_broken_requests(server: Server) -> None:
+    """Good requests with some bytes changed: whatever they have become."""
+    draws = Draws(Random(20261121))
+    for _ in range(400):
+        request = draws.broken(_request(server, draws.json_body("SendMessage"), action="SendMessage"))
+        assert _status(_exchange(server, [request], finish=True)) < 500
