@@ -1,20 +1,20 @@
-"""The HTTP connections: uvicorn's httptools protocol with bounds on what a stranger can tie up.
+"""The HTTP connections: httptools reads them, an ASGI application answers, and what a stranger can tie up is bounded.
 
-uvicorn bounds neither how long a request may take to arrive nor how long its head may be, and arms a timer for
-each request on a kept-alive connection.  Here each connection has one deadline instead, and one sweep a
-second over all connections closes those that are past theirs: nothing is scheduled for each request.
-
-A connection is in one of these states, which say what its deadline is:
+Each connection has one deadline, and one sweep a second over all connections closes those that are past
+theirs: nothing is scheduled for each request.  A connection is in one of these states:
 
 ===============  ===========================================  =====================================
 state            from                                         deadline
 ===============  ===========================================  =====================================
-reading          the connection, or a request's first byte    ``request_read_seconds``
+reading          the connection, or a request's first byte    ``read_seconds``
 answering        the last byte of a request                   none: the call may be a long poll
-blocked          the client does not read its answer          ``request_read_seconds``
+blocked          the client does not read its answer          ``read_seconds``
 idle             the end of an answer                         ``idle_seconds``
-closing          the decision to close                        5 s, then the connection is cut
+closing          the decision to close                        5 s (after an answer, ``read_seconds``),
+                                                              then the connection is cut
 ===============  ===========================================  =====================================
+
+Requests that arrive while one is being answered wait in line; answers go out in their order.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+from collections import deque
+from typing import NamedTuple, cast
+from urllib.parse import unquote
 
 import httptools
-from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
+
+from holdfast.exchange import App, Exchange, Scope
 
 HEAD_BYTES_LIMIT = 65_536
 """A request line with headers may be this long, and nearly half as much again where it arrives in large pieces.
@@ -34,55 +36,93 @@ SQS by GET carries its parameters in the request line."""
 HEADERS_LIMIT = 200
 MESSAGE_BYTES_LIMIT = 16 * 1024 * 1024
 """Longest request.  The largest that SQS takes is 1 MiB of content, which escapes can make six times longer."""
+BODY_AHEAD_BYTES = 65_536
+"""So much of a body is read before the application asks for it."""
 PIPELINE_LIMIT = 100
 """Most requests of a connection that wait for an answer."""
 LINGER_SECONDS = 5
-SWEEP_SECONDS = 1
 
 _PIECE_BYTES = 32_768
 """What was read at once is looked at in pieces of this size."""
 _NEVER = math.inf
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
-class Limits:
+class Limits(NamedTuple):
+    """What clients may do."""
+
+    connections: int
+    read_seconds: float
+    idle_seconds: float
+
+
+class Hall:
     """What the connections of a process share."""
 
-    def __init__(self, connections: int, read_seconds: float, idle_seconds: float) -> None:
-        self.connections = connections
-        self.read_seconds = read_seconds
-        self.idle_seconds = idle_seconds
+    def __init__(self, app: App, limits: Limits) -> None:
+        self.app = app
+        self.limits = limits
+        self.connections: set[Connection] = set()
+        self.exchanges: dict[Exchange, asyncio.Task[None]] = {}
+        """Calls under way."""
+        self.common_headers = b""
         self.draining = False
         self.emptied = asyncio.Event()
         """Set when the last connection is gone while ``draining``."""
 
 
-class Connection(HttpToolsProtocol):
-    """One client's connection."""
+class Connection(asyncio.Protocol):
+    """One client's connection.  Implements :class:`holdfast.exchange.Way`."""
 
-    def __init__(self, config: Config, state: ServerState, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(config, state, {}, loop)
-        self.limits = limits
+    transport: asyncio.Transport
+
+    def __init__(self, hall: Hall, loop: asyncio.AbstractEventLoop) -> None:
+        self.hall = hall
+        self.loop = loop
         self.deadline = _NEVER
-        self._mid_message = False
-        self._message_bytes = 0
-        """Bytes of the request that is being read; 0: none of it was counted yet."""
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what came before is answered first
+        self._answering: Exchange | None = None
+        self.waiting: deque[Exchange] = deque()
+        """Requests in line behind the one that is being answered."""
+        self._receiving: Exchange | None = None
+        """The request whose body is being read."""
+        self._reading_paused = False
+        self._writable: asyncio.Future[None] | None = None
+        """There while the client has to read before more is written."""
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._expects_continue = False
+        self.mid_message = False
+        """A request has begun to arrive and is not whole."""
+        self.message_bytes = 0
+        """Bytes of that request; 0: none of it was counted yet."""
 
     # --- what the event loop calls ---
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.deadline = self.loop.time() + self.limits.read_seconds
-        if len(self.connections) > self.limits.connections:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self.hall.connections.add(self)
+        self.deadline = self.loop.time() + self.hall.limits.read_seconds
+        self._server = transport.get_extra_info("sockname", ())[:2]
+        self._client = transport.get_extra_info("peername", ())[:2]
+        self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        if len(self.hall.connections) > self.hall.limits.connections:
             self.refuse(b"503 Service Unavailable", b"Too many connections.")
             return
         sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self.limits.draining and not self.connections:
-            self.limits.emptied.set()
+        self.hall.connections.discard(self)
+        for exchange in (self._answering, self._receiving):
+            if exchange is not None:
+                exchange.disconnect()
+        self.waiting.clear()
+        self._let_write()
+        if self.hall.draining and not self.hall.connections:
+            self.hall.emptied.set()
 
     def data_received(self, data: bytes) -> None:
         if len(data) <= _PIECE_BYTES:
@@ -94,74 +134,154 @@ class Connection(HttpToolsProtocol):
             self._feed(data[start : start + _PIECE_BYTES])
 
     def pause_writing(self) -> None:
-        super().pause_writing()
-        self.deadline = self.loop.time() + self.limits.read_seconds
+        self._writable = self.loop.create_future()
+        self.deadline = self.loop.time() + self.hall.limits.read_seconds
 
     def resume_writing(self) -> None:
-        super().resume_writing()
+        self._let_write()
         if not self.transport.is_closing():
-            self.deadline = _NEVER if self._answering() else self.loop.time() + self.limits.idle_seconds
+            self.deadline = self.loop.time() + self.hall.limits.idle_seconds if self._answering is None else _NEVER
 
     # --- what the parser calls ---
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._mid_message = True
-        self._message_bytes = 0
+        self._url = b""
+        self._headers = []
+        self._expects_continue = False
+        self.mid_message = True
+        self.message_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._expects_continue = True
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        if not self.parser.should_upgrade():
-            super().on_headers_complete()
+        parser = self._parser
+        if parser.should_upgrade():
+            return  # read again by _without_upgrade
+        url = self._url
+        if url.startswith(b"/"):
+            raw_path, _, query = url.partition(b"?")
+        else:
+            parsed = httptools.parse_url(url)
+            raw_path, query = parsed.path or b"/", parsed.query or b""
+        path = raw_path.decode("ascii")
+        version = parser.get_http_version()
+        scope: Scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "method": parser.get_method().decode("ascii"),
+            "scheme": self._scheme,
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": self._headers,
+            "server": self._server,
+            "client": self._client,
+        }
+        keep_alive = parser.should_keep_alive() and version == "1.1" and not self.hall.draining
+        exchange = Exchange(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
+        self._receiving = exchange
+        if self._answering is None:
+            self._begin(exchange)
+        else:
+            self.waiting.append(exchange)
+            self._pause_reading()
+
+    def on_body(self, body: bytes) -> None:
+        exchange = self._receiving
+        if exchange is not None and not exchange.complete and exchange.feed(body) > BODY_AHEAD_BYTES:
+            self._pause_reading()
 
     def on_message_complete(self) -> None:
-        if not self.parser.should_upgrade():
-            super().on_message_complete()
-            self._mid_message = False
+        exchange = self._receiving
+        if exchange is not None:
+            exchange.feed_end()
+            self._receiving = None
+            self.mid_message = False
 
-    def on_response_complete(self) -> None:
-        """Called when an answer is written.  Replaces uvicorn's own, which arms a timer."""
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            self.deadline = self.loop.time() + LINGER_SECONDS
-            return
-        self.flow.resume_reading()
-        if self.pipeline:
-            cycle, app = self.pipeline.pop()
-            self._start_asgi_task(cycle, app)
-        elif not self._mid_message:
-            self._rest()
+    # --- what an exchange calls ---
 
-    def send_400_response(self, msg: str) -> None:
-        self.refuse(b"400 Bad Request", msg.encode())
+    @property
+    def common_headers(self) -> bytes:
+        return self.hall.common_headers
 
-    # --- what the server calls ---
+    def write(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    async def room_to_write(self) -> None:
+        if self._writable is not None:
+            await asyncio.shield(self._writable)
+
+    def resume_reading(self) -> None:
+        if self._reading_paused:
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    def answered(self, exchange: Exchange) -> None:
+        self._answering = None
+        if not exchange.keep_alive:
+            self._close()
+            self.deadline = self.loop.time() + self.hall.limits.read_seconds  # the client may still be reading
+        elif not self.transport.is_closing():
+            self.resume_reading()
+            if self.waiting:
+                self._begin(self.waiting.popleft())
+            elif not self.mid_message:
+                self._rest()
+
+    def give_up(self) -> None:
+        self._close()
+
+    def ended(self, exchange: Exchange) -> None:
+        self.hall.exchanges.pop(exchange, None)
+
+    # --- what the listener calls ---
 
     def sweep(self, now: float) -> None:
         """Close the connection if its deadline has passed."""
         if now < self.deadline:
             return
-        if self.transport.is_closing() or self.flow.write_paused:
+        if self.transport.is_closing() or self._writable is not None:
             self.transport.abort()
-        elif not self._mid_message:
+        elif not self.mid_message:
             self._close()
         elif self._waits_for_earlier():
-            self.deadline = now + self.limits.read_seconds  # nothing was read meanwhile: the client is not slow
+            self.deadline = now + self.hall.limits.read_seconds  # nothing was read meanwhile: the client is not slow
         else:
             self.refuse(b"408 Request Timeout", b"The request did not arrive in time.")
 
     def drain(self) -> None:
         """Close the connection if it is idle; otherwise it closes after its last answer."""
-        if not self._mid_message and not self._answering():
+        if self.mid_message and self._receiving is None:
+            return  # the request whose head is being read will be the last
+        last = self.waiting[-1] if self.waiting else self._answering
+        if last is not None:
+            last.keep_alive = False
+        elif not self.mid_message:
             self._close()
 
     def refuse(self, status: bytes, text: bytes) -> None:
-        """Close, and say why unless the answer to another request would then be mistaken for it."""
+        """Close, and say why unless that would be taken for the answer to another request, or is too late."""
         if self.transport.is_closing():
             return
-        if not self._waits_for_earlier() and not (self._answering() and self.cycle.response_started):
+        exchange = self._receiving
+        if not self._waits_for_earlier() and (exchange is None or not exchange.started):
             length = str(len(text)).encode()
             self.transport.write(
-                b"HTTP/1.1 " + status + b"\r\ncontent-type: text/plain; charset=utf-8\r\n"
+                b"HTTP/1.1 "
+                + status
+                + b"\r\n"
+                + self.hall.common_headers
+                + b"content-type: text/plain; charset=utf-8\r\n"
                 b"content-length: " + length + b"\r\nconnection: close\r\n\r\n" + text
             )
         self._close()
@@ -172,20 +292,20 @@ class Connection(HttpToolsProtocol):
         rest = data
         while rest:
             try:
-                self.parser.feed_data(rest)
+                self._parser.feed_data(rest)
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 rest = self._without_upgrade() + rest[upgrade.args[0] :]
             except httptools.HttpParserError:
                 self.refuse(b"400 Bad Request", b"Invalid HTTP request received.")
                 return
-        if self._mid_message:
+        if self.mid_message:
             self._watch_unfinished(len(data))
-        elif self._answering():
+        elif self._answering is not None:
             self.deadline = _NEVER
         else:
             self._rest()
-        if len(self.pipeline) > PIPELINE_LIMIT:
+        if len(self.waiting) > PIPELINE_LIMIT:
             self.refuse(b"400 Bad Request", b"Too many requests wait for an answer on this connection.")
 
     def _without_upgrade(self) -> bytes:
@@ -195,47 +315,53 @@ class Connection(HttpToolsProtocol):
         answered as if it had not; the parser would take the body for the other protocol.  CONNECT, which asks
         for a tunnel, is made a method that nothing answers.
         """
-        method = self.parser.get_method().replace(b"CONNECT", b"TRACE")
-        lines = [method + b" " + self.url + b" HTTP/1.1"]
-        lines += [name + b": " + value for name, value in self.headers if name not in (b"upgrade", b"connection")]
+        method = self._parser.get_method().replace(b"CONNECT", b"TRACE")
+        lines = [method + b" " + self._url + b" HTTP/1.1"]
+        lines += [name + b": " + value for name, value in self._headers if name not in (b"upgrade", b"connection")]
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _watch_unfinished(self, size: int) -> None:
         """A request that needs more than one read: bound its time and its length."""
         if self.transport.is_closing():
             return
-        if self._message_bytes == 0:
-            self.deadline = self.loop.time() + self.limits.read_seconds
-            self._message_bytes = 1  # how much of this piece belonged to the request before is not known
+        if self.message_bytes == 0:
+            self.deadline = self.loop.time() + self.hall.limits.read_seconds
+            self.message_bytes = 1  # how much of this piece belonged to the request before is not known
         else:
-            self._message_bytes += size
-        head_is_open = not self._has_cycle()
-        if len(self.headers) > HEADERS_LIMIT or (head_is_open and self._message_bytes > HEAD_BYTES_LIMIT):
+            self.message_bytes += size
+        head_is_open = self._receiving is None
+        if len(self._headers) > HEADERS_LIMIT or (head_is_open and self.message_bytes > HEAD_BYTES_LIMIT):
             self.refuse(b"431 Request Header Fields Too Large", b"The request's header is too large.")
-        elif self._message_bytes > MESSAGE_BYTES_LIMIT:
+        elif self.message_bytes > MESSAGE_BYTES_LIMIT:
             self.refuse(b"413 Content Too Large", b"The request is too large.")
 
-    def _answering(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle
-        return cycle is not None and not cycle.response_complete
-
-    def _has_cycle(self) -> bool:
-        """Whether the head of the latest request is complete, so that it is under way or waits its turn."""
-        cycle: RequestResponseCycle | None = self.cycle
-        return cycle is not None and cycle.scope is self.scope
+    def _begin(self, exchange: Exchange) -> None:
+        self._answering = exchange
+        self.deadline = _NEVER
+        self.hall.exchanges[exchange] = self.loop.create_task(exchange.run(self.hall.app))
 
     def _waits_for_earlier(self) -> bool:
         """Whether what is being read comes after a request that is still being answered."""
-        return bool(self.pipeline) or (self._answering() and not (self._mid_message and self._has_cycle()))
+        return self._answering is not None and self._answering is not self._receiving
 
     def _rest(self) -> None:
         """Nothing is being read or answered."""
         if self.transport.is_closing():
             return
-        if self.limits.draining:
+        if self.hall.draining:
             self._close()
-        elif not self.flow.write_paused:
-            self.deadline = self.loop.time() + self.limits.idle_seconds
+        elif self._writable is None:
+            self.deadline = self.loop.time() + self.hall.limits.idle_seconds
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and not self.transport.is_closing():
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def _let_write(self) -> None:
+        writable, self._writable = self._writable, None
+        if writable is not None:
+            writable.set_result(None)
 
     def _close(self) -> None:
         self.transport.close()

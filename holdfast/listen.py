@@ -5,24 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
 
-from uvicorn import Config
-from uvicorn.server import ServerState
-
-from holdfast.door import SWEEP_SECONDS, Connection, Limits
+from holdfast.door import Connection, Hall, Limits
+from holdfast.exchange import App
 
 BACKLOG = 2048
 TLS_HANDSHAKE_SECONDS = 10
-
-App = Callable[[Any, Any, Any], Awaitable[None]]
+SWEEP_SECONDS = 1
 
 
 class CannotListen(Exception):
@@ -78,40 +72,21 @@ class Listener:
     def __init__(
         self, app: App, sockets: list[socket.socket], limits: Limits, tls_context: ssl.SSLContext | None = None
     ) -> None:
+        self.hall = Hall(app, limits)
         self._sockets = sockets
-        self._limits = limits
         self._tls = tls_context
-        self._state = ServerState()
-        self._config = Config(
-            app,
-            interface="asgi3",
-            loop="none",
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-        )
-        self._config.load()
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-        logging.getLogger("uvicorn.access").disabled = True
-
-    @property
-    def connections(self) -> int:
-        return len(self._state.connections)
 
     async def start(self) -> None:
+        """Raises :class:`CannotListen`."""
         loop = asyncio.get_running_loop()
         self._set_date()
         for bound in self._sockets:
             host, port = bound.getsockname()[:2]
             try:
                 server = await loop.create_server(
-                    lambda: Connection(self._config, self._state, self._limits, loop),
+                    lambda: Connection(self.hall, loop),
                     sock=bound,
                     ssl=self._tls,
                     backlog=BACKLOG,
@@ -128,37 +103,31 @@ class Listener:
             await asyncio.sleep(0)  # what waits in the kernel is accepted and read
         for server in self._servers:
             server.close()
-        self._limits.draining = True
-        self._state.default_headers.append((b"connection", b"close"))
+        self.hall.draining = True
         for _ in range(2):
             await asyncio.sleep(0)
-        for connection in self._connections():
+        for connection in list(self.hall.connections):
             connection.drain()
 
     async def finish(self, seconds: float) -> int:
         """Wait for all answers; after ``seconds`` cancel what is still under way.  Returns how many calls that were."""
-        if self._state.connections:
+        if self.hall.connections:
             try:
-                await asyncio.wait_for(self._limits.emptied.wait(), seconds)
+                await asyncio.wait_for(self.hall.emptied.wait(), seconds)
             except TimeoutError:
                 pass
-        cut = len(self._state.tasks)
-        if cut:
-            logging.getLogger("uvicorn.error").disabled = True  # it would show each cancelled call as a crash
-        for task in list(self._state.tasks):
+        late = list(self.hall.exchanges.values())
+        for task in late:
             task.cancel()
-        for connection in self._connections():
+        for connection in list(self.hall.connections):
             connection.transport.abort()
-        if self._state.tasks:
-            await asyncio.wait(self._state.tasks, timeout=1)
+        if late:
+            await asyncio.wait(late, timeout=1)
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
-        return cut
-
-    def _connections(self) -> list[Connection]:
-        return [connection for connection in self._state.connections if isinstance(connection, Connection)]
+        return len(late)
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -166,9 +135,9 @@ class Listener:
             await asyncio.sleep(SWEEP_SECONDS)
             self._set_date()
             now = loop.time()
-            for connection in self._connections():
+            for connection in list(self.hall.connections):
                 connection.sweep(now)
 
     def _set_date(self) -> None:
-        """The Date header, once a second: requests under way share the list."""
-        self._state.default_headers[:1] = [(b"date", formatdate(time.time(), usegmt=True).encode())]
+        """The Date header, once a second."""
+        self.hall.common_headers = b"date: " + formatdate(time.time(), usegmt=True).encode() + b"\r\n"

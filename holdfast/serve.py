@@ -18,8 +18,9 @@ import uvloop
 from auth.credentials import AccessKey
 from holdfast import __version__, logs
 from holdfast.door import Limits
+from holdfast.exchange import App
 from holdfast.folder import Claim
-from holdfast.listen import App, Listener, bind, tls
+from holdfast.listen import Listener, bind, tls
 from holdfast.root import endpoint, ensure_root, shell_lines
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
@@ -115,7 +116,7 @@ async def _until_stopped(stop: asyncio.Event, service: Service) -> int:
 
 
 async def _drain(settings: Settings, listener: Listener, service: Service) -> None:
-    log.info("draining %s", logs.facts(connections=listener.connections))
+    log.info("draining %s", logs.facts(connections=len(listener.hall.connections)))
     await listener.stop_accepting()
     await service.drain()
     cut = await listener.finish(settings.drain_seconds)

@@ -25,13 +25,14 @@ class Door:
         self.service = StubService()
         self.sockets = bind("127.0.0.1", 0)
         self.port = self.sockets[0].getsockname()[1]
-        self.limits = Limits(CONNECTIONS, READ_SECONDS, IDLE_SECONDS)
-        self.listener = Listener(self.service.app, self.sockets, self.limits)
+        limits = Limits(CONNECTIONS, READ_SECONDS, IDLE_SECONDS)
+        self.listener = Listener(self.service.app, self.sockets, limits)
+        self.hall = self.listener.hall
         self.clients: list[Client] = []
 
     @property
     def connections(self) -> list[Connection]:
-        return self.listener._connections()
+        return list(self.hall.connections)
 
     def pass_time(self, seconds: float) -> None:
         """Let the sweep see the connections as they will be in ``seconds``, if nothing happens until then."""
@@ -83,7 +84,7 @@ async def door() -> AsyncIterator[Door]:
     for client in door.clients:
         client.writer.close()
     door.service.draining.set()
-    if not door.limits.draining:
+    if not door.hall.draining:
         await door.listener.stop_accepting()
     await door.listener.finish(0)
 
@@ -136,7 +137,7 @@ async def test_a_request_that_does_not_arrive_is_refused(door: Door, part: bytes
     await client.answer()
     client.send(part)
     (connection,) = door.connections
-    await until(lambda: connection._mid_message)
+    await until(lambda: connection.mid_message)
     door.pass_time(READ_SECONDS + 1)
     status, headers, _ = await client.answer()
     assert (status, headers["connection"]) == (408, "close")
@@ -147,13 +148,13 @@ async def test_a_request_that_does_not_arrive_is_refused(door: Door, part: bytes
 async def test_a_trickle_does_not_postpone_the_end(door: Door) -> None:
     client = await door.connect()
     client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n")
-    await until(lambda: door.connections and door.connections[0]._message_bytes)
+    await until(lambda: door.connections and door.connections[0].message_bytes)
     (connection,) = door.connections
     deadline = connection.deadline
     for _ in range(5):
-        before = connection._message_bytes
+        before = connection.message_bytes
         client.send(b"x")
-        await until(lambda before=before: connection._message_bytes > before)  # type: ignore[misc]
+        await until(lambda before=before: connection.message_bytes > before)  # type: ignore[misc]
     assert connection.deadline == deadline
 
 
@@ -181,7 +182,7 @@ async def test_a_client_that_does_not_read_is_cut_off(door: Door) -> None:
     client = await door.connect()
     client.reader._transport.pause_reading()  # type: ignore[attr-defined]
     client.get("/large")
-    await until(lambda: door.connections and door.connections[0].flow.write_paused)
+    await until(lambda: door.connections and door.connections[0]._writable)
     door.pass_time(READ_SECONDS + 1)
     await until(lambda: not door.connections)
 
@@ -278,7 +279,7 @@ async def test_a_request_behind_a_long_poll_waits_its_turn(door: Door) -> None:
     await until(lambda: door.service.waiting)
     client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe")
     (connection,) = door.connections
-    await until(lambda: connection.pipeline)
+    await until(lambda: connection.waiting)
     door.pass_time(READ_SECONDS + 1)
     door.service.draining.set()
     assert (await client.answer())[2] == b"ended"
@@ -311,7 +312,7 @@ async def test_a_drain_answers_what_was_accepted(door: Door) -> None:
         await client.answer()
     polling.get("/poll")
     half.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe")
-    await until(lambda: door.service.waiting and any(connection._mid_message for connection in door.connections))
+    await until(lambda: door.service.waiting and any(connection.mid_message for connection in door.connections))
     unread = await door.connect()
     unread.get("/")  # still in the kernel when the drain begins
     await door.listener.stop_accepting()

@@ -1,0 +1,234 @@
+"""One request and its answer: what an ASGI application is given as ``receive`` and ``send``."""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Protocol
+
+log = logging.getLogger("holdfast.door")
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+_STATUS_LINES = {
+    int(status): f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n".encode() for status in http.HTTPStatus
+}
+_WITHOUT_BODY = (204, 304)
+_FAILED = b"Internal Server Error"
+
+
+class Way(Protocol):
+    """The connection, as an exchange uses it."""
+
+    @property
+    def common_headers(self) -> bytes:
+        """Header lines that every answer has."""
+
+    def write(self, data: bytes) -> None: ...
+
+    async def room_to_write(self) -> None:
+        """Wait until the client has read enough of what was written."""
+
+    def resume_reading(self) -> None: ...
+
+    def answered(self, exchange: Exchange) -> None:
+        """The answer is complete."""
+
+    def give_up(self) -> None:
+        """The answer cannot be completed: close the connection."""
+
+    def ended(self, exchange: Exchange) -> None:
+        """The application has returned."""
+
+
+class Exchange:
+    """A request that is being received and answered."""
+
+    __slots__ = (
+        "_body",
+        "_chunked",
+        "_head",
+        "_length",
+        "_news",
+        "_waiter",
+        "_way",
+        "complete",
+        "expects_continue",
+        "gone",
+        "keep_alive",
+        "more_body",
+        "scope",
+        "started",
+    )
+
+    def __init__(self, way: Way, scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
+        self.scope = scope
+        self.keep_alive = keep_alive
+        self.expects_continue = expects_continue
+        """The client sends its body once it is told to."""
+        self.more_body = True
+        self.gone = False
+        """The client has closed the connection."""
+        self.complete = False
+        """The answer was written."""
+        self._way = way
+        self._body: bytes | bytearray = b""
+        self._news = False
+        """Something came that ``receive`` has not told yet."""
+        self._waiter: asyncio.Future[None] | None = None
+        self._head: list[bytes] | None = None
+        """The answer's head, until the first of its body is there: both go out in one write."""
+        self.started = False
+        """The answer's head was written."""
+        self._length: int | None = None
+        """What is still to be written of the body; None if its length was not told."""
+        self._chunked = False
+
+    async def run(self, app: App) -> None:
+        """Have the application answer.  An error of its own is logged and answered 500."""
+        try:
+            await app(self.scope, self.receive, self.send)
+        except asyncio.CancelledError:
+            self._way.give_up()
+            raise
+        except Exception as error:
+            log.error("an error that nobody caught, at %s %s", self.scope["method"], self.scope["path"], exc_info=error)
+            await self._fail()
+        else:
+            if not self.complete and not self.gone:
+                log.error("%s %s was not answered", self.scope["method"], self.scope["path"])
+                await self._fail()
+        finally:
+            self._way.ended(self)
+
+    async def _fail(self) -> None:
+        if self.started:
+            self._way.give_up()
+        elif not self.gone:
+            self._head = None
+            length = str(len(_FAILED)).encode()
+            headers = [(b"content-type", b"text/plain"), (b"content-length", length), (b"connection", b"close")]
+            await self.send({"type": "http.response.start", "status": 500, "headers": headers})
+            await self.send({"type": "http.response.body", "body": _FAILED})
+
+    # --- the request ---
+
+    def feed(self, data: bytes) -> int:
+        """More of the body.  Returns how much of it waits to be received."""
+        if not self._body:
+            self._body = data
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += data
+        self._tell()
+        return len(self._body)
+
+    def feed_end(self) -> None:
+        """The body is whole."""
+        self.more_body = False
+        self._tell()
+
+    def disconnect(self) -> None:
+        """The client has gone."""
+        self.gone = True
+        self._tell()
+
+    async def receive(self) -> Message:
+        """The next part of the request; ``http.disconnect`` once the client has gone or the answer is complete."""
+        if not self._news and not self.gone and not self.complete:
+            if self.expects_continue and self.more_body:
+                self.expects_continue = False
+                self._way.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._way.resume_reading()
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        self._news = False
+        if self.gone or self.complete:
+            return {"type": "http.disconnect"}
+        body, self._body = self._body, b""
+        return {"type": "http.request", "body": bytes(body), "more_body": self.more_body}
+
+    def _tell(self) -> None:
+        self._news = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # --- the answer ---
+
+    async def send(self, message: Message) -> None:
+        """Write a part of the answer.  What a client that has gone would have got is thrown away."""
+        if self.gone:
+            return
+        if message["type"] == "http.response.start":
+            self._start(message["status"], message.get("headers", ()))
+            return
+        await self._way.room_to_write()
+        if self.complete or (self._head is None and not self.started):
+            raise RuntimeError("a part of an answer after its end, or before its start")
+        body: bytes = message.get("body", b"")
+        more: bool = message.get("more_body", False)
+        if self._head is not None:
+            body = self._first(body, more)
+        elif self._chunked:
+            body = _chunk(body, more)
+        elif self._length is not None:
+            self._length -= len(body)
+        self._way.write(body)  # to a connection that was closed meanwhile, this does nothing
+        if not more:
+            if self._length:
+                raise RuntimeError("an answer of another length than its head says")
+            self.complete = True
+            self._tell()
+            self._way.answered(self)
+
+    def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        if self._head is not None or self.started:
+            raise RuntimeError("a second start of an answer")
+        head = [_STATUS_LINES[status], self._way.common_headers]
+        for name, value in headers:
+            if b"\n" in value or b"\r" in value:
+                raise RuntimeError(f"a header's value with a line break: {name!r}")
+            if name == b"content-length":
+                self._length = int(value)
+            elif name == b"connection" and value == b"close":
+                self.keep_alive = False
+                continue
+            head += (name, b": ", value, b"\r\n")
+        if status in _WITHOUT_BODY:
+            self._length = 0
+        self._head = head
+
+    def _first(self, body: bytes, more: bool) -> bytes:
+        """The head with the first of the body."""
+        head = self._head
+        assert head is not None
+        self._head = None
+        self.started = True
+        if self._length is None:
+            if more:
+                head.append(b"transfer-encoding: chunked\r\n")
+                self._chunked = True
+            else:
+                head.append(b"content-length: %d\r\n" % len(body))
+        else:
+            self._length -= len(body)
+        head.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        if self.scope["method"] == "HEAD":
+            self._length = 0
+            self._chunked = False
+        else:
+            head.append(_chunk(body, more) if self._chunked else body)
+        return b"".join(head)
+
+
+def _chunk(body: bytes, more: bool) -> bytes:
+    chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+    return chunk if more else chunk + b"0\r\n\r\n"
