@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,6 +23,7 @@ from typing import Final, NamedTuple
 
 from backend.api import StorageFull, Unavailable
 from backend.journal.disk import Disk
+from backend.journal.room import SEGMENT_BYTES_MIN, Segment, Stock, make_log
 from backend.journal.rows import (
     DIRECTORY_ENTRY_BYTES,
     LOG_ID_MAX,
@@ -32,24 +31,15 @@ from backend.journal.rows import (
     ROW_OVERHEAD_BYTES,
     SEGMENT_BYTES_MAX,
     SEGMENT_HEADER_BYTES,
-    SEGMENT_MAX,
     RecordView,
     SegmentHeader,
-    decode_row_header,
     directory_entry,
     encode_row,
     encode_segment_header,
     place_of,
     position_of,
 )
-from backend.journal.segments import RottenRecord, SegmentFiles, check_record, lock_log, segment_name
-
-logger = logging.getLogger(__name__)
-
-AHEAD: Final = 2
-"""Segments preallocated beside the one in use: the next one, and the reserve."""
-ROOM_CHECK_SECONDS: Final = 0.25
-SEGMENT_BYTES_MIN: Final = 4096
+from backend.journal.segments import RottenRecord, SegmentFiles, check_record
 
 
 class LogSettings(NamedTuple):
@@ -65,21 +55,12 @@ class LogSettings(NamedTuple):
 DEFAULTS: Final = LogSettings()
 
 
-class _Segment:
-    __slots__ = ("fd", "number", "size_bytes")
-
-    def __init__(self, number: int, fd: int, size_bytes: int) -> None:
-        self.number = number
-        self.fd = fd
-        self.size_bytes = size_bytes
-
-
 class _Batch:
     """The records of one row."""
 
     __slots__ = ("ends", "futures", "offset", "origin", "records", "row_bytes", "segment", "seq")
 
-    def __init__(self, segment: _Segment, offset: int, seq: int) -> None:
+    def __init__(self, segment: Segment, offset: int, seq: int) -> None:
         self.segment = segment
         self.offset = offset
         """Where the row begins in its segment."""
@@ -108,7 +89,7 @@ class LocalLog:
         on_failure: Callable[[BaseException], None],
         settings: LogSettings,
         lock_fd: int,
-        first: _Segment,
+        first: Segment,
     ) -> None:
         self.log_id = log_id
         self.durable_seq = 0
@@ -125,19 +106,15 @@ class LocalLog:
 
         self._error: Unavailable | None = None
         self._closing = False
-        self._refusing = False
-        """Only what may use the reserve is taken."""
-        self._low = False
-        self._ready: deque[_Segment] = deque()
-        self._number = first.number + 1
-        """Of the segment to be made next."""
-        self._abandoned: set[_Segment] = set()
+        self._stock = Stock(
+            disk,
+            directory,
+            segment_bytes=settings.segment_bytes,
+            low_water_bytes=settings.low_water_bytes,
+            next_number=first.number + 1,
+        )
+        self._abandoned: set[Segment] = set()
         """What was open when the log failed."""
-        self._complaint = ""
-        self._maker: asyncio.Task[None] | None = None
-        self._made: asyncio.Future[None] | None = None
-        self._checked = self._loop.time()
-        self._recheck: asyncio.TimerHandle | None = None
 
         self._queue: deque[_Batch] = deque()
         """Closed batches that wait for the one under way."""
@@ -191,11 +168,10 @@ class LocalLog:
         assert SEGMENT_BYTES_MIN <= settings.segment_bytes <= SEGMENT_BYTES_MAX
         assert settings.segment_bytes % 8 == 0
         directory = files.register(log_id, name)
-        lock_fd, first = await disk.run(_make_log, disk, directory, settings.segment_bytes)
+        lock_fd, first = await disk.run(make_log, disk, directory, settings.segment_bytes)
         log = cls(disk, files, directory, log_id, life, clock_ms, on_failure, settings, lock_fd, first)
-        log._make_ahead()
-        assert log._made is not None
-        await log._made
+        log._stock.make()
+        await log._stock.wait()
         return log
 
     # --- appending ---
@@ -227,7 +203,7 @@ class LocalLog:
         having changed nothing; never after :meth:`check_room` (or :meth:`wait_room`) has let it pass.
         """
         size = len(record) + DIRECTORY_ENTRY_BYTES
-        if size > self._room or (self._refusing and not reserve):
+        if size > self._room or (self._stock.refusing and not reserve):
             self._turn(size, reserve)
         self._room -= size
         position = self._origin + (self._fill >> 3)
@@ -249,7 +225,7 @@ class LocalLog:
         if self._closing:
             raise Unavailable("the log is closed")
         if not self._fits(size_bytes, reserve):
-            self._look_for_room()
+            self._stock.look()
             raise StorageFull("no room in the journal")
 
     async def wait_room(self, size_bytes: int, reserve: bool = False) -> None:
@@ -258,23 +234,21 @@ class LocalLog:
             try:
                 return self.check_room(size_bytes, reserve)
             except StorageFull:
-                if self._made is None:
+                if not await self._stock.wait():
                     raise
-                await asyncio.shield(self._made)
 
     def room(self) -> bool:
         """Whether new messages are taken."""
         return self._error is None and not self._closing and self._fits(4096, False)
 
     def _fits(self, size_bytes: int, reserve: bool) -> bool:
-        if self._refusing and not reserve:
+        if self._stock.refusing and not reserve:
             return False
         # A record takes at least 56 bytes, its line in the directory 8; two rows in turn hold more than row_bytes.
         need = size_bytes + size_bytes // 7 + ROW_OVERHEAD_BYTES * (2 + 2 * size_bytes // self._settings.row_bytes)
         if need <= self._room + self._beyond:
             return True
-        available = len(self._ready) - (0 if reserve else 1)
-        return available > 0 and need <= _capacity(self._ready[0], SEGMENT_HEADER_BYTES)
+        return self._stock.available(reserve) > 0 and need <= _capacity(self._stock.ready[0], SEGMENT_HEADER_BYTES)
 
     def _turn(self, size: int, reserve: bool) -> None:
         """Make room for a record that does not fit the batch being filled, or raise."""
@@ -282,27 +256,25 @@ class LocalLog:
             raise self._error
         if self._closing:
             raise Unavailable("the log is closed")
-        if self._refusing and not reserve:
-            self._look_for_room()
+        if self._stock.refusing and not reserve:
+            self._stock.look()
             raise StorageFull("no room in the journal")
         if size <= self._room:
             return
         batch = self._batch
         offset = batch.offset + self._row_bytes() if self._records else batch.offset
         if size > _capacity(batch.segment, offset):
-            if len(self._ready) <= (0 if reserve else 1):
-                self._look_for_room()
+            if self._stock.available(reserve) < 1:
+                self._stock.look()
                 raise StorageFull("no room in the journal")
-            if size > _capacity(self._ready[0], SEGMENT_HEADER_BYTES):
+            if size > _capacity(self._stock.ready[0], SEGMENT_HEADER_BYTES):
                 raise ValueError(f"a record of {size} bytes does not fit a segment")
         if self._records:
             self._close_batch()
         if size > _capacity(self._batch.segment, self._batch.offset):
-            self._batch = _Batch(self._ready.popleft(), SEGMENT_HEADER_BYTES, self._batch.seq)
+            self._batch = _Batch(self._stock.take(), SEGMENT_HEADER_BYTES, self._batch.seq)
             self._starts[self._batch.segment.number] = self._batch.seq
             self._begin(self._batch)
-            self._make_ahead()
-            self._weigh()
         if size > self._room:  # a record larger than a usual row
             self._beyond -= size - self._room
             self._room = size
@@ -367,7 +339,11 @@ class LocalLog:
                 self._rest()
                 return
             self._close_batch()
-        self._commit(self._queue.popleft())
+        self._under_way = self._queue.popleft()
+        try:
+            self._commit(self._under_way)
+        except Exception as error:  # a failed assertion, say: nobody is to wait for ever
+            self._fail(error)
 
     def _commit(self, batch: _Batch) -> None:
         records, time_ms = batch.records, self._clock_ms()
@@ -393,7 +369,6 @@ class LocalLog:
             header = SegmentHeader(self._life, self.log_id, segment.number, batch.seq, time_ms, self._chain)
             row, position = encode_segment_header(header) + row, 0
         self._chain = check
-        self._under_way = batch
         self._awake = True
         self._marked = not records
         self._disk.commit(segment.fd, row, position, self._committed)
@@ -414,14 +389,14 @@ class LocalLog:
             not self._queue or self._queue[0].segment is not batch.segment
         ):
             self._disk.close(batch.segment.fd)
-        if self._loop.time() - self._checked > ROOM_CHECK_SECONDS:
-            self._make_ahead()
+        self._stock.look()
         self._flush()
 
     def _fail(self, error: BaseException) -> None:
         """A write or sync has failed.  It is not repeated: after such an error the kernel may call pages clean that
         the disk never got, and a second sync would succeed without meaning anything."""
         self._error = Unavailable(f"the journal cannot be written: {error}")
+        self._stock.stop()
         self._room = -1
         self._beyond = 0
         waiting = [self._under_way, *self._queue, self._batch]
@@ -472,65 +447,6 @@ class LocalLog:
         self._close_batch()
         self._flush()
 
-    # --- room ---
-
-    def _weigh(self) -> None:
-        self._refusing = self._low or not self._ready
-
-    def _look_for_room(self) -> None:
-        if self._loop.time() - self._checked > ROOM_CHECK_SECONDS or len(self._ready) < AHEAD:
-            self._make_ahead()
-
-    def _make_ahead(self) -> None:
-        """Look at the free space, and make the segments that are missing."""
-        if self._maker is None and self._recheck is None and not self._closing and self._error is None:
-            self._made = self._loop.create_future()
-            self._maker = self._loop.create_task(self._make())
-
-    async def _make(self) -> None:
-        was_refusing = self._refusing
-        try:
-            while True:
-                free = await self._disk.run(self._disk.free_bytes, self._directory)
-                self._checked = self._loop.time()
-                self._low = free < self._settings.low_water_bytes
-                self._weigh()
-                if len(self._ready) >= AHEAD or self._closing or self._error is not None:
-                    break
-                # The reserve itself may take from what is left free for checkpoints, but not all of it.
-                keep = self._settings.low_water_bytes // (1 if self._ready else 4)
-                if free < self._settings.segment_bytes + keep:
-                    break
-                segment = await self._disk.run(
-                    _make_segment, self._disk, self._directory, self._number, self._settings.segment_bytes
-                )
-                self._number += 1
-                assert self._number <= SEGMENT_MAX
-                self._ready.append(segment)
-                self._weigh()
-                self._tell_made(self._loop.create_future())
-            self._complaint = ""
-        except OSError as error:
-            if str(error) != self._complaint:  # it is tried again and again, but said once
-                self._complaint = str(error)
-                logger.warning("cannot preallocate a segment in %s: %s", self._directory, error)
-        finally:
-            self._maker = None
-            self._tell_made(None)
-            if self._refusing != was_refusing:
-                logger.warning("journal %s: %s", self._directory, "full" if self._refusing else "has room again")
-            if (self._refusing or len(self._ready) < AHEAD) and not self._closing and self._error is None:
-                self._recheck = self._loop.call_later(ROOM_CHECK_SECONDS, self._check_again)
-
-    def _check_again(self) -> None:
-        self._recheck = None
-        self._make_ahead()
-
-    def _tell_made(self, following: asyncio.Future[None] | None) -> None:
-        made, self._made = self._made, following
-        if made is not None and not made.done():
-            made.set_result(None)
-
     # --- reading ---
 
     def read_now(self, position: int) -> RecordView | RottenRecord | None:
@@ -572,11 +488,10 @@ class LocalLog:
         """Take no more, wait until all is durable or the log has failed, write the mark, and let go of the lock."""
         self._closing = True
         self._room = -1
-        for timer in (self._recheck, self._mark_timer):
-            if timer is not None:
-                timer.cancel()
-        if self._maker is not None:
-            await asyncio.wait([self._maker])
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
+        self._stock.stop()
+        await self._stock.settle()
         if self._error is None and (self._awake or not self._marked or self._records):
             self._drained = self._loop.create_future()
             if not self._awake:
@@ -589,49 +504,13 @@ class LocalLog:
             self._drained.set_result(None)
 
     def _release(self) -> None:
-        for segment in {self._batch.segment, *self._ready, *self._abandoned}:
+        for segment in {self._batch.segment, *self._stock.ready, *self._abandoned}:
             with contextlib.suppress(OSError):
                 self._disk.close(segment.fd)
-        self._ready.clear()
+        self._stock.ready.clear()
         self._disk.close(self._lock_fd)
 
 
-def _capacity(segment: _Segment, offset: int) -> int:
+def _capacity(segment: Segment, offset: int) -> int:
     """Bytes of records and directory that a row at ``offset`` can hold.  Room is left for an idle mark behind it."""
     return segment.size_bytes - offset - 2 * ROW_OVERHEAD_BYTES
-
-
-def _make_log(disk: Disk, directory: str, segment_bytes: int) -> tuple[int, _Segment]:
-    """Blocking.  The folder, its lock and the first segment."""
-    disk.mkdir(directory)
-    lock_fd = lock_log(disk, directory)
-    while True:
-        try:
-            return lock_fd, _make_segment(disk, directory, 1, segment_bytes)
-        except OSError as error:
-            segment_bytes = segment_bytes // 2 & ~7
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                disk.close(lock_fd)
-                raise
-            if segment_bytes < SEGMENT_BYTES_MIN:
-                disk.close(lock_fd)
-                raise StorageFull(f"no room for a log in {directory}: {error}") from error
-
-
-def _make_segment(disk: Disk, directory: str, number: int, size_bytes: int) -> _Segment:
-    """Blocking.  A file full of zeros, durable with its name."""
-    path = f"{directory}/{segment_name(number)}"
-    with contextlib.suppress(FileNotFoundError):
-        disk.unlink(path)  # left over from an attempt that failed; this number has never been used
-    fd = disk.create(path)
-    try:
-        disk.preallocate(fd, size_bytes)
-        disk.fsync_dir(directory)
-        assert disk.size(path) == size_bytes
-        assert decode_row_header(disk.pread(fd, 4096, 0), 0) is None
-    except BaseException:
-        with contextlib.suppress(OSError):
-            disk.close(fd)
-            disk.unlink(path)
-        raise
-    return _Segment(number, fd, size_bytes)

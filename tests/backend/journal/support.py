@@ -115,5 +115,4 @@ def numbers_in(rows: list[Row]) -> list[int]:
 
 async def all_made(log: LocalLog) -> None:
     """Until the log has all segments that it wants to have ready."""
-    while log._maker is not None:
-        await asyncio.wait([log._maker])
+    await log._stock.settle()

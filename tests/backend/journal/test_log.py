@@ -42,10 +42,14 @@ def test_what_is_appended_in_one_turn_of_the_loop_rides_one_row() -> None:
             log.append(a_record(number))
         first = log.barrier()
         assert first is not None
-        assert log.barrier() is first
+        other, third = log.barrier(), log.barrier()
+        assert other is not None
+        assert third is not None
+        third.cancel()  # harms nobody else
         assert log.durable_seq == 0
         await first
         assert log.durable_seq == 1
+        assert other.done()
         assert log.barrier() is None
         log.append(a_record(5))
         await durable(log)
@@ -458,3 +462,19 @@ async def test_without_reads_that_do_not_wait(tmp_path: Path) -> None:
     await log.close()
     assert isinstance(disk, RealDisk)
     disk.close_workers()
+
+
+def test_a_bug_in_a_commit_leaves_nobody_waiting() -> None:
+    async def main() -> None:
+        failures = Failures()
+        log = await a_log(sim_disk(), failures=failures)
+        log.append(a_record(0))
+        future = log.barrier()
+        log.durable_seq = 7
+        assert future is not None
+        with pytest.raises(Unavailable):
+            await future
+        assert [type(error) for error in failures] == [AssertionError]
+        await log.close()
+
+    virtual(main())

@@ -1,0 +1,187 @@
+"""Room for a log: segments preallocated before they are needed.
+
+The last segment in stock is a reserve for what must go on when the disk is full (receives, deletes, checkpoints, the
+cleaner), and while there is less free space than the low-water mark, only those are taken at all: what is left free is
+for checkpoints.  When there is room again, the stock fills up by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+from collections import deque
+from typing import Final
+
+from backend.api import StorageFull
+from backend.journal.disk import Disk
+from backend.journal.rows import SEGMENT_HEADER_BYTES, SEGMENT_MAX, decode_segment_header
+from backend.journal.segments import lock_log, segment_name
+
+logger = logging.getLogger(__name__)
+
+AHEAD: Final = 2
+"""Segments preallocated beside the one in use: the next one, and the reserve."""
+ROOM_CHECK_SECONDS: Final = 0.25
+SEGMENT_BYTES_MIN: Final = 4096
+
+
+class Segment:
+    """An open segment file, all zeros until it is used."""
+
+    __slots__ = ("fd", "number", "size_bytes")
+
+    def __init__(self, number: int, fd: int, size_bytes: int) -> None:
+        self.number = number
+        self.fd = fd
+        self.size_bytes = size_bytes
+
+
+class Stock:
+    """The segments made ahead.  Used from one event loop."""
+
+    def __init__(
+        self, disk: Disk, directory: str, *, segment_bytes: int, low_water_bytes: int, next_number: int
+    ) -> None:
+        self.ready: deque[Segment] = deque()
+        self.refusing = False
+        """Only what may use the reserve is taken."""
+        self._disk = disk
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._low_water_bytes = low_water_bytes
+        self._next_number = next_number
+        self._loop = asyncio.get_running_loop()
+        self._low = False
+        self._stopped = False
+        self._checked = self._loop.time()
+        self._complaint = ""
+        self._maker: asyncio.Task[None] | None = None
+        self._made: asyncio.Future[None] | None = None
+        self._recheck: asyncio.TimerHandle | None = None
+
+    def available(self, reserve: bool) -> int:
+        """How many segments may be taken."""
+        return len(self.ready) - (0 if reserve else 1)
+
+    def take(self) -> Segment:
+        segment = self.ready.popleft()
+        self._weigh()
+        self.make()
+        return segment
+
+    def look(self) -> None:
+        """Have a look at the free space, if that was not done just now."""
+        if self._loop.time() - self._checked > ROOM_CHECK_SECONDS:
+            self.make()
+
+    def make(self) -> None:
+        """Look at the free space, and make the segments that are missing."""
+        if self._maker is None and self._recheck is None and not self._stopped:
+            self._made = self._loop.create_future()
+            self._maker = self._loop.create_task(self._make())
+
+    async def wait(self) -> bool:
+        """Until the next segment is there, or will not be.  False: none is being made."""
+        if self._made is None:
+            return False
+        await asyncio.shield(self._made)
+        return True
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._stopped = True
+        if self._recheck is not None:
+            self._recheck.cancel()
+
+    async def settle(self) -> None:
+        """Until nothing is being made any more."""
+        while self._maker is not None:
+            await asyncio.wait([self._maker])
+
+    def _weigh(self) -> None:
+        self.refusing = self._low or not self.ready
+
+    async def _make(self) -> None:
+        was_refusing = self.refusing
+        try:
+            while True:
+                free = await self._disk.run(self._disk.free_bytes, self._directory)
+                self._checked = self._loop.time()
+                self._low = free < self._low_water_bytes
+                self._weigh()
+                if len(self.ready) >= AHEAD or self._stopped:
+                    break
+                # The reserve itself may take from what is left free for checkpoints, but not all of it.
+                keep = self._low_water_bytes // (1 if self.ready else 4)
+                if free < self._segment_bytes + keep:
+                    break
+                segment = await self._disk.run(
+                    make_segment, self._disk, self._directory, self._next_number, self._segment_bytes
+                )
+                self._next_number += 1
+                assert self._next_number <= SEGMENT_MAX
+                self.ready.append(segment)
+                self._weigh()
+                self._tell_made(self._loop.create_future())
+            self._complaint = ""
+        except OSError as error:
+            if str(error) != self._complaint:  # it is tried again and again, but said once
+                self._complaint = str(error)
+                logger.warning("cannot preallocate a segment in %s: %s", self._directory, error)
+        finally:
+            self._maker = None
+            self._tell_made(None)
+            if self.refusing != was_refusing:
+                logger.warning("journal %s: %s", self._directory, "full" if self.refusing else "has room again")
+            if (self.refusing or len(self.ready) < AHEAD) and not self._stopped:
+                self._recheck = self._loop.call_later(ROOM_CHECK_SECONDS, self._check_again)
+
+    def _check_again(self) -> None:
+        self._recheck = None
+        self.make()
+
+    def _tell_made(self, following: asyncio.Future[None] | None) -> None:
+        made, self._made = self._made, following
+        if made is not None and not made.done():
+            made.set_result(None)
+
+
+def make_log(disk: Disk, directory: str, segment_bytes: int) -> tuple[int, Segment]:
+    """Blocking.  A log's folder, its lock and its first segment: a smaller one where there is little room.
+
+    Raises :class:`StorageFull`, :class:`~backend.journal.segments.LogInUse`, :class:`OSError`.
+    """
+    disk.mkdir(directory)
+    lock_fd = lock_log(disk, directory)
+    while True:
+        try:
+            return lock_fd, make_segment(disk, directory, 1, segment_bytes)
+        except OSError as error:
+            segment_bytes = segment_bytes // 2 & ~7
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                disk.close(lock_fd)
+                raise
+            if segment_bytes < SEGMENT_BYTES_MIN:
+                disk.close(lock_fd)
+                raise StorageFull(f"no room for a log in {directory}: {error}") from error
+
+
+def make_segment(disk: Disk, directory: str, number: int, size_bytes: int) -> Segment:
+    """Blocking.  A file full of zeros, durable with its name."""
+    path = f"{directory}/{segment_name(number)}"
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(path)  # left over from an attempt that failed; this number has never been used
+    fd = disk.create(path)
+    try:
+        disk.preallocate(fd, size_bytes)
+        disk.fsync_dir(directory)
+        assert disk.size(path) == size_bytes
+        assert decode_segment_header(disk.pread(fd, SEGMENT_HEADER_BYTES, 0)) is None
+    except BaseException:
+        with contextlib.suppress(OSError):
+            disk.close(fd)
+            disk.unlink(path)
+        raise
+    return Segment(number, fd, size_bytes)
