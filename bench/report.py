@@ -150,7 +150,7 @@ def write(report: Report, folder: Path) -> Path:
 
 
 _COLUMNS: list[tuple[str, int, Callable[[Row], str]]] = [
-    ("scenario", -26, lambda row: row.scenario),
+    ("scenario", -30, lambda row: row.scenario),
     ("server", -9, lambda row: row.server),
     ("calls/s", 8, lambda row: f"{row.calls_per_s:.0f}"),
     ("msgs/s", 8, lambda row: f"{row.messages_per_s:.0f}"),
@@ -182,7 +182,7 @@ def table(report: Report) -> str:
     lines += [f"  {row.scenario} {row.server}: {row.first_error}" for row in report.rows if row.errors]
     if report.figures:
         lines.append("")
-        lines += [f"{f.scenario:<26}  {f.server:<9}  {f.name}: {f.value:g} {f.unit}" for f in report.figures]
+        lines += [f"{f.scenario:<30}  {f.server:<9}  {f.name}: {f.value:g} {f.unit}" for f in report.figures]
     lines.append("")
     for verdict in report.targets:
         word = {None: "not measured", True: "met", False: "missed"}[verdict.met]

@@ -90,14 +90,12 @@ async def _checkpoints(run: Run, server: Holdfast, scenario: str, url: str, sqs:
         run.say(f"  {scenario}: no checkpoint was written in {run.plan.checkpoint_s:.0f} s")
 
 
-_SENDS_PER_RECEIVE = 10
-_CALLS_PER_JOB = (_SENDS_PER_RECEIVE + 2) / (_SENDS_PER_RECEIVE + 1)
+_CALLS_PER_JOB = 1.5
 
 
 def _traffic(sqs: Sqs, url: str) -> Jobs:
-    """Ten jobs of one SendMessage, then one that receives ten messages and deletes them: the depth stays."""
-    send, receive = sqs.send(again(url)), sqs.receive_and_delete(url)
-    turns = itertools.cycle([send] * _SENDS_PER_RECEIVE + [receive])
+    """In turn a SendMessageBatch and a ReceiveMessage with its DeleteMessageBatch: the depth stays, the log grows."""
+    turns = itertools.cycle([sqs.send_batch(again(url)), sqs.receive_and_delete(url)])
 
     def jobs() -> Job | None:
         return next(turns)()
