@@ -312,8 +312,9 @@ async def test_lists_come_in_pages(service: Service) -> None:
     assert seen == [service.url(f"a{number}") for number in range(5)]
     assert "NextToken" not in (await service.json("ListQueues")).json
     assert (await service.json("ListQueues", {"QueueNamePrefix": "none"})).json == {}
-    for members in ({"MaxResults": 0}, {"MaxResults": 1001}, {"NextToken": "é"}, {"NextToken": "AAAA"}):  # type: ignore[assignment]
-        assert await failed(service, "ListQueues", **members) == (400, "InvalidParameterValue")
+    refused: list[dict[str, Any]] = [{"MaxResults": 0}, {"MaxResults": 1001}, {"NextToken": "é"}, {"NextToken": "AAAA"}]
+    for wrong in refused:
+        assert await failed(service, "ListQueues", **wrong) == (400, "InvalidParameterValue")
 
 
 async def test_a_declared_name_can_be_created_again_with_what_it_has(service: Service) -> None:
