@@ -107,8 +107,8 @@ class CheckpointWatch:
     """Looks 50 times a second whether pieces of checkpoints are being written into a data folder."""
 
     LOOK_SECONDS = 0.02
-    GAP_SECONDS = 0.25
-    """Changes that are nearer to each other belong to one checkpoint."""
+    MARGIN_SECONDS = 0.5
+    """Counted as the checkpoint's before and after each change: its pieces are made before they are written."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -132,11 +132,11 @@ class CheckpointWatch:
     def intervals(self) -> list[tuple[float, float]]:
         """Begin and end of each checkpoint that was seen, by time.perf_counter()."""
         found: list[tuple[float, float]] = []
-        for began, ended in self._changes:
-            if found and began - found[-1][1] < self.GAP_SECONDS:
-                found[-1] = (found[-1][0], ended)
-            else:
-                found.append((began, ended))
+        for first, last in self._changes:
+            began, ended = first - self.MARGIN_SECONDS, last + self.MARGIN_SECONDS
+            if found and began < found[-1][1]:
+                began = found.pop()[0]
+            found.append((began, ended))
         return found
 
     def _pieces(self) -> set[tuple[str, int]]:
