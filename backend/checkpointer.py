@@ -94,8 +94,9 @@ class Checkpointer:
         self._pins = pins
         self._every = every_segments
         self._cleaner = Cleaner(node, segment_bytes)
-        self._begun_at = 0
-        """Segment of the log at the last checkpoint; 0: take one soon, earlier logs wait to be let go."""
+        chained = {log_id for shard in node.shards.all for log_id, _, _ in shard.entry.chain}
+        self._begun_at = 1 if chained == {node.log.log_id} else 1 - every_segments
+        """Segment of the log at the last checkpoint.  At first, take one soon if earlier logs wait to be let go."""
         self._lock = asyncio.Lock()
 
     async def run(self) -> None:

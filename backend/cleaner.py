@@ -23,11 +23,13 @@ LIVE_SHARE = 4
 """One quarter."""
 BATCH = 64
 BLOCKS_AT_ONCE = 16
-MESSAGE_BYTES_LEAST = 192
 
 
 class Cleaner:
-    """Cleans segments of an incarnation."""
+    """Cleans segments of an incarnation.
+
+    How many messages of a segment live is known, how long they are is not kept: a queue's recent messages say.
+    """
 
     def __init__(self, node: Incarnation, segment_bytes: int) -> None:
         self._node = node
@@ -50,15 +52,13 @@ class Cleaner:
         return copied
 
     def _sparse(self, current: int) -> list[int]:
-        """Keys of the segments to be cleaned, those with the fewest living messages first."""
-        living: dict[int, int] = {}
+        """Keys of the segments to be cleaned, those with the least that lives first."""
+        living: dict[int, float] = {}
         for partition in self._node.partitions.values():
             for key, count in partition.fold.segments.items():
                 if key < current:
-                    living[key] = living.get(key, 0) + count
-        # How many messages a segment holds is not kept: the fullest one is the measure, at most what fits at all.
-        fullest = min(max(living.values(), default=0), self._segment_bytes // MESSAGE_BYTES_LEAST)
-        sparse = [key for key, count in living.items() if count * LIVE_SHARE < fullest]
+                    living[key] = living.get(key, 0.0) + count * partition.mean_bytes
+        sparse = [key for key, size in living.items() if size * LIVE_SHARE < self._segment_bytes]
         return sorted(sparse, key=living.__getitem__)
 
     async def _copy_out(self, key: int) -> None:

@@ -43,14 +43,12 @@ from backend.ferry import Ferry
 from backend.journal.log import LocalLog
 from backend.journal.rows import RecordView, encode_record
 from backend.journal.segments import RottenRecord
-from backend.partition import Partition
+from backend.partition import RECORD_OVERHEAD_BYTES, Partition
 from backend.shards import Shards
 from metadata_service.store import StoreError
 
 logger = logging.getLogger(__name__)
 
-RECORD_OVERHEAD_BYTES = 192
-"""More than a message's record takes beside its payload, group and id."""
 IDLE_LOOK_MS = 1000
 """How late a partition that nobody waits on is looked after."""
 WINDOW_MESSAGES = 1024
@@ -223,6 +221,7 @@ class Incarnation:
             if fold.visible < WINDOW_MESSAGES and self._window_bytes_left > 0:
                 self._window_bytes_left -= len(payload) + 300
                 window[record.number] = (record, payload)
+        partition.weigh(written[-1][1])
         self.changed(partition)
 
     # --- receiving --------------------------------------------------------------------------------------
@@ -371,6 +370,7 @@ class Incarnation:
                 head = decode_head(view.kind, view.head)
             if isinstance(view, RecordView) and isinstance(head, Message) and head.number == number:
                 loaded[number] = (head, view.body)
+                partition.weigh(loaded[number][1])
                 continue
             what = str(view) if isinstance(view, RottenRecord) else "another record lies where it should be"
             logger.error("message %d of partition %d is quarantined: %s", number, partition.id, what)

@@ -12,6 +12,9 @@ from backend.engine.queue import Queue
 from backend.engine.records import Message
 from backend.engine.timers import NEVER
 
+RECORD_OVERHEAD_BYTES = 192
+"""More than a message's record takes beside its payload, group and id."""
+
 
 class Partition:
     """One open partition."""
@@ -27,10 +30,16 @@ class Partition:
         """Long polls, the longest waiting first."""
         self.window: dict[int, tuple[Message, bytes]] = {}
         """Heads and payloads of messages that are likely to be received soon."""
+        self.mean_bytes = 1024.0
+        """About how long its messages' records are, the recent ones above all."""
         self.alarm = NEVER
         """When the node looks after this partition next."""
         self.ferry: asyncio.Task[None] | None = None
         self.mover: asyncio.Task[None] | None = None
+
+    def weigh(self, payload: bytes) -> None:
+        """A message of the queue has this payload."""
+        self.mean_bytes += (len(payload) + RECORD_OVERHEAD_BYTES - self.mean_bytes) / 8
 
     def check(self, target: Target) -> None:
         """Raises :class:`PartitionGone` and :class:`SettingsStale`."""

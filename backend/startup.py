@@ -84,6 +84,8 @@ class _Recovery:
                     self._stop_partition(number, f"its checkpoint is damaged: {error}")
                     continue
                 self.pieces[shard][number] = (ref, hanging)
+                # Its rows may be below the floor by now: then only the checkpoint carries the time.
+                self.time_ms = max(self.time_ms, self.folds[number].now)
                 await asyncio.sleep(0)
 
     def chained(self, log_id: int) -> dict[tuple[int, int], int]:
@@ -300,7 +302,9 @@ def _pins(files: SegmentFiles, earlier: Sequence[LogEntry], mine: LogEntry, shar
     pins.set_floor(mine.log_id, mine.floor_segment)
     for shard in shards.all:
         pins.set_live(shard.number, shard.entry.live)
-        pins.set_chain(shard.number, [(log_id, floors.get(log_id, 0)) for log_id, _, _ in shard.entry.chain])
+        # Of its own log the floor says all: it passes a shard only when that has no records below, or a checkpoint.
+        earlier_logs = [log_id for log_id, _, _ in shard.entry.chain if log_id != mine.log_id]
+        pins.set_chain(shard.number, [(log_id, floors.get(log_id, 0)) for log_id in earlier_logs])
     return pins
 
 

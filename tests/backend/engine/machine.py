@@ -1,0 +1,133 @@
+"""A queue in virtual time: commands are carried out at once, and the records are kept for a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backend.api import DeadLetter, HandleOutcome, NewMessage, PartitionSettings, Receive, Stored, Target
+from backend.engine.fold import Fold
+from backend.engine.ids import Handles
+from backend.engine.queue import Claimed, Queue
+from backend.engine.records import Message, Record
+
+KEY = b"0123456789abcdef"
+
+
+class Machine:
+    """One partition, its clock and its journal (a list)."""
+
+    def __init__(
+        self,
+        *,
+        partition: int = 1,
+        fifo: bool = False,
+        retention_seconds: int = 345_600,
+        delay_seconds: int = 0,
+        in_flight_limit: int = 120_000,
+        token_window_seconds: int = 300,
+    ) -> None:
+        self.now = 1_000_000_000_000
+        self.position = (1 << 44) + (1 << 24)
+        self.fold = Fold(partition)
+        self.fold.open(1)
+        self.queue = Queue(self.fold, Handles(partition, KEY))
+        self.journal: list[tuple[Record, int, int]] = []
+        self.payloads: dict[int, bytes] = {}
+        self.settings = PartitionSettings(
+            partition,
+            partition,
+            1,
+            f"arn:aws:sqs:us-east-1:000000000000:queue-{partition}",
+            KEY,
+            fifo=fifo,
+            retention_seconds=retention_seconds,
+            delay_seconds=delay_seconds,
+            in_flight_limit=in_flight_limit,
+            token_window_seconds=token_window_seconds,
+        )
+        self.write(self.queue.configure(self.settings))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += int(seconds * 1000)
+
+    def write(self, written: Sequence[Record]) -> None:
+        for record in written:
+            self.position += 8
+            self.journal.append((record, self.now, self.position))
+            self.fold.apply(record, self.now, self.position)
+
+    def replayed(self) -> Fold:
+        """What a restart makes of the journal."""
+        fold = Fold(self.fold.partition)
+        fold.open(1)
+        for record, now, position in self.journal:
+            fold.apply(record, now, position)
+        fold.advance(self.now)
+        return fold
+
+    # --- commands -------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        *bodies: str,
+        group: str | None = None,
+        token: bytes | None = None,
+        also: bytes | None = None,
+        delay: int | None = None,
+    ) -> list[Stored]:
+        messages = [NewMessage(body.encode(), delay, group, token, also) for body in bodies]
+        written, answers = self.queue.send(messages, self.now)
+        for record, payload in written:
+            self.payloads[record.number] = payload
+            self.write([record])
+        return answers
+
+    def claim(
+        self,
+        most: int = 10,
+        visibility: int = 30,
+        dead_letter: DeadLetter | None = None,
+        attempt: str | None = None,
+        wait: float = 0,
+    ) -> list[Claimed]:
+        written, claims = self.queue.receive(Receive(most, visibility, wait, dead_letter, attempt), self.now)
+        self.write(written)
+        return claims
+
+    def receive(self, most: int = 10, visibility: int = 30) -> list[str]:
+        """Payloads of what was claimed."""
+        return [self.payloads[claim.number].decode() for claim in self.claim(most, visibility)]
+
+    def handle(self, claim: Claimed) -> str:
+        return self.queue.handles.issue(claim.number, claim.receives, claim.received_ms)
+
+    def delete(self, *claims: Claimed) -> list[HandleOutcome]:
+        written, outcomes = self.queue.delete([self.handle(claim) for claim in claims], self.now)
+        self.write(written)
+        return outcomes
+
+    def change(self, claim: Claimed, seconds: int) -> HandleOutcome:
+        written, outcomes = self.queue.change_visibility([(self.handle(claim), seconds)], self.now)
+        self.write(written)
+        return outcomes[0]
+
+    def counters(self) -> tuple[int, int, int]:
+        self.fold.advance(self.now)
+        counters = self.fold.counters()
+        return counters.visible, counters.in_flight, counters.delayed
+
+    def hand_over(self, other: Machine) -> None:
+        """Bring all transfers that are under way to another machine."""
+        for transfer, (number, _) in list(self.fold.outgoing[other.fold.partition].pending.items()):
+            arrived = self.message(number)
+            record = other.queue.transfer_in(self.fold, transfer, number, arrived, other.now)
+            if record is not None:
+                other.payloads[record.number] = self.payloads[number]
+                other.write([record])
+
+    def message(self, number: int) -> Message:
+        return next(record for record, _, _ in self.journal if isinstance(record, Message) and record.number == number)
+
+    @property
+    def target(self) -> Target:
+        return Target(self.settings.partition, self.settings.queue_id, self.settings.version)

@@ -1,0 +1,190 @@
+"""Parts of the engine on their own: timers, tokens, ids, memory, snapshots."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+import uuid
+
+import msgspec
+import pytest
+
+from backend.engine import records, snapshot
+from backend.engine.blocks import Ref
+from backend.engine.fold import Fold
+from backend.engine.ids import message_id, pack_id, unpack_id
+from backend.engine.records import Message, UnknownRecord, decode_head, encode_head
+from backend.engine.timers import NEVER, Timers
+from backend.engine.tokens import Tokens
+from tests.backend.engine.machine import Machine
+
+
+def test_timers_fire_in_order_and_never_early() -> None:
+    rng = random.Random(1)
+    timers = Timers()
+    expected = sorted((rng.randrange(100_000), number) for number in range(2000))
+    for due, number in rng.sample(expected, len(expected)):
+        timers.add(due, number)
+    fired: list[tuple[int, int]] = []
+    now = 0
+    while timers.next_due() != NEVER:
+        now = max(now + rng.randrange(1, 700), timers.next_due())
+        batch = list(timers.pop_due(now))
+        assert all(due <= now for due, _ in batch)
+        fired += batch
+        assert timers.next_due() > now
+    assert fired == expected
+    assert timers.count == 0
+
+
+def test_timers_added_while_others_fire() -> None:
+    timers = Timers()
+    timers.add(10, 1)
+    fired = []
+    for due, number in timers.pop_due(1000):
+        fired.append((due, number))
+        if number < 5:
+            timers.add(due + 100, number + 1)
+    assert fired == [(10, 1), (110, 2), (210, 3), (310, 4), (410, 5)]
+
+
+def test_tokens_are_forgotten_to_the_millisecond() -> None:
+    tokens = Tokens()
+    for number in range(3000):
+        tokens.remember(number.to_bytes(16, "big"), number + 1, 1000 + number)
+    tokens.expire(999)
+    assert len(tokens) == 3000
+    tokens.expire(2999)
+    assert len(tokens) == 1000
+    assert tokens.get((1999).to_bytes(16, "big")) is None
+    assert tokens.get((2000).to_bytes(16, "big")) == 2001
+    assert tokens.next_expiry == 3000
+    tokens.expire(10_000)
+    assert len(tokens) == 0
+    assert not tokens.chunks()
+
+
+def test_message_ids_are_uuids_that_never_repeat() -> None:
+    seen = set()
+    for partition in (1, 2, 1 << 40):
+        for number in [*range(1, 2000), *((epoch << 40) + 1 for epoch in range(1, 2000))]:
+            text = message_id(partition, number)
+            assert uuid.UUID(text).version == 4
+            assert uuid.UUID(text).variant == uuid.RFC_4122
+            assert unpack_id(pack_id(text)) == text
+            seen.add(text)
+    assert len(seen) == 3 * 2 * 1999
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Message(7, 5, 6, "g", b"t" * 16, b"i" * 16, "arn", 3, 4, 2),
+        records.Received([1, 2], 9, "attempt"),
+        records.VisibilityChanged([(1, 2)]),
+        records.TransferOut([(1, 2)], 3, 4, True),
+        records.MoveEnded("t", "FAILED", "why"),
+    ],
+)
+def test_heads_survive_their_bytes(record: records.Record) -> None:
+    assert decode_head(record.KIND, encode_head(record)) == record
+
+
+def test_a_later_version_may_append_members() -> None:
+    longer = msgspec.msgpack.encode([[1, 2], 99, None, "something new"])
+    assert decode_head(records.Received.KIND, longer) == records.Received([1, 2], 99)
+    with pytest.raises(UnknownRecord):
+        decode_head(99, longer)
+    with pytest.raises(UnknownRecord):
+        decode_head(records.Received.KIND, b"\xc1")
+
+
+@pytest.mark.parametrize(("fifo", "most"), [(False, 40), (True, 80)])
+def test_a_waiting_message_costs_bytes_not_objects(fifo: bool, most: int) -> None:
+    queue = Machine(fifo=fifo)
+    fold = queue.fold
+    count = 200_000
+    fold.open(1)
+    tracemalloc.start()
+    for place in range(count):
+        group = f"g{place % 1000}" if fifo else None
+        fold.apply(Message(fold.next_number, queue.now, group=group), queue.now, queue.position + place)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used / count <= most
+
+
+async def _read_back(queue: Machine) -> tuple[Fold, int]:
+    store: dict[Ref, bytes] = {}
+
+    def add(piece: bytes) -> Ref:
+        ref = (1, 1, len(store), len(piece), 0)
+        store[ref] = piece
+        return ref
+
+    async def fetch(refs: list[Ref]) -> list[bytes]:
+        return [store[ref] for ref in refs]
+
+    taken = snapshot.take(queue.fold, add)
+    fold, hanging = await snapshot.read(taken.ref, fetch)
+    assert hanging == taken.refs
+    return fold, len(store)
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+async def test_a_snapshot_reads_back_as_what_it_was(fifo: bool) -> None:
+    rng = random.Random(3)
+    queue = Machine(fifo=fifo, retention_seconds=3600)
+    for step in range(3000):
+        queue.pass_time(rng.random())
+        choice = rng.random()
+        if choice < 0.5:
+            group = f"g{rng.randrange(7)}" if fifo or rng.random() < 0.3 else None
+            token = rng.randbytes(16) if rng.random() < 0.5 else None
+            queue.send(f"m{step}", group=group, token=token, delay=None if fifo else rng.choice([0, 0, 30]))
+        elif choice < 0.8:
+            claims = queue.claim(rng.randrange(1, 11), rng.randrange(0, 60), attempt=f"a{step}" if fifo else None)
+            for claim in claims:
+                if rng.random() < 0.6:
+                    queue.delete(claim)
+                elif rng.random() < 0.3:
+                    queue.change(claim, rng.randrange(0, 100))
+    queue.fold.advance(queue.now)
+    fold, _ = await _read_back(queue)
+    assert snapshot.describe(fold) == snapshot.describe(queue.fold)
+    assert snapshot.describe(queue.replayed()) == snapshot.describe(queue.fold)
+    assert fold.due <= queue.fold.due or fold.due > queue.now
+    for _ in range(40):
+        queue.now += 5000
+        for one in (fold, queue.fold):
+            one.advance(queue.now)
+        assert snapshot.describe(fold) == snapshot.describe(queue.fold)
+
+
+async def test_a_snapshot_writes_only_what_has_changed() -> None:
+    queue = Machine()
+    for _ in range(50):
+        queue.send(*("x" * 10 for _ in range(100)))
+    _, written = await _read_back(queue)
+    assert written >= 5
+    queue.send("one more")
+    pieces: list[bytes] = []
+
+    def add(piece: bytes) -> Ref:
+        pieces.append(piece)
+        return (1, 2, len(pieces), len(piece), 0)
+
+    taken = snapshot.take(queue.fold, add)
+    assert len(pieces) == 2, "one block, and the partition's own piece"
+    taken.undo()
+    snapshot.take(queue.fold, add)
+    assert len(pieces) == 4, "what was not published is written again"
+
+
+def test_timers_that_mean_nothing_any_more_are_thrown_away() -> None:
+    queue = Machine()
+    queue.send("a")
+    for _ in range(20_000):
+        (claim,) = queue.claim(visibility=3600)
+        queue.change(claim, 0)
+    assert queue.fold.timers.count < 10_000

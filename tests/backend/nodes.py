@@ -1,0 +1,68 @@
+"""A real node on a real disk, with real metadata, for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from backend.api import NewMessage, PartitionSettings, Receive, Received, Target
+from backend.journal.disk import RealDisk
+from backend.journal.log import LogSettings
+from backend.node import Node, NodeSettings
+from metadata_service.sqlite import SQLiteStore
+
+
+class Resolver:
+    """Knows the queues that a test has made."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, PartitionSettings] = {}
+
+    async def settings(self, target: Target) -> PartitionSettings | None:
+        found = self.known.get(target.partition)
+        return found if found is not None and found.queue_id == target.queue_id else None
+
+    async def target(self, arn: str) -> Target | None:
+        for settings in self.known.values():
+            if settings.arn == arn:
+                return Target(settings.partition, settings.queue_id, settings.version)
+        return None
+
+
+class Cluster:
+    """One node, its folder, and what survives its restarts."""
+
+    def __init__(self, folder: Path, segment_bytes: int = 1 << 20, checkpoint_segments: int = 2) -> None:
+        self.folder = folder
+        self.resolver = Resolver()
+        self.settings = NodeSettings(
+            log=LogSettings(segment_bytes=segment_bytes), checkpoint_segments=checkpoint_segments
+        )
+        self.node: Node
+        self._store: SQLiteStore
+
+    async def start(self) -> None:
+        self._store = SQLiteStore(self.folder / "metadata.db")
+        self.node = await Node.start(
+            RealDisk(), str(self.folder / "journal"), self._store, self.resolver, settings=self.settings
+        )
+
+    async def stop(self) -> None:
+        await self.node.close()
+        await self._store.close()
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+    async def queue(self, partition: int, *, fifo: bool = False, **values: int) -> Target:
+        arn = f"arn:aws:sqs:us-east-1:000000000000:queue-{partition}"
+        settings = PartitionSettings(partition, partition, 1, arn, b"k" * 16, fifo=fifo, **values)
+        self.resolver.known[partition] = settings
+        await self.node.configure(settings)
+        return Target(partition, partition, 1)
+
+    async def send(self, target: Target, *bodies: str, group: str | None = None) -> None:
+        await self.node.send(target, [NewMessage(body.encode(), group=group) for body in bodies])
+
+    async def receive(self, target: Target, most: int = 10, visibility: int = 30, wait: float = 0) -> list[Received]:
+        return await self.node.receive(target, Receive(most, visibility, wait))
