@@ -7,5 +7,6 @@
 ``segments``     where segment files are, reading records out of them, dropping them
 ``pins``         which segments may not be dropped, and why
 ``recovery``     reading a log after its process has gone
+``traces``       making out rows in bytes, whole or not
 ``checkpoints``  immutable pieces of shards' states
 """

@@ -28,21 +28,13 @@ from zlib import crc32
 
 from backend.journal.disk import Disk
 from backend.journal.rows import (
-    DIRECTORY_ENTRY_BYTES,
-    FORMAT,
     ROW_HEADER_BYTES,
-    ROW_MAGIC,
     SEGMENT_HEADER_BYTES,
-    TAIL_BYTES,
-    TAIL_MAGIC,
     RecordView,
     RowHeader,
     SegmentHeader,
-    decode_directory,
     decode_intact,
     decode_record,
-    decode_row_header,
-    decode_row_tail,
     decode_segment_header,
     directory_entry,
     encode_row,
@@ -50,10 +42,10 @@ from backend.journal.rows import (
     position_of,
 )
 from backend.journal.segments import RottenRecord, list_segments, rotten_record, segment_name
+from backend.journal.traces import Found, Traces, directory_of, first_row, is_whole, is_zero
 
 PAUSE_BYTES: Final = 256 << 10
 """After so many bytes of rows the loop gets a turn."""
-ZEROS: Final = bytes(1 << 20)
 BLOCK_BYTES: Final = 64 << 10
 """A file that cannot be read whole is read in blocks of this size."""
 
@@ -111,15 +103,6 @@ class LogEnd(NamedTuple):
     """The rows past the answered mark."""
 
 
-class _Found(NamedTuple):
-    """A row with its place."""
-
-    offset: int
-    header: RowHeader
-    in_front: bool
-    """The header was read from where it belongs, rather than from the tail."""
-
-
 class Scan:
     """Reads a log once, from a segment on.  Iterate over :meth:`rows`; :attr:`end` is set after the last one.
 
@@ -163,8 +146,7 @@ class Scan:
         self._chain: int | None = 0
         """The check that it has to name; None while that is not known."""
         self._place = (self._from_segment, 0)
-        self._row_prefix = b""
-        self._tail_prefix = b""
+        self._traces = Traces(log_id, 0)
 
     # --- the way through the log ---
 
@@ -188,8 +170,8 @@ class Scan:
                 if not self._follows(header):
                     self._report_lost(number, offset, header)
                 wanted = header.seq >= self._from_seq
-                whole = not wanted or _is_whole(buffer, found)
-                directory, defects = self._frame(buffer, found) if wanted else (None, [])
+                whole = not wanted or is_whole(buffer, found)
+                directory, defects = directory_of(buffer, found) if wanted else (None, [])
                 if not found.in_front:
                     defects.insert(0, (found.offset, "the row's header is rotten (its tail has a copy)"))
                 if header_rotten:
@@ -223,7 +205,7 @@ class Scan:
     def _is_past_seal(self) -> bool:
         return self._sealed_seq is not None and self._seq > self._sealed_seq
 
-    def _passed(self, number: int, found: _Found) -> None:
+    def _passed(self, number: int, found: Found) -> None:
         header = found.header
         self._seq = header.seq + 1
         self._chain = header.check
@@ -283,14 +265,12 @@ class Scan:
         else:
             for number in self._numbers:
                 buffer = await self._load(number)
-                row = _first_row(buffer, self._log_id)
+                row = first_row(buffer, self._log_id)
                 if row is not None:
                     life = row.life
                     break
                 del self._buffers[number]
-        marks = bytes((FORMAT, 0, 0, 0)) + life.to_bytes(8, "little")
-        self._row_prefix = ROW_MAGIC + marks
-        self._tail_prefix = TAIL_MAGIC + marks
+        self._traces = Traces(self._log_id, life)
 
     def _enter(self, number: int, buffer: bytes) -> tuple[int, bool]:
         """Check a segment's header against what came before.
@@ -298,13 +278,13 @@ class Scan:
         Returns where its rows begin (0: it was never used), and whether the header is rotten.  Whether that is damage
         or was being written, the first row decides.
         """
-        header = self._segment_header(number, buffer)
+        header = self._traces.segment_header(number, buffer)
         first = number == self._numbers[0]
         if header is None:
-            if _is_zero(buffer, 0):
+            if is_zero(buffer, 0):
                 return 0, False
             if first:
-                trace = self._next_trace(buffer, SEGMENT_HEADER_BYTES, 0)
+                trace = self._traces.next_trace(buffer, SEGMENT_HEADER_BYTES, 0)
                 if number == 1 or trace is None:
                     self._seq, self._chain = (1, 0) if number == 1 else (self._from_seq, None)
                 else:
@@ -322,65 +302,22 @@ class Scan:
             self._report(number, 0, self._seq, "the segment does not continue the one before it", severe=True)
         return SEGMENT_HEADER_BYTES, False
 
-    def _segment_header(self, number: int, buffer: bytes) -> SegmentHeader | None:
-        header = decode_segment_header(buffer[:SEGMENT_HEADER_BYTES])
-        if header is None or (header.log_id, header.segment) != (self._log_id, number):
-            return None
-        return header if self._row_prefix.endswith(header.life.to_bytes(8, "little")) else None
-
     # --- rows ---
-
-    def _own_row(self, buffer: bytes, offset: int) -> RowHeader | None:
-        """The row at ``offset`` if it is one of this log's, and within the segment."""
-        if not buffer.startswith(self._row_prefix, offset):
-            return None
-        header = decode_row_header(buffer, offset)
-        if header is None or header.log_id != self._log_id or offset + header.row_bytes > len(buffer):
-            return None
-        return header
 
     def _follows(self, header: RowHeader) -> bool:
         return header.seq == self._seq and self._chain in (None, header.chain)
 
-    def _tail_from(self, buffer: bytes, offset: int) -> _Found | None:
-        """The row whose tail comes next from ``offset`` on."""
-        at = offset
-        while (at := buffer.find(self._tail_prefix, at)) >= 0:
-            tail = decode_row_tail(buffer, at)
-            if tail is not None and tail.header.log_id == self._log_id:
-                start = at + TAIL_BYTES - tail.header.row_bytes
-                if start >= offset:
-                    return _Found(start, tail.header, False)
-            at += 8
-        return None
-
-    def _next_trace(self, buffer: bytes, offset: int, seq: int) -> _Found | None:
-        """The first row from ``offset`` on with a number above ``seq``, known by its header or by its tail."""
-        row: _Found | None = None
-        at = offset
-        while row is None and (at := buffer.find(self._row_prefix, at)) >= 0:
-            header = self._own_row(buffer, at)
-            if header is not None and header.seq > seq:
-                row = _Found(at, header, True)
-            at += 8
-        at = offset
-        while (tail := self._tail_from(buffer, at)) is not None and tail.header.seq <= seq:
-            at = tail.offset + tail.header.row_bytes
-        if row is None or (tail is not None and tail.offset < row.offset):
-            return tail
-        return row
-
-    async def _row_at(self, number: int, buffer: bytes, offset: int) -> _Found | None:
+    async def _row_at(self, number: int, buffer: bytes, offset: int) -> Found | None:
         """The next row of this segment; None if the log, or the segment, ends at ``offset``.
 
         Where nothing that belongs there can be made out, this is the next row of which there is a trace.
         """
-        header = self._own_row(buffer, offset)
+        header = self._traces.own_row(buffer, offset)
         if header is not None and self._follows(header):
-            return _Found(offset, header, True)
-        if _is_zero(buffer, offset):
+            return Found(offset, header, True)
+        if is_zero(buffer, offset):
             return None
-        found = self._next_trace(buffer, offset, self._seq - 1)
+        found = self._traces.next_trace(buffer, offset, self._seq - 1)
         if found is None:
             # Rows of later segments tell whether this was the end of the log; not whether it was a row at all.
             if self._seq <= self._known or await self._is_traced_later(number, self._seq - 1):
@@ -400,7 +337,7 @@ class Scan:
 
     async def _is_durable(self, number: int, buffer: bytes, offset: int, seq: int) -> bool:
         """Whether row ``seq`` was durable once, by a trace of a later one behind ``offset``, or by what is known."""
-        if seq <= self._known or self._next_trace(buffer, offset, seq) is not None:
+        if seq <= self._known or self._traces.next_trace(buffer, offset, seq) is not None:
             return True
         return await self._is_traced_later(number, seq)
 
@@ -408,13 +345,15 @@ class Scan:
         for later in self._numbers:
             if later > number:
                 buffer = await self._load(later)
-                header = self._segment_header(later, buffer)
-                if (header is not None and header.first_seq > seq) or self._next_trace(buffer, 0, seq) is not None:
+                header = self._traces.segment_header(later, buffer)
+                if (header is not None and header.first_seq > seq) or self._traces.next_trace(
+                    buffer, 0, seq
+                ) is not None:
                     return True
         return False
 
     def _row(
-        self, number: int, buffer: bytes, found: _Found, whole: bool, directory: list[tuple[int, int]] | None
+        self, number: int, buffer: bytes, found: Found, whole: bool, directory: list[tuple[int, int]] | None
     ) -> Row:
         """Decode a row that counts."""
         offset, header, _ = found
@@ -427,21 +366,8 @@ class Scan:
             records = self._salvage(number, buffer, found, directory)
         return Row(header.seq, header.time_ms, header.answered, number, offset, header.row_bytes, records)
 
-    def _frame(self, buffer: bytes, found: _Found) -> tuple[list[tuple[int, int]] | None, list[tuple[int, str]]]:
-        """The row's directory, unless it or the tail is rotten; and what is rotten, with its offset."""
-        offset, header, _ = found
-        at = offset + ROW_HEADER_BYTES + header.payload_bytes
-        tail = decode_row_tail(buffer, at + DIRECTORY_ENTRY_BYTES * header.record_count)
-        if tail is None or tail.header != header:
-            return None, [(offset + header.row_bytes - TAIL_BYTES, "the row's tail is rotten")]
-        directory = decode_directory(buffer, at, header.record_count, tail.directory_crc)
-        ends = [0, *(end for end, _ in directory)] if directory is not None else []
-        if directory is None or ends[-1] != header.payload_bytes or any(a >= b for a, b in itertools.pairwise(ends)):
-            return None, [(at, "the row's directory is rotten")]
-        return directory, []
-
     def _salvage(
-        self, number: int, buffer: bytes, found: _Found, directory: list[tuple[int, int]] | None
+        self, number: int, buffer: bytes, found: Found, directory: list[tuple[int, int]] | None
     ) -> list[tuple[int, RecordView | RottenRecord]]:
         """What can be read of the records of a damaged row."""
         file = self._path(number)
@@ -555,27 +481,3 @@ def _read_file(disk: Disk, path: str) -> tuple[bytes, list[int]]:
             return b"".join(blocks), bad
     finally:
         disk.close(fd)
-
-
-def _is_whole(buffer: bytes, found: _Found) -> bool:
-    start = found.offset + ROW_HEADER_BYTES
-    return crc32(memoryview(buffer)[start : start + found.header.payload_bytes]) == found.header.payload_crc
-
-
-def _first_row(buffer: bytes, log_id: int) -> RowHeader | None:
-    for magic in (ROW_MAGIC, TAIL_MAGIC):
-        at = 0
-        while (at := buffer.find(magic, at)) >= 0:
-            row = decode_row_header(buffer, at)
-            if row is None and (tail := decode_row_tail(buffer, at)) is not None:
-                row = tail.header
-            if row is not None and row.log_id == log_id:
-                return row
-            at += 8
-    return None
-
-
-def _is_zero(buffer: bytes, start: int) -> bool:
-    return all(
-        (part := buffer[at : at + len(ZEROS)]) == ZEROS[: len(part)] for at in range(start, len(buffer), len(ZEROS))
-    )
