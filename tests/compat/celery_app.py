@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery.exceptions import Reject
 
 from tests.system.waiting import wait_until
 
@@ -62,5 +63,11 @@ def hold(self: Any, gate: str) -> None:
     note(self, "ended")
 
 
-for function in (add, flaky, spread, hold):
-    app.task(bind=True, name=function.__name__, acks_late=function is hold)(function)
+def poison(self: Any) -> None:
+    """Refuse to be done, for good."""
+    note(self, "refused")
+    raise Reject("poison", requeue=False)
+
+
+for function in (add, flaky, spread, hold, poison):
+    app.task(bind=True, name=function.__name__, acks_late=function in (hold, poison))(function)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 import uuid
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -215,11 +216,16 @@ def test_a_worker_asked_to_stop_ends_its_task_and_leaves_the_rest(celery: Celery
 
 @pytest.fixture(params=CLIENTS)
 def predefined(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Celery:
-    """An application that makes no queue: it was told the URLs of a standard and of a FIFO queue."""
+    """An application that makes no queue: it was told the URLs of a standard queue, a FIFO queue and a failing one."""
     client = server.client()
     key = {"access_key_id": server.access_key_id, "secret_access_key": server.secret_access_key}
     name = f"celery-{uuid.uuid4().hex[:12]}"
+    dead = client.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
+    dead_arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    redrive = json.dumps({"deadLetterTargetArn": dead_arn, "maxReceiveCount": 2})
+    failing = {"VisibilityTimeout": "1", "RedrivePolicy": redrive}
     urls = {
+        "failing": client.create_queue(QueueName=f"{name}-failing", Attributes=failing)["QueueUrl"],
         "given": client.create_queue(QueueName=name)["QueueUrl"],
         "given.fifo": client.create_queue(QueueName=f"{name}.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"],
     }
@@ -238,6 +244,18 @@ def test_predefined_queues_are_used_in_their_order(predefined: Celery) -> None:
         assert predefined.texts() == wanted
         for url in urls.values():
             predefined.wait_until_empty(url.split("/")[-1])
+
+
+def test_a_rejected_task_becomes_a_dead_letter(predefined: Celery) -> None:
+    url = predefined.options["predefined_queues"]["failing"]["url"]
+    with predefined.worker("failing"):
+        task = predefined.call("poison", queue="failing")
+        predefined.wait_for_notes(task, 2)
+        predefined.wait_until_empty(url.split("/")[-1])
+    dead = url.replace("-failing", "-dead")
+    answer = predefined.server.client().receive_message(QueueUrl=dead, WaitTimeSeconds=20)
+    assert task in b64decode(answer["Messages"][0]["Body"]).decode()
+    assert len(predefined.notes(task)) == 2
 
 
 # Only with the older client: when a poll fails, kombu 5.7 answers it with a list where its reader wants a mapping, and
