@@ -14,7 +14,7 @@ async def read_body(receive: AsgiReceive, declared: bytes | None, most_bytes: in
 
     Raises RequestEntityTooLarge, before more than ``most_bytes`` are kept, and :class:`ClientGone`.
     """
-    if declared is not None and (len(declared) > 15 or int(declared) > most_bytes):
+    if declared is not None and declared.isdigit() and (len(declared) > 15 or int(declared) > most_bytes):
         raise SqsError(REQUEST_TOO_LARGE)
     parts: list[bytes] = []
     length = 0

@@ -15,7 +15,14 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
-from frontend.sqs.errors import INVALID_PARAMETER_VALUE, MALFORMED_INPUT, SqsError, invalid_value, missing_parameter
+from frontend.sqs.errors import (
+    INVALID_PARAMETER_VALUE,
+    MALFORMED_INPUT,
+    SqsError,
+    invalid_value,
+    missing_parameter,
+    shown,
+)
 from frontend.sqs.limits import QUERY_NAME_LENGTH_MOST, QUERY_PARAMETERS_MOST
 from frontend.sqs.model import BLOB, BOOLEAN, INTEGER, LONG, Action, ListOf, MapOf, Scalar, Structure, Type
 
@@ -42,7 +49,10 @@ _JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
 
 
 def read_parameters(*sources: bytes) -> dict[str, str]:
-    """The parameters of query string and form; of one that is repeated the last counts.  Raises MalformedInput."""
+    """The parameters of query string and form.  Raises MalformedInput.
+
+    A signature does not bind the order of parameters of one name, so none may be given twice with other values.
+    """
     parameters: dict[str, str] = {}
     for source in sources:
         if source.count(b"&") >= QUERY_PARAMETERS_MOST:
@@ -50,7 +60,9 @@ def read_parameters(*sources: bytes) -> dict[str, str]:
         for pair in source.split(b"&"):
             name, _, value = pair.partition(b"=")
             if name:
-                parameters[_unquoted(name)] = _unquoted(value)
+                text = _unquoted(value)
+                if parameters.setdefault(_unquoted(name), text) != text:
+                    raise SqsError(MALFORMED_INPUT, f"The parameter {shown(_unquoted(name))} was given more than once.")
     return parameters
 
 

@@ -63,8 +63,6 @@ class Queues:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._views: dict[int, QueueView] = {}
-        self._configured: dict[int, int] = {}
-        """Queue id → version that the backend was given: of queues that are only ever destinations."""
 
     # --- finding ---
 
@@ -182,17 +180,7 @@ class Queues:
         target = await self.by_arn(redrive.dead_letter_arn, view.queue.account)
         if target is None or target.fifo != view.fifo:
             return None
-        await self.prepare_destination(target)
         return DeadLetter(redrive.max_receives, target.target, target.fifo)
-
-    async def prepare_destination(self, view: QueueView) -> None:
-        """Open the partition of a queue that messages are moved to: nobody may have called it yet."""
-        queue = view.queue
-        if self._configured.get(queue.queue_id) != queue.version:
-            await self.configure(view)
-            if len(self._configured) >= _VIEWS_MOST:
-                self._configured.clear()
-            self._configured[queue.queue_id] = queue.version
 
     def _make_view(self, queue: Queue) -> QueueView:
         stored = queue.attributes

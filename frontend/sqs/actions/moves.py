@@ -31,10 +31,7 @@ async def start_message_move_task(context: Context, call: Call, members: Members
             "MaxNumberOfMessagesPerSecond",
             f"You must enter a value between 1 and {limits.MOVE_RATE_MOST}, if provided.",
         )
-    sources = await context.metadata.dead_letter_sources(
-        call.key.account, source.arn, limit=limits.LIST_QUEUES_PAGE_MOST
-    )
-    if not sources:
+    if not await context.metadata.dead_letter_sources(call.key.account, source.arn, limit=1):
         raise SqsError(INVALID_PARAMETER_VALUE, "Source queue must be configured as a Dead Letter Queue.")
     destination: QueueView | None = None
     if members.get("DestinationArn"):
@@ -43,10 +40,6 @@ async def start_message_move_task(context: Context, call: Call, members: Members
             raise SqsError(INVALID_PARAMETER_VALUE, "Source queue arn and destination queue arn cannot be the same.")
         if destination.fifo != source.fifo:
             raise SqsError(INVALID_PARAMETER_VALUE, "Source queue and destination queue must be of the same type.")
-        await context.queues.prepare_destination(destination)
-    else:
-        for name in sources:
-            await context.queues.prepare_destination(await context.queues.by_name(call.key.account, name, call))
     try:
         task = await context.queues.run(
             source, context.backend.start_move, destination.arn if destination else None, rate or 0
