@@ -363,8 +363,9 @@ class Incarnation:
         """Heads and payloads by number, for (number, position).  Rotten messages are quarantined and missing."""
         views = await self.log.read_many([position for _, position in wanted])
         loaded: dict[int, tuple[Message, bytes]] = {}
+        moved: list[tuple[int, int]] = []
         rotten: list[int] = []
-        for (number, _), view in zip(wanted, views, strict=True):
+        for (number, position), view in zip(wanted, views, strict=True):
             head = None
             if isinstance(view, RecordView) and view.partition == partition.id:
                 head = decode_head(view.kind, view.head)
@@ -372,11 +373,19 @@ class Incarnation:
                 loaded[number] = (head, view.body)
                 partition.weigh(loaded[number][1])
                 continue
+            found = partition.fold.locate(number)
+            if found is None:
+                continue  # it died meanwhile, and perhaps its segment went
+            if found[0].positions[found[1]] != position:
+                moved.append((number, found[0].positions[found[1]]))  # the cleaner was here
+                continue
             what = str(view) if isinstance(view, RottenRecord) else "another record lies where it should be"
             logger.error("message %d of partition %d is quarantined: %s", number, partition.id, what)
             rotten.append(number)
         if rotten:
             self.write(partition, records.Quarantined(rotten), self.clock())
+        if moved:
+            loaded.update(await self.load(partition, moved))
         return loaded
 
     def _trim_window(self, partition: Partition) -> None:
