@@ -17,6 +17,7 @@ from backend.api import BackendError, MoveTask, StorageFull, Target, Unavailable
 from backend.engine import records
 from backend.engine.records import Message
 from backend.partition import Partition
+from metadata_service.store import StoreError
 
 if TYPE_CHECKING:
     from backend.incarnation import Incarnation
@@ -66,7 +67,7 @@ class Ferry:
                     await asyncio.sleep(RETRY_SECONDS)
                 except Unavailable:
                     return  # the next incarnation takes it up again
-                except BackendError as error:
+                except (BackendError, StoreError) as error:
                     logger.warning("transfers from partition %d to %d wait: %s", source.id, destination, error)
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
@@ -137,6 +138,9 @@ class Ferry:
                     await asyncio.sleep(RETRY_SECONDS)
                 except Unavailable:
                     return
+                except (BackendError, StoreError) as error:
+                    logger.warning("move task %s of partition %d waits: %s", task.task_id, source.id, error)
+                    await asyncio.sleep(RETRY_SECONDS)
         finally:
             source.mover = None
 

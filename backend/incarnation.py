@@ -132,10 +132,15 @@ class Incarnation:
         partition.fold.apply(record, now, position)
 
     async def write_all(self, partition: Partition, written: Sequence[Record]) -> None:
-        """Append and apply records of no body, all or none, and wait until they are durable."""
+        """Append and apply records of no body, all or none, and wait until they are durable.
+
+        Raises :class:`PartitionGone` when the partition has been dropped: nothing may follow that record.
+        """
         now = self.clock()
         if len(written) > 1:
             await self.log.wait_room(sum(len(encode_head(record)) + 64 for record in written), True)
+        if partition.fold.dropped:
+            raise PartitionGone(f"the queue of partition {partition.id} was deleted")
         for record in written:
             self.write(partition, record, now)
         self.changed(partition)
