@@ -114,6 +114,7 @@ class Ferry:
             if arrived is not None:
                 node.write(target, arrived, now, payload)
             node.write(source, records.TransferDone(target.id, [transfer]), now)
+            node.forget(source, [number])
 
     async def _open(self, target: Target) -> Partition | None:
         """The destination, opened if need be; None if its queue is deleted for good."""

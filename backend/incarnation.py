@@ -398,6 +398,13 @@ class Incarnation:
         for number in [number for number in partition.window if partition.fold.locate(number) is None]:
             self._window_bytes_left += len(partition.window.pop(number)[1]) + 300
 
+    def forget(self, partition: Partition, numbers: Sequence[int]) -> None:
+        """These messages are no more: nor need their payloads be in the window."""
+        for number in numbers:
+            entry = partition.window.pop(number, None)
+            if entry is not None:
+                self._window_bytes_left += len(entry[1]) + 300
+
     def _clear_window(self, partition: Partition) -> None:
         for _, payload in partition.window.values():
             self._window_bytes_left += len(payload) + 300
@@ -413,6 +420,8 @@ class Incarnation:
             try:
                 for record in written:
                     self.write(partition, record, now)
+                    if partition.window and isinstance(record, records.Deleted):
+                        self.forget(partition, record.numbers)
                 break
             except StorageFull:
                 await self.log.wait_room(64 << 10, True)
