@@ -196,6 +196,7 @@ class Checkpointer:
             checkpoint_seq=through,
             chain=((log.log_id, shard.epoch, through + 1),),
             live=tuple(sorted((key >> SEGMENT_BITS, key & SEGMENT_MASK) for key in live)),
+            accepted=(),  # nothing is replayed again that the marks could be of
         )
         taken = _Taken(shard, entry)
         taken.pieces, taken.snapshots, taken.folds = pieces, snapshots, folds

@@ -75,6 +75,18 @@ def _show_keys(settings: Settings) -> int:
     return asyncio.run(keys())
 
 
+def _damage(settings: Settings) -> int:
+    from holdfast.damage import show_damage
+
+    return show_damage(settings, accept=False)
+
+
+def _accept_damage(settings: Settings) -> int:
+    from holdfast.damage import show_damage
+
+    return show_damage(settings, accept=True)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="holdfast",
@@ -101,6 +113,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_flags(show, ("host", "port", "data", "region", "account"))
     show.set_defaults(run=_show_keys)
+
+    damage = commands.add_parser(
+        "damage",
+        help="what of the journal is damaged, and accepting that it is lost",
+        description="List what cannot be served because the journal is damaged.  The service must not be running.",
+    )
+    _add_flags(damage, ("data",))
+    damage.set_defaults(run=_damage)
+    damage_commands = damage.add_subparsers(metavar="COMMAND")
+    accepting = damage_commands.add_parser(
+        "accept", help="accept that what is listed is lost: the next start passes over it and serves the rest"
+    )
+    _add_flags(accepting, ("data",))
+    accepting.set_defaults(run=_accept_damage)
     return parser
 
 

@@ -9,7 +9,7 @@ from backend.api import PartitionSettings, Target
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
 from backend.node import Node, NodeSettings
-from backend.startup import JournalDamaged
+from backend.replay import JournalDamaged
 from frontend.app import FrontendApp, create_app
 from frontend.services import Services
 from frontend.settings import FrontendSettings
@@ -53,7 +53,9 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> Em
             settings=NodeSettings(log=LogSettings(segment_bytes=settings.segment_bytes)),
         )
     except JournalDamaged as error:
-        raise CannotStart(f"the journal is damaged: {error}") from error
+        raise CannotStart(
+            f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}"
+        ) from error
     except OSError as error:
         raise CannotStart(f"the journal in {settings.journal_folder} cannot be opened: {error}") from error
     services = Services(frontend, Credentials(store), MetadataClient(store), node)

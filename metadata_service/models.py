@@ -65,6 +65,8 @@ class LogEntry(msgspec.Struct, frozen=True):
     floor_seq: int = 0
     """Below the floor no shard replays anything."""
     version: int = 1
+    accepted: bool = False
+    """An operator has accepted that this log is damaged: it ends where it can be read to."""
 
 
 class PieceRef(msgspec.Struct, frozen=True, array_like=True):
@@ -93,6 +95,8 @@ class ShardEntry(msgspec.Struct, frozen=True):
     """(log id, segment) of each segment that the checkpoint points into."""
     version: int = 0
     """0: not stored yet."""
+    accepted: tuple[str, ...] = ()
+    """Marks of damage whose loss an operator has accepted: it is passed over when the shard is folded."""
 
 
 class _RedrivePolicy(msgspec.Struct):

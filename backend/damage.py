@@ -1,0 +1,75 @@
+"""What is damaged, and accepting that it is lost: an operator's decision, taken while the node is down."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from backend.journal.checkpoints import LocalPieces
+from backend.journal.disk import Disk
+from backend.journal.segments import SegmentFiles, lock_log
+from backend.replay import Harm, JournalDamaged, Replay, folder_of, replay_log
+from metadata_service.store import EntryStore
+
+
+class Survey(NamedTuple):
+    """All damage that keeps something from being served."""
+
+    harms: list[Harm]
+    logs: list[JournalDamaged]
+    """Logs of which it cannot be said whose records are lost."""
+
+    def __str__(self) -> str:
+        return "\n".join(str(one) for one in (*self.logs, *self.harms))
+
+
+async def survey(disk: Disk, root: str, name: str, entries: EntryStore) -> Survey:
+    """Fold everything as a start would, and change nothing.
+
+    Raises :class:`~backend.journal.segments.LogInUse` while the node runs, and what store and disk raise.
+    """
+    files = SegmentFiles(disk, root)
+    present = set(await disk.run(disk.listdir, root))
+    logs = await entries.logs(name)
+    locks: list[int] = []
+    damaged: list[JournalDamaged] = []
+    try:
+        for entry in logs:
+            if (folder := folder_of(entry)) in present:
+                directory = files.register(entry.log_id, folder)
+                locks.append(await disk.run(lock_log, disk, directory))
+        replay = Replay({entry.shard: entry for entry in await entries.shards()})
+        await replay.load_checkpoints(LocalPieces(disk, files))
+        for entry in logs:
+            if entry.state == "sealed" and not replay.chained(entry.log_id):
+                continue
+            try:
+                await replay_log(disk, files, entry, present, replay)
+            except JournalDamaged as error:
+                damaged.append(error)
+    finally:
+        for lock in locks:
+            disk.close(lock)
+    return Survey([*replay.shard_harm.values(), *replay.partition_harm.values()], damaged)
+
+
+async def accept(found: Survey, name: str, entries: EntryStore) -> None:
+    """Let the next start pass over this damage: what it hit is lost, the rest of those queues is served.
+
+    There may be more behind it, which a further survey finds.
+    """
+    damaged = {error.log_id for error in found.logs}
+    for entry in await entries.logs(name):
+        if entry.log_id in damaged:
+            await entries.update_log(msgspec.structs.replace(entry, accepted=True))
+    marks: dict[int, list[str]] = {}
+    for harm in found.harms:
+        marks.setdefault(harm.shard, []).append(harm.mark)
+    await entries.update_shards(
+        [
+            msgspec.structs.replace(entry, accepted=(*entry.accepted, *marks[entry.shard]))
+            for entry in await entries.shards()
+            if entry.shard in marks
+        ]
+    )

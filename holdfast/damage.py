@@ -1,0 +1,55 @@
+"""``holdfast damage``: what of the journal cannot be served, and accepting that it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+from backend.damage import accept as accept_loss
+from backend.damage import survey
+from backend.journal.disk import RealDisk
+from backend.journal.segments import LogInUse
+from backend.node import NodeSettings
+from holdfast.folder import Claim, FolderUnusable
+from holdfast.settings import Settings
+from metadata_service.sqlite import CannotOpen, SQLiteStore
+
+
+def show_damage(settings: Settings, *, accept: bool) -> int:
+    """Print what is damaged, accept it if asked, and return the exit code: 1 if the folder cannot be looked at."""
+    if not settings.metadata_file.exists():
+        print(f"holdfast: {settings.data} is no data folder of Holdfast", file=sys.stderr)
+        return 1
+    logging.disable(logging.CRITICAL)  # what a start would log is what is printed here
+    try:
+        claim = Claim(settings.data)
+    except FolderUnusable as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+    try:
+        return asyncio.run(_show(settings, accept))
+    except (CannotOpen, LogInUse) as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+    finally:
+        claim.release()
+
+
+async def _show(settings: Settings, accept: bool) -> int:
+    store = SQLiteStore(settings.metadata_file)
+    name = NodeSettings().name
+    try:
+        found = await survey(RealDisk(), str(settings.journal_folder), name, store)
+        if not (found.harms or found.logs):
+            print("Nothing is damaged that would keep a queue from being served.")
+            return 0
+        print(found)
+        if not accept:
+            print("\nThe rest is served.  To accept that this is lost: holdfast damage accept --data", settings.data)
+            return 0
+        await accept_loss(found, name, store)
+        print("\nAccepted.  Start the service, and look once more: there may be damage behind this.")
+        return 0
+    finally:
+        await store.close()
