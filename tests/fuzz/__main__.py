@@ -37,6 +37,8 @@ class Result:
     findings: int
     seconds: float
     rss_mib: int
+    seed: int
+    commit: str
 
 
 def _parser(target: Target) -> Callable[[int, int], tuple[int, int]]:
@@ -79,10 +81,11 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=100_000, help="for each target")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     parser.add_argument("--target", action="append", choices=sorted(RUNS), help="all, if left out; may be repeated")
-    parser.add_argument("--keep", type=Path, help="put the table into this file")
+    parser.add_argument("--keep", type=Path, help="put the rows into this file's table")
     given = parser.parse_args()
     quiet()
     print(f"seed {given.seed}", flush=True)
+    commit = _commit()
     results = []
     for name in given.target or RUNS:
         started = real_seconds()
@@ -92,39 +95,46 @@ def main() -> int:
         except AssertionError:
             findings = 1
             traceback.print_exc()
-        result = Result(name, inputs, taken, findings, real_seconds() - started, _rss_mib())
+        result = Result(name, inputs, taken, findings, real_seconds() - started, _rss_mib(), given.seed, commit)
         results.append(result)
         print(_row(result), flush=True)
-    if given.keep is not None:
-        _keep(given.keep, _table(results, given.seed))
+        if given.keep is not None:
+            _keep(given.keep, result)
     return 1 if any(result.findings for result in results) else 0
 
 
 def _row(result: Result) -> str:
     return (
         f"| {result.target} | {result.inputs:,} | {result.taken:,} | {result.findings} | {result.seconds:,.0f} | "
-        f"{result.rss_mib} |"
+        f"{result.rss_mib} | {result.seed} | {result.commit} |"
     )
 
 
-def _table(results: list[Result], seed: int) -> str:
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
-    head = (
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {commit.stdout.strip()}, seed {seed}, "
-        f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    )
-    rows = [
-        "| target | inputs | taken | findings | seconds | RSS after, MiB |",
-        "|---|---:|---:|---:|---:|---:|",
-        *map(_row, results),
+def _keep(path: Path, result: Result) -> None:
+    """Put the row into the file's table, in place of the target's former one."""
+    before, _, table = path.read_text().partition(MARK)
+    rows = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| target ")]
+    kept = {row.split("|")[1].strip(): row for row in rows} | {result.target: _row(result)}
+    lines = [
+        f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores; "
+        f"last on {datetime.now(UTC):%Y-%m-%d}.",
+        "",
+        "| target | inputs | taken | findings | seconds | RSS after, MiB | seed | commit |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+        *(kept[name] for name in RUNS if name in kept),
     ]
-    return head + "\n\n" + "\n".join(rows) + "\n"
+    path.write_text(f"{before}{MARK}\n\n" + "\n".join(lines) + "\n")
 
 
-def _keep(path: Path, table: str) -> None:
-    text = path.read_text()
-    before, _, _ = text.partition(MARK)
-    path.write_text(f"{before}{MARK}\n\n{table}")
+def _commit() -> str:
+    """The tree that is fed; with a plus where it is not what was committed."""
+    found = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=10", "--dirty=+", "--exclude=*"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() or "?"
 
 
 def _rss_mib() -> int:

@@ -246,15 +246,20 @@ def test_heads_that_are_none(server: Server, head: bytes) -> None:
 # --- time -------------------------------------------------------------------------------------------------
 
 
-def test_a_request_that_trickles(server: Server) -> None:
-    """One byte at a time, never silent for long, never done: closed when its time is over."""
+@pytest.mark.parametrize("at_once", [[], [100], [100, 400, 650]], ids=["head-too", "most-of-it", "pieces"])
+def test_a_request_that_trickles(server: Server, at_once: list[int]) -> None:
+    """A byte now and then, never silent for long, never done: closed when its time is over, head or body."""
     request = _request(server, b"{}" + b" " * 100_000)
     started = real_seconds()
 
     def trickle() -> Iterator[bytes]:
-        for at in range(len(request)):
-            if real_seconds() - started > ANSWER_SECONDS:
-                raise AssertionError("the server still listens")
+        start = 0
+        for end in at_once:
+            yield request[start:end]
+            _pause(0.05)
+            start = end
+        for at in range(start, len(request)):
+            assert real_seconds() - started < ANSWER_SECONDS, "the server still listens"
             yield request[at : at + 1]
             _pause(0.02)
 
