@@ -53,9 +53,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> Em
             settings=NodeSettings(log=LogSettings(segment_bytes=settings.segment_bytes)),
         )
     except JournalDamaged as error:
-        raise CannotStart(
-            f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}"
-        ) from error
+        raise CannotStart(f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}") from error
     except OSError as error:
         raise CannotStart(f"the journal in {settings.journal_folder} cannot be opened: {error}") from error
     services = Services(frontend, Credentials(store), MetadataClient(store), node)

@@ -175,13 +175,17 @@ class Exchange:
             raise RuntimeError("a part of an answer after its end, or before its start")
         body: bytes = message.get("body", b"")
         more: bool = message.get("more_body", False)
-        if self._head is not None:
+        if self.scope["method"] == "HEAD":
+            body = self._first(body, more) if self._head is not None else b""
+            self._length = None
+        elif self._head is not None:
             body = self._first(body, more)
         elif self._chunked:
             body = _chunk(body, more)
         elif self._length is not None:
             self._length -= len(body)
-        self._way.write(body)  # to a connection that was closed meanwhile, this does nothing
+        if body:
+            self._way.write(body)  # to a connection that was closed meanwhile, this does nothing
         if not more:
             if self._length:
                 raise RuntimeError("an answer of another length than its head says")
@@ -221,10 +225,7 @@ class Exchange:
         else:
             self._length -= len(body)
         head.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        if self.scope["method"] == "HEAD":
-            self._length = 0
-            self._chunked = False
-        else:
+        if self.scope["method"] != "HEAD":
             head.append(_chunk(body, more) if self._chunked else body)
         return b"".join(head)
 

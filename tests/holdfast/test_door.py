@@ -331,6 +331,20 @@ async def test_a_drain_answers_what_was_accepted(door: Door) -> None:
     assert not door.connections
 
 
+async def test_a_drain_answers_all_requests_in_line(door: Door) -> None:
+    client = await door.connect()
+    client.get("/poll")
+    client.get("/")
+    client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello")
+    await until(lambda: door.service.waiting and len(door.connections[0].waiting) == 2)
+    await door.listener.stop_accepting()
+    await door.service.drain()
+    answers = [await client.answer() for _ in range(3)]
+    assert [body for _, _, body in answers] == [b"ended", b"ok", b"hello"]
+    assert ["connection" in headers for _, headers, _ in answers] == [False, False, True]
+    assert await client.end() == b""
+
+
 async def test_a_drain_ends_in_time(door: Door) -> None:
     client = await door.connect()
     client.get("/stuck")
