@@ -30,6 +30,7 @@ def main() -> int:
     chosen = [s for s in SCENARIOS if not options.scenario or s.name in options.scenario]
     _allow_many_files()
     WORK.mkdir(parents=True, exist_ok=True)
+    facts = proc.machine(WORK)
     book = Book()
     run = Run(plan, book)
     names = _available(options.server, chosen, book)
@@ -40,7 +41,7 @@ def main() -> int:
     except KeyboardInterrupt:
         book.notes.append("interrupted: what follows was not measured")
         failed += 1
-    report = _report(plan, book, names)
+    report = _report(plan, facts, book, names)
     if options.scenario or options.server:
         report.targets = [verdict for verdict in report.targets if verdict.met is not None]
     print(table(report))
@@ -105,12 +106,12 @@ async def _measure(run: Run, scenario: Scenario, server: Server) -> None:
     await scenario.measure(run, server)
 
 
-def _report(plan: Plan, book: Book, names: list[str]) -> Report:
+def _report(plan: Plan, facts: proc.Machine, book: Book, names: list[str]) -> Report:
     held = targets(plan.depths, plan.restart_depth, plan.long_polls, plan.empty_queues)
     return Report(
         format=FORMAT,
         plan=plan.name,
-        machine=proc.machine(WORK),
+        machine=facts,
         servers={name: SERVERS[name].version() for name in names},
         rows=book.rows,
         figures=book.figures,

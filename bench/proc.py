@@ -56,6 +56,8 @@ class Machine(msgspec.Struct):
     kernel: str
     python: str
     java: str
+    load_average: float
+    """Over the last minute before the run: what else the machine was doing."""
     fdatasync_ms: float
     """Median time of an fdatasync after a write of 4 KiB, where the servers' data lies."""
 
@@ -77,6 +79,7 @@ def machine(folder: Path) -> Machine:
         kernel=platform.release(),
         python=platform.python_version(),
         java=_said("java", "-version").partition("\n")[0],
+        load_average=round(os.getloadavg()[0], 2),
         fdatasync_ms=_fdatasync_ms(folder),
     )
 

@@ -174,7 +174,8 @@ def table(report: Report) -> str:
     lines = [
         f"{report.plan} run of {machine.date}, commit {machine.commit[:12]}{changed}",
         f"{machine.cores} cores of {machine.cpu}, {machine.memory_gib} GiB, Linux {machine.kernel}, "
-        f"fdatasync {machine.fdatasync_ms} ms, Python {machine.python}, {machine.java or 'no java'}",
+        f"load before the run {machine.load_average}, fdatasync {machine.fdatasync_ms} ms, "
+        f"Python {machine.python}, {machine.java or 'no java'}",
         "",
         "  ".join(_cell(title, width) for title, width, _ in _COLUMNS),
     ]

@@ -122,7 +122,7 @@ def test_the_report_is_written_and_printed(tmp_path: Path) -> None:
     book = Book()
     book.rows.append(row("send"))
     book.figures.append(Figure("long-polls", "holdfast", "RSS", 61.5, "MiB"))
-    machine = proc.Machine("2026-01-02T03:04:05+00:00", "c0ffee", False, "cpu", 2, 24.0, "6.1", "3.11", "", 0.1)
+    machine = proc.Machine("2026-01-02T03:04:05+00:00", "c0ffee", False, "cpu", 2, 24.0, "6.1", "3.11", "", 0.2, 0.1)
     held = verdicts(book, targets((10, 20), 20, 1, 1))
     report = Report(FORMAT, "quick", machine, {"holdfast": "0"}, book.rows, book.figures, held, ["a note"])
     path = write(report, tmp_path / "results")
