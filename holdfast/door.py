@@ -337,7 +337,10 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, exchange: Exchange) -> None:
         self._answering = exchange
-        self.deadline = _NEVER
+        if exchange is not self._receiving:
+            self.deadline = _NEVER
+        elif self.deadline == _NEVER:
+            self.deadline = self.loop.time() + self.hall.limits.read_seconds  # it stood in line
         self.hall.exchanges[exchange] = self.loop.create_task(exchange.run(self.hall.app))
 
     def _waits_for_earlier(self) -> bool:
