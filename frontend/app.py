@@ -18,7 +18,7 @@ class FrontendApp:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.sqs = SqsEndpoint(services)
-        self.rest = rest.create_rest(services.polls)
+        self.rest = rest.create_rest(services.polls, services.serving)
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         if scope["type"] == "http" and not (scope["path"] in rest.PATHS and scope["method"] in ("GET", "HEAD")):

@@ -22,8 +22,8 @@ PATHS = frozenset(("/health/live", "/health/ready", "/docs", "/openapi.json", *_
 """What goes to this part, by GET; everything else is SQS's."""
 
 
-def create_rest(polls: LongPolls) -> FastAPI:
-    """The FastAPI application; not ready once ``polls`` drain."""
+def create_rest(polls: LongPolls, serving: Callable[[], bool]) -> FastAPI:
+    """The FastAPI application; not ready once ``polls`` drain, and while the backend is not ``serving``."""
     rest = FastAPI(
         title="Holdfast",
         description="The part of the service that is not SQS.",
@@ -36,12 +36,15 @@ def create_rest(polls: LongPolls) -> FastAPI:
         """The process answers."""
         return {"status": "live"}
 
-    @rest.get("/health/ready", tags=["health"], responses={503: {"description": "The process is draining."}})
+    @rest.get("/health/ready", tags=["health"], responses={503: {"description": "The process drains or recovers."}})
     async def ready(response: Response) -> dict[str, Any]:
         """New calls may be sent here."""
         if polls.draining:
             response.status_code = 503
             return {"status": "draining"}
+        if not serving():
+            response.status_code = 503
+            return {"status": "recovering"}
         return {"status": "ready"}
 
     @rest.get("/docs", include_in_schema=False)

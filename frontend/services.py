@@ -35,6 +35,8 @@ class Services:
     clock: Callable[[], float] = time.time
     """Seconds since the epoch: for signatures, and for the times of queues."""
     polls: LongPolls = field(default_factory=LongPolls)
+    serving: Callable[[], bool] = lambda: True
+    """Whether the backend takes calls now."""
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

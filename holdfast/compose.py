@@ -56,7 +56,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> Em
         raise CannotStart(f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}") from error
     except OSError as error:
         raise CannotStart(f"the journal in {settings.journal_folder} cannot be opened: {error}") from error
-    services = Services(frontend, Credentials(store), MetadataClient(store), node)
+    services = Services(frontend, Credentials(store), MetadataClient(store), node, serving=lambda: node.ready)
     resolver.queues.set_result(Queues(services))
     try:
         await declare(services, root, settings.queues)
