@@ -180,9 +180,9 @@ class SQLiteStore:
     async def begin_purge(self, queue_id: int, *, now_ms: int, interval_seconds: float) -> Queue:
         def begin(db: sqlite3.Connection) -> Queue:
             queue = _queue(db, queue_id)
-            left = queue.purged_ms / 1000 + interval_seconds - now_ms / 1000
+            left = min(queue.purged_ms / 1000 - now_ms / 1000, 0) + interval_seconds
             if queue.purge_id and left > 0:
-                raise PurgeInProgress(queue.name, min(left, interval_seconds))
+                raise PurgeInProgress(queue.name, left)
             purged = msgspec.structs.replace(queue, purge_id=queue.purge_id + 1, purged_ms=now_ms)
             return _store_queue(db, purged)
 
@@ -391,9 +391,9 @@ def _check_hold(db: sqlite3.Connection, account: str, name: str, now_ms: int, ho
     """Refuse a name that is still held, and forget some whose hold has ended."""
     row = db.execute("SELECT deleted_ms FROM held_names WHERE account = ? AND name = ?", (account, name)).fetchone()
     if row is not None:
-        left = row[0] / 1000 + hold_seconds - now_ms / 1000
+        left = min(row[0] / 1000 - now_ms / 1000, 0) + hold_seconds
         if left > 0:
-            raise QueueDeletedRecently(name, min(left, hold_seconds))
+            raise QueueDeletedRecently(name, left)
     db.execute(
         "DELETE FROM held_names WHERE rowid IN "
         "(SELECT rowid FROM held_names WHERE deleted_ms <= ? ORDER BY deleted_ms LIMIT ?)",

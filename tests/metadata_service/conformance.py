@@ -194,6 +194,19 @@ class QueueConformance:
         assert second.purge_id == 2
         assert await store.get_queue(ACCOUNT, "orders") == second
 
+    async def test_a_clock_that_went_back_holds_nothing_for_longer(self, store: MetadataStore) -> None:
+        queue = await create(store, "orders")
+        await store.begin_purge(queue.queue_id, now_ms=NOW_MS + 10**9, interval_seconds=60)
+        with pytest.raises(PurgeInProgress) as purged:
+            await store.begin_purge(queue.queue_id, now_ms=NOW_MS, interval_seconds=60)
+        assert purged.value.seconds_left == 60
+        await store.begin_purge(queue.queue_id, now_ms=NOW_MS, interval_seconds=0)
+        await store.delete_queue(queue.queue_id, now_ms=NOW_MS + 10**9)
+        with pytest.raises(QueueDeletedRecently) as deleted:
+            await create(store, "orders", now_ms=NOW_MS)
+        assert deleted.value.seconds_left == 60
+        await create(store, "orders", now_ms=NOW_MS, hold_seconds=0)
+
     async def test_sources_of_a_dead_letter_queue(self, store: MetadataStore) -> None:
         dlq, other = "arn:aws:sqs:us-east-1:000000000000:dlq", "arn:aws:sqs:us-east-1:000000000000:dlq2"
         queues = [await create(store, f"s{number}", redrive_to(dlq)) for number in range(4)]
