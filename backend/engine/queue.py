@@ -309,8 +309,9 @@ class Queue:
         fold = self.fold
         fold.advance(now)
         still = set(islice(fold.order.candidates(fold.now), len(chosen)))
-        by_target: dict[Target, list[int]] = {}
+        # By partition: transfers of one pair are numbered in one record, whatever version of the target each one knows.
+        by_partition: dict[int, tuple[Target, list[int]]] = {}
         for number, target in chosen:
             if number in still:
-                by_target.setdefault(target, []).append(number)
-        return [self.transfer_out(numbers, target, redrive=True) for target, numbers in by_target.items()]
+                by_partition.setdefault(target.partition, (target, []))[1].append(number)
+        return [self.transfer_out(numbers, target, redrive=True) for target, numbers in by_partition.values()]
