@@ -88,15 +88,21 @@ class StandardOrder:
             return
         lane.sent_ms = now
         if lane.index and not self._grouped:
-            self._grouped = True
-            if self._default.waiting:
-                self._ready[0] = self._default
+            self._group()
         if self._grouped and lane.index not in self._ready:
             self._ready[lane.index] = lane
+
+    def _group(self) -> None:
+        """From the first message with a group on, lanes take turns."""
+        self._grouped = True
+        if self._default.waiting:
+            self._ready[0] = self._default
 
     def returned(self, number: int, lane: Lane, block: Block, now: int) -> None:
         self._links.append_back(lane, number, block)
         lane.waiting += 1
+        if lane.index and not self._grouped:
+            self._group()  # a checkpoint was read in which nothing of a group had just arrived
         if self._grouped and lane.index not in self._ready:
             self._ready[lane.index] = lane
 
