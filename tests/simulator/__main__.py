@@ -1,0 +1,57 @@
+"""``python -m tests.simulator --seeds N``: run many seeds, and say what they found."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+
+from tests.simulator.world import World
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many seeds (default %(default)s)")
+    parser.add_argument("--first", type=int, default=1, help="the first seed (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=2000, help="steps of each run (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no seed after so long")
+    parser.add_argument("--trace", action="store_true", help="print the last calls of a seed that fails")
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    totals: Counter[str] = Counter()
+    failed: list[int] = []
+    done = 0
+    virtual = 0.0
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        if time.perf_counter() - began > arguments.seconds:
+            break
+        world = World(seed, arguments.trace)
+        done += 1
+        try:
+            report = world.run(arguments.steps)
+        except KeyboardInterrupt:
+            break
+        except BaseException as error:
+            failed.append(seed)
+            print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
+            if arguments.trace:
+                print("\n".join((world.events or [])[-60:]))
+                traceback.print_exc()
+            continue
+        totals.update(report.counts)
+        totals["receives"] += world.model.receives
+        totals["deliveries"] += world.model.deliveries
+        totals["messages"] += len(world.model.messages)
+        virtual += report.seconds
+    seconds = time.perf_counter() - began
+    print(f"{done} seeds of {arguments.steps} steps in {seconds:.0f} s, {virtual / 3600:.1f} hours of virtual time")
+    for name, count in sorted(totals.items()):
+        print(f"  {name:<14}{count:>12,}")
+    print(f"failed: {failed if failed else 'none'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
