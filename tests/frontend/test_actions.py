@@ -126,7 +126,7 @@ async def test_what_a_receive_asks_of_the_backend(service: Service) -> None:
     url = await service.make_queue("q", VisibilityTimeout="77", RedrivePolicy=policy)
 
     async def command() -> Receive:
-        members = {"QueueUrl": url, "MaxNumberOfMessages": 4, "ReceiveRequestAttemptId": "ignored"}
+        members = {"QueueUrl": url, "MaxNumberOfMessages": 4, "ReceiveRequestAttemptId": "is ignored"}
         assert (await service.json("ReceiveMessage", members)).status == 200
         found: Receive = service.backend.calls[-1][1]
         return found
@@ -144,6 +144,8 @@ async def test_attempts_are_those_of_fifo_queues(service: Service) -> None:
     url = await service.make_queue("q.fifo", FifoQueue="true")
     await service.json("ReceiveMessage", {"QueueUrl": url, "ReceiveRequestAttemptId": "a"})
     assert service.backend.calls[-1][1].attempt == "a"
+    code = await failed(service, "ReceiveMessage", QueueUrl=url, ReceiveRequestAttemptId="a b")
+    assert code == (400, "InvalidParameterValue")
 
 
 @pytest.mark.parametrize(

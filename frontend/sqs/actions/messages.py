@@ -123,11 +123,9 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
     validation.visibility_timeout(visibility)
     wait = members.get("WaitTimeSeconds")
     validation.wait_time_seconds(wait)
-    attempt = members.get("ReceiveRequestAttemptId")
+    attempt = members.get("ReceiveRequestAttemptId") if view.fifo else None  # standard queues ignore it
     if attempt is not None:
         validation.attempt_id(attempt)
-        if not view.fifo:
-            attempt = None
     system_names = _system_names(members)
     wanted = _message_attribute_filter(members.get("MessageAttributeNames"))
     command = Receive(
