@@ -19,6 +19,8 @@ RECORD_OVERHEAD_BYTES = 192
 class Partition:
     """One open partition."""
 
+    __slots__ = ("alarm", "epoch", "ferry", "fold", "id", "mean_bytes", "mover", "queue", "shard", "waiters", "window")
+
     def __init__(self, fold: Fold, shard: int, epoch: int) -> None:
         assert fold.settings is not None
         self.id = fold.partition

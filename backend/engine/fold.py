@@ -15,7 +15,6 @@ place in a list (:mod:`~backend.engine.order`) and, when it dies, the count of l
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
@@ -64,6 +63,43 @@ class Attempt(msgspec.Struct):
 class Fold:
     """State of one partition.  Read it freely; change it by :meth:`apply` and :meth:`advance` only."""
 
+    __slots__ = (
+        "_ages",
+        "_free_lanes",
+        "_next_lane",
+        "attempts",
+        "attempts_order",
+        "blocks",
+        "changed",
+        "default_lane",
+        "delayed",
+        "dropped",
+        "due",
+        "fifo",
+        "in_flight",
+        "lane_names",
+        "lanes",
+        "links",
+        "moving",
+        "next_number",
+        "now",
+        "order",
+        "outgoing",
+        "partition",
+        "purge_id",
+        "purged_below",
+        "quarantined",
+        "retention_ms",
+        "segments",
+        "settings",
+        "taken",
+        "tasks",
+        "timers",
+        "token_window_ms",
+        "tokens",
+        "visible",
+    )
+
     def __init__(self, partition: int) -> None:
         self.partition = partition
         self.settings: PartitionSettings | None = None
@@ -92,7 +128,8 @@ class Fold:
         self.timers = Timers()
         self.tokens = Tokens()
         self.attempts: dict[str, Attempt] = {}
-        self.attempts_order: deque[tuple[int, str]] = deque()
+        self.attempts_order: list[tuple[int, str]] = []
+        """A heap by expiry."""
         self.outgoing: dict[int, Outgoing] = {}
         self.taken: dict[int, Taken] = {}
         self.tasks: list[MoveTask] = []
@@ -127,7 +164,7 @@ class Fold:
         self.order.advance(now)
         self.tokens.expire(now)
         while self.attempts_order and self.attempts_order[0][0] <= now:
-            expires, key = self.attempts_order.popleft()
+            expires, key = heappop(self.attempts_order)
             attempt = self.attempts.get(key)
             if attempt is not None and attempt.expires == expires:
                 del self.attempts[key]
@@ -252,7 +289,7 @@ class Fold:
         if record.attempt is not None:
             expires = now + ATTEMPT_WINDOW_MS
             self.attempts[record.attempt] = Attempt(expires, record.numbers, counts)
-            self.attempts_order.append((expires, record.attempt))
+            heappush(self.attempts_order, (expires, record.attempt))
             self._sooner(expires)
 
     def _claim(self, number: int, block: Block, index: int, until: int, now: int, attempt: str | None) -> None:

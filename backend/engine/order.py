@@ -71,6 +71,8 @@ class Order(Protocol):
 class StandardOrder:
     """Best-effort order: what was never received and what came back take turns, and groups do."""
 
+    __slots__ = ("_back_first", "_default", "_grouped", "_in_flight", "_links", "_ready", "_work", "_work_ms")
+
     def __init__(self, links: Links, default: Lane) -> None:
         self._links = links
         self._default = default
@@ -231,6 +233,8 @@ class FifoOrder:
     The queue's delay holds for messages already in the queue too (developer guide, "Amazon SQS delay queues"), so a
     message has no timer of its own: a lane has one, for its first message.
     """
+
+    __slots__ = ("_blocks", "_lanes", "_links", "_ready", "_timed", "_timers", "delay_ms")
 
     def __init__(self, links: Links, lanes: dict[int, Lane], delay_ms: int) -> None:
         self._links = links

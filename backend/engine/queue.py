@@ -48,6 +48,8 @@ class Claimed(NamedTuple):
 class Queue:
     """The commands of one partition, over its fold."""
 
+    __slots__ = ("fold", "handles")
+
     def __init__(self, fold: Fold, handles: Handles) -> None:
         self.fold = fold
         self.handles = handles

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Awaitable, Callable
+from heapq import heappush
 from typing import Any, TypeAlias
 
 import msgspec
@@ -179,7 +180,7 @@ async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
         taken.above = set(above)
     for key, expires, numbers, receives, valid in piece.attempts:
         fold.attempts[key] = Attempt(expires, numbers, receives, valid)
-        fold.attempts_order.append((expires, key))
+        heappush(fold.attempts_order, (expires, key))
     for chunk_ref, chunk_data in zip(piece.chunks, await fetch(piece.chunks), strict=True):
         stored = _decode_chunk(chunk_data)
         chunk = Chunk()

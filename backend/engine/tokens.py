@@ -7,7 +7,6 @@ Chunks that are full never change again, so a checkpoint writes each of them onc
 from __future__ import annotations
 
 from array import array
-from collections import deque
 
 from backend.engine.blocks import Ref
 from backend.engine.timers import NEVER
@@ -38,7 +37,7 @@ class Tokens:
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
-        self._chunks: deque[Chunk] = deque()
+        self._chunks: list[Chunk] = []
         self.next_expiry = NEVER
 
     def __len__(self) -> int:
@@ -76,7 +75,7 @@ class Tokens:
                 token = bytes(chunk.keys[at * TOKEN_BYTES : (at + 1) * TOKEN_BYTES])
                 if numbers.get(token) == chunk.numbers[at]:
                     del numbers[token]
-            self._chunks.popleft()
+            del self._chunks[0]
         self.next_expiry = NEVER
 
     def clear(self) -> None:
