@@ -200,6 +200,8 @@ async def replay_log(
     )
     async for row in scan.rows():
         replay.apply_row(entry.log_id, row, chained)
+    if scan.end.torn is not None:
+        logger.warning("the end of a log was torn: %s", scan.end.torn)
     for damage in scan.end.damage:
         logger.error("journal damage: %s", damage)
     if scan.end.severe and not entry.accepted:

@@ -384,6 +384,21 @@ def test_a_missing_segment_is_severe() -> None:
     virtual(main())
 
 
+def test_giving_back_what_a_sealed_log_never_used_may_be_cut_short() -> None:
+    async def main() -> None:
+        disk = sim_disk()
+        log = await a_log(disk)
+        await written(log, 4, 1, 1500)
+        await all_made(log)
+        disk.crash()
+        rows, end = await scanned(disk)
+        disk.create(segment_path(end.segment + 5))
+        again, sealed = await scanned(disk, sealed_seq=end.seq)
+        assert (sealed.severe, sealed.damage, plain(again)) == (False, [], plain(rows))
+
+    virtual(main())
+
+
 def test_the_last_answered_row_is_damage_not_a_torn_tail() -> None:
     """Thanks to the mark; without it a damaged last row looks like one that was being written."""
 
