@@ -209,6 +209,9 @@ class Connection(asyncio.Protocol):
 
     def _write(self, call: Call, since: float | None) -> None:
         assert self._transport is not None
+        if self._transport.is_closing():
+            self._load.broken(LoadError("the server has closed a connection"))
+            return
         self._action, request = call
         self._since = time.perf_counter() if since is None else since
         self._transport.write(request)

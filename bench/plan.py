@@ -24,6 +24,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The depth at which the server is killed and started again, and checkpoints are watched."""
     checkpoint_s: float
     long_polls: int
+    rival_long_polls: int
+    """ElasticMQ's server closes what is more than 1,024 connections."""
     long_poll_waiting_s: float
     long_poll_cycles: int
     empty_queues: int
@@ -43,6 +45,7 @@ FULL = Plan(
     restart_depth=1_000_000,
     checkpoint_s=60,
     long_polls=5_000,
+    rival_long_polls=1_000,
     long_poll_waiting_s=12,
     long_poll_cycles=2,
     empty_queues=100_000,
@@ -62,6 +65,7 @@ QUICK = Plan(
     restart_depth=100_000,
     checkpoint_s=15,
     long_polls=1_000,
+    rival_long_polls=1_000,
     long_poll_waiting_s=8,
     long_poll_cycles=1,
     empty_queues=3_000,

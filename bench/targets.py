@@ -99,7 +99,14 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
             _figure("backlog-standard", "restart after kill -9"),
         ),
         Target(
-            f"{long_polls:,} idle long polls, renewed every 20 s",
+            f"{long_polls:,} idle long polls while all wait",
+            3,
+            False,
+            "% of a core",
+            _figure("long-polls", "CPU while all wait"),
+        ),
+        Target(
+            f"{long_polls:,} idle long polls, each renewed every 20 s",
             3,
             False,
             "% of a core",

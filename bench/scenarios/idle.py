@@ -17,7 +17,8 @@ POLLED_QUEUES = 100
 SETTLE_SECONDS = 4
 """From the first poll until all of them wait."""
 PAGE = 1_000
-PAGE_TRIES = 9
+PAGE_TRIES = 25
+"""The fastest counts: what a page costs, and not what else the machine did."""
 
 
 async def long_polls(run: Run, server: Server) -> None:
@@ -28,15 +29,16 @@ async def long_polls(run: Run, server: Server) -> None:
     plan = run.plan
     urls = [server.create_queue(f"polled-{n}") for n in range(POLLED_QUEUES)]
     jobs = Sqs(server.signer).long_poll(itertools.cycle(urls), WAIT_SECONDS)
+    polls = plan.long_polls if server.name == "holdfast" else plan.rival_long_polls
     meter = Meter(server)
-    async with Load(HOST, server.port, plan.long_polls) as load:
+    async with Load(HOST, server.port, polls) as load:
         load.begin(jobs)
         await load.measure(SETTLE_SECONDS, meter.mark)
         waiting = await load.measure(plan.long_poll_waiting_s, meter.mark)
         _busy(run, server, "CPU while all wait", meter.cpu_s, waiting)
         renewing = await load.measure(WAIT_SECONDS * plan.long_poll_cycles, meter.mark)
         _busy(run, server, "CPU with renewals", meter.cpu_s, renewing)
-        run.figure("long-polls", server, "polls", plan.long_polls, "")
+        run.figure("long-polls", server, "polls", polls, "")
         run.figure("long-polls", server, "renewals", renewing.calls / renewing.seconds, "/s")
         run.figure("long-polls", server, "RSS", proc.rss_mib(server.pid), "MiB")
     if renewing.errors:
@@ -84,7 +86,7 @@ def _pages(run: Run, server: Server, count: int) -> None:
             began = time.perf_counter()
             _page(server, page, tokens[number])
             took.append(time.perf_counter() - began)
-        times.append(sorted(took)[PAGE_TRIES // 2])
+        times.append(min(took))
         run.figure("empty-queues", server, f"ListQueues, {name} page of {page}", times[-1] * 1000, "ms")
     run.figure("empty-queues", server, "slowest page over fastest", max(times) / min(times), "times")
 
