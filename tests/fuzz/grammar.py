@@ -22,6 +22,7 @@ _T = TypeVar("_T")
 ACTIONS: tuple[str, ...] = tuple(wire.model().operation_names)
 COMMON: tuple[str, ...] = tuple(action for action in ACTIONS if action not in ("DeleteQueue", "PurgeQueue"))
 """What leaves something for other calls to meet."""
+HOT = ("SendMessage", "SendMessageBatch", "ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibility")
 TEXTS: tuple[str, ...] = (
     "",
     " ",
@@ -161,6 +162,8 @@ class Draws:
         return self.below(100) < percent
 
     def action(self) -> str:
+        if self.chance(30):
+            return self.one(HOT)
         return self.one(COMMON) if self.chance(98) else self.one(ACTIONS)
 
     # --- values ---
@@ -285,7 +288,12 @@ class Draws:
             fields = [(self._field_name(name), value) for name, value in fields]
         if self.chance(10) and fields:
             fields += [self.one(fields) for _ in range(self.below(4))]
-        body = "&".join(f"{quote_plus(name)}={quote_plus(value, errors='replace')}" for name, value in fields).encode()
+        pairs = [f"{quote_plus(name)}={quote_plus(value, errors='replace')}" for name, value in fields]
+        if self.chance(8):
+            pairs[-1 - self.below(max(1, len(pairs) - 2))] += self.one(
+                ("%ff", "%ED%A0%80", "%C3", "%00", "%", "%zz", "+", "=")
+            )
+        body = "&".join(pairs).encode()
         if self.chance(15):
             return self.broken(body)
         return body

@@ -61,7 +61,7 @@ def test_door_with_hypothesis(world: World, protocol: wire.Protocol | None) -> N
     door = Door(protocol, 1)
     world.run(door.fire(world, CONCURRENT))
 
-    @settings(SHORT, max_examples=60)
+    @settings(SHORT, max_examples=120)
     @given(st.randoms(use_true_random=False))
     def shoot(random: Random) -> None:
         world.run(door.volley([door.request(Draws(random, door.known))]))
