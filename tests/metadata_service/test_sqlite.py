@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ async def test_only_the_owner_can_read_the_files(path: Path, store: MetadataStor
 
 async def test_commits_survive_a_power_loss(path: Path, store: MetadataStore) -> None:
     """The two settings that make it so; the first is a property of the file, the second of the connection."""
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert isinstance(store, SQLiteStore)
     assert await store._worker.read(lambda db: db.execute("PRAGMA synchronous").fetchone()) == (2,)
@@ -70,7 +71,7 @@ async def test_commits_survive_a_power_loss(path: Path, store: MetadataStore) ->
 
 async def test_a_newer_schema_is_refused(path: Path) -> None:
     await SQLiteStore(path).close()
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE schema_version SET version = ?", (SCHEMA_VERSION + 1,))
     with pytest.raises(CannotOpen, match="written by a newer Holdfast"):
         SQLiteStore(path)
@@ -113,7 +114,7 @@ async def test_a_page_costs_the_same_among_many_queues(path: Path, store: Metada
     await store.dead_letter_sources(ACCOUNT, "arn:x", limit=10)
     await store.dead_letter_sources(ACCOUNT, "arn:x", after="a", limit=10)
     assert len(plans) == 4
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
         for statement in plans:
             ((*_, plan),) = db.execute("EXPLAIN QUERY PLAN " + statement)
             assert plan.startswith("SEARCH queues USING COVERING INDEX")
@@ -192,7 +193,7 @@ async def test_a_failed_commit_fails_all_that_rode_on_it(counting: tuple[Worker,
 async def test_another_process_with_the_file_makes_it_unavailable(path: Path, store: MetadataStore) -> None:
     assert isinstance(store, SQLiteStore)
     await store._worker.read(lambda db: db.execute("PRAGMA busy_timeout = 1"))
-    with sqlite3.connect(path, isolation_level=None) as db:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match="locked"):
             await create(store, "orders")
