@@ -17,6 +17,7 @@ from frontend.sqs.errors import (
     invalid_attribute_value,
     invalid_value,
 )
+from frontend.sqs.model import ACTIONS
 
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
@@ -147,7 +148,14 @@ def with_permission(policy: str | None, queue_arn: str, label: str, accounts: li
             raise invalid_value(f"[{account}]", "PrincipalId", "Unable to verify.")
     for action in actions:
         if action not in SHAREABLE_ACTIONS:
-            raise invalid_value(f"SQS:{action}", "ActionName", "Only the queue owner is allowed to invoke this action.")
+            only_owners = action in ACTIONS and not action.endswith("Batch")
+            raise invalid_value(
+                f"SQS:{action}",
+                "ActionName",
+                "Only the queue owner is allowed to invoke this action."
+                if only_owners
+                else "Please refer to the appropriate WSDL for a list of valid actions.",
+            )
     if len(actions) > limits.PERMISSION_ACTIONS_MOST:
         raise SqsError(
             OVER_LIMIT,

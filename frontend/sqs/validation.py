@@ -166,20 +166,20 @@ def trace_header(given: dict[str, dict[str, Any]]) -> str | None:
                 INVALID_PARAMETER_VALUE,
                 f"Message system attribute name '{name}' is invalid. The only name that can be sent is {TRACE_HEADER}.",
             )
-        _, type_, text = _attribute(name, value, "message system attribute")
+        _, type_, text = _attribute(name, value, "Message system attribute")
         if type_ != "String" or isinstance(text, bytes):
             raise SqsError(
-                INVALID_PARAMETER_VALUE, f"The message system attribute '{name}' must have the data type String."
+                INVALID_PARAMETER_VALUE, f"Message system attribute '{name}' must have the data type String."
             )
         return text
     return None
 
 
 def _check_attribute_name(name: str) -> None:
-    reason = ""
     if not name:
-        reason = "it is empty"
-    elif len(name) > limits.MESSAGE_ATTRIBUTE_NAME_LENGTH_MOST:
+        raise SqsError(INVALID_PARAMETER_VALUE, "The request must contain non-empty message attribute name.")
+    reason = ""
+    if len(name) > limits.MESSAGE_ATTRIBUTE_NAME_LENGTH_MOST:
         reason = f"it is longer than {limits.MESSAGE_ATTRIBUTE_NAME_LENGTH_MOST} characters"
     elif name[0] == "." or name[-1] == "." or ".." in name:
         reason = "it begins or ends with a period, or has periods in succession"
@@ -191,38 +191,33 @@ def _check_attribute_name(name: str) -> None:
         raise SqsError(INVALID_PARAMETER_VALUE, f"Message (user) attribute name '{name[:300]}' is invalid: {reason}.")
 
 
-def _attribute(name: str, value: dict[str, Any], what: str = "message attribute") -> Attribute:
+def _attribute(name: str, value: dict[str, Any], what: str = "Message (user) attribute") -> Attribute:
     if value.get("StringListValues") or value.get("BinaryListValues"):
         raise SqsError(
             UNSUPPORTED_OPERATION, "Message attribute list values in SendMessage operation are not supported."
         )
     type_: str = value.get("DataType", "")
-    if not type_:
-        raise SqsError(INVALID_PARAMETER_VALUE, f"The {what} '{name}' must contain non-empty {what} type.")
     match = _TYPE.match(type_)
     if not match or len(type_) > limits.MESSAGE_ATTRIBUTE_TYPE_LENGTH_MOST or has_invalid_characters(type_.encode()):
         raise SqsError(
             INVALID_PARAMETER_VALUE,
-            f"The {what} '{name}' has an invalid {what} type, "
-            "the set of supported type prefixes is Binary, Number, and String.",
+            f"The type of {what[0].lower()}{what[1:]} '{name}' is invalid. "
+            "You must use only the following supported type prefixes: Binary, Number, String.",
         )
     kind = match[1]
     content: str | bytes | None = value.get("BinaryValue" if kind == "Binary" else "StringValue")
     if not content:
-        raise SqsError(
-            INVALID_PARAMETER_VALUE,
-            f"The {what} '{name}' must contain non-empty {what} value for {what} type '{kind}'.",
-        )
+        raise SqsError(INVALID_PARAMETER_VALUE, f"{what} '{name}' must contain a non-empty value of type '{kind}'.")
     if value.get("StringValue" if kind == "Binary" else "BinaryValue"):
         raise SqsError(
-            INVALID_PARAMETER_VALUE,
-            f"The {what} '{name}' has values of more than one type, of which only one can count.",
+            INVALID_PARAMETER_VALUE, f"{what} '{name}' has values of more than one type, of which only one can count."
         )
     if isinstance(content, str):
         if has_invalid_characters(content.encode()):
             raise SqsError(
                 INVALID_PARAMETER_VALUE,
-                f"Invalid binary character was found in the {what} '{name}' value, the set of allowed characters is "
+                f"Invalid binary character was found in the value of {what[0].lower()}{what[1:]} '{name}', "
+                "the set of allowed characters is "
                 "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF]",
             )
         if kind == "Number":

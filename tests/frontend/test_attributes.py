@@ -241,6 +241,8 @@ def test_permissions_are_statements_of_the_policy() -> None:
         ("x" * 81, ["111111111111"], ["SendMessage"], "InvalidParameterValueException", "Label"),
         ("two", ["1"], ["SendMessage"], "InvalidParameterValueException", "Unable to verify."),
         ("two", ["111111111111"], ["CreateQueue"], "InvalidParameterValueException", "Only the queue owner"),
+        ("two", ["111111111111"], ["SendMessageBatch"], "InvalidParameterValueException", "appropriate WSDL"),
+        ("two", ["111111111111"], ["Nonsense"], "InvalidParameterValueException", "appropriate WSDL"),
         ("two", ["111111111111"], ["SendMessage"] * 8, "OverLimit", "maximum allowed is 7"),
     ],
 )

@@ -86,13 +86,17 @@ def test_names_that_are_allowed() -> None:
     "type_", ["string", "Strings", "String.", "Text", ".String", "String.\x00", "String." + "x" * 256]
 )
 def test_types_that_are_not_allowed(type_: str) -> None:
-    assert "'a' has an invalid message attribute type" in refused({"a": text("v", type_)}).message
+    assert "The type of message (user) attribute 'a' is invalid." in refused({"a": text("v", type_)}).message
 
 
 def test_empty_types_and_values_name_the_attribute() -> None:
-    assert "'a' must contain non-empty message attribute type" in refused({"a": {"StringValue": "v"}}).message
+    assert "attribute 'a' is invalid" in refused({"a": {"StringValue": "v"}}).message
+    assert (
+        refused({"a": text("")}).message
+        == "Message (user) attribute 'a' must contain a non-empty value of type 'String'."
+    )
     for value in (text(""), {"DataType": "String"}, {"DataType": "String", "BinaryValue": b"x"}):
-        assert "'a' must contain non-empty message attribute value" in refused({"a": value}).message
+        assert "'a' must contain a non-empty value" in refused({"a": value}).message
     assert "type 'Binary'" in refused({"a": {"DataType": "Binary", "BinaryValue": b""}}).message
 
 
