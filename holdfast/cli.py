@@ -39,11 +39,11 @@ def _serve(settings: Settings) -> int:
     from holdfast.folder import FolderUnusable
     from holdfast.listen import CannotListen
     from holdfast.serve import CannotStart, serve
-    from metadata_service.sqlite import CannotOpen
+    from metadata_service.store import StoreError
 
     try:
         return serve(settings, compose)
-    except (FolderUnusable, CannotListen, CannotOpen, CannotStart) as error:
+    except (FolderUnusable, CannotListen, CannotStart, StoreError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from auth.credentials import AccessKey, Credentials
-from backend.api import PartitionSettings, Target
+from backend.api import BackendError, PartitionSettings, Target
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
+from backend.journal.segments import LogInUse
 from backend.node import Node, NodeSettings
 from backend.replay import JournalDamaged
 from frontend.app import FrontendApp, create_app
@@ -54,7 +55,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> Em
         )
     except JournalDamaged as error:
         raise CannotStart(f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}") from error
-    except OSError as error:
+    except (OSError, BackendError, LogInUse) as error:
         raise CannotStart(f"the journal in {settings.journal_folder} cannot be opened: {error}") from error
     services = Services(frontend, Credentials(store), MetadataClient(store), node, serving=lambda: node.ready)
     resolver.queues.set_result(Queues(services))

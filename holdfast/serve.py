@@ -29,6 +29,7 @@ log = logging.getLogger("holdfast")
 
 _FILES_BESIDE_CONNECTIONS = 512
 """Open files that the journal, the metadata and the libraries need."""
+_FILES_MOST = 1 << 20
 
 
 class Service(Protocol):
@@ -61,7 +62,7 @@ def serve(settings: Settings, compose: Compose) -> int:
     """Run until a signal, and return the exit code: 0 after a drain, 3 if the service could not go on.
 
     Raises what keeps it from starting: :class:`~holdfast.folder.FolderUnusable`,
-    :class:`~holdfast.listen.CannotListen`, :class:`~metadata_service.sqlite.CannotOpen`,
+    :class:`~holdfast.listen.CannotListen`, :class:`~metadata_service.store.StoreError`,
     :class:`~holdfast.settings.SettingsError` and :class:`CannotStart`.
     """
     logs.set_up(settings.log_level)
@@ -140,11 +141,11 @@ def _greeting(settings: Settings, url: str, lines: list[str], access_key_id: str
 
 
 def _allow_open_files(connections: int) -> None:
-    """Raise the soft limit of open files as far as the connections need and the hard limit lets."""
+    """Raise the soft limit of open files to the hard one: connections in their TLS handshake need some too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _FILES_BESIDE_CONNECTIONS
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    allowed = _FILES_MOST if hard == resource.RLIM_INFINITY else min(_FILES_MOST, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-        if allowed < wanted:
-            log.warning("open files are limited %s", logs.facts(allowed=allowed, connections_limit=connections))
+    if allowed < wanted:
+        log.warning("open files are limited %s", logs.facts(allowed=allowed, connections_limit=connections))
