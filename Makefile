@@ -24,7 +24,7 @@ serve: $(VENV)/.runtime
 
 test: $(VENV)/.dev
 	@scripts/install-test-clients
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

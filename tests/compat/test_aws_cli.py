@@ -19,8 +19,6 @@ from botocore import xform_name
 from tests.system.server import Server
 from tests.system.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("aws-cli")
-
 COMMAND_SECONDS = 60
 
 

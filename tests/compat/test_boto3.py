@@ -8,8 +8,6 @@ from tests.compat.walk.kit import Target, Walk, take
 from tests.compat.walk.steps import STEPS
 from tests.system.server import Server
 
-pytestmark = pytest.mark.xdist_group("boto3")
-
 
 @pytest.fixture(scope="module")
 def walk(server: Server) -> Walk:

@@ -23,7 +23,7 @@ from tests.system.server import REPOSITORY, Server
 from tests.system.waiting import wait_until
 
 WAIT_SECONDS = 40
-CLIENTS = [pytest.param(name, marks=pytest.mark.xdist_group(f"celery-{name}")) for name in ("current", "query")]
+CLIENTS = ("current", "query")
 
 
 @dataclass
@@ -260,7 +260,6 @@ def test_a_rejected_task_becomes_a_dead_letter(predefined: Celery) -> None:
 
 # Only with the older client: when a poll fails, kombu 5.7 answers it with a list where its reader wants a mapping, and
 # the worker polls that queue no more (SQS/__init__.py, _on_messages_ready), whatever the service does.
-@pytest.mark.xdist_group("celery-query")
 def test_a_worker_outlives_its_server(query_bin: Path, tmp_path: Path) -> None:
     with Server(tmp_path / "server") as server:
         celery = Celery(server, query_bin, tmp_path, "outlived-", {"visibility_timeout": 600}, {})

@@ -14,8 +14,6 @@ import pytest
 from tests.compat.conftest import NODE
 from tests.system.server import Server
 
-pytestmark = pytest.mark.xdist_group("node")
-
 WALK_SECONDS = 100
 MODULES = ("sdk.mjs", "consumer.mjs")
 STEPS = [

@@ -13,8 +13,6 @@ import pytest
 from tests.compat.walk.steps import STEPS
 from tests.system.server import REPOSITORY, Server
 
-pytestmark = pytest.mark.xdist_group("query")
-
 WALK_SECONDS = 100
 
 
