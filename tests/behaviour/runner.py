@@ -104,6 +104,9 @@ class Run:
         if not isinstance(outcome.parsed, dict):
             raise CaseFailed(f"{self._case.name}: queue {name}: {outcome}")
         self.variables[short] = outcome.parsed["QueueUrl"]
+        if any("background" in step.options for step in self._case.steps):
+            # opens the partition, so that a call in the background comes to its wait without waiting for the disk
+            await self._call("GetQueueAttributes", {"QueueUrl": self.variables[short], "AttributeNames": ["All"]}, {})
         self.variables[f"{short}.name"] = name
         self.variables[f"{short}.arn"] = f"arn:aws:sqs:{self._subject.region}:{self._caller.account}:{name}"
 
