@@ -69,7 +69,7 @@ def read_parameters(*sources: bytes) -> dict[str, str]:
 def read(action: Action, parameters: dict[str, str]) -> Members:
     """The members of the action's input.  Raises MalformedInput, InvalidParameterValue, MissingParameter."""
     members: Members = {}
-    wires = _WIRES[action.name]
+    wires = _wires(action.input)
     tree: _Node = {}
     for name, value in parameters.items():
         top, dot, rest = name.partition(".")
@@ -177,6 +177,7 @@ def _numbered(node: _Node, where: str) -> list[tuple[str, Any]]:
 
 
 def _wires(structure: Structure) -> dict[str, tuple[str, Type]]:
+    """Name on the wire → name and type of the member."""
     wires = _WIRES.get(structure.name)
     if wires is None:
         # a member's own name leads to it as well: old SDKs send an empty list under it
@@ -187,16 +188,7 @@ def _wires(structure: Structure) -> dict[str, tuple[str, Type]]:
 
 
 _WIRES: dict[str, dict[str, tuple[str, Type]]] = {}
-
-
-def _prepare() -> None:
-    from frontend.sqs.model import ACTIONS
-
-    for name, action in ACTIONS.items():
-        _WIRES[name] = _wires(action.input)
-
-
-_prepare()
+"""Of each structure that was read so far."""
 
 
 # --- answers -----------------------------------------------------------------------------------------------

@@ -118,14 +118,7 @@ async def delete_message_batch(context: Context, call: Call, view: QueueView, me
             raise missing_parameter(f"{name}.{number}.ReceiptHandle")
         handles.append(entry["ReceiptHandle"])
     outcomes = await context.queues.run(view, context.backend.delete, handles)
-    successful: list[Members] = []
-    failed: list[Members] = []
-    for entry, outcome in zip(entries, outcomes, strict=True):
-        if outcome:
-            failed.append(_failed(entry, _entry_error(entry, outcome)))
-        else:
-            successful.append({"Id": entry["Id"]})
-    return _result(successful, failed)
+    return _sorted_out(entries, outcomes, [])
 
 
 async def change_message_visibility_batch(context: Context, call: Call, view: QueueView, members: Members) -> Members:
@@ -148,8 +141,13 @@ async def change_message_visibility_batch(context: Context, call: Call, view: Qu
             changes.append((handle, seconds))
             changed.append(entry)
     outcomes = await context.queues.run(view, context.backend.change_visibility, changes) if changes else []
+    return _sorted_out(changed, outcomes, failed)
+
+
+def _sorted_out(entries: list[Entry], outcomes: list[HandleOutcome], failed: list[Members]) -> Members:
+    """The answer about entries with these outcomes, and about those that failed before."""
     successful: list[Members] = []
-    for entry, outcome in zip(changed, outcomes, strict=True):
+    for entry, outcome in zip(entries, outcomes, strict=True):
         if outcome:
             failed.append(_failed(entry, _entry_error(entry, outcome)))
         else:
