@@ -70,7 +70,8 @@ class _Request:
         self.headers: dict[bytes, bytes] = {}
         self.is_json = False
         self.accept_json = False
-        self.body_read = True
+        self.body_read = False
+        """What was not read of a request would be taken for the next one: then the connection is closed."""
         self.action = ""
         self.who = ""
 
@@ -144,10 +145,9 @@ class SqsEndpoint:
         if request.method not in ("POST", "GET"):
             raise SqsError(errors.METHOD_NOT_ALLOWED)
         declared = request.headers.get(b"content-length")
-        if request.method == "GET" and declared is None and b"transfer-encoding" not in request.headers:
-            return b""
-        request.body_read = False
-        body = await read_body(receive, declared, self._services.settings.max_body_bytes)
+        body = b""
+        if request.method == "POST" or declared is not None or b"transfer-encoding" in request.headers:
+            body = await read_body(receive, declared, self._services.settings.max_body_bytes)
         request.body_read = True
         return body
 

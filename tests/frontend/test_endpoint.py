@@ -142,7 +142,9 @@ async def test_answers_to_a_query_in_json(service: Service) -> None:
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
 async def test_other_methods(service: Service, method: str) -> None:
-    assert (await service.unsigned(method, "/", b"", {})).status == 405
+    answer = await service.unsigned(method, "/", b"", {})
+    assert answer.status == 405
+    assert answer.headers["connection"] == "close"  # for its body, if there is one, was not read
 
 
 # --- which queue -------------------------------------------------------------------------------------------
