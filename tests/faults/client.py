@@ -1,0 +1,87 @@
+"""A client that knows of each call whether it was answered, refused, never sent or in doubt.  It never retries."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from bench.signing import Credentials, Signer
+from tests.system.server import Server
+
+ANSWER_SECONDS = 60.0
+"""No call may take longer; the longest poll here is 2 s."""
+
+
+class Unreachable(Exception):
+    """No connection: nothing was sent."""
+
+
+class InDoubt(Exception):
+    """The connection ended before the answer came: it is not known whether the call took effect."""
+
+
+class Refused(Exception):
+    """Answered with an error."""
+
+    def __init__(self, action: str, status: int, code: str, message: str) -> None:
+        super().__init__(f"{action}: {status} {code}: {message}")
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+class Client:
+    """One connection to a server, one call at a time; connects when it has to."""
+
+    def __init__(self, server: Server) -> None:
+        self._port = server.port
+        credentials = Credentials(server.access_key_id, server.secret_access_key, server.region)
+        self._signer = Signer(f"127.0.0.1:{server.port}", credentials)
+        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def call(self, action: str, **parameters: Any) -> dict[str, Any]:
+        """The answer.  Raises :class:`Unreachable`, :class:`InDoubt`, :class:`Refused`; TimeoutError when it hangs."""
+        reader, writer = await self._connect()
+        try:
+            writer.write(self._signer.request(action, json.dumps(parameters).encode()))
+            status, body = await asyncio.wait_for(_read(reader), ANSWER_SECONDS)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            if isinstance(error, TimeoutError):
+                raise
+            await self.close()
+            raise InDoubt(f"{action}: {error}") from error
+        except BaseException:
+            writer.transport.abort()
+            raise
+        answer: dict[str, Any] = json.loads(body) if body else {}
+        if status != 200:
+            raise Refused(action, status, answer.get("__type", "").rpartition("#")[2], answer.get("message", ""))
+        return answer
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._connection is not None and not self._connection[0].at_eof():
+            return self._connection
+        await self.close()
+        try:
+            self._connection = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError as error:
+            raise Unreachable(str(error)) from error
+        return self._connection
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection[1].transport.abort()
+            try:
+                await connection[1].wait_closed()
+            except OSError:
+                pass  # it was broken, which is why it is closed
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    at = head.index(b"\r\ncontent-length:")
+    length = int(head[at + 17 : head.index(b"\r\n", at + 2)])
+    return int(head[9:12]), await reader.readexactly(length)

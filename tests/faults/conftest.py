@@ -1,0 +1,28 @@
+"""Fixtures of the fault tests."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.process import FaultyServer
+from tests.system.server import show_log_on_failure
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FaultyServer]:
+    """A server that is not started yet, and is gone after the test."""
+    faulty = FaultyServer(tmp_path)
+    try:
+        yield faulty
+    finally:
+        faulty.kill()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
+    outcome = yield
+    show_log_on_failure(item, outcome.get_result())

@@ -1,0 +1,15 @@
+"""``python -m tests.faults.crashing_serve serve ...``: ``holdfast serve``, with the faults that the environment plans."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+
+from holdfast.cli import main
+from tests.faults.hooks import VARIABLE, Plan, install
+
+if __name__ == "__main__":
+    install(msgspec.json.decode(os.environ[VARIABLE], type=Plan))
+    sys.exit(main(sys.argv[1:]))

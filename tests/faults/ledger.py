@@ -1,0 +1,158 @@
+"""What clients know of their messages, and what therefore must not happen.
+
+Each message's body is unique and can be checked by itself.  The ledger is told what was begun, what was acknowledged
+and what was received; it notes each violation of a promise with what was seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+HIDDEN_SLACK_SECONDS = 0.05
+"""The service counts time in whole milliseconds, by its own clock."""
+
+
+def body_of(key: str, length: int) -> str:
+    """The body of the message ``key``: nothing else looks like it."""
+    pattern = blake2b(f"{key}/{length}".encode(), digest_size=16).hexdigest()
+    return f"{key} {length} " + (pattern * (length // 32 + 1))[:length]
+
+
+def key_of(body: str) -> str | None:
+    """The key of a body; None if it is not what :func:`body_of` made."""
+    key, _, rest = body.partition(" ")
+    length = rest.partition(" ")[0]
+    return key if length.isdigit() and body == body_of(key, int(length)) else None
+
+
+@dataclass(slots=True)
+class Entry:
+    """One message."""
+
+    acknowledged: bool = False
+    ids: list[str] = field(default_factory=list)
+    """Message ids, the present one last: a move task gives a message a new one, as in SQS."""
+    received: int = 0
+    hidden_until: float = 0.0
+    deletes: int = 0
+    """Deletes that were acknowledged, are under way or in doubt."""
+    deleted_at: float | None = None
+    """When the delete was acknowledged."""
+    place: int = 0
+    """FIFO: in its group."""
+
+    @property
+    def delete_begun(self) -> bool:
+        return self.deletes > 0
+
+
+class _Group:
+    """FIFO: the messages of a group, in the order in which they were sent."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.first = 0
+        """All before this one are deleted, or were about to be."""
+
+
+class Ledger:
+    """All messages since the queues were empty last.  Times are of one monotonic clock, in seconds."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.violations: list[str] = []
+        self.open = 0
+        """Messages that were sent, or tried to, and whose delete was not acknowledged."""
+        self._groups: dict[str, _Group] = {}
+
+    def violation(self, text: str) -> None:
+        self.violations.append(text)
+
+    def check(self) -> None:
+        """Raise AssertionError with all violations, if there are any."""
+        assert not self.violations, "\n".join(("promises were broken:", *self.violations[:50]))
+
+    # --- sending ------------------------------------------------------------------------------------------
+
+    def send_begun(self, key: str, group: str | None = None) -> None:
+        self.open += 1
+        entry = self.entries[key] = Entry()
+        if group is not None:
+            keys = self._groups.setdefault(group, _Group()).keys
+            entry.place = len(keys)
+            keys.append(key)
+
+    def sent(self, key: str, message_id: str) -> None:
+        """A send, or a repeated one, was acknowledged."""
+        entry = self.entries[key]
+        if entry.ids and message_id not in entry.ids:
+            self.violation(f"{key}: {entry.ids} until now, and acknowledged as {message_id}")
+        entry.acknowledged = True
+        entry.ids = entry.ids or [message_id]
+
+    # --- receiving ----------------------------------------------------------------------------------------
+
+    def received(
+        self, queue: str, body: str, message_id: str, asked: float, answered: float, visibility: float, redriven: bool
+    ) -> str | None:
+        """A message came; its key, or None if it is none of ours.  ``redriven``: a move task may have brought it."""
+        key = key_of(body)
+        entry = self.entries.get(key) if key is not None else None
+        if key is None or entry is None:
+            self.violation(f"received from {queue} what was not sent, or was gone long ago: {message_id} {body[:60]!r}")
+            return None
+        if message_id not in entry.ids[-1:]:
+            if message_id in entry.ids or (entry.ids and not redriven):
+                self.violation(f"{key}: a twin came from {queue}, {message_id} after {entry.ids}")
+            entry.ids.append(message_id)
+        if entry.deleted_at is not None and asked >= entry.deleted_at:
+            self.violation(
+                f"{key}: received from {queue} {asked - entry.deleted_at:.3f} s after its delete was acknowledged"
+            )
+        if answered < entry.hidden_until - HIDDEN_SLACK_SECONDS:
+            self.violation(f"{key}: received again {entry.hidden_until - answered:.3f} s before its visibility timeout")
+        entry.received += 1
+        entry.hidden_until = asked + visibility
+        return key
+
+    def received_in_group(self, group: str, keys: list[str]) -> None:
+        """One answer's messages of a group, in the answer's order."""
+        sent = self._groups[group]
+        places = [self.entries[key].place for key in keys]
+        if places != sorted(places):
+            self.violation(f"group {group} out of order: {keys}")
+        while sent.first < len(sent.keys) and self.entries[sent.keys[sent.first]].delete_begun:
+            sent.first += 1
+        for key in sent.keys[sent.first : places[-1]]:
+            if not self.entries[key].delete_begun and key not in keys:
+                self.violation(f"group {group}: {keys[-1]} came while {key} was still to come")
+
+    def released(self, key: str) -> None:
+        """Its visibility is about to be ended."""
+        self.entries[key].hidden_until = 0.0
+
+    # --- deleting -----------------------------------------------------------------------------------------
+
+    def delete_begun(self, key: str) -> None:
+        self.entries[key].deletes += 1
+
+    def deleted(self, key: str, now: float) -> None:
+        entry = self.entries[key]
+        self.open -= entry.deleted_at is None
+        entry.deleted_at = now
+
+    def not_deleted(self, key: str) -> None:
+        """A delete was answered with an error that says that it did nothing."""
+        self.entries[key].deletes -= 1
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The queues are empty: whatever was acknowledged must have come.  Forgets all messages."""
+        for key, entry in self.entries.items():
+            if entry.acknowledged and not entry.delete_begun:
+                self.violation(f"{key} ({entry.ids}) was acknowledged and is lost (received {entry.received} times)")
+        self.open = 0
+        self.entries.clear()
+        self._groups.clear()

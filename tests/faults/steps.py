@@ -1,0 +1,69 @@
+"""All steps at which a server is ended, and how one is ended there."""
+
+from __future__ import annotations
+
+from tests.faults.hooks import Fault
+from tests.faults.process import FaultyServer
+from tests.faults.traffic import Traffic
+
+_WRITE = ("before", "half", "after")
+_CALL = ("before", "after")
+
+
+def _all(*moments_of: tuple[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(f"{step}.{moment}" for step, moments in moments_of for moment in moments)
+
+
+COMMIT = _all(("commit.write", _WRITE), ("commit.sync", _CALL))
+SEGMENT = _all(("segment.create", _CALL), ("preallocate.write", _WRITE), ("preallocate.sync", _CALL))
+CHECKPOINT = _all(
+    ("piece.create", _CALL),
+    ("piece.write", _WRITE),
+    ("piece.sync", _CALL),
+    ("folder.sync", _CALL),
+    ("shards.update", _CALL),
+)
+CLEANING = _all(("log.update", _CALL), ("segment.unlink", _CALL), ("piece.unlink", _CALL), ("metadata.commit", _CALL))
+WHILE_SERVING = {"commit": COMMIT, "segment": SEGMENT, "checkpoint": CHECKPOINT, "cleaning": CLEANING}
+"""Steps of a server at work."""
+
+AT_START = {
+    "claim": _all(("incarnation.new", _CALL), ("log.update", _CALL), ("metadata.commit", _CALL)),
+    "seal": _all(("tail.write", _WRITE), ("tail.sync", _CALL), ("trim.truncate", _CALL), ("trim.sync", _CALL)),
+    "open": _all(
+        ("segment.create", _CALL), ("preallocate.write", _WRITE), ("folder.sync", _CALL), ("shards.update", _CALL)
+    ),
+}
+"""Steps of a server that takes over what the one before it left."""
+
+FIRST_AFTER_START = {
+    "metadata.commit": 12,
+    "folder.sync": 8,
+    "segment.create": 4,
+    "preallocate.write": 4,
+    "preallocate.sync": 8,
+}
+"""A start goes through these steps, too: about so often."""
+
+
+def while_serving(moment: str, nth: int, action: str) -> Fault:
+    """End the server at the ``nth`` time that it comes to this moment after its start."""
+    step = moment.rpartition(".")[0]
+    return Fault(moment, action, nth + FIRST_AFTER_START.get(step, 0))
+
+
+async def end_while_serving(server: FaultyServer, traffic: Traffic, moment: str, nth: int, action: str) -> None:
+    """Start the server, let it serve until it ends at this moment, and leave it down."""
+    await server.start_with([while_serving(moment, nth, action)], dies=True)
+    await traffic.until(lambda: server.process is None or server.ended(), f"the server ended at {moment}")
+
+
+async def end_at_start(server: FaultyServer, traffic: Traffic, moment: str, nth: int, action: str) -> bool:
+    """Let the server serve, kill it, and end the next one at this moment of its start; whether it came to it."""
+    await server.start_with()
+    await traffic.answered(20)
+    server.kill()
+    await server.start_with([Fault(moment, action, nth)], dies=True)
+    came = server.process is None
+    server.kill()
+    return came

@@ -1,0 +1,201 @@
+"""Rotten files: what is damaged is named with file and offset, the rest is served, nothing is passed over in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.faults import places
+from tests.faults.client import Client, Refused
+from tests.faults.ledger import body_of, key_of
+from tests.faults.process import FaultyServer
+from tests.system.server import ACCOUNT
+from tests.system.waiting import wait_until
+
+MESSAGES = 12
+QUEUES = ("one", "two", "three")
+VICTIM = ("two", 5)
+"""The message in or around which a bit is flipped."""
+pytestmark = pytest.mark.timeout(300)
+
+
+def _body(queue: str, number: int) -> str:
+    return body_of(f"{queue}-{number}", 300)
+
+
+def _url(server: FaultyServer, queue: str) -> str:
+    return f"{server.endpoint}/{ACCOUNT}/{queue}"
+
+
+async def _fill(server: FaultyServer) -> None:
+    """So many messages in each queue, sent one after the other."""
+    client = Client(server)
+    for queue in QUEUES:
+        await client.call("CreateQueue", QueueName=queue)
+    for number in range(MESSAGES):
+        for queue in QUEUES:
+            await client.call("SendMessage", QueueUrl=_url(server, queue), MessageBody=_body(queue, number))
+    await client.close()
+
+
+async def _served(server: FaultyServer) -> dict[str, list[int] | str]:
+    """Numbers of the messages that each queue serves, or the code of the error that it answers with."""
+    client = Client(server)
+    found: dict[str, list[int] | str] = {}
+    for queue in QUEUES:
+        numbers: list[int] = []
+        try:
+            for _ in range(MESSAGES):
+                answer = await client.call(
+                    "ReceiveMessage", QueueUrl=_url(server, queue), MaxNumberOfMessages=10, VisibilityTimeout=600
+                )
+                for message in answer.get("Messages", []):
+                    key = key_of(message["Body"])
+                    assert key is not None, f"a rotten body was served: {message['Body'][:200]!r}"
+                    assert key.startswith(f"{queue}-")
+                    numbers.append(int(key.rpartition("-")[2]))
+            found[queue] = sorted(numbers)
+        except Refused as refused:
+            found[queue] = refused.code
+    await client.close()
+    return found
+
+
+ALL: list[int] = list(range(MESSAGES))
+ALL_BUT_ONE = [number for number in ALL if number != VICTIM[1]]
+STOPPED = "InternalFailure"
+
+
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [
+        ("row header", ALL),
+        ("start of the row", ALL),
+        ("directory", ALL),
+        ("tail", ALL),
+        ("segment header", ALL),
+        ("body", ALL_BUT_ONE),
+        ("head", STOPPED),
+        ("record header", STOPPED),
+    ],
+)
+async def test_a_bit_flipped_while_the_server_was_down(server: FaultyServer, kind: str, left: list[int] | str) -> None:
+    await server.start_with()
+    await _fill(server)
+    server.kill()
+    victim = (await asyncio.to_thread(places.places, places.logs(server.data)[-1], _body(*VICTIM)))[kind]
+    victim.flip()
+    await server.start_with()
+    assert str(victim.file) in server.log_text()
+    assert await _served(server) == {"one": ALL, "two": left, "three": ALL}
+    assert ("stopped" in server.log_text()) == (left == STOPPED)
+
+
+async def test_a_body_that_rots_while_it_waits(server: FaultyServer) -> None:
+    """It is below the checkpoint, so it is not looked at before somebody is to receive it."""
+    await server.start_with()
+    await _fill(server)
+    folder = places.logs(server.data)[-1]
+    assert await asyncio.to_thread(server.stop) == 0
+    victim = (await asyncio.to_thread(places.places, folder, _body(*VICTIM)))["body"]
+    await server.start_with()
+    before = len(server.log_text())
+    victim.flip()
+    assert await _served(server) == {"one": ALL, "two": ALL_BUT_ONE, "three": ALL}
+    told = server.log_text()[before:]
+    assert "quarantined" in told
+    assert f"{victim.file}:" in told
+    client = Client(server)
+    counters = await client.call("GetQueueAttributes", QueueUrl=_url(server, "two"), AttributeNames=["All"])
+    await client.close()
+    assert counters["Attributes"]["ApproximateNumberOfMessagesNotVisible"] == str(MESSAGES - 1)
+
+
+async def test_each_file_of_checkpoint_pieces(server: FaultyServer) -> None:
+    """A rotten checkpoint stops what it holds; nothing wrong is served, and each queue serves all or says why not."""
+    await server.start_with()
+    await _fill(server)
+    assert await asyncio.to_thread(server.stop) == 0
+    files = places.pieces(server.data)
+    assert files
+    whole = {file: file.read_bytes() for file in files}
+    stopped = 0
+    for file in files:
+        for offset in range(40, len(whole[file]), max(1, len(whole[file]) // 5)):
+            places.Place(file, offset).flip()
+            before = len(server.log_text())
+            await server.start_with()
+            told = server.log_text()[before:]
+            found = await _served(server)
+            server.kill()
+            for queue, served in found.items():
+                assert served in (ALL, STOPPED), f"{queue} after a flip at {file}:{offset}"
+            if STOPPED in found.values():
+                stopped += 1
+                assert str(file) in told
+            file.write_bytes(whole[file])
+            if stopped:
+                return
+    raise AssertionError("no flip has hit anything")
+
+
+@pytest.mark.parametrize("how", ["truncated", "garbage", "half"])
+async def test_a_torn_tail(server: FaultyServer, how: str) -> None:
+    """The row that was being written at the end: nothing of it was ever acknowledged."""
+    await server.start_with()
+    await _fill(server)
+    await _until_marked(server)
+    server.kill()
+    folder = places.logs(server.data)[-1]
+    rows = await asyncio.to_thread(places.rows_of, folder)
+    file = folder / places.segment_name(rows[-1].segment)
+    end = rows[-1].offset + rows[-1].size_bytes
+    with file.open("r+b") as opened:
+        if how == "truncated":
+            opened.truncate(end + 40)
+        elif how == "garbage":
+            opened.seek(end)
+            opened.write(os.urandom(700))
+        else:  # the first half of a row like the last one
+            opened.seek(rows[-2].offset)
+            start = opened.read(rows[-2].size_bytes // 2)
+            opened.seek(end)
+            opened.write(start)
+    await server.start_with()
+    if how != "truncated":
+        assert f"torn: {file}:{end}" in server.log_text()
+    assert await _served(server) == dict.fromkeys(QUEUES, ALL)
+
+
+async def test_an_answered_row_that_is_cut_off_is_damage(server: FaultyServer) -> None:
+    """It cannot be said whose messages are gone: the server does not start before an operator has decided."""
+    await server.start_with()
+    await _fill(server)
+    await _until_marked(server)
+    server.kill()
+    folder = places.logs(server.data)[-1]
+    row, _ = await asyncio.to_thread(places.row_of, folder, _body("three", MESSAGES - 1))
+    file = folder / places.segment_name(row.segment)
+    with file.open("r+b") as opened:
+        opened.seek(row.offset)
+        opened.write(bytes(row.size_bytes))
+    with pytest.raises(RuntimeError, match="ended with 1"):
+        await server.start_with()
+    text = server.log_text()
+    assert f"{file}:{row.offset}" in text
+    assert "the journal is damaged" in text
+    assert "Traceback" not in text
+
+
+async def _until_marked(server: FaultyServer) -> None:
+    """Until the idle server has marked its last row as answered."""
+    folder = places.logs(server.data)[-1]
+
+    def marked() -> bool:
+        rows = places.rows_of(folder)
+        return not rows[-1].records
+
+    await asyncio.to_thread(wait_until, marked, "the last row is marked")

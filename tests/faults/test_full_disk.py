@@ -1,0 +1,209 @@
+"""A full disk: sends are refused clearly, receives and deletes go on, and the service recovers by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.client import Client, Refused
+from tests.faults.hooks import Fault
+from tests.faults.ledger import body_of, key_of
+from tests.faults.process import FaultyServer
+from tests.system.server import ACCOUNT
+
+DISK_BYTES = 96 << 20
+BODY_BYTES = 200_000
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own of :data:`DISK_BYTES`."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "holdfast-faults", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command here, so no small disk can be made")
+    if mounted.returncode:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def full_server(tmp_path: Path, small_disk: Path) -> Iterator[FaultyServer]:
+    """A server with its data on the small disk."""
+    server = FaultyServer(tmp_path, data=small_disk / "data")
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+class Queue:
+    """One queue, and what is in it."""
+
+    def __init__(self, server: FaultyServer) -> None:
+        self.client = Client(server)
+        self.url = f"{server.endpoint}/{ACCOUNT}/full"
+        self.stored: set[str] = set()
+        self._count = 0
+
+    async def create(self) -> None:
+        await self.client.call("CreateQueue", QueueName="full", Attributes={"VisibilityTimeout": "600"})
+
+    async def send(self, length: int = BODY_BYTES) -> None:
+        self._count += 1
+        key = f"m-{self._count}"
+        await self.client.call("SendMessage", QueueUrl=self.url, MessageBody=body_of(key, length))
+        self.stored.add(key)
+
+    async def send_until_full(self, length: int = BODY_BYTES) -> Refused:
+        """The refusal that a full disk ends with."""
+        while True:
+            try:
+                await self.send(length)
+            except Refused as refused:
+                return refused
+
+    async def send_when_there_is_room(self, seconds: float = 30.0) -> None:
+        """Try until a message is taken.  Raises TimeoutError."""
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    return await self.send()
+                except Refused as refused:
+                    assert refused.status == 503
+                    await asyncio.sleep(0.05)
+
+    async def receive_and_delete(self) -> bool:
+        """Up to ten messages; whether any came."""
+        answer = await self.client.call("ReceiveMessage", QueueUrl=self.url, MaxNumberOfMessages=10)
+        messages = answer.get("Messages", [])
+        for message in messages:
+            key = key_of(message["Body"])
+            assert key in self.stored
+            await self.client.call("DeleteMessage", QueueUrl=self.url, ReceiptHandle=message["ReceiptHandle"])
+            self.stored.remove(key)
+        return bool(messages)
+
+    async def empty(self) -> None:
+        while await self.receive_and_delete():
+            pass
+        assert not self.stored
+
+
+def _is_clear(refused: Refused) -> bool:
+    return (refused.status, refused.code) == (503, "ServiceUnavailable") and "no room" in refused.message
+
+
+async def test_full_of_our_own_messages(full_server: FaultyServer) -> None:
+    server = full_server
+    await server.start_with()
+    queue = Queue(server)
+    await queue.create()
+    for _ in range(2):
+        assert _is_clear(await queue.send_until_full())
+        assert len(queue.stored) > 50
+        assert server.ready(), "receives are served"
+        await queue.empty()
+        await queue.send_when_there_is_room()
+    await queue.empty()
+    await queue.client.close()
+    assert "full" in server.log_text()
+    assert "has room again" in server.log_text()
+
+
+async def test_full_of_our_own_messages_over_a_kill(full_server: FaultyServer) -> None:
+    server = full_server
+    await server.start_with()
+    queue = Queue(server)
+    await queue.create()
+    assert _is_clear(await queue.send_until_full())
+    assert _is_clear(await queue.send_until_full(10))
+    server.kill()
+    await server.start_with()
+    assert _is_clear(await queue.send_until_full())
+    await queue.empty()
+    await queue.send_when_there_is_room()
+    await queue.empty()
+    await queue.client.close()
+
+
+async def test_full_of_a_foreign_file(full_server: FaultyServer, small_disk: Path) -> None:
+    server = full_server
+    await server.start_with()
+    queue = Queue(server)
+    await queue.create()
+    for _ in range(50):
+        await queue.send()
+    foreign = small_disk / "foreign"
+    _fill(foreign)
+    assert _is_clear(await queue.send_until_full(1000))
+    for _ in range(2):
+        assert await queue.receive_and_delete()
+    foreign.unlink()
+    await queue.send_when_there_is_room()
+    _fill(foreign)
+    assert _is_clear(await queue.send_until_full(1000))
+    await queue.empty()
+    foreign.unlink()
+    await queue.send_when_there_is_room()
+    await queue.empty()
+    await queue.client.close()
+
+
+async def test_a_start_on_a_full_disk(full_server: FaultyServer, small_disk: Path) -> None:
+    """With not a byte left it refuses clearly, and starts with all messages when there is room."""
+    server = full_server
+    await server.start_with()
+    queue = Queue(server)
+    await queue.create()
+    for _ in range(20):
+        await queue.send()
+    server.kill()
+    foreign = small_disk / "foreign"
+    _fill(foreign)
+    with pytest.raises(RuntimeError, match="ended with 1"):
+        await server.start_with()
+    assert "Traceback" not in server.log_text()
+    foreign.unlink()
+    await server.start_with()
+    await queue.empty()
+    await queue.client.close()
+
+
+def _fill(path: Path) -> None:
+    """A file that takes all that is free."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            try:
+                while True:
+                    file.write(os.urandom(size))
+            except OSError:
+                pass
+
+
+@pytest.mark.parametrize("step", ["preallocate.write", "segment.create"])
+async def test_no_new_segment_can_be_made(server: FaultyServer, tmp_path: Path, step: str) -> None:
+    flag = tmp_path / "the disk is full"
+    await server.start_with([Fault(f"{step}.before", "enospc", times=1 << 30, flag=str(flag))])
+    queue = Queue(server)
+    await queue.create()
+    flag.touch()
+    assert _is_clear(await queue.send_until_full())
+    for _ in range(3):
+        assert await queue.receive_and_delete()
+    flag.unlink()
+    await queue.send_when_there_is_room()
+    await queue.empty()
+    await queue.client.close()

@@ -1,0 +1,42 @@
+"""The server ends at each step of a commit, of a checkpoint, of cleaning up and of its own recovery."""
+
+from __future__ import annotations
+
+from itertools import count
+from random import Random
+
+import pytest
+
+from tests.faults import steps
+from tests.faults.process import FaultyServer
+from tests.faults.traffic import Traffic
+
+ACTIONS = ("kill", "power")
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.parametrize("group", list(steps.WHILE_SERVING))
+async def test_of_a_server_at_work(server: FaultyServer, group: str) -> None:
+    random = Random(group)
+    await server.start_with()
+    async with Traffic(server, 2).running() as traffic:
+        server.kill()
+        for number, moment in zip(count(len(group)), steps.WHILE_SERVING[group], strict=False):
+            nth = random.randrange(1, 60) if group == "commit" else 1
+            await steps.end_while_serving(server, traffic, moment, nth, ACTIONS[number % 2])
+        await server.start_with()
+        await traffic.settle()
+    traffic.ledger.check()
+
+
+@pytest.mark.parametrize("group", list(steps.AT_START))
+async def test_of_a_server_that_recovers(server: FaultyServer, group: str) -> None:
+    await server.start_with()
+    async with Traffic(server, 3).running() as traffic:
+        server.kill()
+        for number, moment in zip(count(len(group)), steps.AT_START[group], strict=False):
+            came = await steps.end_at_start(server, traffic, moment, 1, ACTIONS[number % 2])
+            assert came, f"the start has no {moment}"
+        await server.start_with()
+        await traffic.settle()
+    traffic.ledger.check()

@@ -1,0 +1,126 @@
+"""SIGTERM under load, and two processes on one data folder."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.client import Client, InDoubt, Refused, Unreachable
+from tests.faults.process import FaultyServer
+from tests.faults.traffic import Traffic
+from tests.system.server import ACCOUNT
+
+CLIENTS = 16
+
+
+class _Sender:
+    """Sends until the server is gone."""
+
+    def __init__(self, server: FaultyServer, name: str) -> None:
+        self.acknowledged: set[str] = set()
+        self.unanswered: set[str] = set()
+        self.calls = 0
+        self._server = server
+        self._name = name
+
+    async def run(self) -> None:
+        client = Client(self._server)
+        try:
+            while True:
+                self.calls += 1
+                body = f"{self._name}-{self.calls}"
+                try:
+                    await client.call("SendMessage", QueueUrl=_url(self._server), MessageBody=body)
+                except Unreachable:
+                    return
+                except (InDoubt, Refused):
+                    self.unanswered.add(body)
+                else:
+                    self.acknowledged.add(body)
+        finally:
+            await client.close()
+
+
+def _url(server: FaultyServer) -> str:
+    return f"{server.endpoint}/{ACCOUNT}/letters"
+
+
+async def _all_of(server: FaultyServer) -> list[str]:
+    client = Client(server)
+    bodies: list[str] = []
+    try:
+        while messages := (
+            await client.call("ReceiveMessage", QueueUrl=_url(server), MaxNumberOfMessages=10, VisibilityTimeout=600)
+        ).get("Messages"):
+            bodies += [message["Body"] for message in messages]
+    finally:
+        await client.close()
+    return bodies
+
+
+async def test_a_call_is_answered_or_was_never_taken(server: FaultyServer) -> None:
+    await server.start_with()
+    client = Client(server)
+    await client.call("CreateQueue", QueueName="letters")
+    await client.call("CreateQueue", QueueName="empty")
+    poll = asyncio.create_task(
+        client.call("ReceiveMessage", QueueUrl=_url(server).replace("letters", "empty"), WaitTimeSeconds=20)
+    )
+    senders = [_Sender(server, str(number)) for number in range(CLIENTS)]
+    tasks = [asyncio.create_task(sender.run()) for sender in senders]
+    while sum(sender.calls for sender in senders) < 500:
+        await asyncio.sleep(0.005)
+    process = server.running()
+    process.send_signal(signal.SIGTERM)
+    assert await poll == {}, "a long poll ends with an empty answer"
+    await client.close()
+    await asyncio.gather(*tasks)
+    assert await asyncio.to_thread(process.wait, 30) == 0
+    server.kill()
+    await server.start_with()
+    stored = await _all_of(server)
+    acknowledged = {body for sender in senders for body in sender.acknowledged}
+    unanswered = {body for sender in senders for body in sender.unanswered}
+    assert len(stored) == len(set(stored))
+    assert set(stored) == acknowledged, f"unanswered and yet stored: {unanswered & set(stored)}"
+
+
+async def test_restarts_under_load(server: FaultyServer) -> None:
+    await server.start_with()
+    async with Traffic(server, 7).running() as traffic:
+        for _ in range(3):
+            await traffic.answered(100)
+            assert await asyncio.to_thread(server.stop) == 0
+            await server.start_with()
+        await traffic.settle()
+    traffic.ledger.check()
+
+
+async def test_a_second_process_refuses(server: FaultyServer, tmp_path: Path) -> None:
+    await server.start_with()
+    other = FaultyServer(tmp_path / "other", data=server.data)
+    with pytest.raises(RuntimeError, match=rf"ended with 1:[\s\S]*in use by another Holdfast \(process {server.pid}\)"):
+        await other.start_with()
+    assert "Traceback" not in other.log_text()
+    assert server.ready()
+    await asyncio.to_thread(server.stop)
+    await other.start_with()
+    assert await asyncio.to_thread(other.stop) == 0
+
+
+async def test_a_second_signal_ends_it_at_once_and_loses_nothing(server: FaultyServer) -> None:
+    await server.start_with()
+    async with Traffic(server, 8).running() as traffic:
+        await traffic.answered(100)
+        process = server.running()
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        code = await asyncio.to_thread(process.wait, 30)
+        assert code in (0, 128 + signal.SIGTERM)
+        server.kill()
+        await server.start_with()
+        await traffic.settle()
+    traffic.ledger.check()

@@ -1,0 +1,74 @@
+"""The disk's sync fails: nothing is acknowledged that the disk may not have, and the service recovers by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.client import Client, Refused
+from tests.faults.hooks import Fault
+from tests.faults.process import FaultyServer
+from tests.faults.traffic import WORK, Traffic
+
+RECOVERED = "the journal has been recovered"
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.parametrize("action", ["eio", "eio_lost"])
+@pytest.mark.parametrize("step", ["commit.sync", "commit.write"])
+async def test_once(server: FaultyServer, step: str, action: str) -> None:
+    await server.start_with([Fault(f"{step}.before", action, nth=40), Fault(f"{step}.before", action, nth=400)])
+    pid = server.pid
+    async with Traffic(server, 4).running() as traffic:
+        await traffic.until(lambda: server.log_text().count(RECOVERED) == 2, "the journal was recovered twice")
+        await traffic.answered(100)
+        await traffic.settle()
+    traffic.ledger.check()
+    assert traffic.counts["refused"] > 0
+    assert traffic.counts["in doubt"] == 0, "each call got an answer"
+    assert server.log_text().count("starting over: [Errno 5]") == 2
+    assert server.running().poll() is None
+    assert server.pid == pid
+
+
+async def test_for_a_while(server: FaultyServer, tmp_path: Path) -> None:
+    flag = tmp_path / "the disk is broken"
+    await server.start_with([Fault("*.sync.before", "eio", times=1 << 30, flag=str(flag))])
+    async with Traffic(server, 5).running() as traffic:
+        await traffic.answered(100)
+        flag.touch()
+        await traffic.until(lambda: "cannot be recovered yet" in server.log_text(), "starting over has failed")
+        answered = traffic.counts["answered"]
+        refused = traffic.counts["refused"]
+        await traffic.until(lambda: traffic.counts["refused"] > refused + 100, "calls are refused")
+        assert traffic.counts["answered"] == answered, "something was acknowledged that cannot be on the disk"
+        assert not server.ready()
+        client = Client(server)
+        with pytest.raises(Refused) as refusal:
+            await client.call("SendMessage", QueueUrl=traffic.url(WORK), MessageBody="no")
+        assert (refusal.value.status, refusal.value.code) == (503, "ServiceUnavailable")
+        await client.close()
+        flag.unlink()
+        await traffic.answered(100)
+        await traffic.settle()
+    traffic.ledger.check()
+    assert traffic.counts["in doubt"] == 0
+    assert server.ready()
+
+
+@pytest.mark.parametrize("step", ["piece.sync", "metadata.commit", "folder.sync", "preallocate.sync"])
+async def test_beside_the_commits(server: FaultyServer, step: str, tmp_path: Path) -> None:
+    """Checkpoints, metadata and new segments fail for a while: messages are served on, or refused, and none is lost."""
+    flag = tmp_path / "the disk is broken"
+    await server.start_with([Fault(f"{step}.before", "eio", times=1 << 30, flag=str(flag))])
+    async with Traffic(server, 6).running() as traffic:
+        await traffic.answered(50)
+        before = server.log_text()
+        flag.touch()
+        await traffic.until(lambda: len(server.log_text()) > len(before), "the log tells of it")
+        flag.unlink()
+        await traffic.answered(300)
+        await traffic.settle()
+    traffic.ledger.check()
+    assert server.running().poll() is None
