@@ -375,8 +375,8 @@ class Clients:
     def drop(self, queue: QueueModel) -> None:
         if self.world.store.queues.pop(queue.pid, None) is not None:
             queue.drop_asked = True
-            for other in self.world.queues:
-                if other.dead_letter is queue:
+            for other in (*self.world.queues, *self.world.old):
+                if other.dead_letter is queue or queue in other.moved_to:
                     other.came_back = True
             self.start(self.do_drop(queue, self.model.ending(queue, "its queue was to be deleted")))
 

@@ -87,20 +87,26 @@ class SimLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
         return asyncio.Task(coro, loop=self, name=name or "task")
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         handle = SimHandle(callback, args, self.now)
         self._ready.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         handle = SimHandle(callback, args, when)
         self._count += 1
         heappush(self._timers, (when, self._count, handle))
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         return self.call_at(self.now + delay, callback, *args)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -135,20 +141,19 @@ class SimLoop(asyncio.AbstractEventLoop):
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
-            while not self.halted:
+            while True:
                 self._run_ready(reached)
-                if self.halted or (reached is not None and reached()):
-                    return
-                if not self._wake(deadline):
+                if self._is_over(reached) or not self._wake(deadline):
                     return
         finally:
             events._set_running_loop(before)
 
+    def _is_over(self, reached: Callable[[], bool] | None) -> bool:
+        return self.halted or (reached is not None and reached())
+
     def _run_ready(self, reached: Callable[[], bool] | None) -> None:
         ready = self._ready
-        while ready and not self.halted:
-            if reached is not None and reached():
-                return
+        while ready and not self._is_over(reached):
             handle = ready.popleft()
             callback = handle.callback
             if callback is None:

@@ -86,7 +86,7 @@ class World:
         self.fair = random.random() < 0.6
         self.suspended = 0.0
         self.wall_offset = 0.0
-        self.loop = SimLoop(random, 0.0, lag=random.choice((0.0, 0.1, 0.5)))
+        self.loop = SimLoop(random, 0.0, lag=random.choice((0.0, 0.1, 0.5)))  # type: ignore[abstract]
         self.model = Model()
         self.queues: list[QueueModel] = []
         self.old: list[QueueModel] = []
@@ -215,7 +215,7 @@ class World:
         else:
             self.disk.kill()
         down = self.random.choice((0.01, 1.0, 1.0, 70.0)) if self.random.random() < 0.5 else 0.1
-        self.loop = SimLoop(self.random, self.loop.now + down, self.loop.lag)
+        self.loop = SimLoop(self.random, self.loop.now + down, self.loop.lag)  # type: ignore[abstract]
 
     def crash(self, *, power: bool) -> None:
         """The process dies, or the machine; the service starts again."""

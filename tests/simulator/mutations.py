@@ -1,0 +1,281 @@
+"""Faults put into the code on purpose: each takes out one rule, and the simulator has to notice.
+
+A mutation is a patch of the real code for the length of one run.  Its docstring says what it breaks and which rule that
+is (``backend/journal/log.py``, ``recovery.py``, ``docs/architecture.md``); ``docs/simulator.md`` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from backend import replay, shards, startup
+from backend.api import NewMessage, Receive, Stored, Target
+from backend.engine import fold, records, snapshot
+from backend.engine.blocks import BACK, BLOCK_BITS, DELAYED, WAITING, Block
+from backend.engine.fold import Fold
+from backend.engine.lanes import Lane
+from backend.engine.order import FifoOrder
+from backend.engine.queue import Queue
+from backend.engine.tokens import Tokens
+from backend.engine.transfers import Taken
+from backend.ferry import Ferry
+from backend.incarnation import Incarnation
+from backend.journal import checkpoints, recovery
+from backend.journal.log import LocalLog
+from backend.journal.pins import Pins
+from backend.partition import Partition
+
+Mutation = Callable[[], AbstractContextManager[Any]]
+MUTATIONS: dict[str, Mutation] = {}
+"""By name: what to enter around a run."""
+
+
+def _mutation(make: Mutation) -> Mutation:
+    MUTATIONS[make.__name__] = make
+    return make
+
+
+@_mutation
+def answer_before_the_sync() -> AbstractContextManager[Any]:
+    """Answers do not wait for the row they were computed from: what was acknowledged may vanish."""
+    return mock.patch.object(LocalLog, "barrier", return_value=None)
+
+
+@_mutation
+def failed_sync_taken_for_a_success() -> AbstractContextManager[Any]:
+    """After EIO on fdatasync the log goes on: the kernel calls pages clean that the disk never got."""
+    real = LocalLog._committed
+    return mock.patch.object(LocalLog, "_committed", lambda self, error: real(self, None))
+
+
+@_mutation
+def skipped_checksum() -> AbstractContextManager[Any]:
+    """Recovery takes a row for whole without checking its records: a torn row comes to life."""
+    return mock.patch.object(recovery, "is_whole", return_value=True)
+
+
+@_mutation
+def twin_answered_early() -> AbstractContextManager[Any]:
+    """A duplicate is answered at once, while the send that it is a twin of is not durable yet."""
+    real = Incarnation.send
+
+    async def send(self: Incarnation, target: Target, messages: list[NewMessage]) -> list[Stored]:
+        written, answers = self._find(target).queue.send(messages, self.clock())
+        return await real(self, target, messages) if written else answers
+
+    return mock.patch.object(Incarnation, "send", send)
+
+
+@_mutation
+def tokens_forgotten_at_restart() -> AbstractContextManager[Any]:
+    """A checkpoint is read without its deduplication tokens: a twin within the window is stored again."""
+    return mock.patch.object(Tokens, "restore", return_value=None)
+
+
+@_mutation
+def transfer_forgotten() -> AbstractContextManager[Any]:
+    """The source lets go of a message that the destination never journaled."""
+    return mock.patch.object(Queue, "transfer_in", return_value=None)
+
+
+@_mutation
+def transfer_done_too_early() -> AbstractContextManager[Any]:
+    """The source lets go a moment before the destination has the message: a crash in between loses it."""
+
+    def hand_over(
+        self: Ferry, source: Partition, target: Partition, pending: dict[int, int], loaded: dict[int, Any]
+    ) -> None:
+        node, now = self._node, self._node.clock()
+        for transfer, number in pending.items():
+            if number not in loaded or transfer not in source.fold.outgoing[target.id].pending:
+                continue
+            head, payload = loaded[number]
+            arrived = target.queue.transfer_in(source.fold, transfer, number, head, now)
+            node.write(source, records.TransferDone(target.id, [transfer]), now)
+            node.forget(source, [number])
+            if arrived is not None:
+                arrived.number = 0
+                node._loop.call_later(0.02, late, node, target, arrived, payload)
+
+    def late(node: Incarnation, target: Partition, arrived: records.Message, payload: bytes) -> None:
+        arrived.number = target.fold.next_number
+        node.write(target, arrived, node.clock(), payload)
+
+    return mock.patch.object(Ferry, "_hand_over", hand_over)
+
+
+@_mutation
+@contextmanager
+def transfer_taken_twice() -> Iterator[None]:
+    """The destination does not remember what it has taken: a transfer taken up again after a crash arrives twice.
+
+    What arrives and what the source lets go of lie in rows of their own here, so that a crash finds the gap.
+    """
+    real = Incarnation.write
+
+    def write(self: Incarnation, partition: Partition, record: Any, now: int, *rest: Any, **more: Any) -> None:
+        if isinstance(record, records.TransferDone):
+            self.log.cut()
+        real(self, partition, record, now, *rest, **more)
+
+    with mock.patch.object(Taken, "has", return_value=False), mock.patch.object(Incarnation, "write", write):
+        yield
+
+
+@_mutation
+def floor_moved_too_early() -> AbstractContextManager[Any]:
+    """A log's floor passes shards that have no checkpoint behind it: their records are never replayed."""
+    return mock.patch.object(shards.Shard, "dirty", property(lambda self: self.number % 2 == 0))
+
+
+@_mutation
+def live_segment_dropped() -> AbstractContextManager[Any]:
+    """Segments below the floor go although messages in them live."""
+    return mock.patch.object(Pins, "set_live", return_value=None)
+
+
+@_mutation
+def checkpoint_not_durable() -> AbstractContextManager[Any]:
+    """A shard's entry names a checkpoint that was written and not synced."""
+    real = checkpoints.LocalPieceWriter.__init__
+
+    class Unsynced:
+        def __init__(self, disk: Any) -> None:
+            self.disk = disk
+
+        def __getattr__(self, name: str) -> Any:
+            return (lambda fd: None) if name == "fdatasync" else getattr(self.disk, name)
+
+    def init(self: Any, disk: Any, *rest: Any) -> None:
+        real(self, Unsynced(disk), *rest)
+
+    return mock.patch.object(checkpoints.LocalPieceWriter, "__init__", init)
+
+
+@_mutation
+def replayed_below_the_checkpoint() -> AbstractContextManager[Any]:
+    """Replay does not ask from which row on a log counts for a shard: what the checkpoint holds is applied again."""
+    real = replay.Replay.chained
+    return mock.patch.object(replay.Replay, "chained", lambda self, log_id: dict.fromkeys(real(self, log_id), 0))
+
+
+@_mutation
+def tail_not_rewritten() -> AbstractContextManager[Any]:
+    """Recovery builds on rows that it has read from the page cache and the disk never got."""
+
+    async def nothing(*arguments: object) -> None:
+        pass
+
+    return mock.patch.object(startup, "rewrite_tail", nothing)
+
+
+@_mutation
+def purge_forgotten_at_recovery() -> AbstractContextManager[Any]:
+    """A replay passes over the purge: its messages are back."""
+    real = records.decode_head
+
+    def decode(kind: int, head: bytes) -> records.Record:
+        record = real(kind, head)
+        return records.VisibilityChanged([]) if isinstance(record, records.Purged) else record
+
+    return mock.patch.object(replay, "decode_head", decode)
+
+
+@_mutation
+def delete_not_journaled() -> AbstractContextManager[Any]:
+    """A delete changes memory and not the journal: after a restart its message is back."""
+    real = Incarnation.write
+
+    def write(self: Incarnation, partition: Partition, record: Any, now: int, *rest: Any, **more: Any) -> None:
+        if isinstance(record, records.Deleted):
+            partition.fold.apply(record, now)
+        else:
+            real(self, partition, record, now, *rest, **more)
+
+    return mock.patch.object(Incarnation, "write", write)
+
+
+@_mutation
+def claim_ends_early() -> AbstractContextManager[Any]:
+    """A message is visible again before its visibility timeout is over."""
+    real = Fold._claim
+
+    def claim(self: Fold, number: int, block: Block, index: int, until: int, now: int, attempt: str | None) -> None:
+        real(self, number, block, index, now + (until - now) * 3 // 4, now, attempt)
+
+    return mock.patch.object(Fold, "_claim", claim)
+
+
+@_mutation
+def delay_forgotten_at_restart() -> AbstractContextManager[Any]:
+    """A delayed message that a checkpoint held is visible after a restart."""
+    real = snapshot._restore_block
+
+    def restore(into: Fold, piece: Any, ref: Any) -> None:
+        piece.states = bytes(WAITING if state == DELAYED else state for state in piece.states)
+        real(into, piece, ref)
+
+    return mock.patch.object(snapshot, "_restore_block", restore)
+
+
+@_mutation
+def fifo_group_not_blocked() -> AbstractContextManager[Any]:
+    """A message group delivers on while a message of it is in flight."""
+
+    def settle(self: FifoOrder, lane: Lane, now: int) -> None:
+        if lane.waiting:
+            self._ready[lane.index] = lane
+        else:
+            self._ready.pop(lane.index, None)
+
+    def candidates(self: FifoOrder, now: int) -> Iterator[int]:
+        for lane in self._ready.values():
+            for number in lane.outstanding or ():
+                block = self._blocks[number >> BLOCK_BITS]
+                if block.states[number - block.base] == BACK:
+                    yield number
+            number = lane.fresh_head
+            while number:
+                yield number
+                block = self._blocks[number >> BLOCK_BITS]
+                number = block.next[number - block.base]
+
+    return mock.patch.multiple(FifoOrder, _settle=settle, candidates=candidates)
+
+
+@_mutation
+def dead_letter_off_by_one() -> AbstractContextManager[Any]:
+    """A message is received once more than its redrive policy allows."""
+    real = Queue.receive
+
+    def receive(self: Queue, command: Receive, now: int) -> Any:
+        if command.dead_letter is not None:
+            later = msgspec.structs.replace(command.dead_letter, max_receives=command.dead_letter.max_receives + 1)
+            command = msgspec.structs.replace(command, dead_letter=later)
+        return real(self, command, now)
+
+    return mock.patch.object(Queue, "receive", receive)
+
+
+@_mutation
+def retention_too_short() -> AbstractContextManager[Any]:
+    """Messages expire before their time."""
+    real = Fold._expires
+    return mock.patch.object(Fold, "_expires", lambda self, sent: real(self, sent) - self.retention_ms // 2)
+
+
+@_mutation
+def moving_not_counted() -> AbstractContextManager[Any]:
+    """Messages on their way to another queue are missing from the counters of both."""
+    real = Fold._transfer_out
+
+    def transfer_out(self: Fold, record: records.TransferOut, now: int, position: int) -> None:
+        real(self, record, now, position)
+        self.moving -= len(record.moves)
+
+    return mock.patch.dict(fold._APPLIERS, {records.TransferOut: transfer_out})

@@ -1,0 +1,350 @@
+"""Hypothesis against the pure engine: the fold and its commands beside a queue made of lists and dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from backend.api import DeadLetter, HandleOutcome, NewMessage, OverLimit, PartitionSettings, Receive, Target
+from backend.engine import records, snapshot
+from backend.engine.blocks import Ref
+from backend.engine.fold import Fold
+from backend.engine.ids import Handles
+from backend.engine.queue import Queue
+
+T = TypeVar("T")
+
+START_MS = 1_700_000_000_000
+RETENTION_S = 300
+WINDOW_S = 60
+MAX_RECEIVES = 2
+DEAD = Target(99, 9)
+STEP_MS = 128
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("it waits")
+
+
+class Plain:
+    """A message as the model has it."""
+
+    def __init__(self, number: int, sent: int, due: int, group: str | None) -> None:
+        self.number = number
+        self.sent = sent
+        self.due = due
+        self.group = group
+        self.receives = 0
+        self.until = 0
+        """In flight until then; 0: it is not."""
+        self.touched = False
+        """It was received, and may be again."""
+        self.moving = 0
+        """Number of the transfer that takes it away."""
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Every answer of the engine is one that the model allows, and their sums agree after every step."""
+
+    fifo = False
+
+    @initialize(delay=st.sampled_from((0, 0, 5)), limit=st.sampled_from((4, 1000)))
+    def begin(self, delay: int, limit: int) -> None:
+        self.settings = PartitionSettings(
+            7, 1, 1, "arn", bytes(16), self.fifo, RETENTION_S, delay, limit, WINDOW_S
+        )  # fmt: skip
+        self.now = START_MS
+        self.position = 1 << 24
+        self.journal: list[tuple[Any, int, int]] = []
+        self.fold = Fold(7)
+        self.queue = self._queue()
+        self.messages: dict[int, Plain] = {}
+        self.tokens: dict[bytes, tuple[int, int]] = {}
+        self.held: list[tuple[str, int, int]] = []
+        """(handle, number, receives)"""
+        self.purges = 0
+        self.fold.open(1)
+        self.apply(records.Configured(self.settings))
+
+    def _queue(self) -> Queue:
+        return Queue(self.fold, Handles(7, bytes(16)))
+
+    def apply(self, record: Any) -> None:
+        self.position += 8
+        self.fold.apply(record, self.now, self.position)
+        self.journal.append((record, self.now, self.position))
+
+    def let_time_pass(self) -> None:
+        """What time alone does to the model."""
+        for message in list(self.messages.values()):
+            if 0 < message.until <= self.now:
+                message.until = 0
+            ends = -(-(message.sent + RETENTION_S * 1000) // STEP_MS) * STEP_MS
+            if ends <= self.now and not message.moving:
+                del self.messages[message.number]
+
+    def visible(self) -> list[Plain]:
+        """What may be received now, in order of number."""
+        blocked: set[str | None] = set()
+        chosen = []
+        for message in sorted(self.messages.values(), key=lambda one: one.number):
+            if message.moving or (self.fifo and message.group in blocked):
+                continue
+            due = message.sent + self.settings.delay_seconds * 1000 if self.fifo else message.due
+            if not message.until and due <= self.now:
+                chosen.append(message)
+            elif self.fifo:
+                blocked.add(message.group)
+        return chosen
+
+    # --- what clients do ---
+
+    @rule(seconds=st.sampled_from((0.001, 0.128, 1, 4, 30, 61, 200)))
+    def wait(self, seconds: float) -> None:
+        self.now += int(seconds * 1000)
+        self.let_time_pass()
+
+    @rule(short=st.booleans())
+    def wait_for_the_next(self, short: bool) -> None:
+        """Until the next claim, delay or window ends, or a millisecond less."""
+        times = [time for message in self.messages.values() for time in (message.until, message.due)]
+        times += [expires for _, expires in self.tokens.values()]
+        coming = [time for time in times if time > self.now]
+        if coming:
+            self.now = min(coming) - short
+            self.let_time_pass()
+
+    @rule(
+        sends=st.lists(
+            st.tuples(
+                st.sampled_from((None, "a", "b", "c")), st.sampled_from((None, 0, 1, 2)), st.sampled_from((None, 0, 3))
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    def send(self, sends: list[tuple[str | None, int | None, int | None]]) -> None:
+        new = [
+            NewMessage(
+                b"",
+                None if self.fifo else delay,
+                group or ("a" if self.fifo else None),
+                None if token is None else bytes([token]) * 16,
+            )
+            for group, token, delay in sends
+        ]
+        written, answers = self.queue.send(new, self.now)
+        assert len(answers) == len(new)
+        stored = {record.number: record for record, _ in written}
+        for message, answer in zip(new, answers, strict=True):
+            earlier = self.tokens.get(message.token, (0, 0)) if message.token is not None else (0, 0)
+            twin = earlier[1] > self.now
+            assert answer.duplicate == twin
+            if twin:
+                assert answer.number == earlier[0]
+                continue
+            record = stored.pop(answer.number)
+            delay = self.settings.delay_seconds if message.delay_seconds is None else message.delay_seconds
+            self.messages[record.number] = Plain(record.number, self.now, self.now + delay * 1000, message.group)
+            if message.token is not None:
+                self.tokens[message.token] = (record.number, self.now + WINDOW_S * 1000)
+            self.apply(record)
+        assert not stored
+
+    @rule(most=st.integers(1, 10), seconds=st.sampled_from((0, 2, 20)), dead_letter=st.booleans())
+    def receive(self, most: int, seconds: int, dead_letter: bool) -> None:
+        policy = DeadLetter(MAX_RECEIVES, DEAD, self.fifo) if dead_letter else None
+        visible = self.visible()
+        room = self.settings.in_flight_limit - sum(1 for message in self.messages.values() if message.until)
+        try:
+            written, claims = self.queue.receive(Receive(most, seconds, 0, policy), self.now)
+        except OverLimit:
+            assert room <= 0
+            assert not self.fifo
+            return
+        for record in written:
+            self.apply(record)
+        leaving = [
+            number for record in written if isinstance(record, records.TransferOut) for number, _ in record.moves
+        ]
+        taken = [claim.number for claim in claims]
+        by_number = {message.number: message for message in visible}
+        assert len(set(taken + leaving)) == len(taken) + len(leaving)
+        assert set(taken + leaving) <= set(by_number)
+        if room > 0:
+            exhausted = [m.number for m in visible if dead_letter and m.receives >= MAX_RECEIVES]
+            assert set(leaving) <= set(exhausted)
+            assert not set(taken) & set(exhausted)
+            assert len(taken) == min(most, room, len(visible) - len(exhausted))
+        else:
+            assert not taken
+        if self.fifo:
+            self.in_order([message.number for message in visible if message.number not in leaving], taken)
+        for record in written:
+            if isinstance(record, records.TransferOut):
+                for number, transfer in record.moves:
+                    self.messages[number].moving = transfer
+        for claim in claims:
+            message = by_number[claim.number]
+            message.receives += 1
+            message.touched = True
+            assert (claim.receives, claim.sent_ms) == (message.receives, message.sent)
+            message.until = self.now + seconds * 1000
+            self.held.append(
+                (self.queue.handles.issue(claim.number, claim.receives, self.now), claim.number, claim.receives)
+            )
+        self.let_time_pass()
+
+    def in_order(self, visible: list[int], taken: list[int]) -> None:
+        """Of each group, what was taken is what was first, in order."""
+        for group in {self.messages[number].group for number in taken}:
+            mine = [number for number in taken if self.messages[number].group == group]
+            assert mine == [number for number in visible if self.messages[number].group == group][: len(mine)]
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        handle, number, receives = data.draw(st.sampled_from(self.held))
+        written, (outcome,) = self.queue.delete([handle], self.now)
+        for record in written:
+            self.apply(record)
+        message = self.messages.get(number)
+        if message is None:
+            assert outcome is HandleOutcome.DONE
+            return
+        current = message.receives == receives
+        if self.fifo:
+            assert (outcome is HandleOutcome.DONE) == bool(current and message.until)
+        else:
+            assert outcome is HandleOutcome.DONE
+        if current and not message.moving and (message.until or not self.fifo):
+            del self.messages[number]
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), seconds=st.sampled_from((0, 5, 40)))
+    def change_visibility(self, data: st.DataObject, seconds: int) -> None:
+        handle, number, receives = data.draw(st.sampled_from(self.held))
+        written, (outcome,) = self.queue.change_visibility([(handle, seconds)], self.now)
+        for record in written:
+            self.apply(record)
+        message = self.messages.get(number)
+        good = message is not None and message.receives == receives and not message.moving
+        if message is not None and good and (message.until or not self.fifo):
+            assert outcome is HandleOutcome.DONE
+            message.until = self.now + seconds * 1000 if seconds else 0
+        else:
+            assert outcome in (HandleOutcome.GONE, HandleOutcome.EXPIRED)
+
+    @rule()
+    def purge(self) -> None:
+        self.purges += 1
+        for record in self.queue.purge(self.purges):
+            self.apply(record)
+        self.messages = {number: message for number, message in self.messages.items() if message.moving}
+        for message in self.messages.values():
+            message.sent = min(message.sent, START_MS - (1 << 40))  # it does not come back
+        self.tokens.clear()
+
+    @precondition(lambda self: any(message.moving for message in self.messages.values()))
+    @rule(back=st.booleans())
+    def settle_transfers(self, back: bool) -> None:
+        moving = [message for message in self.messages.values() if message.moving]
+        kind = records.TransferBack if back else records.TransferDone
+        self.apply(kind(DEAD.partition, [message.moving for message in moving]))
+        for message in moving:
+            message.moving = 0
+            if not back or message.sent < 0 or message.sent < START_MS - (1 << 39):
+                del self.messages[message.number]
+        self.let_time_pass()
+
+    @precondition(lambda self: self.fifo)
+    @rule(delay=st.sampled_from((0, 1, 10)))
+    def reconfigure(self, delay: int) -> None:
+        old = self.settings
+        self.settings = PartitionSettings(
+            7, 1, old.version + 1, "arn", bytes(16), True, RETENTION_S, delay, old.in_flight_limit, WINDOW_S
+        )  # fmt: skip
+        for record in self.queue.configure(self.settings):
+            self.apply(record)
+
+    # --- a restart ---
+
+    @rule()
+    def read_a_checkpoint(self) -> None:
+        """Go on with what a checkpoint of the state holds."""
+        pieces: list[bytes] = []
+
+        def add(piece: bytes) -> Ref:
+            pieces.append(piece)
+            return (1, 1, len(pieces) - 1, len(piece), 0)
+
+        async def fetch(refs: list[Ref]) -> list[bytes]:
+            return [pieces[ref[2]] for ref in refs]
+
+        for block in self.fold.blocks.values():
+            block.ref = None
+        for chunk in self.fold.tokens.chunks():
+            chunk.ref = None
+        taken = snapshot.take(self.fold, add)
+        read, _ = finished(snapshot.read(taken.ref, fetch))
+        assert snapshot.describe(read) == snapshot.describe(self.fold)
+        self.fold = read
+        self.queue = self._queue()
+
+    @rule()
+    def replay(self) -> None:
+        """Folding the records again gives the same state, though time was seen at other moments."""
+        again = Fold(7)
+        again.open(1)
+        for record, now, position in self.journal:
+            again.apply(record, now, position)
+        for fold in (again, self.fold):
+            fold.advance(self.now)
+            fold.tokens.expire(self.now)
+        assert snapshot.describe(again) == snapshot.describe(self.fold)
+
+    @invariant()
+    def sums(self) -> None:
+        if not hasattr(self, "fold"):
+            return
+        self.fold.advance(self.now)
+        counters = self.fold.counters()
+        living = [m for m in self.messages.values() if not m.moving]
+        in_flight = sum(1 for m in living if m.until) + sum(1 for m in self.messages.values() if m.moving)
+        assert counters.in_flight == in_flight
+        assert counters.visible + counters.delayed + counters.in_flight == len(self.messages)
+        if not self.fifo:
+            assert counters.delayed == sum(1 for m in living if m.due > self.now and not m.touched)
+        assert sum(self.fold.segments.values()) == len(self.messages)
+
+
+class FifoMachine(EngineMachine):
+    fifo = True
+
+
+@pytest.mark.parametrize("machine", [EngineMachine, FifoMachine])
+def test_engine_against_a_plain_queue(machine: type[EngineMachine]) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
