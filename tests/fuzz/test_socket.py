@@ -22,6 +22,7 @@ from tests.behaviour.clockwork import real_seconds
 from tests.fuzz.grammar import Draws
 from tests.fuzz.targets import sign
 from tests.system.server import ACCESS_KEY_ID, ACCOUNT, SECRET_ACCESS_KEY, Server
+from tests.system.waiting import wait_until
 
 READ_SECONDS = 2
 """What the server is told to wait for a request."""
@@ -45,13 +46,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def unharmed(server: Server) -> Iterator[None]:
     """What holds after every attack."""
-    before, pid = _rss_mib(server), server.pid
+    before, pid, files = _rss_mib(server), server.pid, _open_files(server)
     yield
     started = real_seconds()
     _good_call(server)
     assert real_seconds() - started < 5
     assert server.pid == pid
     assert server.running().poll() is None
+    wait_until(lambda: _open_files(server) <= files + 2, "the connections are gone", ANSWER_SECONDS)
     grown = _rss_mib(server) - before
     assert grown < GROWTH_MIB, f"{grown} MiB more than before"
     log = server.log_text()
@@ -66,6 +68,10 @@ def _rss_mib(server: Server) -> int:
     found = re.search(r"VmRSS:\s+(\d+)", status)
     assert found is not None
     return int(found[1]) // 1024
+
+
+def _open_files(server: Server) -> int:
+    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
 
 
 def _connect(server: Server) -> socket.socket:
@@ -352,3 +358,14 @@ def test_broken_requests(server: Server) -> None:
     for _ in range(400):
         request = draws.broken(_request(server, draws.json_body("SendMessage"), action="SendMessage"))
         assert _status(_exchange(server, [request], finish=True)) < 500
+
+
+def test_the_same_again_and_again(server: Server) -> None:
+    """What one attack leaves may be a cache; what thirty leave would be a leak."""
+    deep = _request(server, b"[" * 300_000, action="SendMessage")
+    long = _request(server, b'{"QueueUrl":"q","MessageBody":"' + b"x" * 3_000_000 + b'"}', action="SendMessage")
+    for _ in range(30):
+        for head in HEADS.values():
+            _exchange(server, [head], finish=True)
+        for request in (deep, long, long[:-1]):
+            _exchange(server, [request], finish=True)
