@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import yaml
 
 from tests.behaviour import wire
-from tests.behaviour.cases import load
+from tests.behaviour.facts import MATRIX, cases_of_facts, known, matrix
 from tests.behaviour.match import differences
-
-FACTS: set[int | str] = {*range(1, 71), "numbers", "fair", "errors"}
 
 
 def test_every_fact_has_a_case_or_a_reason() -> None:
-    with_cases = {fact for case in load() for fact in case.facts}
-    reasons = yaml.safe_load(Path(__file__).with_name("facts.yaml").read_text())["without_a_case"]
-    assert all(isinstance(reason, str) and len(reason) > 20 for reason in reasons.values())
-    assert with_cases | set(reasons) == FACTS
+    table = known()
+    with_cases, reasons = set(cases_of_facts()), table["without_a_case"]
+    assert with_cases | set(reasons) == set(table["facts"])
     assert not with_cases & set(reasons)
+
+
+def test_the_matrix_is_current() -> None:
+    assert MATRIX.read_text() == matrix(), "write it anew: python -m tests.behaviour.facts"
 
 
 @pytest.mark.parametrize("shape", sorted(wire.errors()))
