@@ -48,11 +48,14 @@ class LogSettings(NamedTuple):
     """With less free space than this, nothing is stored that is not for making room."""
     row_bytes: int = 512 << 10
     """A row is closed when its records reach this size (a larger record has a row of its own)."""
+    gather_seconds: float = 0.001
+    """While several callers wait for each row, rows begin at least so far apart."""
     idle_seconds: float = 0.05
     """After so long without a commit, an empty row says that the last one was answered."""
 
 
 DEFAULTS: Final = LogSettings()
+GATHER_CALLERS: Final = 4
 
 
 class _Batch:
@@ -122,6 +125,8 @@ class LocalLog:
         self._starts = {first.number: 1}
         """First row of each segment in which anything was appended."""
         self._chain = 0
+        self._begun_at = 0.0
+        """When the last row was begun."""
         self._awake = False
         """A flush is scheduled or a row is under way."""
         self._last_seq = 0
@@ -369,6 +374,7 @@ class LocalLog:
             header = SegmentHeader(self._life, self.log_id, segment.number, batch.seq, time_ms, self._chain)
             row, position = encode_segment_header(header) + row, 0
         self._chain = check
+        self._begun_at = self._loop.time()
         self._awake = True
         self._marked = not records
         self._disk.commit(segment.fd, row, position, self._committed)
@@ -390,6 +396,12 @@ class LocalLog:
         ):
             self._disk.close(batch.segment.fd)
         self._stock.look()
+        if len(batch.futures) >= GATHER_CALLERS and not self._queue:
+            # Others are busy asking: a row costs the same for many as for few, so let some come together.
+            pause = self._begun_at + self._settings.gather_seconds - self._loop.time()
+            if pause > 0:
+                self._loop.call_later(pause, self._flush)
+                return
         self._flush()
 
     def _fail(self, error: BaseException) -> None:
