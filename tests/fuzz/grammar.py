@@ -260,7 +260,8 @@ class Draws:
         if self.chance(8):
             return self.text()
         if name in self.known:
-            return self.one(self.known[name])
+            known = self.one(self.known[name])
+            return self._tampered(known) if self.chance(15) else known
         if name == "DataType":
             return self.one(("String", "Number", "Binary", "String.x"))
         if name in ("Id", "Label", "QueueName", "QueueNamePrefix", "MessageGroupId", "MessageDeduplicationId"):
@@ -268,6 +269,15 @@ class Draws:
         if name in ("AttributeNames", "MessageSystemAttributeNames", "MessageAttributeNames"):
             return self.one(("All", "SenderId", "*", "foo.*", "QueueArn", "Policy"))
         return self.one(("hello", "1", "12", "<&>", "x" * 100))
+
+    def _tampered(self, token: str) -> str:
+        """A token or handle that was changed, some of them behind their base64."""
+        if self.chance(50):
+            return self.broken(token.encode()).decode("utf-8", "replace")
+        try:
+            return base64.urlsafe_b64encode(self.broken(base64.urlsafe_b64decode(token))).decode()
+        except ValueError:
+            return token[::-1]
 
     # --- whole inputs ---
 
