@@ -104,7 +104,7 @@ class Checkpointer:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             log = self._node.log
-            full = not log.room()
+            full = log.short()
             if log.next_segment - self._begun_at < self._every and not (full and self._something_to_gain()):
                 continue
             try:

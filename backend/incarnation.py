@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Protocol
@@ -34,6 +35,7 @@ from backend.api import (
     Unavailable,
 )
 from backend.engine import records
+from backend.engine.blocks import BACK, BLOCK_BITS, WAITING
 from backend.engine.fold import Fold
 from backend.engine.ids import message_id, unpack_id
 from backend.engine.queue import Claimed
@@ -51,7 +53,10 @@ logger = logging.getLogger(__name__)
 
 IDLE_LOOK_MS = 1000
 """How late a partition that nobody waits on is looked after."""
-WINDOW_MESSAGES = 1024
+WINDOW_MESSAGES = 8192
+"""A queue with fewer messages keeps those that are sent to it in memory, as far as there is room for all queues."""
+WINDOW_ENTRY_BYTES = 300
+"""What an entry takes beside its payload."""
 PREFETCH_MESSAGES = 64
 COLLECT_PAUSE_SECONDS = 0.01
 """Between two partitions that are looked up after a start."""
@@ -81,6 +86,8 @@ class Incarnation:
         self.ferry = Ferry(self)
         self._loop = asyncio.get_running_loop()
         self._window_bytes_left = window_bytes
+        self._windows: OrderedDict[int, Partition] = OrderedDict()
+        """Partitions that may have something in their window, the one used least lately first."""
         self._alarms: list[tuple[int, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = NEVER
@@ -221,10 +228,11 @@ class Incarnation:
         if len(written) > 1:
             self.log.check_room(_size(written))
         fold, window = partition.fold, partition.window
+        keep = fold.visible < WINDOW_MESSAGES and self._has_window_room(partition)
         for record, payload in written:
             self.write(partition, record, now, payload, reserve=False)
-            if fold.visible < WINDOW_MESSAGES and self._window_bytes_left > 0:
-                self._window_bytes_left -= len(payload) + 300
+            if keep:
+                self._window_bytes_left -= len(payload) + WINDOW_ENTRY_BYTES
                 window[record.number] = (record, payload)
         partition.weigh(written[-1][1])
         self.changed(partition)
@@ -308,7 +316,7 @@ class Incarnation:
             if entry is None:
                 missing = True
             else:
-                self._window_bytes_left += len(entry[1]) + 300
+                self._window_bytes_left += len(entry[1]) + WINDOW_ENTRY_BYTES
             found.append(entry)
         if missing:
             found = await self._load(partition, claims, found)
@@ -340,30 +348,52 @@ class Incarnation:
         self, partition: Partition, claims: Sequence[Claimed], found: list[tuple[Message, bytes] | None]
     ) -> list[tuple[Message, bytes] | None]:
         """Fill the gaps from the journal, and read ahead while at it."""
-        wanted = [(claim.number, claim.position) for claim, entry in zip(claims, found, strict=True) if entry is None]
-        ahead = []
-        if partition.fold.visible > PREFETCH_MESSAGES:
-            ahead = [
-                chosen
-                for chosen in partition.queue.movable(PREFETCH_MESSAGES, self.clock())
-                if chosen[0] not in partition.window
-            ]
-        loaded = await self.load(partition, wanted + ahead)
-        for number, _ in ahead:
-            entry = loaded.get(number)
-            found_now = partition.fold.locate(number)
-            if (
-                entry is not None
-                and found_now is not None
-                and number not in partition.fold.in_flight
-                and number not in partition.window
-                and self._window_bytes_left > 0
-            ):
-                self._window_bytes_left -= len(entry[1]) + 300
-                partition.window[number] = entry
+        missing = [(claim.number, claim.position) for claim, entry in zip(claims, found, strict=True) if entry is None]
+        while partition.loading is not None:
+            # Somebody is reading just here: what they read ahead may be what is missing.
+            await partition.loading
+        loaded: dict[int, tuple[Message, bytes]] = {}
+        for number, _ in missing:
+            entry = partition.window.pop(number, None)
+            if entry is not None:
+                self._window_bytes_left += len(entry[1]) + WINDOW_ENTRY_BYTES
+                loaded[number] = entry
+        missing = [wanted for wanted in missing if wanted[0] not in loaded]
+        if missing:
+            ahead = self._neighbours(partition, missing) if self._has_window_room(partition) else []
+            partition.loading = self._loop.create_future()
+            try:
+                loaded |= await self.load(partition, missing + ahead)
+            finally:
+                partition.loading.set_result(None)
+                partition.loading = None
+            for number, _ in ahead:
+                entry = loaded.get(number)
+                if entry is not None and _is_waiting(partition.fold, number):
+                    self._window_bytes_left -= len(entry[1]) + WINDOW_ENTRY_BYTES
+                    partition.window[number] = entry
         return [
             entry if entry is not None else loaded.get(claim.number) for claim, entry in zip(claims, found, strict=True)
         ]
+
+    def _neighbours(self, partition: Partition, missing: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """What waits just behind these messages, and so lies just behind them on the disk.
+
+        In a FIFO queue it is of other groups for the most part: their turn comes next.
+        """
+        window, blocks = partition.window, partition.fold.blocks
+        chosen: dict[int, int] = {}
+        for number, _ in missing:
+            block = blocks.get(number >> BLOCK_BITS)
+            if block is None:
+                continue
+            start = number + 1 - block.base
+            states = block.states[start : start + PREFETCH_MESSAGES]
+            positions = block.positions[start : start + PREFETCH_MESSAGES]
+            for place, state in enumerate(states, number + 1):
+                if state in (WAITING, BACK) and place not in window:
+                    chosen[place] = positions[place - number - 1]
+        return list(chosen.items())
 
     async def load(self, partition: Partition, wanted: Sequence[tuple[int, int]]) -> dict[int, tuple[Message, bytes]]:
         """Heads and payloads by number, for (number, position).  Rotten messages are quarantined and missing."""
@@ -394,21 +424,31 @@ class Incarnation:
             loaded.update(await self.load(partition, moved))
         return loaded
 
+    def _has_window_room(self, partition: Partition) -> bool:
+        """Whether the partition may keep more in memory; the windows used least lately give way to it."""
+        windows = self._windows
+        windows[partition.id] = partition
+        windows.move_to_end(partition.id)
+        while self._window_bytes_left <= 0 and len(windows) > 1:
+            _, idle = windows.popitem(last=False)
+            self._clear_window(idle)
+        return self._window_bytes_left > 0
+
     def _trim_window(self, partition: Partition) -> None:
         """Let go of messages that expired unread."""
         for number in [number for number in partition.window if partition.fold.locate(number) is None]:
-            self._window_bytes_left += len(partition.window.pop(number)[1]) + 300
+            self._window_bytes_left += len(partition.window.pop(number)[1]) + WINDOW_ENTRY_BYTES
 
     def forget(self, partition: Partition, numbers: Sequence[int]) -> None:
         """These messages are no more: nor need their payloads be in the window."""
         for number in numbers:
             entry = partition.window.pop(number, None)
             if entry is not None:
-                self._window_bytes_left += len(entry[1]) + 300
+                self._window_bytes_left += len(entry[1]) + WINDOW_ENTRY_BYTES
 
     def _clear_window(self, partition: Partition) -> None:
         for _, payload in partition.window.values():
-            self._window_bytes_left += len(payload) + 300
+            self._window_bytes_left += len(payload) + WINDOW_ENTRY_BYTES
         partition.window.clear()
 
     # --- receipt handles --------------------------------------------------------------------------------
@@ -488,6 +528,7 @@ class Incarnation:
             now = self.clock()
             self.write(partition, records.Dropped(target.queue_id), now)
             self._clear_window(partition)
+            self._windows.pop(partition.id, None)
             self.shards.remove(partition)
             gone = PartitionGone(f"the queue of partition {partition.id} was deleted")
             for waiter in partition.waiters:
@@ -561,6 +602,11 @@ def _settle(waiter: asyncio.Future[None], error: Exception | None = None) -> Non
         waiter.set_result(None)
     else:
         waiter.set_exception(error)
+
+
+def _is_waiting(fold: Fold, number: int) -> bool:
+    found = fold.locate(number)
+    return found is not None and found[0].states[found[1]] in (WAITING, BACK)
 
 
 def _size(written: Sequence[tuple[Message, bytes]]) -> int:

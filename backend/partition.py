@@ -19,7 +19,20 @@ RECORD_OVERHEAD_BYTES = 192
 class Partition:
     """One open partition."""
 
-    __slots__ = ("alarm", "epoch", "ferry", "fold", "id", "mean_bytes", "mover", "queue", "shard", "waiters", "window")
+    __slots__ = (
+        "alarm",
+        "epoch",
+        "ferry",
+        "fold",
+        "id",
+        "loading",
+        "mean_bytes",
+        "mover",
+        "queue",
+        "shard",
+        "waiters",
+        "window",
+    )
 
     def __init__(self, fold: Fold, shard: int, epoch: int) -> None:
         assert fold.settings is not None
@@ -32,6 +45,8 @@ class Partition:
         """Long polls, the longest waiting first."""
         self.window: dict[int, tuple[Message, bytes]] = {}
         """Heads and payloads of messages that are likely to be received soon."""
+        self.loading: asyncio.Future[None] | None = None
+        """Done when the reader under way has put into the window what it read ahead."""
         self.mean_bytes = 1024.0
         """About how long its messages' records are, the recent ones above all."""
         self.alarm = NEVER

@@ -340,9 +340,10 @@ class Fold:
             if found is None:
                 continue
             block, index = found
-            claim = self.in_flight.get(number)
-            if claim is not None:
-                self.order.finished(self._lane(block, index), now - claim.since, now)
+            if block.lanes is not None:
+                claim = self.in_flight.get(number)
+                if claim is not None:
+                    self.order.finished(self._lane(block, index), now - claim.since, now)
             self._kill(number, block, index, now)
 
     def _quarantined(self, record: records.Quarantined, now: int, position: int) -> None:
@@ -355,7 +356,7 @@ class Fold:
     def _kill(self, number: int, block: Block, index: int, now: int) -> None:
         """The message is no more, whatever its state was."""
         was = block.states[index]
-        lane = self._lane(block, index)
+        lane = self.lanes[block.lanes[index]] if block.lanes is not None else self.default_lane
         self._count_out(block.positions[index])
         block.positions[index] = 0
         block.states[index] = DEAD

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
+
+import msgspec
 
 from backend.api import (
     AttemptExpired,
@@ -24,7 +25,7 @@ from backend.api import (
     Target,
 )
 from backend.engine import records
-from backend.engine.blocks import BACK, BLOCK_BITS, IN_FLIGHT
+from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, IN_FLIGHT
 from backend.engine.fold import ATTEMPT_WINDOW_MS, Fold
 from backend.engine.ids import Handles, message_id, pack_id
 
@@ -34,7 +35,7 @@ LEAVING_MOST = 100
 """Dead letters that one receive sends away at the most; the next receive goes on."""
 
 
-class Claimed(NamedTuple):
+class Claimed(msgspec.Struct, gc=False):
     """A message that a receive has claimed; its payload lies at ``position``."""
 
     number: int
@@ -116,17 +117,19 @@ class Queue:
         numbers: list[int] = []
         claims: list[Claimed] = []
         leaving: list[int] = []
+        blocks = fold.blocks
         for number in fold.order.candidates(now):
-            block = fold.blocks[number >> BLOCK_BITS]
+            block = blocks[number >> BLOCK_BITS]
             index = number - block.base
-            receives = block.receives_of(index)
+            column = block.receives
+            receives = column[index] if column is not None and index < len(column) else 0
             if receives >= most_receives:
                 leaving.append(number)
                 if len(leaving) == LEAVING_MOST:
                     break
                 continue
             numbers.append(number)
-            first = block.first_received_of(index) or now
+            first = block.first_received_of(index) if receives else now
             claims.append(Claimed(number, block.positions[index], receives + 1, first, block.sent[index], now))
             if len(numbers) == most:
                 break
@@ -163,6 +166,7 @@ class Queue:
         assert fold.settings is not None
         fifo = fold.settings.fifo
         read, done = self.handles.read, HandleOutcome.DONE
+        blocks = fold.blocks
         gone: list[int] = []
         outcomes: list[HandleOutcome] = []
         for text in handles:
@@ -174,11 +178,11 @@ class Queue:
             if number >= fold.next_number:
                 outcomes.append(HandleOutcome.MALFORMED)
                 continue
-            found = fold.locate(number)
-            if found is None or number in gone:
+            block = blocks.get(number >> BLOCK_BITS)
+            index = number - block.base if block is not None else -1
+            if block is None or index < 0 or block.states[index] == DEAD or number in gone:
                 outcomes.append(done)
                 continue
-            block, index = found
             current = block.receives_of(index) == receives
             claimed = block.states[index] == IN_FLIGHT
             if fifo and not (current and claimed):

@@ -43,8 +43,19 @@ class Timers:
 
     def add_all(self, due: int, numbers: list[int]) -> None:
         """The same time for several."""
+        key = due >> BUCKET_BITS
+        if key <= self._horizon:
+            for number in numbers:
+                self.add(due, number)
+            return
+        self.count += len(numbers)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = array("Q")
+            heappush(self._order, key)
         for number in numbers:
-            self.add(due, number)
+            bucket.append(due)
+            bucket.append(number)
 
     def next_due(self) -> int:
         """A time before which nothing fires: exact within the current bucket, else the start of the next one."""

@@ -246,6 +246,10 @@ class LocalLog:
         """Whether new messages are taken."""
         return self._error is None and not self._closing and self._fits(4096, False)
 
+    def short(self) -> bool:
+        """Whether little more than the segment in use is left for new messages: the disk is full, or nearly so."""
+        return self._stock.refusing or self._stock.available(False) < 1
+
     def _fits(self, size_bytes: int, reserve: bool) -> bool:
         if self._stock.refusing and not reserve:
             return False
@@ -277,9 +281,11 @@ class LocalLog:
         if self._records:
             self._close_batch()
         if size > _capacity(self._batch.segment, self._batch.offset):
+            full = self._batch.segment
             self._batch = _Batch(self._stock.take(), SEGMENT_HEADER_BYTES, self._batch.seq)
             self._starts[self._batch.segment.number] = self._batch.seq
             self._begin(self._batch)
+            self._let_go(full)
         if size > self._room:  # a record larger than a usual row
             self._beyond -= size - self._room
             self._room = size
@@ -391,10 +397,8 @@ class LocalLog:
         for future in batch.futures:
             if not future.done():
                 future.set_result(None)
-        if batch.segment is not self._batch.segment and (
-            not self._queue or self._queue[0].segment is not batch.segment
-        ):
-            self._disk.close(batch.segment.fd)
+        if batch.segment is not self._batch.segment:
+            self._let_go(batch.segment)
         self._stock.look()
         if len(batch.futures) >= GATHER_CALLERS and not self._queue:
             # Others are busy asking: a row costs the same for many as for few, so let some come together.
@@ -403,6 +407,12 @@ class LocalLog:
                 self._loop.call_later(pause, self._flush)
                 return
         self._flush()
+
+    def _let_go(self, segment: Segment) -> None:
+        """Close a segment that is full, unless a row of it is still to be written."""
+        rows = (*self._queue, self._under_way) if self._under_way is not None else self._queue
+        if all(row.segment is not segment for row in rows):
+            self._disk.close(segment.fd)
 
     def _fail(self, error: BaseException) -> None:
         """A write or sync has failed.  It is not repeated: after such an error the kernel may call pages clean that
