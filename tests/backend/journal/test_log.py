@@ -11,6 +11,7 @@ import pytest
 from backend.api import StorageFull, Unavailable
 from backend.journal.disk import Disk, RealDisk
 from backend.journal.log import LocalLog, LogSettings
+from backend.journal.room import AHEAD
 from backend.journal.rows import RecordView, place_of
 from backend.journal.segments import LogInUse, RottenRecord, lock_log
 from tests.backend.journal.support import (
@@ -476,5 +477,25 @@ def test_a_bug_in_a_commit_leaves_nobody_waiting() -> None:
             await future
         assert [type(error) for error in failures] == [AssertionError]
         await log.close()
+
+    virtual(main())
+
+
+def test_a_full_segment_is_let_go_also_when_nothing_was_under_way() -> None:
+    """Else what is dropped later would take its space on the disk as long as the process lives."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        log = await a_log(disk)
+        for number in range(40):
+            await log.wait_room(1200)
+            log.append(a_record(number, 1000))
+            await durable(log)
+        await all_made(log)
+        assert log.next_segment > 4
+        held = {path for path, _ in disk._fds.values() if path.endswith(".log")}
+        assert len(held) == 1 + AHEAD
+        await log.close()
+        assert not disk._fds
 
     virtual(main())
