@@ -69,6 +69,8 @@ COUNTERS = (
     "ApproximateNumberOfMessagesNotVisible",
     "ApproximateNumberOfMessagesDelayed",
 )
+_UNKNOWN_ON_STANDARD = ("FifoQueue", "ContentBasedDeduplication")
+"""A standard queue does not know these at all, neither to set nor to read (seen)."""
 READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, MAXIMUM_DELAY))
 
 
@@ -82,6 +84,12 @@ def effective(stored: Mapping[str, str]) -> Attributes:
     """Everything that was set or has a default."""
     defaults = _DEFAULTS_ALL | _DEFAULTS_FIFO if stored.get("FifoQueue") == "true" else _DEFAULTS_ALL
     return defaults | dict(stored)
+
+
+def check_readable(name: str, *, fifo: bool) -> None:
+    """Whether GetQueueAttributes may ask for it.  Raises InvalidAttributeName."""
+    if name not in READABLE or (not fifo and name in _UNKNOWN_ON_STANDARD):
+        raise unknown(name)
 
 
 def unknown(name: str) -> SqsError:
@@ -143,7 +151,7 @@ def first_difference(stored: Mapping[str, str], values: Mapping[str, str]) -> st
 
 
 def _refuse_on_standard(name: str) -> None:
-    if name in ("FifoQueue", "ContentBasedDeduplication"):
+    if name in _UNKNOWN_ON_STANDARD:
         raise unknown(name)
     if name in ("DeduplicationScope", "FifoThroughputLimit"):
         raise SqsError(INVALID_ATTRIBUTE_NAME, f"You can specify the {name} only when FifoQueue is set to true.")

@@ -12,8 +12,9 @@ from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
+import msgspec
 import orjson
 
 from frontend.sqs.errors import SERIALIZATION, SqsError
@@ -33,6 +34,10 @@ def read(action: str, body: bytes) -> Members:
     """The members of the action's input, with binary values decoded.  Raises SerializationException."""
     if not body:
         return {}
+    try:
+        return _DECODERS[action](body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass  # null, perhaps, or something that does not fit: what follows takes the one and explains the other
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -175,4 +180,21 @@ def _map_checker(value_type: Type) -> _Check:
     return check
 
 
+def _typed(name: str, type_: Type) -> Any:
+    """The type as annotations that msgspec decodes by, several times faster than the checkers look."""
+    match type_:
+        case Scalar():
+            return bytes if type_ is BLOB else _JSON_TYPES[type_]
+        case Structure():
+            members = {member: _typed(f"{name}.{member}", one.type) for member, one in type_.members.items()}
+            return TypedDict(name, members, total=False)  # type: ignore[operator]
+        case ListOf(item):
+            return list[_typed(name, item)]  # type: ignore[misc]
+        case MapOf(value):
+            return dict[str, _typed(name, value)]  # type: ignore[misc]
+
+
+_DECODERS: dict[str, Callable[[bytes], Members]] = {
+    name: msgspec.json.Decoder(_typed(name, action.input)).decode for name, action in ACTIONS.items()
+}
 _INPUTS = {name: _structure_checker(action.input) for name, action in ACTIONS.items()}

@@ -178,7 +178,7 @@ class Queues:
         if redrive is None:
             return None
         target = await self.by_arn(redrive.dead_letter_arn, view.queue.account)
-        if target is None or target.fifo != view.fifo:
+        if target is None:
             return None
         return DeadLetter(redrive.max_receives, target.target, target.fifo)
 

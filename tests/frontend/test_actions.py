@@ -7,9 +7,11 @@ from hashlib import md5, sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
+from auth.credentials import Credentials, Tenant
 from backend.api import HandleOutcome, Receive
 from frontend.settings import FrontendSettings
 from frontend.sqs.actions import messages
@@ -389,6 +391,39 @@ async def test_a_setting_makes_queues_by_their_first_send(tmp_path: Path) -> Non
         assert (await failed(service, "SendMessage", QueueUrl="not a name", MessageBody="b"))[0] == 400
         other = "http://h/210987654321/a"
         assert (await failed(service, "SendMessage", QueueUrl=other, MessageBody="b"))[1].endswith("NonExistentQueue")
+
+
+async def test_attributes_of_fifo_queues_cannot_be_read_of_a_standard_queue(service: Service) -> None:
+    standard, fifo = await service.make_queue("q"), await service.make_queue("q.fifo", FifoQueue="true")
+    for name, default in (("FifoQueue", "true"), ("ContentBasedDeduplication", "false")):
+        members = {"QueueUrl": standard, "AttributeNames": ["All", name]}
+        answer = await service.json("GetQueueAttributes", members)
+        assert (answer.code, answer.message) == ("InvalidAttributeName", f"Unknown Attribute {name}.")
+        answer = await service.json("GetQueueAttributes", members | {"QueueUrl": fifo})
+        assert answer.json["Attributes"][name] == default
+
+
+async def test_queues_of_other_accounts_do_not_exist(service: Service) -> None:
+    other = msgspec.structs.replace(KEY, access_key_id="AKIAOTHEROTHEROTHER0", account="210987654321")
+    keys = service.app.services.keys
+    assert isinstance(keys, Credentials)
+    await keys._store.put_tenant(Tenant(other.account, "other"))
+    await keys.put(other)
+    url = await service.make_queue("mine")
+    headers = {"Content-Type": "application/x-amz-json-1.0"}
+    for action, members in (
+        ("SendMessage", {"QueueUrl": url, "MessageBody": "b"}),
+        ("ReceiveMessage", {"QueueUrl": url}),
+        ("DeleteQueue", {"QueueUrl": url}),
+        ("GetQueueUrl", {"QueueName": "mine", "QueueOwnerAWSAccountId": KEY.account}),
+        ("ListMessageMoveTasks", {"SourceArn": ARN + "mine"}),
+    ):
+        target = {"X-Amz-Target": f"AmazonSQS.{action}"}
+        answer = await service.signed("POST", "/", orjson.dumps(members), headers | target, other)
+        assert answer.status in (400, 404)
+        assert answer.code in ("AWS.SimpleQueueService.NonExistentQueue", "ResourceNotFoundException")
+    target = {"X-Amz-Target": "AmazonSQS.ListQueues"}
+    assert (await service.signed("POST", "/", b"{}", headers | target, other)).json == {}
 
 
 async def test_urls_of_queues_of_others_do_not_exist(service: Service) -> None:

@@ -34,7 +34,8 @@ def test_binary_values_are_decoded_everywhere() -> None:
 
 def test_null_counts_as_absent_and_unknown_members_are_ignored() -> None:
     assert read("SendMessage", {"MessageBody": None, "QueueUrl": "u"}) == {"QueueUrl": "u"}
-    assert read("ListQueues", {"Nonsense": {"deep": [1]}})["Nonsense"]  # read, but no operation looks at it
+    assert read("ListQueues", {"Nonsense": {"deep": [1]}}) == {}
+    assert read("ListQueues", {"Nonsense": {"deep": [1]}, "MaxResults": 3, "NextToken": None})["MaxResults"] == 3
 
 
 def test_an_empty_body_has_no_members() -> None:

@@ -130,8 +130,7 @@ async def get_queue_attributes(context: Context, call: Call, view: QueueView, me
     if not asked:
         return None
     for name in asked:
-        if name not in attributes.READABLE:
-            raise attributes.unknown(name)
+        attributes.check_readable(name, fifo=view.fifo)
     view = await context.queues.refresh(view)
     queue = view.queue
     every = attributes.effective(queue.attributes)
