@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2000, help="steps of each run (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no seed after so long")
     parser.add_argument("--trace", action="store_true", help="print the last calls of a seed that fails")
+    parser.add_argument("--rot", action="store_true", help="flip bits on the disk too")
     arguments = parser.parse_args()
     began = time.perf_counter()
     totals: Counter[str] = Counter()
@@ -27,7 +28,7 @@ def main() -> int:
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         if time.perf_counter() - began > arguments.seconds:
             break
-        world = World(seed, arguments.trace)
+        world = World(seed, arguments.trace, arguments.rot)
         done += 1
         try:
             report = world.run(arguments.steps)

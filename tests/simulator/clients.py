@@ -400,8 +400,12 @@ class Clients:
         if self.tasks.get(queue.pid) and self.random.random() < 0.3:
             self.start(self._cancel(queue, self.tasks[queue.pid][-1]))
             return
-        others = [other for other in self.world.queues if other.fifo == queue.fifo and other is not queue]
-        chosen = self.random.choice(others) if self.random.random() < 0.3 else None
+        others = [
+            other
+            for other in self.world.queues
+            if other.fifo == queue.fifo and other is not queue and other.lossy == queue.lossy
+        ]
+        chosen = self.random.choice(others) if others and self.random.random() < 0.3 else None
         queue.leaves = True
         for other in sources if chosen is None else [chosen]:
             other.enters = True

@@ -18,6 +18,7 @@ from backend.api import HandleOutcome, NewMessage, PartitionSettings, Received, 
 from backend.engine.ids import Handles
 
 NEVER = 1 << 62
+LOOKED = "not stored when last looked"
 EXPIRY_STEP_MS = 128
 """Messages expire in steps of this size, so up to so much late."""
 
@@ -87,6 +88,12 @@ class Msg:
 
         self.gone_at = 0
         self.gone_ms = 0
+        self.rotten = False
+        """Its body was hit by rot while it may have been stored."""
+
+    def ended_otherwise(self, now: int) -> bool:
+        """Something else than rot may have ended it."""
+        return bool(self.claims or self.why) or not self.number or self.earliest_expiry <= now
 
     def gone(self, why: str, at: int = 0, now: int = 0) -> None:
         """It is not there any more: since a tick, and a time."""
@@ -129,6 +136,8 @@ class QueueModel:
         self.receiving = 0
         self.by_group = False
         """FIFO: the scope of deduplication."""
+        self.lossy = False
+        """Damage has hit it, or what its messages go to or come from: nothing can be said of it."""
         self.groups: dict[str, dict[int, Msg]] = {}
         """FIFO: messages sent to it, by number."""
         self.delivered: dict[str, list[tuple[int, frozenset[int], int]]] = {}
@@ -254,7 +263,7 @@ class Model:
                         raise Violation(f"a twin of {first.name} was answered with another message id")
                     if asked >= answered + queue.window_ms:
                         raise Violation(f"{msg.name} was called a duplicate after the window")
-                    if first is not msg and not msg.number and not msg.claims:
+                    if first is not msg and msg.attempts == 1 and not msg.claims:
                         msg.gone("not stored, it was a duplicate")
                     return
         # The first one's answer was lost, or is still under way; or this is the repetition of the very send.
@@ -275,7 +284,7 @@ class Model:
                 self._acknowledged(queue, first)
             if queue.fifo and first.group is not None:
                 queue.groups.setdefault(first.group, {})[answer.number] = first
-            if first is not msg:
+            if first is not msg and msg.attempts == 1:
                 msg.gone("not stored, it was a duplicate")
 
     def refused(self, msgs: Iterable[Msg]) -> None:
@@ -516,10 +525,10 @@ class Model:
 
     # --- a look at all that is stored ---
 
-    def seen(self, found: dict[bytes, list[tuple[QueueModel, int, int]]], lossy: set[int], now: int) -> None:
+    def seen(self, found: dict[bytes, list[tuple[QueueModel, int, int]]], now: int) -> None:
         """Nothing is under way, and this is all there is: (queue, number, time sent) of each payload.
 
-        ``lossy``: partitions that damage has hit, of which nothing can be said.
+        Nothing can be said of queues that damage has hit.
         """
         self.tick += 1
         for payload, places in found.items():
@@ -540,13 +549,15 @@ class Model:
                 if now > sent + queue.retention_ms[1] + late:
                     raise Violation(f"{msg.name} is still there {now - sent} ms after it was sent")
         for msg in self.messages.values():
-            if not msg.may or msg.home.pid in lossy:
+            if not msg.may or msg.home.lossy:
                 continue
             stored = found.get(msg.payload)
             if stored is None:
+                if msg.rotten:
+                    continue  # in the window of payloads it may still be good
                 if msg.must and now < msg.earliest_expiry:
                     raise Violation(f"{msg.name} (number {msg.number}) is lost")
-                msg.gone("not stored when last looked")
+                msg.gone(LOOKED)
                 continue
             queue, number, sent = stored[0]
             msg.must = not msg.relaxed
@@ -560,6 +571,6 @@ class Model:
         for batch in self.batches:
             there = [msg.may or bool(msg.claims) for msg in batch]
             excused = any(msg.relaxed or msg.earliest_expiry <= now or msg.home.unsettled for msg in batch)
-            if there != sorted(there, reverse=True) and not excused and batch[0].home.pid not in lossy:
+            if there != sorted(there, reverse=True) and not excused and not batch[0].home.lossy:
                 raise Violation(f"of the batch of {batch[0].name} only some in the middle are stored")
         self.batches.clear()

@@ -25,9 +25,10 @@ from backend.engine.tokens import Tokens
 from backend.engine.transfers import Taken
 from backend.ferry import Ferry
 from backend.incarnation import Incarnation
-from backend.journal import checkpoints, recovery
+from backend.journal import checkpoints, recovery, segments
 from backend.journal.log import LocalLog
 from backend.journal.pins import Pins
+from backend.journal.rows import RecordView
 from backend.partition import Partition
 
 Mutation = Callable[[], AbstractContextManager[Any]]
@@ -279,3 +280,20 @@ def moving_not_counted() -> AbstractContextManager[Any]:
         self.moving -= len(record.moves)
 
     return mock.patch.dict(fold._APPLIERS, {records.TransferOut: transfer_out})
+
+
+@_mutation
+def rotten_body_delivered() -> AbstractContextManager[Any]:
+    """A payload is read without its checksum: flipped bits reach a client."""
+    real = segments.check_record
+
+    def check(buffer: bytes, offset: int, position: int, file: str) -> RecordView | segments.RottenRecord:
+        view = real(buffer, offset, position, file)
+        rest = view.record if isinstance(view, segments.RottenRecord) and view.part == "body" else None
+        return view if rest is None else rest
+
+    return mock.patch.object(segments, "check_record", check)
+
+
+NEED_ROT = frozenset({"rotten_body_delivered"})
+"""These show only where bits flip on the disk."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulator.mutations import MUTATIONS
+from tests.simulator.mutations import MUTATIONS, NEED_ROT
 from tests.simulator.world import simulate
 
 SEEDS = 200
 STEPS = 2000
+ROTTEN_SEEDS = 32
 AT_ONCE = 8
 
 FOUND = {
@@ -34,6 +35,16 @@ def test_seeds(first: int) -> None:
             raise AssertionError(f"seed {seed}: python -m tests.simulator --first {seed} --seeds 1 --trace") from error
 
 
+@pytest.mark.parametrize("first", range(1, ROTTEN_SEEDS + 1, AT_ONCE))
+def test_rotten_seeds(first: int) -> None:
+    """With bits that flip: each costs no more than it hit, and is said."""
+    for seed in range(first, first + AT_ONCE):
+        try:
+            simulate(seed, STEPS // 2, rot=True)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: python -m tests.simulator --rot --first {seed} --seeds 1") from error
+
+
 def test_same_seed_same_run() -> None:
     """Everything that a run does comes from its seed."""
     digests = {simulate(seed, 400).digest for seed in (5, 5, 5)}
@@ -46,7 +57,7 @@ def test_mutation_is_caught(name: str) -> None:
     for seed in range(1, CAUGHT_WITHIN + 1):
         with MUTATIONS[name]():
             try:
-                simulate(seed, 1000)
+                simulate(seed, 1000, rot=name in NEED_ROT)
             except Exception:
                 return
     pytest.fail(f"{name} was not noticed in {CAUGHT_WITHIN} seeds")

@@ -36,6 +36,7 @@ from tests.simulator.clients import Clients
 from tests.simulator.disk import SimDisk
 from tests.simulator.loop import SimLoop, Stuck, close_dead
 from tests.simulator.model import Model, QueueModel, Violation
+from tests.simulator.rot import Flip, flip_a_bit
 from tests.simulator.store import SimStore
 
 EPOCH = 1_700_000_000.0
@@ -56,8 +57,13 @@ class Report(NamedTuple):
 class World:
     """A run in progress."""
 
-    def __init__(self, seed: int, trace: bool = False) -> None:
+    def __init__(self, seed: int, trace: bool = False, rot: bool = False) -> None:
         self.seed = seed
+        self.rot = Random(-seed) if rot else None
+        """Flips bits, where the disk is to rot."""
+        self.flips: list[Flip] = []
+        self.reports: list[str] = []
+        """What the backend has said of errors."""
         self.random = Random(seed)
         self.counts: Counter[str] = Counter()
         self.events: list[str] | None = [] if trace else None
@@ -130,6 +136,7 @@ class World:
             token_window_seconds=random.choice((20, 60, 300)),
         )
         queue = QueueModel(settings, dead_letter, random.choice((1, 2, 3)))
+        queue.lossy = dead_letter is not None and dead_letter.lossy
         self.store.queues[queue.pid] = settings
         self.queues.append(queue)
         if dead_letter is not None:
@@ -261,14 +268,22 @@ class World:
         return (
             self.node.ready
             and self.incarnation.log.barrier() is None
-            and not any(partition.ferry or partition.mover for partition in self.partitions())
+            and not any(partition.ferry or partition.mover for partition in self.partitions() if self.sound(partition))
         )
+
+    def sound(self, partition: Partition) -> bool:
+        """No damage has hit the partition, or what its messages go to."""
+        return not any(queue.lossy for queue in (*self.queues, *self.old) if queue.pid == partition.id)
 
     def _compare(self, before: list[Partition], what: str) -> None:
         now = max(self.now(), *(partition.fold.now for partition in (*before, *self.partitions())), 0)
-        old = {partition.id: _state(partition.fold, now) for partition in before}
+        old = {partition.id: _state(partition.fold, now) for partition in before if self.sound(partition)}
         # A copy, for its own clock may be behind what the old one's has counted since the last row.
-        new = {partition.id: _state(copy.deepcopy(partition.fold), now) for partition in self.partitions()}
+        new = {
+            partition.id: _state(copy.deepcopy(partition.fold), now)
+            for partition in self.partitions()
+            if self.sound(partition)
+        }
         if old != new:
             raise Violation(f"{what} gives another state: {_difference(old, new)}")
         self.counts["compared"] += 1
@@ -315,6 +330,34 @@ class World:
             self.look()
         self.count(what)
 
+    def _flip(self, rot: Random) -> None:
+        flip = flip_a_bit(self.disk, rot, {flip.path for flip in self.flips})
+        if flip is None:
+            return
+        self.flips.append(flip)
+        self.event("flipped", flip.path, flip.offset, flip.hit)
+        if flip.hit == "body":
+            msg = self.model.messages.get(flip.payload)
+            if msg is not None:
+                msg.must, msg.relaxed, msg.rotten = False, True, msg.may
+        elif flip.hit != "frame":
+            queues = [*self.queues, *self.old]
+            hit = {queue for queue in queues if flip.hit == "checkpoint" or queue.pid == flip.partition}
+            while more := {q for q in queues if q not in hit and (q.reach() & hit or any(q in h.reach() for h in hit))}:
+                hit |= more
+            for queue in hit:
+                queue.lossy = queue.came_back = True
+            for msg in self.model.messages.values():
+                if msg.home.lossy:
+                    msg.must, msg.relaxed = False, True
+
+    def _check_damage(self) -> None:
+        """What is stopped was hit, and is said; what cannot be delivered any more was said."""
+        hit = {flip.path for flip in self.flips if flip.hit in ("record", "checkpoint")}
+        for damage in self.node.damage:
+            if not any(path in damage for path in hit):
+                raise Violation(f"damaged: {damage}")
+
     # --- a look at everything ---
 
     def settle(self) -> None:
@@ -339,12 +382,11 @@ class World:
     def look(self) -> None:
         """Wait until nothing is under way, and hold all that is stored against the model."""
         self.settle()
-        if self.node.damage:
-            raise Violation(f"damaged: {self.node.damage}")
+        self._check_damage()
         found = self.loop.complete(self._stored(), 300)
         assert found is not None
         self.check()
-        self.model.seen(found, set(), self.now())
+        self.model.seen(found, self.now())
         held = 0
         for partition in self.partitions():
             _check_fold(partition)
@@ -361,7 +403,7 @@ class World:
         models = {queue.pid: queue for queue in self.queues}
         for partition in self.partitions():
             queue = models.get(partition.id)
-            if queue is None:
+            if queue is None or queue.lossy:
                 continue
             fold = partition.fold
             fold.advance(self.now())
@@ -377,6 +419,8 @@ class World:
                 if again is not None and (there := again[0].positions[again[1]]) != position:
                     (view,) = await self.incarnation.log.read_many([there])  # the cleaner was here
                 if not isinstance(view, RecordView):
+                    if view.file in {flip.path for flip in self.flips}:
+                        continue
                     raise Violation(f"message {number} of {queue.arn} cannot be read: {view}")
                 found.setdefault(view.body, []).append((queue, number, sent))
         return found
@@ -394,13 +438,15 @@ class World:
 
     def run(self, steps: int) -> Report:
         random = self.random
-        with _deterministic(random):
+        with _deterministic(random, self.reports):
             try:
                 self.start()
                 for step in range(1, steps + 1):
                     self.clients.step()
                     if self.trouble and random.random() < self.trouble:
                         self.trouble_now()
+                    if self.rot is not None and self.rot.random() < 0.004:
+                        self._flip(self.rot)
                     if random.random() < 0.8:
                         self.loop.run_for(random.expovariate(1 / self.pace))
                     if self.loop.halted:
@@ -431,17 +477,27 @@ class World:
         else:
             raise Violation(f"cannot be emptied: {[p.fold.counters() for p in self.live()]}")
         self.look()
+        self._check_reports()
         self.loop.complete(self.node.checkpoint(), 600)
         self.loop.complete(self.node.checkpoint(), 600)
         self._check_leaks()
 
+    def _check_reports(self) -> None:
+        """A message that rot has cost was not passed over in silence."""
+        for flip in self.flips:
+            msg = self.model.messages.get(flip.payload)
+            if msg is not None and msg.rotten and not msg.home.lossy and not msg.ended_otherwise(self.now()):
+                if not any(flip.path in report for report in self.reports):
+                    raise Violation(f"{msg.name} is gone since {flip.path}:{flip.offset} was hit, and nobody says so")
+                self.counts["rotten"] += 1
+
     def live(self) -> list[Partition]:
-        known = {queue.pid for queue in self.queues}
+        known = {queue.pid for queue in self.queues if not queue.lossy}
         return [partition for partition in self.partitions() if partition.id in known]
 
     async def _drain_once(self) -> None:
         model, clients = self.model, self.clients
-        for queue in self.queues:
+        for queue in [queue for queue in self.queues if not queue.lossy]:
             while True:
                 asked, asked_at = self.now(), model.tick
                 command = Receive(10, 30, 0, clients.dead_letter_of(queue))
@@ -465,6 +521,8 @@ class World:
             left = (fold.in_flight, fold.segments, partition.window, fold.lane_names, partition.waiters)
             if any(left) or len(fold.lanes) != 1 or fold.visible or fold.delayed or fold.moving:
                 raise Violation(f"an empty queue still holds {str(left)[:300]}")
+        if any(flip.hit in ("record", "checkpoint") for flip in self.flips):
+            return  # what is damaged is kept for the operator
         files = Counter(path.rsplit(".")[-1] for path in self.disk.paths())
         if files["log"] > 6 or files["bin"] > 4:
             raise Violation(f"files are left: {self.disk.paths()}")
@@ -525,7 +583,7 @@ def _check_fold(partition: Partition) -> None:
 
 
 @contextlib.contextmanager
-def _deterministic(random: Random) -> Iterator[None]:
+def _deterministic(random: Random, reports: list[str]) -> Iterator[None]:
     """What the backend would ask of the machine comes from the seed.  And it is quiet, and no garbage is collected."""
     ticks = iter(range(1 << 60))
     modules = {
@@ -534,25 +592,37 @@ def _deterministic(random: Random) -> Iterator[None]:
         "backend.startup.secrets": SimpleNamespace(randbits=random.getrandbits),
     }
     logger = logging.getLogger("backend")
-    quiet, collecting = logger.disabled, gc.isenabled()
+    handler = _Reports(reports)
+    level, passes_on, collecting = logger.level, logger.propagate, gc.isenabled()
     with contextlib.ExitStack() as stack:
         for name, stand_in in modules.items():
             stack.enter_context(mock.patch(name, stand_in))
-        level = logger.level
-        logger.setLevel(logging.CRITICAL + 1)
+        logger.setLevel(logging.ERROR)
+        logger.addHandler(handler)
+        logger.propagate = False
         gc.disable()
         try:
             yield
         finally:
-            logger.disabled = quiet
+            logger.removeHandler(handler)
             logger.setLevel(level)
+            logger.propagate = passes_on
             if collecting:
                 gc.enable()
 
 
-def simulate(seed: int, steps: int = 2000, trace: bool = False) -> Report:
+class _Reports(logging.Handler):
+    def __init__(self, reports: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._reports = reports
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._reports.append(record.getMessage())
+
+
+def simulate(seed: int, steps: int = 2000, *, rot: bool = False) -> Report:
     """Run one seed.  Raises :class:`Violation`, :class:`Stuck`, or whatever broke."""
-    return World(seed, trace).run(steps)
+    return World(seed, rot=rot).run(steps)
 
 
 __all__ = ["Report", "Stuck", "Violation", "World", "simulate"]
