@@ -248,7 +248,7 @@ class LocalLog:
 
     def short(self) -> bool:
         """Whether little more than the segment in use is left for new messages: the disk is full, or nearly so."""
-        return self._stock.refusing or self._stock.available(False) < 1
+        return self._stock.short()
 
     def _fits(self, size_bytes: int, reserve: bool) -> bool:
         if self._stock.refusing and not reserve:

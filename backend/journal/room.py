@@ -57,6 +57,7 @@ class Stock:
         self._stopped = False
         self._checked = self._loop.time()
         self._complaint = ""
+        self._told_full = False
         self._maker: asyncio.Task[None] | None = None
         self._made: asyncio.Future[None] | None = None
         self._recheck: asyncio.TimerHandle | None = None
@@ -64,6 +65,10 @@ class Stock:
     def available(self, reserve: bool) -> int:
         """How many segments may be taken."""
         return len(self.ready) - (0 if reserve else 1)
+
+    def short(self) -> bool:
+        """Whether little more than the segment in use is left for new messages: the disk is full, or nearly so."""
+        return self.refusing or self.available(False) < 1
 
     def take(self) -> Segment:
         segment = self.ready.popleft()
@@ -104,7 +109,6 @@ class Stock:
         self.refusing = self._low or not self.ready
 
     async def _make(self) -> None:
-        was_refusing = self.refusing
         try:
             while True:
                 free = await self._disk.run(self._disk.free_bytes, self._directory)
@@ -133,8 +137,10 @@ class Stock:
         finally:
             self._maker = None
             self._tell_made(None)
-            if self.refusing != was_refusing:
-                logger.warning("journal %s: %s", self._directory, "full" if self.refusing else "has room again")
+            full = self.short()
+            if full != self._told_full and not self._stopped:
+                self._told_full = full
+                logger.warning("journal %s: %s", self._directory, "full" if full else "has room again")
             if (self.refusing or len(self.ready) < AHEAD) and not self._stopped:
                 self._recheck = self._loop.call_later(ROOM_CHECK_SECONDS, self._check_again)
 
