@@ -16,7 +16,7 @@ help:
 	@echo "make bench             measure, beside ElasticMQ (needs Java and Maven), and print the table"
 	@echo "make simulate SEEDS=n  run the simulator with n seeds"
 	@echo "make fuzz              feed the parsers and the door with bad input"
-	@echo "make faults            kill -9, torn files and full disks against the real process"
+	@echo "make faults            end and break a real server in every way for a while (ARGS: --minutes 60)"
 	@echo "make lock              make requirements/*.txt anew from requirements/*.in (ARGS=--upgrade: with newer versions)"
 
 serve: $(VENV)/.runtime
@@ -50,7 +50,7 @@ fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
 faults: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/faults $(ARGS)
+	$(BIN)/python -m tests.faults $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache

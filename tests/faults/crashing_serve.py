@@ -1,4 +1,4 @@
-"""``python -m tests.faults.crashing_serve serve ...``: ``holdfast serve``, with the faults that the environment plans."""
+"""``python -m tests.faults.crashing_serve serve ...``: ``holdfast serve`` with planned faults."""
 
 from __future__ import annotations
 

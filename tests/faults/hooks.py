@@ -344,6 +344,7 @@ def _watch_commits(hooks: Hooks) -> None:
 
     def connect_watched(*args: Any, **kwargs: Any) -> sqlite3.Connection:
         kwargs.setdefault("factory", Connection)
-        return connect(*args, **kwargs)
+        connection: sqlite3.Connection = connect(*args, **kwargs)
+        return connection
 
     sqlite3.connect = connect_watched  # type: ignore[assignment]

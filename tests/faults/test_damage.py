@@ -1,13 +1,13 @@
-"""Rotten files: what is damaged is named with file and offset, the rest is served, nothing is passed over in silence."""
+"""Rotten files: what is damaged is named with file and offset, and the rest is served."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 
 import pytest
 
+from backend.journal.segments import segment_name
 from tests.faults import places
 from tests.faults.client import Client, Refused
 from tests.faults.ledger import body_of, key_of
@@ -151,7 +151,7 @@ async def test_a_torn_tail(server: FaultyServer, how: str) -> None:
     server.kill()
     folder = places.logs(server.data)[-1]
     rows = await asyncio.to_thread(places.rows_of, folder)
-    file = folder / places.segment_name(rows[-1].segment)
+    file = folder / segment_name(rows[-1].segment)
     end = rows[-1].offset + rows[-1].size_bytes
     with file.open("r+b") as opened:
         if how == "truncated":
@@ -178,7 +178,7 @@ async def test_an_answered_row_that_is_cut_off_is_damage(server: FaultyServer) -
     server.kill()
     folder = places.logs(server.data)[-1]
     row, _ = await asyncio.to_thread(places.row_of, folder, _body("three", MESSAGES - 1))
-    file = folder / places.segment_name(row.segment)
+    file = folder / segment_name(row.segment)
     with file.open("r+b") as opened:
         opened.seek(row.offset)
         opened.write(bytes(row.size_bytes))

@@ -81,8 +81,7 @@ class Queue:
             while True:
                 try:
                     return await self.send()
-                except Refused as refused:
-                    assert refused.status == 503
+                except Refused:
                     await asyncio.sleep(0.05)
 
     async def receive_and_delete(self) -> bool:
@@ -201,8 +200,7 @@ async def test_no_new_segment_can_be_made(server: FaultyServer, tmp_path: Path, 
     await queue.create()
     flag.touch()
     assert _is_clear(await queue.send_until_full())
-    for _ in range(3):
-        assert await queue.receive_and_delete()
+    assert await queue.receive_and_delete()
     flag.unlink()
     await queue.send_when_there_is_room()
     await queue.empty()

@@ -57,7 +57,6 @@ class Traffic:
         self._sending = asyncio.Event()
         self._busy = 0
         """Producers with a call under way."""
-        self._stopping = False
         self._names = 0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -71,18 +70,16 @@ class Traffic:
         groups = [f"g{number}" for number in range(self._groups)]
         work: list[Callable[[Client], Awaitable[None]]] = [
             *[self._produce] * self._producers,
-            *[lambda client, own=groups[at::3]: self._produce_orders(client, own) for at in range(3)],  # type: ignore[misc]
+            *[lambda client, own=groups[at::3]: self._produce_orders(client, own) for at in range(3)],
             *[lambda client: self._consume(client, WORK)] * 3,
             lambda client: self._consume(client, DEAD),
             *[lambda client: self._consume(client, ORDERS)] * 2,
             self._move,
         ]
-        self._tasks = [asyncio.create_task(self._with_client(run)) for run in work]  # type: ignore[arg-type]
+        self._tasks = [asyncio.create_task(self._with_client(run)) for run in work]
         try:
             yield self
         finally:
-            self._stopping = True
-            self._sending.set()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -186,14 +183,14 @@ class Traffic:
     async def _gate(self) -> None:
         self._busy -= 1
         await self._sending.wait()
-        while self.ledger.open > OPEN_MOST and not self._stopping:
+        while self.ledger.open > OPEN_MOST:
             await asyncio.sleep(RETRY_SECONDS)
             await self._sending.wait()
         self._busy += 1
 
     async def _produce(self, client: Client) -> None:
         self._busy += 1
-        while not self._stopping:
+        while True:
             await self._gate()
             keys = [
                 self._key("poison" if self._random.random() < 0.1 else "m")
@@ -230,7 +227,7 @@ class Traffic:
     async def _produce_orders(self, client: Client, groups: Sequence[str]) -> None:
         repeatable: dict[str, tuple[float, str]] = {}
         self._busy += 1
-        while not self._stopping:
+        while True:
             await self._gate()
             group = self._random.choice(groups)
             keys = [self._key(group) for _ in range(self._random.choice((1, 1, 1, 5)))]
@@ -239,8 +236,6 @@ class Traffic:
             began = time.monotonic()
             while not await self._send(client, ORDERS, keys, group):
                 self.counts["repeated"] += 1
-                if self._stopping:
-                    return
             again = repeatable.pop(group, None)
             if (
                 again is not None
@@ -254,7 +249,7 @@ class Traffic:
     # --- consumers ----------------------------------------------------------------------------------------
 
     async def _consume(self, client: Client, queue: str) -> None:
-        while not self._stopping:
+        while True:
             asked = time.monotonic()
             answer = await self._try(
                 client,
@@ -340,7 +335,7 @@ class Traffic:
 
     async def _move(self, client: Client) -> None:
         source = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{DEAD}"
-        while not self._stopping:
+        while True:
             await asyncio.sleep(MOVE_EVERY_SECONDS)
             await self._sending.wait()
             try:
