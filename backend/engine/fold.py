@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import msgspec
@@ -39,6 +39,9 @@ SEGMENT_SHIFT = 24
 """A position's upper bits name its log and segment."""
 RETENTION_STEP_BITS = 7
 """Messages expire in steps of 128 ms, so that a block is not looked through for each of them."""
+
+AGES_SPARE = 64
+"""More entries by age than twice the blocks and this many: those of blocks that are gone are thrown out."""
 
 
 class Claim(msgspec.Struct, gc=False):
@@ -473,8 +476,14 @@ class Fold:
         self.due = min(due, self.tokens.next_expiry + 1000)
 
     def _age(self, oldest: int, key: int) -> None:
+        if len(self._ages) > 2 * len(self.blocks) + AGES_SPARE:
+            self._rebuild_ages()
         heappush(self._ages, (oldest, key))
         self._sooner(self._expires(oldest))
+
+    def _rebuild_ages(self) -> None:
+        self._ages = [(block.oldest, key) for key, block in self.blocks.items()]
+        heapify(self._ages)
 
     def _expires(self, sent: int) -> int:
         step = RETENTION_STEP_BITS
@@ -568,7 +577,6 @@ class Fold:
         self.attempts.clear()
         self.attempts_order.clear()
         self.segments.clear()
-        self._ages.clear()
         self._free_lanes.clear()
         self._next_lane = 1
         self.default_lane = Lane(0, None)
@@ -589,6 +597,7 @@ class Fold:
             self.moving += 1
             segment = place >> SEGMENT_SHIFT
             self.segments[segment] = self.segments.get(segment, 0) + 1
+        self._rebuild_ages()
         self._set_due()
 
     # --- transfers and move tasks -----------------------------------------------------------------------------

@@ -180,7 +180,7 @@ class Queue:
                 continue
             block = blocks.get(number >> BLOCK_BITS)
             index = number - block.base if block is not None else -1
-            if block is None or index < 0 or block.states[index] == DEAD or number in gone:
+            if block is None or not 0 <= index < len(block.states) or block.states[index] == DEAD or number in gone:
                 outcomes.append(done)
                 continue
             current = block.receives_of(index) == receives

@@ -261,6 +261,39 @@ def test_purge_while_a_message_is_under_way() -> None:
     assert queue.counters() == (0, 0, 0), "it was purged when it was under way"
 
 
+def test_what_is_sent_after_a_purge_beside_a_message_under_way_expires() -> None:
+    queue = Machine(retention_seconds=60)
+    queue.send("a")
+    queue.claim(visibility=0)
+    queue.claim(dead_letter=DeadLetter(1, Target(9, 9)))
+    queue.write(queue.queue.purge(1))
+    queue.send("b")
+    queue.pass_time(61)
+    assert queue.counters() == (0, 1, 0)
+    assert describe(queue.replayed()) == describe(queue.fold)
+
+
+def test_a_handle_from_before_a_purge_beside_a_message_under_way_deletes_nothing() -> None:
+    queue = Machine()
+    queue.send("a")
+    queue.claim(visibility=0)
+    queue.claim(dead_letter=DeadLetter(1, Target(9, 9)))
+    queue.send("b")
+    claims = queue.claim()
+    queue.write(queue.queue.purge(1))
+    assert queue.delete(*claims) == [HandleOutcome.DONE]
+    assert queue.change(claims[0], 9) == HandleOutcome.GONE
+
+
+def test_a_queue_that_is_kept_empty_remembers_no_ages() -> None:
+    queue = Machine()
+    for _ in range(300):
+        queue.send(*"abcdefghij" * 103)
+        while claims := queue.claim():
+            queue.delete(*claims)
+    assert len(queue.fold._ages) < 100
+
+
 def test_move_tasks() -> None:
     queue, other = Machine(), Machine(partition=2)
     queue.send("a", "b", "c")
