@@ -351,7 +351,7 @@ class Incarnation:
         missing = [(claim.number, claim.position) for claim, entry in zip(claims, found, strict=True) if entry is None]
         while partition.loading is not None:
             # Somebody is reading just here: what they read ahead may be what is missing.
-            await partition.loading
+            await asyncio.shield(partition.loading)
         loaded: dict[int, tuple[Message, bytes]] = {}
         for number, _ in missing:
             entry = partition.window.pop(number, None)

@@ -139,6 +139,18 @@ async def test_a_client_that_leaves_between_claim_and_answer_releases_it(cluster
     assert message.payload == b"a"
 
 
+async def test_a_client_that_leaves_while_another_reads_ahead_harms_nobody(cluster: Cluster) -> None:
+    queue = await cluster.queue(1)
+    await cluster.send(queue, *(str(place) for place in range(300)))
+    await cluster.restart()
+    reader, leaver, stayer = (asyncio.create_task(cluster.receive(queue)) for _ in range(3))
+    await asyncio.sleep(0)
+    leaver.cancel()
+    assert len(await reader) == len(await stayer) == len(await cluster.receive(queue)) == 10
+    with pytest.raises(asyncio.CancelledError):
+        await leaver
+
+
 async def test_a_dropped_queue_ends_its_long_polls(cluster: Cluster) -> None:
     queue = await cluster.queue(1)
     poll = asyncio.create_task(cluster.receive(queue, wait=20))
