@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import socket
 from collections import deque
 from typing import NamedTuple, cast
 from urllib.parse import unquote
@@ -109,10 +108,6 @@ class Connection(asyncio.Protocol):
         self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
         if len(self.hall.connections) > self.hall.limits.connections:
             self.refuse(b"503 Service Unavailable", b"Too many connections.")
-            return
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.hall.connections.discard(self)

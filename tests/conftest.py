@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("holdfast", deadline=None)  # a busy machine is no failure
+settings.load_profile("holdfast")
 
 
 @pytest.fixture(autouse=True)

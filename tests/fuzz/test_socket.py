@@ -103,7 +103,7 @@ def _exchange(server: Server, pieces: Iterator[bytes] | list[bytes], *, finish: 
                 connection.sendall(piece)
             if finish:
                 connection.shutdown(socket.SHUT_WR)
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:
             pass  # it has had enough; what it said is still there to be read, perhaps
         with contextlib.suppress(ConnectionResetError):
             while not _is_whole(received):

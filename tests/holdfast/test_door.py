@@ -280,6 +280,7 @@ async def test_a_request_behind_a_long_poll_waits_its_turn(door: Door) -> None:
     client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe")
     (connection,) = door.connections
     await until(lambda: connection.waiting)
+    assert connection._reading_paused
     door.pass_time(READ_SECONDS + 1)
     door.service.draining.set()
     assert (await client.answer())[2] == b"ended"
@@ -329,6 +330,17 @@ async def test_a_drain_answers_what_was_accepted(door: Door) -> None:
     assert (status, headers["connection"], body) == (200, "close", b"hello")
     assert await finished == 0
     assert not door.connections
+
+
+async def test_a_drain_answers_a_request_whose_head_is_arriving(door: Door) -> None:
+    client = await door.connect()
+    client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\n")
+    await until(lambda: door.connections and door.connections[0].mid_message)
+    await door.listener.stop_accepting()
+    client.send(b"content-length: 5\r\n\r\nhello")
+    status, headers, body = await client.answer()
+    assert (status, headers["connection"], body) == (200, "close", b"hello")
+    assert await client.end() == b""
 
 
 async def test_a_drain_answers_all_requests_in_line(door: Door) -> None:
