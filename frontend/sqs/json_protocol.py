@@ -12,7 +12,7 @@ from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import orjson
@@ -27,6 +27,7 @@ Members = dict[str, Any]
 
 _Check = Callable[[Any], Any]
 _JSON_TYPES = {STRING: str, BLOB: str, INTEGER: int, LONG: int, BOOLEAN: bool}
+_INT64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -184,7 +185,7 @@ def _typed(name: str, type_: Type) -> Any:
     """The type as annotations that msgspec decodes by, several times faster than the checkers look."""
     match type_:
         case Scalar():
-            return bytes if type_ is BLOB else _JSON_TYPES[type_]
+            return bytes if type_ is BLOB else _INT64 if type_ in (INTEGER, LONG) else _JSON_TYPES[type_]
         case Structure():
             members = {member: _typed(f"{name}.{member}", one.type) for member, one in type_.members.items()}
             return TypedDict(name, members, total=False)  # type: ignore[operator]
