@@ -153,7 +153,7 @@ class Campaign:
     def _starting(self, moment: str) -> Callable[[FaultyServer, Traffic], Awaitable[bool]]:
         async def fault(server: FaultyServer, traffic: Traffic) -> bool:
             server.kill()
-            return await steps.end_at_start(server, traffic, moment, self._random.randrange(1, 4), self._action())
+            return await steps.end_at_start(server, traffic, moment, self._random.choice((1, 1, 2)), self._action())
 
         return fault
 
