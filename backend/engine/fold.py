@@ -367,11 +367,8 @@ class Fold:
         block.ref = None
         lane.live -= 1
         if was == IN_FLIGHT:
-            claim = self.in_flight.pop(number)
-            if claim.attempt is not None:
-                attempt = self.attempts.get(claim.attempt)
-                if attempt is not None:
-                    attempt.valid = False
+            # Its attempt cannot be repeated any more: it finds one of its messages gone.
+            del self.in_flight[number]
         elif was == DELAYED:
             self.delayed -= 1
         elif was == MOVING:
