@@ -12,12 +12,12 @@ import orjson
 import pytest
 
 from auth.credentials import Credentials, Tenant
-from backend.api import HandleOutcome, Receive
+from backend.api import HandleOutcome, Receive, Received
 from frontend.settings import FrontendSettings
 from frontend.sqs.actions import messages
 from frontend.sqs.actions.batches import _entry_error
 from frontend.sqs.errors import OVER_LIMIT, SqsError
-from frontend.sqs.payload import decode
+from frontend.sqs.payload import FORMAT, Payload, decode, encode
 from tests.frontend.fakes import KEY, Service, running
 
 ARN = f"arn:aws:sqs:us-east-1:{KEY.account}:"
@@ -190,6 +190,17 @@ async def test_system_attributes_are_those_that_were_asked_for(service: Service)
     )
 
 
+def test_twins_in_a_fifo_dead_letter_queue_have_deduplication_ids_of_their_own() -> None:
+    stored = encode(Payload(FORMAT, "b", b"\0" * 16, "s", deduplication_id="d"))
+    received = Received("m", "h", stored, 7, 1, 1000, 1000, "g")
+    assert messages._system_attributes(received, decode(stored), True)["MessageDeduplicationId"] == "d"
+    received.origin = ARN + "q.fifo"
+    attributes = messages._system_attributes(received, decode(stored), True)
+    assert attributes["MessageDeduplicationId"] == "m"
+    assert attributes["DeadLetterQueueSourceArn"] == ARN + "q.fifo"
+    assert attributes["SequenceNumber"] == "00000000000000000007"
+
+
 @pytest.mark.parametrize(
     ("outcome", "code", "entry_code"),
     [
@@ -280,6 +291,19 @@ async def test_what_fails_a_whole_batch(service: Service, action: str, entry: di
             "MissingParameter",
             f"The request must contain the parameter {name}.1.{member}.",
         )
+
+
+async def test_identifiers_of_one_entry_fail_a_whole_batch_of_a_fifo_queue(service: Service) -> None:
+    url = await service.make_queue("q.fifo", FifoQueue="true")
+    good = {"MessageBody": "b", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    for member, text in (
+        ("MessageGroupId", "The request must contain the parameter MessageGroupId."),
+        ("MessageDeduplicationId", messages.NO_DEDUPLICATION),
+    ):
+        bad = {key: value for key, value in good.items() if key != member}
+        entries = [{"Id": "good", **good}, {"Id": "bad", **bad}]
+        answer = await service.json("SendMessageBatch", {"QueueUrl": url, "Entries": entries})
+        assert (answer.status, answer.code, answer.message) == (400, "InvalidParameterValue", text)
 
 
 async def test_a_batch_that_is_too_long(service: Service) -> None:
