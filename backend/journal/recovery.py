@@ -284,6 +284,8 @@ class Scan:
         first = number == self._numbers[0]
         if header is None:
             if is_zero(buffer, 0):
+                if number == 1:  # the first one may have been too small for the first row
+                    self._seq = 1
                 return 0, False
             if first:
                 trace = self._traces.next_trace(buffer, SEGMENT_HEADER_BYTES, 0)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from random import Random
+from unittest import mock
 
 import pytest
 
@@ -85,6 +87,30 @@ def test_a_log_in_which_nothing_was_written() -> None:
         assert disk.listdir(ROOT) == []
         assert (await scanned(disk))[1].seq == 0
         del log
+
+    virtual(main())
+
+
+def test_a_first_segment_that_was_too_small_for_the_first_row() -> None:
+    """It was made while there was little room; when there was more, a large record came first."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        real, refusals = disk.preallocate, [OSError(errno.ENOSPC, "full")]
+
+        def preallocate(fd: int, size_bytes: int) -> None:
+            if refusals:
+                raise refusals.pop()
+            real(fd, size_bytes)
+
+        with mock.patch.object(disk, "preallocate", preallocate):
+            log = await a_log(disk)
+        await all_made(log)
+        log.append(a_record(0, 5000))
+        await log.close()
+        rows, end = await scanned(disk)
+        assert rows[0].segment == 2
+        assert (numbers_in(rows), end.damage, end.severe) == ([0], [], False)
 
     virtual(main())
 
