@@ -173,7 +173,7 @@ async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
     for destination, queue_id, following, pending in piece.outgoing:
         out = fold.outgoing[destination] = Outgoing(queue_id)
         out.next = following
-        out.pending = {transfer: (number, redrive) for transfer, number, redrive in pending}
+        out.pending.update((transfer, (number, redrive)) for transfer, number, redrive in pending)
     for source, below, above in piece.taken:
         taken = fold.taken[source] = Taken()
         taken.below = below

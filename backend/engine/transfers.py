@@ -7,6 +7,8 @@ numbered; the destination knows what it has taken not by time but by a mark (all
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 
 class Outgoing:
     """The source's side of one pair."""
@@ -16,13 +18,13 @@ class Outgoing:
     def __init__(self, queue_id: int) -> None:
         self.queue_id = queue_id
         self.next = 1
-        self.pending: dict[int, tuple[int, bool]] = {}
-        """transfer number → (message number, moved by a task)"""
+        self.pending: OrderedDict[int, tuple[int, bool]] = OrderedDict()
+        """transfer number → (message number, moved by a task), in order of number; there may be a backlog of them"""
 
     @property
     def below(self) -> int:
         """All transfers below this are done."""
-        return min(self.pending, default=self.next)
+        return next(iter(self.pending), self.next)
 
 
 class Taken:
