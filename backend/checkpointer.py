@@ -123,13 +123,15 @@ class Checkpointer:
         Raises :class:`StoreError`, :class:`StorageFull` or :class:`Unavailable`; then nothing is lost but the work.
         """
         async with self._lock:
-            await self._checkpoint()
+            try:
+                await self._checkpoint()
+            except OSError as error:
+                raise Unavailable(f"a checkpoint failed: {error}") from error
 
     async def _checkpoint(self) -> None:
         node, log = self._node, self._node.log
         writer = await self._pieces.begin(log.log_id)
-        log.cut()
-        floor_seq, floor_segment = log.next_seq, log.next_segment
+        floor_seq, floor_segment = log.cut() + 1, log.next_segment
         held = False
         taken: list[_Taken] = []
         began = time.perf_counter()
@@ -163,8 +165,7 @@ class Checkpointer:
 
     def _take(self, shard: Shard, writer: PieceWriter) -> _Taken:
         log = self._node.log
-        log.cut()
-        through = log.next_seq - 1
+        through = log.cut()  # not an empty row behind it: for that nobody waits
 
         def add(piece: bytes) -> Ref:
             return as_ref(writer.add(piece))

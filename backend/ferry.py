@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from backend.api import BackendError, MoveTask, StorageFull, Target, Unavailable
@@ -58,17 +59,21 @@ class Ferry:
     async def _transfer_all(self, source: Partition) -> None:
         try:
             while not source.fold.dropped:
-                destination = next((to for to, out in source.fold.outgoing.items() if out.pending), None)
-                if destination is None:
+                destinations = [to for to, out in source.fold.outgoing.items() if out.pending]
+                if not destinations:
                     return
-                try:
-                    await self._transfer(source, destination)
-                except StorageFull:
-                    await asyncio.sleep(RETRY_SECONDS)
-                except Unavailable:
-                    return  # the next incarnation takes it up again
-                except (BackendError, StoreError) as error:
-                    logger.warning("transfers from partition %d to %d wait: %s", source.id, destination, error)
+                stuck = False
+                for destination in destinations:  # one that cannot be reached does not keep the others waiting
+                    try:
+                        await self._transfer(source, destination)
+                    except StorageFull:
+                        stuck = True
+                    except Unavailable:
+                        return  # the next incarnation takes it up again
+                    except (BackendError, StoreError) as error:
+                        logger.warning("transfers from partition %d to %d wait: %s", source.id, destination, error)
+                        stuck = True
+                if stuck:
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
             source.ferry = None
@@ -77,10 +82,10 @@ class Ferry:
         """Bring what is under way to one destination there, or back if that is gone for good."""
         node, outgoing = self._node, source.fold.outgoing[destination]
         target = await self._open(Target(destination, outgoing.queue_id))
-        pending = dict(list(outgoing.pending.items())[:BATCH])
+        pending = dict(islice(outgoing.pending.items(), BATCH))
         if target is None:
             logger.warning("the queue of partition %d is gone: its messages go back to %d", destination, source.id)
-            await node.write_all(source, [records.TransferBack(destination, list(pending))])
+            await node.write_all(source, lambda _: [records.TransferBack(destination, list(pending))])
             return
         wanted = []
         lost = []
@@ -91,7 +96,7 @@ class Ferry:
             else:
                 wanted.append((number, found[0].positions[found[1]]))
         if lost:
-            await node.write_all(source, [records.TransferDone(destination, lost)])
+            await node.write_all(source, lambda _: [records.TransferDone(destination, lost)])
         loaded = await node.load(source, wanted)
         if not target.fold.dropped and not source.fold.dropped:
             self._hand_over(source, target, {t: n for t, (n, _) in pending.items()}, loaded)
@@ -157,7 +162,7 @@ class Ferry:
                 await self._settled(source)
                 return
             status = "CANCELLED" if task.status == "CANCELLING" else "COMPLETED"
-            await node.write_all(source, [records.MoveEnded(task.task_id, status)])
+            await node.write_all(source, lambda _: [records.MoveEnded(task.task_id, status)])
             return
         began = node.clock()
         loaded = await node.load(source, movable)
@@ -169,10 +174,11 @@ class Ferry:
             target = await node.resolver.target(arn) if arn is not None else None
             if target is None:
                 failure = "CouldNotDetermineMessageSource" if arn is None else NO_QUEUE
-                await node.write_all(source, [records.MoveEnded(task.task_id, "FAILED", failure)])
+                ended = records.MoveEnded(task.task_id, "FAILED", failure)
+                await node.write_all(source, lambda _, ended=ended: [ended])  # type: ignore[misc]
                 return
             chosen.append((number, target))
-        await node.write_all(source, source.queue.move_out(chosen, node.clock()))
+        await node.write_all(source, lambda now: source.queue.move_out(chosen, now))
         await self._settled(source)
         if task.rate_per_second:
             elapsed = (node.clock() - began) / 1000

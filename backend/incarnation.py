@@ -14,7 +14,7 @@ import logging
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from backend.api import (
@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 IDLE_LOOK_MS = 1000
 """How late a partition that nobody waits on is looked after."""
+ALARMS_SPARE = 64
+"""More alarms than twice the partitions and this many: those that were set earlier or later since are thrown out."""
 WINDOW_MESSAGES = 8192
 """A queue with fewer messages keeps those that are sent to it in memory, as far as there is room for all queues."""
 WINDOW_ENTRY_BYTES = 300
@@ -138,18 +140,28 @@ class Incarnation:
         position = self.log.append(data, reserve=reserve)
         partition.fold.apply(record, now, position)
 
-    async def write_all(self, partition: Partition, written: Sequence[Record]) -> None:
+    async def write_all(self, partition: Partition, decide: Callable[[int], Sequence[Record]]) -> None:
         """Append and apply records of no body, all or none, and wait until they are durable.
 
-        Raises :class:`PartitionGone` when the partition has been dropped: nothing may follow that record.
+        ``decide`` says at the given time which; it is asked again when there had to be waited for room.  Raises
+        :class:`PartitionGone` when the partition has been dropped: nothing may follow that record.
         """
-        now = self.clock()
-        if len(written) > 1:
-            await self.log.wait_room(sum(len(encode_head(record)) + 64 for record in written), True)
-        if partition.fold.dropped:
-            raise PartitionGone(f"the queue of partition {partition.id} was deleted")
+        while True:
+            if partition.fold.dropped:
+                raise PartitionGone(f"the queue of partition {partition.id} was deleted")
+            now = self.clock()
+            written = decide(now)
+            size_bytes = _size_of_heads(written)
+            try:
+                if written:
+                    self.log.check_room(size_bytes, True)
+                break
+            except StorageFull:
+                await self.log.wait_room(size_bytes, True)
         for record in written:
             self.write(partition, record, now)
+            if isinstance(record, records.Purged):
+                self._clear_window(partition)
         self.changed(partition)
         await self.durable()
 
@@ -168,7 +180,11 @@ class Incarnation:
             due = (partition.fold.due // IDLE_LOOK_MS + 1) * IDLE_LOOK_MS
         if due < partition.alarm and partition.fold.due < NEVER:
             partition.alarm = due
-            heappush(self._alarms, (due, partition.id))
+            if len(self._alarms) > 2 * len(self.partitions) + ALARMS_SPARE:
+                self._alarms = [(one.alarm, one.id) for one in self.partitions.values() if one.alarm < NEVER]
+                heapify(self._alarms)
+            else:
+                heappush(self._alarms, (due, partition.id))
             if due < self._timer_due:
                 self._set_timer(due)
 
@@ -248,7 +264,7 @@ class Incarnation:
             if written:
                 try:
                     if len(written) > 1:
-                        self.log.check_room(sum(len(encode_head(record)) + 64 for record in written), True)
+                        self.log.check_room(_size_of_heads(written), True)
                     for record in written:
                         self.write(partition, record, now)
                 except StorageFull:
@@ -504,10 +520,7 @@ class Incarnation:
             assert before is not None
             if before.queue_id != settings.queue_id:
                 raise PartitionGone(f"partition {settings.partition} is of another queue")
-        written = partition.queue.configure(settings)
-        if any(isinstance(record, records.Purged) for record in written):
-            self._clear_window(partition)
-        await self.write_all(partition, written)
+        await self.write_all(partition, lambda _: partition.queue.configure(settings))
 
     def _open(self, settings: PartitionSettings) -> Partition:
         """A partition that has never been written to; there is room for its first record."""
@@ -524,7 +537,8 @@ class Incarnation:
         partition = self.partitions.get(target.partition)
         if partition is None or partition.fold.settings is None:
             return await self.durable()
-        if partition.fold.settings.queue_id == target.queue_id:
+        await self.log.wait_room(4096, True)
+        if partition.fold.settings.queue_id == target.queue_id and not partition.fold.dropped:
             now = self.clock()
             self.write(partition, records.Dropped(target.queue_id), now)
             self._clear_window(partition)
@@ -538,8 +552,7 @@ class Incarnation:
 
     async def purge(self, target: Target, purge_id: int) -> None:
         partition = self._find(target)
-        self._clear_window(partition)
-        await self.write_all(partition, partition.queue.purge(purge_id))
+        await self.write_all(partition, lambda _: partition.queue.purge(purge_id))
 
     async def counters(self, target: Target) -> Counters:
         partition = self._find(target)
@@ -553,10 +566,11 @@ class Incarnation:
     async def start_move(self, target: Target, destination_arn: str | None, rate_per_second: int) -> MoveTask:
         partition = self._find(target)
         task_id = str(uuid.uuid4())
-        written = partition.queue.start_move(task_id, destination_arn, rate_per_second, self.clock())
-        await self.write_all(partition, written)
+        await self.write_all(
+            partition, lambda now: partition.queue.start_move(task_id, destination_arn, rate_per_second, now)
+        )
         self.ferry.kick(partition)
-        return partition.fold.tasks[0]
+        return next(task for task in partition.fold.tasks if task.task_id == task_id)
 
     async def list_moves(self, target: Target) -> list[MoveTask]:
         partition = self._find(target)
@@ -566,7 +580,7 @@ class Incarnation:
 
     async def cancel_move(self, target: Target, task_id: str) -> MoveTask:
         partition = self._find(target)
-        await self.write_all(partition, partition.queue.cancel_move(task_id))
+        await self.write_all(partition, lambda _: partition.queue.cancel_move(task_id))
         return next(task for task in partition.fold.tasks if task.task_id == task_id)
 
     # --- the end ----------------------------------------------------------------------------------------
@@ -607,6 +621,11 @@ def _settle(waiter: asyncio.Future[None], error: Exception | None = None) -> Non
 def _is_waiting(fold: Fold, number: int) -> bool:
     found = fold.locate(number)
     return found is not None and found[0].states[found[1]] in (WAITING, BACK)
+
+
+def _size_of_heads(written: Sequence[Record]) -> int:
+    """At least what records of no body will take."""
+    return sum(len(encode_head(record)) + 64 for record in written)
 
 
 def _size(written: Sequence[tuple[Message, bytes]]) -> int:

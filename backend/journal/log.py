@@ -530,6 +530,7 @@ class LocalLog:
             with contextlib.suppress(OSError):
                 self._disk.close(segment.fd)
         self._stock.ready.clear()
+        self._files.close()
         self._disk.close(self._lock_fd)
 
 

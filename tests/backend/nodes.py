@@ -38,17 +38,17 @@ class Cluster:
             log=LogSettings(segment_bytes=segment_bytes), checkpoint_segments=checkpoint_segments
         )
         self.node: Node
-        self._store: SQLiteStore
+        self.store: SQLiteStore
 
     async def start(self) -> None:
-        self._store = SQLiteStore(self.folder / "metadata.db")
+        self.store = SQLiteStore(self.folder / "metadata.db")
         self.node = await Node.start(
-            RealDisk(), str(self.folder / "journal"), self._store, self.resolver, settings=self.settings
+            RealDisk(), str(self.folder / "journal"), self.store, self.resolver, settings=self.settings
         )
 
     async def stop(self) -> None:
         await self.node.close()
-        await self._store.close()
+        await self.store.close()
 
     async def restart(self) -> None:
         await self.stop()

@@ -25,7 +25,7 @@ class _Damaged(Cluster):
         self.node._checkpoints.cancel()
         self.node._end(Unavailable("killed"))
         await incarnation.log.close()
-        await self._store.close()
+        await self.store.close()
 
     def flip(self, wanted: bytes, back: int = 0) -> Path:
         """Flip a bit where the first segment that holds ``wanted`` has it, or ``back`` bytes before."""

@@ -1,0 +1,135 @@
+"""A node in which something happens while something else is under way, or fails beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend import checkpointer
+from backend.api import DeadLetter, Receive, StorageFull, Target, Unavailable
+from backend.incarnation import Incarnation
+from tests.backend.nodes import Cluster
+from tests.backend.test_node import until
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    await cluster.start()
+    yield cluster
+    await cluster.stop()
+
+
+def serving(cluster: Cluster) -> Incarnation:
+    assert cluster.node._incarnation is not None
+    return cluster.node._incarnation
+
+
+async def test_settings_that_wait_for_room_do_not_replace_newer_ones(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.queue(1)
+    older = msgspec.structs.replace(cluster.resolver.known[1], version=2, purge_id=1, delay_seconds=2)
+    newer = msgspec.structs.replace(older, version=3, delay_seconds=3)
+    log = serving(cluster).log
+
+    def full(size_bytes: int, reserve: bool = False) -> None:
+        raise StorageFull
+
+    async def wait_room(size_bytes: int, reserve: bool = False) -> None:
+        monkeypatch.undo()
+        await cluster.node.configure(newer)
+
+    monkeypatch.setattr(log, "check_room", full)
+    monkeypatch.setattr(log, "wait_room", wait_room)
+    await cluster.node.configure(older)
+    assert serving(cluster).partitions[1].fold.settings == newer
+
+
+async def test_a_checkpoint_rests_on_no_row_that_is_not_durable(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on the empty row, either, that is written when the log has nothing to do."""
+    await cluster.queue(1)
+    disk, log = cluster.node._disk, serving(cluster).log
+    held: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(disk, "commit", lambda *commit: held.append(commit))
+    while not held:
+        await asyncio.sleep(0.005)
+    await cluster.node.checkpoint()
+    assert log.durable_seq == 1
+    assert all(entry.checkpoint_seq <= 1 for entry in await cluster.store.shards())
+    assert [entry.floor_seq for entry in await cluster.store.logs()] == [2]
+    monkeypatch.undo()
+    for commit in held:
+        disk.commit(*commit)
+
+
+async def test_checkpoints_go_on_after_the_disk_has_failed_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer, "LOOK_SECONDS", 0.01)
+    queue = await cluster.queue(1)
+    disk = cluster.node._disk
+    tries = []
+
+    def fail(path: str) -> list[str]:
+        tries.append(path)
+        raise OSError(errno.EIO, "cannot be read")
+
+    monkeypatch.setattr(disk, "listdir", fail)
+    with pytest.raises(Unavailable):
+        await cluster.node.checkpoint()
+    for _ in range(4):
+        await cluster.send(queue, *["x" * 100_000] * 9)
+    while len(tries) < 5:
+        await asyncio.sleep(0.005)
+    monkeypatch.undo()
+
+    async def checkpointed() -> bool:
+        return any(entry.checkpoint is not None for entry in await cluster.store.shards())
+
+    await until(checkpointed)
+
+
+async def test_alarms_that_were_set_anew_are_not_kept(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = await cluster.queue(1)
+    node = serving(cluster)
+    await cluster.send(queue, "a")
+    real, passed = node.clock, 0
+    monkeypatch.setattr(node, "clock", lambda: real() + passed)
+    for _ in range(200):
+        assert await cluster.receive(queue, visibility=1)
+        passed += 2500
+        node._ring()
+    assert len(node._alarms) < 100
+    monkeypatch.undo()
+
+
+async def test_a_destination_that_cannot_be_reached_keeps_no_other_waiting(cluster: Cluster) -> None:
+    queue, dead, _ = await cluster.queue(1), await cluster.queue(2), await cluster.queue(9)
+    await cluster.node.drop(Target(9, 9))
+    serving(cluster).shards.damage[9] = "rotten"
+    for target in (Target(9, 9), dead):
+        await cluster.send(queue, "poison")
+        await cluster.receive(queue, visibility=0)
+        assert await cluster.node.receive(queue, Receive(10, 0, 0, DeadLetter(1, target))) == []
+    assert len(await cluster.receive(dead, wait=20)) == 1
+    assert (await cluster.node.counters(queue)).in_flight == 1
+
+
+async def test_a_stopped_node_has_no_segment_open(cluster: Cluster) -> None:
+    queue = await cluster.queue(1)
+    await cluster.send(queue, "a")
+    await cluster.restart()
+    files = serving(cluster).log._files
+    assert await cluster.receive(queue)
+    assert files._open
+    await cluster.restart()
+    assert not files._open
