@@ -98,6 +98,8 @@ class Checkpointer:
         self._begun_at = 1 if chained == {node.log.log_id} else 1 - every_segments
         """Segment of the log at the last checkpoint.  At first, take one soon if earlier logs wait to be let go."""
         self._lock = asyncio.Lock()
+        self._unsettled = False
+        """A change of the metadata is under way, or has ended with an outcome that is not known."""
 
     async def run(self) -> None:
         """Take checkpoints when they are due, until cancelled."""
@@ -130,6 +132,8 @@ class Checkpointer:
 
     async def _checkpoint(self) -> None:
         node, log = self._node, self._node.log
+        if self._unsettled:
+            await self._settle()
         writer = await self._pieces.begin(log.log_id)
         floor_seq, floor_segment = log.cut() + 1, log.next_segment
         held = False
@@ -146,7 +150,9 @@ class Checkpointer:
                     began = time.perf_counter()
             await node.durable()
             await writer.finish()
+            self._unsettled = True
             stored = await self._entries.update_shards([one.entry for one in taken]) if taken else []
+            self._unsettled = False
         except BaseException:
             for one in taken:
                 one.undo()
@@ -159,9 +165,28 @@ class Checkpointer:
         self._begun_at = log.next_segment
         if not held and floor_seq > self.entry.floor_seq:
             moved = msgspec.structs.replace(self.entry, floor_segment=floor_segment, floor_seq=floor_seq)
+            self._unsettled = True
             self.entry = await self._entries.update_log(moved)
+            self._unsettled = False
             self._pins.set_floor(log.log_id, floor_segment)
         await self._sweep(log.log_id)
+
+    async def _settle(self) -> None:
+        """Whether the last change took effect is not known: go on from the versions that are stored.
+
+        What a shard's entry says is not taken over: the next checkpoint takes that shard anew, and says it again.
+        """
+        own = self._node.log.log_id
+        for entry in await self._entries.shards():
+            shard = self._node.shards.all[entry.shard]
+            if (entry.owner_log, entry.epoch) != (own, shard.epoch):
+                raise Unavailable(f"shard {entry.shard} has another owner, log {entry.owner_log}")
+            if entry.version != shard.entry.version:
+                shard.entry = msgspec.structs.replace(shard.entry, version=entry.version)
+                shard.changed = True
+        self.entry = next(entry for entry in await self._entries.logs(self.entry.node) if entry.log_id == own)
+        self._pins.set_floor(own, self.entry.floor_segment)
+        self._unsettled = False
 
     def _take(self, shard: Shard, writer: PieceWriter) -> _Taken:
         log = self._node.log
