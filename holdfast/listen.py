@@ -17,6 +17,8 @@ from holdfast.exchange import App
 BACKLOG = 2048
 TLS_HANDSHAKE_SECONDS = 10
 SWEEP_SECONDS = 1
+_TURNS = 10
+"""Python's own loop needs five."""
 
 
 class CannotListen(Exception):
@@ -66,6 +68,12 @@ def tls(cert: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
+async def _turns() -> None:
+    """Let the loop turn as often as it takes from a connection in the kernel to its first request."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+
+
 class Listener:
     """Accepts connections on ``sockets`` and has ``app`` answer their requests."""
 
@@ -99,13 +107,11 @@ class Listener:
 
     async def stop_accepting(self) -> None:
         """From now on no new connections; those there are close after what they have sent is answered."""
-        for _ in range(2):
-            await asyncio.sleep(0)  # what waits in the kernel is accepted and read
+        await _turns()  # what waits in the kernel is accepted
         for server in self._servers:
             server.close()
         self.hall.draining = True
-        for _ in range(2):
-            await asyncio.sleep(0)
+        await _turns()  # and what those clients have sent is read
         for connection in list(self.hall.connections):
             connection.drain()
 

@@ -343,6 +343,49 @@ async def test_a_drain_answers_a_request_whose_head_is_arriving(door: Door) -> N
     assert await client.end() == b""
 
 
+async def test_a_drain_answers_what_waits_in_the_kernel(door: Door) -> None:
+    """Connections that were not accepted yet, with their requests."""
+    waiting = [socket.create_connection(("127.0.0.1", door.port)) for _ in range(5)]
+    for sock in waiting:
+        sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert not door.connections
+    await door.listener.stop_accepting()
+    for sock in waiting:
+        reader, writer = await asyncio.open_connection(sock=sock)
+        assert (await Client(reader, writer).answer())[0] == 200
+        writer.close()
+
+
+async def test_a_drain_closes_after_the_rest_of_a_body_that_was_answered_early(door: Door) -> None:
+    client = await door.connect()
+    client.send(b"POST /early HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe")
+    assert (await client.answer())[0] == 200
+    await door.listener.stop_accepting()
+    assert len(door.connections) == 1
+    client.send(b"llo")
+    assert await client.end() == b""
+    await until(lambda: not door.connections)
+
+
+async def test_what_comes_after_the_last_request_is_ignored(door: Door) -> None:
+    client = await door.connect()
+    client.send(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\nand more")
+    assert (await client.answer())[0] == 200
+    assert await client.end() == b""
+
+
+async def test_deadlines_are_looked_at_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.listen.SWEEP_SECONDS", 0.001)
+    sockets = bind("127.0.0.1", 0)
+    listener = Listener(StubService().app, sockets, Limits(CONNECTIONS, 0.001, IDLE_SECONDS))
+    await listener.start()
+    reader, writer = await asyncio.open_connection(*sockets[0].getsockname())
+    assert await reader.read() == b""
+    writer.close()
+    await listener.stop_accepting()
+    assert await listener.finish(5) == 0
+
+
 async def test_a_drain_answers_all_requests_in_line(door: Door) -> None:
     client = await door.connect()
     client.get("/poll")

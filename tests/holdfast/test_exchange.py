@@ -222,6 +222,29 @@ async def test_a_body_that_nobody_asks_for_is_not_gathered() -> None:
         await writer.wait_closed()
 
 
+async def test_an_answer_is_not_written_faster_than_it_is_read() -> None:
+    parts = 0
+
+    async def app(scope: Any, receive: Receive, send: Send) -> None:
+        nonlocal parts
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while parts < 100:
+            parts += 1
+            await send({"type": "http.response.body", "body": b"x" * 1_000_000, "more_body": parts < 100})
+
+    async with serving(app) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(get())
+        await reader.readexactly(1000)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert parts < 50
+        assert len(await reader.read()) > 99_000_000
+        assert parts == 100
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_after_its_end_an_answer_cannot_go_on(caplog: pytest.LogCaptureFixture) -> None:
     async def app(scope: Any, receive: Receive, send: Send) -> None:
         await answering(200, [], b"hello")(scope, receive, send)
