@@ -14,7 +14,7 @@ import pytest
 from auth.credentials import Credentials, Tenant
 from backend.api import HandleOutcome, Receive, Received
 from frontend.settings import FrontendSettings
-from frontend.sqs.actions import messages
+from frontend.sqs.actions import messages, paging
 from frontend.sqs.actions.batches import _entry_error
 from frontend.sqs.errors import OVER_LIMIT, SqsError
 from frontend.sqs.payload import FORMAT, Payload, decode, encode
@@ -338,6 +338,15 @@ async def test_lists_come_in_pages(service: Service) -> None:
     refused: list[dict[str, Any]] = [{"MaxResults": 0}, {"MaxResults": 1001}, {"NextToken": "é"}, {"NextToken": "AAAA"}]
     for wrong in refused:
         assert await failed(service, "ListQueues", **wrong) == (400, "InvalidParameterValue")
+
+
+def test_there_is_a_next_token_only_for_those_who_gave_max_results() -> None:
+    names = ["a", "b", "c"]
+    assert paging.page(names, 2, {}) == (["a", "b"], None)
+    page, token = paging.page(names, 2, {"MaxResults": 2})
+    assert page == ["a", "b"]
+    assert paging.after({"NextToken": token}) == "b"
+    assert paging.page(names, 3, {"MaxResults": 3}) == (names, None)
 
 
 async def test_a_declared_name_can_be_created_again_with_what_it_has(service: Service) -> None:
