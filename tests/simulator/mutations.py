@@ -25,10 +25,10 @@ from backend.engine.tokens import Tokens
 from backend.engine.transfers import Taken
 from backend.ferry import Ferry
 from backend.incarnation import Incarnation
-from backend.journal import checkpoints, recovery, segments
+from backend.journal import checkpoints, recovery, rows, segments
 from backend.journal.log import LocalLog
 from backend.journal.pins import Pins
-from backend.journal.rows import RecordView
+from backend.journal.rows import RecordView, Rotten
 from backend.partition import Partition
 
 Mutation = Callable[[], AbstractContextManager[Any]]
@@ -285,14 +285,14 @@ def moving_not_counted() -> AbstractContextManager[Any]:
 @_mutation
 def rotten_body_delivered() -> AbstractContextManager[Any]:
     """A payload is read without its checksum: flipped bits reach a client."""
-    real = segments.check_record
+    real = rows.decode_record
 
-    def check(buffer: bytes, offset: int, position: int, file: str) -> RecordView | segments.RottenRecord:
-        view = real(buffer, offset, position, file)
-        rest = view.record if isinstance(view, segments.RottenRecord) and view.part == "body" else None
+    def decode(buffer: bytes, offset: int, end: int | None = None) -> RecordView | Rotten:
+        view = real(buffer, offset, end)
+        rest = view.record if isinstance(view, Rotten) and view.part == "body" else None
         return view if rest is None else rest
 
-    return mock.patch.object(segments, "check_record", check)
+    return mock.patch.object(segments, "decode_record", decode)
 
 
 NEED_ROT = frozenset({"rotten_body_delivered"})
