@@ -316,7 +316,7 @@ class Incarnation:
         ]
         if mine and not fold.dropped:
             try:
-                self.write(partition, records.VisibilityChanged(mine), now)
+                self.write(partition, records.VisibilityChanged(mine, unseen=True), now)
             except (StorageFull, Unavailable):
                 return  # their visibility timeout frees them
             self.changed(partition)

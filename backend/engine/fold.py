@@ -320,6 +320,8 @@ class Fold:
                 if attempt is not None:
                     attempt.valid = False
             block.ref = None
+            if record.unseen and block.receives is not None:
+                block.receives[index] -= 1
             if until <= now:
                 self._end_claim(number, block, index, now)
                 continue

@@ -57,6 +57,8 @@ class VisibilityChanged(msgspec.Struct, array_like=True, gc=False):
     changes: list[tuple[int, int]]
     attempt: str | None = None
     """Set when a receive was repeated: the change belongs to it and does not end its attempt."""
+    unseen: bool = False
+    """The claims end because nobody got the messages: those receives do not count."""
 
 
 class Deleted(msgspec.Struct, array_like=True, gc=False):
