@@ -73,6 +73,8 @@ class Node:
         self._incarnation: Incarnation | None = None
         self._checkpointer: Checkpointer | None = None
         self._checkpoints: asyncio.Task[None] | None = None
+        self._letting_go: asyncio.Task[None] | None = None
+        """Of the log that failed."""
         self._restart: asyncio.Task[None] | None = None
         self._error = Unavailable("the node is starting")
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -126,7 +128,9 @@ class Node:
         logger.error("the journal has failed, starting over: %s", error)
         incarnation = self._end(Unavailable("the journal has failed; the service is recovering"))
         if incarnation is not None:
-            self._restart = asyncio.get_running_loop().create_task(self._start_over(incarnation))
+            loop = asyncio.get_running_loop()
+            self._letting_go = loop.create_task(incarnation.log.close())
+            self._restart = loop.create_task(self._start_over(self._letting_go))
 
     def _end(self, error: Unavailable) -> Incarnation | None:
         incarnation, self._incarnation = self._incarnation, None
@@ -137,8 +141,8 @@ class Node:
             incarnation.stop(error)
         return incarnation
 
-    async def _start_over(self, failed: Incarnation) -> None:
-        await failed.log.close()
+    async def _start_over(self, letting_go: asyncio.Task[None]) -> None:
+        await asyncio.shield(letting_go)
         pause = RETRY_SECONDS_FIRST
         while True:
             await asyncio.sleep(pause)
@@ -187,8 +191,6 @@ class Node:
 
     async def close(self) -> None:
         """Wait until all is durable, take a last checkpoint so that the next start is quick, and let go."""
-        if self._restart is not None:
-            self._restart.cancel()
         if self._incarnation is not None and self._checkpointer is not None:
             self._incarnation.drain()
             if self._checkpoints is not None:
@@ -197,6 +199,9 @@ class Node:
                 await self._checkpointer.checkpoint()
             except (StoreError, StorageFull, Unavailable) as error:
                 logger.warning("no checkpoint at the end: %s", error)
+        if self._restart is not None and self._letting_go is not None:  # perhaps since that checkpoint only
+            self._restart.cancel()
+            await asyncio.wait([self._restart, self._letting_go])
         incarnation = self._end(Unavailable("the node is closed"))
         if incarnation is not None:
             await incarnation.log.close()

@@ -63,12 +63,13 @@ async def test_a_checkpoint_rests_on_no_row_that_is_not_durable(
     while not held:
         await asyncio.sleep(0.005)
     await cluster.node.checkpoint()
-    assert log.durable_seq == 1
-    assert all(entry.checkpoint_seq <= 1 for entry in await cluster.store.shards())
-    assert [entry.floor_seq for entry in await cluster.store.logs()] == [2]
+    durable = log.durable_seq
     monkeypatch.undo()
     for commit in held:
         disk.commit(*commit)
+    assert durable == 1
+    assert all(entry.checkpoint_seq <= 1 for entry in await cluster.store.shards())
+    assert [entry.floor_seq for entry in await cluster.store.logs()] == [2]
 
 
 async def test_checkpoints_go_on_after_the_disk_has_failed_one(
@@ -133,3 +134,25 @@ async def test_a_stopped_node_has_no_segment_open(cluster: Cluster) -> None:
     assert files._open
     await cluster.restart()
     assert not files._open
+
+
+async def test_a_log_that_fails_while_the_node_closes_starts_nothing_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path)
+    await cluster.start()
+    queue = await cluster.queue(1)
+    disk, loop = cluster.node._disk, asyncio.get_running_loop()
+    monkeypatch.setattr(disk, "commit", lambda *commit: loop.call_soon(commit[-1], OSError(errno.EIO, "failed")))
+    sending = asyncio.create_task(cluster.send(queue, "a"))
+    await asyncio.sleep(0)
+    await cluster.stop()
+    with pytest.raises(Unavailable):
+        await sending
+    assert cluster.node._restart is not None
+    assert cluster.node._restart.done()
+    assert not cluster.node.ready
+    monkeypatch.undo()
+    await cluster.start()
+    assert (await cluster.node.counters(queue)).visible == 0
+    await cluster.stop()
