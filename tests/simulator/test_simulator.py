@@ -1,4 +1,7 @@
-"""The simulator's runs in ``make test``: what must never happen does not, in many seeds."""
+"""The simulator's runs in ``make test``: what must never happen does not, in many seeds.
+
+What they have found so far is in :mod:`tests.simulator.test_found`, each reduced to a case of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,6 @@ SEEDS = 200
 STEPS = 2000
 ROTTEN_SEEDS = 32
 AT_ONCE = 8
-
-FOUND = {
-    2: "shard time went back over a restart when a checkpoint had moved the floor past all rows",
-    6: "a message that had left for its dead-letter queue stayed in the window of payloads",
-    17: "a cancelled call released the claims that the repetition of its attempt had been answered with",
-    37: "a transfer ended for good when the metadata store failed",
-    72: "two versions of one destination made a move task number its transfers twice: messages hidden for ever",
-    95: "messages of a group that had been received before a restart were not delivered after it",
-}
-"""Seeds that found something, and what; they lie among the :data:`SEEDS`."""
 
 CAUGHT_WITHIN = 60
 """Seeds of 1,000 steps in which each mutation has to be noticed."""

@@ -1,0 +1,289 @@
+"""What the simulator has found, each reduced to the shortest case that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from backend.api import DeadLetter, NewMessage, PartitionGone, PartitionSettings, Receive, Received, Target
+from backend.clock import SteadyClock
+from backend.engine import records, snapshot
+from backend.engine.fold import Fold
+from backend.engine.ids import Handles
+from backend.engine.queue import Queue
+from backend.incarnation import Incarnation
+from backend.journal.log import LogSettings
+from backend.journal.rows import RecordView
+from backend.journal.segments import RottenRecord
+from backend.node import Node, NodeSettings
+from metadata_service.store import StoreUnavailable
+from tests.simulator.disk import SimDisk
+from tests.simulator.loop import SimLoop, close_dead
+from tests.simulator.store import SimStore
+from tests.simulator.test_engine_machine import finished
+
+T = TypeVar("T")
+
+NOW = 1_700_000_000_000
+SETTINGS = NodeSettings("node", LogSettings(segment_bytes=16 << 10, low_water_bytes=0))
+
+
+class Service:
+    """A node in virtual time, with queues of its own."""
+
+    def __init__(self, **node: Any) -> None:
+        self.random = Random(1)
+        self.loop = SimLoop(self.random, 0.0)  # type: ignore[abstract]
+        self.disk = SimDisk(self.random)
+        self.store = SimStore(self.random)
+        self.settings = SETTINGS._replace(**node)
+        self.wall_offset = 0.0
+        self.start()
+
+    def start(self) -> None:
+        self.clock = SteadyClock(
+            lambda: NOW / 1000 + self.loop.now + self.wall_offset, lambda: self.loop.now, lambda: self.loop.now
+        )
+        self.node = self.run(
+            Node.start(self.disk, "/journal", self.store, self.store, clock=self.clock, settings=self.settings)
+        )
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        task = self.loop.create_task(work)
+        self.loop.until(task.done, 600)
+        result: T = task.result()
+        return result
+
+    def queue(self, number: int, **settings: Any) -> Target:
+        made = PartitionSettings(number, number, 1, f"queue{number}", bytes(16), **settings)
+        self.store.queues[number] = made
+        self.run(self.node.configure(made))
+        return Target(number, number, 1)
+
+    @property
+    def incarnation(self) -> Incarnation:
+        incarnation = self.node._incarnation
+        assert incarnation is not None
+        return incarnation
+
+    def send(self, target: Target, *bodies: bytes, group: str | None = None) -> None:
+        tokens = [body.rjust(16, b".") if group else None for body in bodies]
+        new = [NewMessage(body, None, group, token) for body, token in zip(bodies, tokens, strict=True)]
+        self.run(self.node.send(target, new))
+
+    def receive(self, target: Target, seconds: int = 30, **command: Any) -> list[Received]:
+        return self.run(self.node.receive(target, Receive(10, seconds, **command)))
+
+    def quiet(self) -> bool:
+        parts = self.incarnation.partitions.values()
+        return not any(part.ferry or part.mover for part in parts)
+
+    def close(self) -> None:
+        close_dead(self.loop.bury())
+
+
+def plain_queue(fifo: bool = False) -> tuple[Fold, Queue]:
+    fold = Fold(7)
+    fold.open(1)
+    fold.apply(records.Configured(PartitionSettings(7, 1, 1, "arn", bytes(16), fifo, retention_seconds=60)), NOW)
+    return fold, Queue(fold, Handles(7, bytes(16)))
+
+
+def store(fold: Fold, queue: Queue, count: int, group: str | None = None) -> None:
+    for place in range(count):
+        written, _ = queue.send([NewMessage(b"", group=group)], NOW)
+        fold.apply(written[0][0], NOW, (1 << 24) + 8 * fold.next_number + place)
+
+
+def test_a_move_task_numbers_its_transfers_once() -> None:
+    """The destination's settings changed between two look-ups: two records took the same transfer numbers."""
+    fold, queue = plain_queue()
+    store(fold, queue, 4)
+    chosen = [
+        (number, Target(9, 9, version))
+        for (number, _), version in zip(queue.movable(4, NOW), (1, 1, 2, 2), strict=True)
+    ]
+    for record in queue.move_out(chosen, NOW):
+        fold.apply(record, NOW)
+    assert len(fold.outgoing[9].pending) == fold.moving == 4
+
+
+def test_groups_of_returned_messages_are_served_after_a_restart() -> None:
+    """Lanes took turns only once something of a group had arrived; a checkpoint may hold returned messages alone."""
+    fold, queue = plain_queue()
+    store(fold, queue, 3, "g")
+    written, _ = queue.receive(Receive(10, 1), NOW)
+    for record in written:
+        fold.apply(record, NOW)
+    fold.advance(NOW + 2000)
+    pieces: list[bytes] = []
+
+    def add(piece: bytes) -> Any:
+        pieces.append(piece)
+        return (1, 1, len(pieces) - 1, len(piece), 0)
+
+    async def fetch(refs: list[Any]) -> list[bytes]:
+        return [pieces[ref[2]] for ref in refs]
+
+    again, _ = finished(snapshot.read(snapshot.take(fold, add).ref, fetch))
+    _, claims = Queue(again, queue.handles).receive(Receive(10, 1), NOW + 2000)
+    assert len(claims) == 3
+
+
+def test_an_expiry_during_a_claim_does_not_hang_on_when_time_is_looked_at() -> None:
+    folds = []
+    for looks in ((), (58_000, 61_000)):
+        fold, queue = plain_queue(fifo=True)
+        store(fold, queue, 1, "g")
+        written, _ = queue.receive(Receive(1, 65, attempt="a"), NOW)
+        fold.apply(written[0], NOW)
+        for look in (*looks, 70_000):
+            fold.advance(NOW + look)
+        folds.append(snapshot.describe(fold))
+    assert folds[0] == folds[1]
+
+
+def test_a_message_that_the_cleaner_copies_while_it_is_read_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its old segment was gone when the read came to it, and the message was quarantined: an acknowledged one lost."""
+    service = Service(window_bytes=0)
+    target = service.queue(7)
+    service.send(target, b"body")
+    incarnation = service.incarnation
+    partition = incarnation.partitions[7]
+    real = incarnation.log.read_many
+
+    async def read_many(positions: Sequence[int]) -> list[RecordView | RottenRecord]:
+        monkeypatch.setattr(incarnation.log, "read_many", real)
+        (block,) = partition.fold.blocks.values()
+        copy = records.Copied(block.base, block.sent[0])
+        incarnation.write(partition, copy, incarnation.clock(), b"body")
+        return [RottenRecord(position, "gone", 0, "file") for position in positions]
+
+    monkeypatch.setattr(incarnation.log, "read_many", read_many)
+    assert [one.payload for one in service.receive(target)] == [b"body"]
+    assert not partition.fold.quarantined
+    service.close()
+
+
+def test_time_does_not_go_back_when_the_last_rows_are_below_the_floor() -> None:
+    """A checkpoint had moved the floor past every row, so no row carried the time over the restart."""
+    service = Service()
+    target = service.queue(7)
+    service.send(target, b"body")
+    service.loop.run_for(100)
+    service.receive(target)
+    service.run(service.node.close())
+    service.disk.kill()
+    before = service.clock()
+    service.wall_offset = -90.0
+    service.start()
+    assert service.clock() >= before - 1000
+    service.close()
+
+
+def test_a_repeated_attempt_keeps_its_claims_when_the_first_caller_leaves() -> None:
+    """A client that had lost its connection asked again; then the first call's end released what it had got."""
+    service = Service()
+    target = service.queue(7, fifo=True)
+    service.send(target, b"body", group="g")
+    first = service.loop.create_task(service.node.receive(target, Receive(1, 30, 5, attempt="a")))
+    service.loop.run_for(0)
+    again = service.loop.create_task(service.node.receive(target, Receive(1, 30, 0, attempt="a")))
+    service.loop.run_for(0)
+    first.cancel()
+    service.loop.until(again.done, 10)
+    assert [one.payload for one in again.result()] == [b"body"]
+    service.loop.run_for(1)
+    assert service.receive(target) == []
+    service.close()
+
+
+def test_dead_letters_arrive_when_the_metadata_is_back() -> None:
+    """The transfer asked the metadata for its destination, was refused, and nobody took it up again."""
+    service = Service()
+    target = service.queue(7)
+    service.store.queues[8] = PartitionSettings(8, 8, 1, "dead", bytes(16))
+    service.send(target, b"body")
+    policy = DeadLetter(1, Target(8, 8, 1))
+    service.receive(target, 0, dead_letter=policy)
+    service.loop.run_for(1)
+    service.store.failing = 1.0
+    assert service.receive(target, 0, dead_letter=policy) == []
+    service.loop.run_for(5)
+    assert service.store.failures
+    service.store.failing = 0.0
+    service.loop.until(service.quiet, 60)
+    assert [one.payload for one in service.receive(Target(8, 8, 1))] == [b"body"]
+    assert not service.loop.failures
+    service.close()
+
+
+def test_the_window_lets_go_of_what_left() -> None:
+    """Payloads of dead letters, and of messages that were deleted while visible, were kept for ever."""
+    service = Service(window_bytes=100_000)
+    target, dead = service.queue(7), service.queue(8)
+    service.send(target, b"one", b"two", b"three")
+    policy = DeadLetter(1, dead)
+    service.receive(target, 0, dead_letter=policy)
+    service.loop.run_for(1)
+    service.receive(target, 0, dead_letter=policy)
+    service.loop.until(service.quiet, 60)
+    for one in service.receive(dead, 60):
+        service.run(service.node.delete(dead, [one.handle]))
+    assert not service.incarnation.partitions[7].window
+    assert not service.incarnation.partitions[8].window
+    assert service.incarnation._window_bytes_left == 100_000
+    service.close()
+
+
+@pytest.mark.parametrize("change", ["update_shards", "update_log"])
+def test_checkpoints_go_on_after_an_outcome_that_is_not_known(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change had taken effect: every later one named an old version, so nothing on the disk was ever let go."""
+    service = Service()
+    target = service.queue(7)
+    service.send(target, b"body")
+    real = getattr(service.store, change)
+
+    async def lost(argument: Any) -> None:
+        await real(argument)
+        raise StoreUnavailable("applied, and nobody heard of it")
+
+    monkeypatch.setattr(service.store, change, lost)
+    with pytest.raises(StoreUnavailable):
+        service.run(service.node.checkpoint())
+    monkeypatch.setattr(service.store, change, real)
+    service.send(target, b"more")
+    service.run(service.node.checkpoint())
+    service.disk.crash()
+    service.start()
+    assert {one.payload for one in service.receive(target)} == {b"body", b"more"}
+    service.close()
+
+
+def test_nothing_is_written_behind_a_drop() -> None:
+    """A record behind it, of a transfer say, looked like damage at the next start, and held the floor for ever."""
+    service = Service()
+    target = service.queue(7)
+    partition = service.incarnation.partitions[7]
+    service.run(service.node.drop(target))
+    with pytest.raises(PartitionGone):
+        service.run(service.incarnation.write_all(partition, lambda now: [records.Deleted([1])]))
+    service.disk.kill()
+    service.start()
+    assert service.node.damage == []
+    service.close()
+
+
+def test_cancelled_sends_harm_nobody() -> None:
+    """Callers that wait for one row are independent of each other."""
+    service = Service()
+    target = service.queue(7)
+    sends = [service.loop.create_task(service.node.send(target, [NewMessage(b"%d" % n)])) for n in range(3)]
+    service.loop.run_for(0)
+    sends[1].cancel()
+    service.loop.until(lambda: all(task.done() for task in sends), 10)
+    assert [task.cancelled() for task in sends] == [False, True, False]
+    service.close()
