@@ -122,8 +122,6 @@ class LocalLog:
         self._queue: deque[_Batch] = deque()
         """Closed batches that wait for the one under way."""
         self._under_way: _Batch | None = None
-        self._starts = {first.number: 1}
-        """First row of each segment in which anything was appended."""
         self._chain = 0
         self._begun_at = 0.0
         """When the last row was begun."""
@@ -185,16 +183,6 @@ class LocalLog:
     def next_seq(self) -> int:
         """The row that the next record goes into."""
         return self._batch.seq
-
-    def segment_of(self, seq: int) -> int:
-        """The segment that holds a row of this log (for a floor); also for the row being filled."""
-        numbers = list(self._starts)
-        return numbers[max(0, bisect_right(list(self._starts.values()), seq) - 1)]
-
-    def closed_segments(self) -> list[int]:
-        """The segments that are full and durable; also those that were dropped."""
-        current = self._oldest().segment.number
-        return [number for number in self._starts if number < current]
 
     @property
     def next_segment(self) -> int:
@@ -283,7 +271,6 @@ class LocalLog:
         if size > _capacity(self._batch.segment, self._batch.offset):
             full = self._batch.segment
             self._batch = _Batch(self._stock.take(), SEGMENT_HEADER_BYTES, self._batch.seq)
-            self._starts[self._batch.segment.number] = self._batch.seq
             self._begin(self._batch)
             self._let_go(full)
         if size > self._room:  # a record larger than a usual row

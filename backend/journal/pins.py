@@ -6,9 +6,7 @@ nothing else holds it.  Whatever comes to need segments later (cursors, backups)
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 Segment = tuple[int, int]
 """(log id, segment)"""
@@ -21,7 +19,6 @@ class Pins:
         self._floors: dict[int, int] = {}
         self._live: dict[int, frozenset[Segment]] = {}
         self._chains: dict[int, dict[int, int]] = {}
-        self._readers: Counter[Segment] = Counter()
 
     def set_floor(self, log_id: int, segment: int) -> None:
         """A log's floor: segments from this one on are replayed after a crash.  It never goes down."""
@@ -39,24 +36,6 @@ class Pins:
         """
         self._chains[shard] = dict(starts)
 
-    def remove_shard(self, shard: int) -> None:
-        """Another node owns the shard now, and answers for its pins."""
-        self._live.pop(shard, None)
-        self._chains.pop(shard, None)
-
-    @contextmanager
-    def reading(self, segments: Iterable[Segment]) -> Iterator[None]:
-        """Keep segments while they are read."""
-        held = list(segments)
-        self._readers.update(held)
-        try:
-            yield
-        finally:
-            self._readers.subtract(held)
-            for segment in held:
-                if not self._readers[segment]:
-                    del self._readers[segment]
-
     def why(self, log_id: int, segment: int) -> list[str]:
         """What holds a segment, in words; nothing: it may go."""
         key = (log_id, segment)
@@ -72,8 +51,6 @@ class Pins:
             for shard, starts in self._chains.items()
             if log_id in starts and segment >= starts[log_id]
         ]
-        if key in self._readers:
-            reasons.append(f"{self._readers[key]} readers are under way")
         return reasons
 
     def droppable(self, closed: Iterable[Segment]) -> list[Segment]:

@@ -6,7 +6,6 @@ checkpoint pieces.  A position names a log by its id; which folder that is, this
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -236,11 +235,6 @@ class SegmentFiles:
             with contextlib.suppress(FileNotFoundError):
                 sizes.append((segment, self.disk.size(f"{directory}/{segment_name(segment)}")))
         return sizes
-
-    async def total_bytes(self) -> int:
-        """What the segment files of all registered logs take on the disk."""
-        listed = await asyncio.gather(*(self.segments_of(log_id) for log_id in self._directories))
-        return sum(size for sizes in listed for _, size in sizes)
 
     async def drop(self, log_id: int, segments: Iterable[int]) -> None:
         """Delete segments, durably.  Whether they may go is for :class:`~backend.journal.pins.Pins` to say."""

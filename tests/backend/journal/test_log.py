@@ -377,21 +377,6 @@ def test_a_record_larger_than_a_usual_row_has_its_own() -> None:
     virtual(main())
 
 
-def test_segments_are_known_by_their_rows() -> None:
-    async def main() -> None:
-        disk = sim_disk()
-        log = await a_log(disk)
-        for number in range(100):
-            await log.wait_room(1000)
-            log.append(a_record(number, 500))
-            await durable(log)
-        rows, _ = await scanned(disk)
-        assert {row.seq: row.segment for row in rows} == {row.seq: log.segment_of(row.seq) for row in rows}
-        assert log.closed_segments() == list(range(1, rows[-1].segment))
-
-    virtual(main())
-
-
 # --- the real disk ---
 
 
