@@ -200,8 +200,11 @@ class Model:
                     msg.delay_ms = message.delay_seconds * 1000
             else:
                 msg.asked_ms = min(msg.asked_ms, now)  # a restart may have set the time back to the last row's
-                if not msg.may and msg.why.startswith("not"):
-                    msg.may, msg.why = True, ""
+                remembered = now + 5000 < msg.asked_ms + queue.window_ms and queue.purged_at < msg.asked_at
+                if not msg.may and (msg.why.startswith("not") or not remembered):
+                    msg.may, msg.why, msg.number, msg.message_id = True, "", 0, ""
+                elif not remembered:
+                    msg.relaxed = True
             msg.attempts += 1
             if message.token is not None and msg not in queue.tried.setdefault(message.token, []):
                 queue.tried[message.token].append(msg)

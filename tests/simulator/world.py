@@ -521,7 +521,7 @@ class World:
         """Of a service whose queues are empty nothing is left in memory or on the disk."""
         for partition in self.live():
             fold = partition.fold
-            left = (fold.in_flight, fold.segments, partition.window, fold.lane_names, partition.waiters)
+            left = (fold.in_flight, fold.segments, fold.lane_names, partition.waiters)
             if any(left) or len(fold.lanes) != 1 or fold.visible or fold.delayed or fold.moving:
                 raise Violation(f"an empty queue still holds {str(left)[:300]}")
         if any(flip.hit in ("record", "checkpoint") for flip in self.flips):
