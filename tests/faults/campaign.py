@@ -153,7 +153,9 @@ class Campaign:
     def _starting(self, moment: str) -> Callable[[FaultyServer, Traffic], Awaitable[bool]]:
         async def fault(server: FaultyServer, traffic: Traffic) -> bool:
             server.kill()
-            return await steps.end_at_start(server, traffic, moment, self._random.choice((1, 1, 2)), self._action())
+            if self._random.random() < 0.5:
+                await steps.serve_and_kill(server, traffic)
+            return await steps.end_at_start(server, moment, self._random.choice((1, 1, 2)), self._action())
 
         return fault
 

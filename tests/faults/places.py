@@ -11,7 +11,6 @@ from backend.journal.recovery import Row, Scan
 from backend.journal.rows import (
     DIRECTORY_ENTRY_BYTES,
     RECORD_HEADER_BYTES,
-    ROW_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     RecordView,
     decode_segment_header,
@@ -93,7 +92,7 @@ def places(folder: Path, body: str) -> dict[str, Place]:
         "tail": Place(file, end - 30),
         "segment header": Place(file, 17),
         "start of the row": Place(file, row.offset),
-        "payload": Place(file, row.offset + ROW_HEADER_BYTES),
+        "record": Place(file, at),
         "end of the row": Place(file, end),
     }
 

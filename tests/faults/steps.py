@@ -58,12 +58,16 @@ async def end_while_serving(server: FaultyServer, traffic: Traffic, moment: str,
     await traffic.until(lambda: server.process is None or server.ended(), f"the server ended at {moment}")
 
 
-async def end_at_start(server: FaultyServer, traffic: Traffic, moment: str, nth: int, action: str) -> bool:
-    """Let the server serve, kill it, and end the next one at this moment of its start; whether it came to it."""
-    await server.start_with()
-    await traffic.answered(20)
-    server.kill()
+async def end_at_start(server: FaultyServer, moment: str, nth: int, action: str) -> bool:
+    """Start the server, which is down, and end it at this moment of its start; whether it came to it."""
     await server.start_with([Fault(moment, action, nth)], dies=True)
     came = server.process is None
     server.kill()
     return came
+
+
+async def serve_and_kill(server: FaultyServer, traffic: Traffic) -> None:
+    """Let the server, which is down, serve for a moment, so that the next start has something to recover."""
+    await server.start_with()
+    await traffic.answered(20)
+    server.kill()

@@ -19,7 +19,7 @@ MESSAGES = 12
 QUEUES = ("one", "two", "three")
 VICTIM = ("two", 5)
 """The message in or around which a bit is flipped."""
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 def _body(queue: str, number: int) -> str:
@@ -69,27 +69,36 @@ ALL_BUT_ONE = [number for number in ALL if number != VICTIM[1]]
 STOPPED = "InternalFailure"
 
 
-@pytest.mark.parametrize(
-    ("kind", "left"),
-    [
-        ("row header", ALL),
-        ("start of the row", ALL),
-        ("directory", ALL),
-        ("tail", ALL),
-        ("segment header", ALL),
-        ("body", ALL_BUT_ONE),
-        ("head", STOPPED),
-        ("record header", STOPPED),
-    ],
-)
-async def test_a_bit_flipped_while_the_server_was_down(server: FaultyServer, kind: str, left: list[int] | str) -> None:
+async def test_bits_flipped_around_the_records(server: FaultyServer) -> None:
+    """Each is told, and no message is lost."""
     await server.start_with()
     await _fill(server)
     server.kill()
-    victim = (await asyncio.to_thread(places.places, places.logs(server.data)[-1], _body(*VICTIM)))[kind]
-    victim.flip()
+    folder = places.logs(server.data)[-1]
+    rotten = []
+    for number, kind in enumerate(("segment header", "row header", "start of the row", "directory", "tail")):
+        around = await asyncio.to_thread(places.places, folder, _body("two", 2 * number))
+        rotten.append((kind, around[kind], around["start of the row"].offset, around["end of the row"].offset))
+    for _, place, _, _ in rotten:
+        place.flip()
     await server.start_with()
-    assert str(victim.file) in server.log_text()
+    told = server.log_text()
+    for kind, place, start, end in rotten:
+        offsets = (0,) if kind == "segment header" else range(start, end)
+        assert any(f"{place.file}:{offset} " in told for offset in offsets), kind
+    assert await _served(server) == dict.fromkeys(QUEUES, ALL)
+
+
+@pytest.mark.parametrize(("kind", "left"), [("body", ALL_BUT_ONE), ("head", STOPPED), ("record header", STOPPED)])
+async def test_a_bit_flipped_in_a_record(server: FaultyServer, kind: str, left: list[int] | str) -> None:
+    """It costs the message, or stops its queue."""
+    await server.start_with()
+    await _fill(server)
+    server.kill()
+    around = await asyncio.to_thread(places.places, places.logs(server.data)[-1], _body(*VICTIM))
+    around[kind].flip()
+    await server.start_with()
+    assert f"{around[kind].file}:{around['record'].offset}" in server.log_text()
     assert await _served(server) == {"one": ALL, "two": left, "three": ALL}
     assert ("stopped" in server.log_text()) == (left == STOPPED)
 

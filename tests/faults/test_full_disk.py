@@ -18,7 +18,7 @@ from tests.system.server import ACCOUNT
 
 DISK_BYTES = 96 << 20
 BODY_BYTES = 200_000
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

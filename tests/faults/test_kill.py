@@ -15,7 +15,7 @@ async def test_at_random_moments(server: FaultyServer, how: str) -> None:
     random = Random(how)
     await server.start_with()
     async with Traffic(server, 1).running() as traffic:
-        for _ in range(5):
+        for _ in range(3):
             await traffic.answered(random.randrange(300))
             getattr(server, how)()
             await server.start_with()

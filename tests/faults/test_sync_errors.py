@@ -12,13 +12,14 @@ from tests.faults.process import FaultyServer
 from tests.faults.traffic import WORK, Traffic
 
 RECOVERED = "the journal has been recovered"
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.parametrize("action", ["eio", "eio_lost"])
-@pytest.mark.parametrize("step", ["commit.sync", "commit.write"])
+@pytest.mark.parametrize(
+    ("step", "action"), [("commit.sync", "eio"), ("commit.sync", "eio_lost"), ("commit.write", "eio")]
+)
 async def test_once(server: FaultyServer, step: str, action: str) -> None:
-    await server.start_with([Fault(f"{step}.before", action, nth=40), Fault(f"{step}.before", action, nth=400)])
+    await server.start_with([Fault(f"{step}.before", action, nth=40), Fault(f"{step}.before", action, nth=100)])
     pid = server.pid
     async with Traffic(server, 4).running() as traffic:
         await traffic.until(lambda: server.log_text().count(RECOVERED) == 2, "the journal was recovered twice")
@@ -68,7 +69,7 @@ async def test_beside_the_commits(server: FaultyServer, step: str, tmp_path: Pat
         flag.touch()
         await traffic.until(lambda: len(server.log_text()) > len(before), "the log tells of it")
         flag.unlink()
-        await traffic.answered(300)
+        await traffic.answered(100)
         await traffic.settle()
     traffic.ledger.check()
     assert server.running().poll() is None

@@ -27,7 +27,7 @@ VISIBILITY_SECONDS = 2
 WAIT_SECONDS = 1
 RETRY_SECONDS = 0.05
 MOVE_EVERY_SECONDS = 1.0
-SETTLE_SECONDS = 60.0
+SETTLE_SECONDS = 120.0
 OPEN_MOST = 3000
 """With more messages under way the producers wait for the consumers."""
 REPEATED_SECONDS_MAX = 200.0
