@@ -104,15 +104,21 @@ class Incarnation:
         self._collector = self._loop.create_task(self._collect())
 
     async def _collect(self) -> None:
-        """Drop partitions whose queue is gone: the process ended between the two halves of a deletion."""
+        """Drop partitions whose queue is gone, and tell the others their settings, in case the service has new ones.
+
+        A queue is gone when the process ended between the two halves of its deletion.
+        """
         for partition in list(self.partitions.values()):
             settings = partition.fold.settings
             assert settings is not None
             target = Target(partition.id, settings.queue_id)
             try:
-                if await self.resolver.settings(target) is None:
+                current = await self.resolver.settings(target)
+                if current is None:
                     logger.info("the queue of partition %d is gone, so is the partition", partition.id)
                     await self.drop(target)
+                elif current != settings:
+                    await self.configure(current)
             except (StoreError, BackendError) as error:
                 logger.warning("whether the queue of partition %d is gone is not known: %s", partition.id, error)
             await asyncio.sleep(COLLECT_PAUSE_SECONDS)
@@ -513,6 +519,8 @@ class Incarnation:
                 raise PartitionDamaged(damage)
             await self.log.wait_room(4096, True)
             partition = self.partitions.get(settings.partition)
+        if self.shards.was_dropped(settings.partition):
+            raise PartitionGone(f"the queue of partition {settings.partition} was deleted")
         if partition is None:
             partition = self._open(settings)
         else:
@@ -536,6 +544,7 @@ class Incarnation:
     async def drop(self, target: Target) -> None:
         partition = self.partitions.get(target.partition)
         if partition is None or partition.fold.settings is None:
+            self.shards.drop(target.partition)
             return await self.durable()
         await self.log.wait_room(4096, True)
         if partition.fold.settings.queue_id == target.queue_id and not partition.fold.dropped:
@@ -544,6 +553,7 @@ class Incarnation:
             self._clear_window(partition)
             self._windows.pop(partition.id, None)
             self.shards.remove(partition)
+            self.shards.drop(partition.id)
             gone = PartitionGone(f"the queue of partition {partition.id} was deleted")
             for waiter in partition.waiters:
                 _settle(waiter, gone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from zlib import crc32
 
@@ -10,6 +11,8 @@ from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.partition import Partition
 from metadata_service.models import PieceRef, ShardEntry
+
+DROPPED_KEPT = 4096
 
 
 def shard_of(partition: int) -> int:
@@ -64,6 +67,7 @@ class Shards:
         self.partitions: dict[int, Partition] = {}
         self.damage: dict[int, str] = {}
         """Partition → why it cannot be served."""
+        self._dropped: OrderedDict[int, None] = OrderedDict()
 
     def of(self, partition: int) -> Shard:
         return self.all[shard_of(partition)]
@@ -81,6 +85,16 @@ class Shards:
         del self.partitions[partition.id]
         del shard.partitions[partition.id]
         shard.changed = True
+
+    def drop(self, partition: int) -> None:
+        """Remember that a partition was dropped: its number never comes again, but a caller's old view may name it."""
+        self._dropped[partition] = None
+        if len(self._dropped) > DROPPED_KEPT:
+            self._dropped.popitem(last=False)
+
+    def was_dropped(self, partition: int) -> bool:
+        """Whether it was, of late.  What is older, the metadata have known to be gone for long."""
+        return partition in self._dropped
 
     def damage_of(self, partition: int) -> str | None:
         """Why a partition that is not open cannot be; None if it can."""

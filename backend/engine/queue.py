@@ -235,7 +235,13 @@ class Queue:
         """Newer settings and a purge not yet seen; nothing where both are known."""
         fold = self.fold
         written: list[records.Record] = []
-        if fold.settings is None or settings.version > fold.settings.version:
+        known = fold.settings
+        # The version is the queue's; options of the whole service may change without it.
+        if (
+            known is None
+            or settings.version > known.version
+            or (settings.version == known.version and settings != known)
+        ):
             written.append(records.Configured(settings))
         if settings.purge_id > fold.purge_id:
             written.append(records.Purged(settings.purge_id))

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from backend.api import (
     DeadLetter,
@@ -65,9 +66,24 @@ async def test_a_partition_has_to_be_opened_and_a_dropped_one_is_gone(cluster: C
     await cluster.node.drop(queue)
     with pytest.raises(PartitionUnknown):
         await cluster.receive(queue)
+    with pytest.raises(PartitionGone):
+        await cluster.queue(1)
     await cluster.restart()
     with pytest.raises(PartitionUnknown):
         await cluster.receive(queue)
+
+
+async def test_options_of_the_service_reach_queues_that_exist(cluster: Cluster) -> None:
+    queue = await cluster.queue(1)
+    await cluster.send(queue, "a", "b")
+    cluster.resolver.known[1] = replace(cluster.resolver.known[1], in_flight_limit=1)
+    await cluster.restart()
+
+    async def limited() -> bool:
+        messages = await cluster.receive(queue, visibility=0)
+        return len(messages) == 1
+
+    await until(limited)
 
 
 async def test_a_partition_whose_queue_is_gone_is_collected_at_the_start(cluster: Cluster) -> None:
