@@ -5,6 +5,9 @@ What they have found so far is in :mod:`tests.simulator.test_found`, each reduce
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.simulator.mutations import MUTATIONS, NEED_ROT
@@ -54,3 +57,8 @@ def test_mutation_is_caught(name: str) -> None:
             except Exception:
                 return
     pytest.fail(f"{name} was not noticed in {CAUGHT_WITHIN} seeds")
+
+
+def test_the_page_lists_the_mutations() -> None:
+    page = Path("docs/simulator.md").read_text()
+    assert set(re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE)) == set(MUTATIONS)
