@@ -18,7 +18,7 @@ from tests.faults.traffic import Traffic
 
 ENDS_A_ROUND = 12
 """After at most so many faults the queues are emptied, and every message is accounted for."""
-CALLS_MOST = 600
+CALLS_MOST = 300
 
 
 @dataclass
@@ -140,7 +140,7 @@ class Campaign:
     def _at_work(self, moment: str) -> Callable[[FaultyServer, Traffic], Awaitable[bool]]:
         async def fault(server: FaultyServer, traffic: Traffic) -> bool:
             server.kill()
-            nth = self._random.randrange(1, 200 if moment.startswith("commit") else 6)
+            nth = self._random.randrange(1, 200 if moment.startswith("commit") else 4)
             try:
                 await steps.end_while_serving(server, traffic, moment, nth, self._action())
             except TimeoutError:
