@@ -91,6 +91,7 @@ class Clients:
         task: asyncio.Task[None] = self.world.loop.create_task(self._watched(work))
         self.calls.add(task)
         task.add_done_callback(self._done)
+        task.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
         return task
 
     async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
@@ -105,7 +106,7 @@ class Clients:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self.calls.discard(task)
-        self.receiving.pop(task, None)
+        self._receive_ended(task, False)
         if not task.cancelled() and (error := task.exception()) is not None and self.error is None:
             self.error = error
             self.world.loop.halted = True
@@ -239,10 +240,13 @@ class Clients:
         except (Unavailable, StorageFull):
             world.count("unavailable")
         finally:
-            if asyncio.current_task() in self.receiving:
-                queue.receiving -= 1
-                if not seen:
-                    queue.unseen += 1
+            self._receive_ended(asyncio.current_task(), seen)
+
+    def _receive_ended(self, task: asyncio.Task[None] | None, seen: bool) -> None:
+        queue = self.receiving.pop(task, None) if task is not None else None
+        if queue is not None:
+            queue.receiving -= 1
+            queue.unseen += not seen
 
     def cancel_receive(self, queue: QueueModel) -> None:
         waiting = list(self.receiving)
