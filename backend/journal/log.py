@@ -48,14 +48,11 @@ class LogSettings(NamedTuple):
     """With less free space than this, nothing is stored that is not for making room."""
     row_bytes: int = 512 << 10
     """A row is closed when its records reach this size (a larger record has a row of its own)."""
-    gather_seconds: float = 0.001
-    """While several callers wait for each row, rows begin at least so far apart."""
     idle_seconds: float = 0.05
     """After so long without a commit, an empty row says that the last one was answered."""
 
 
 DEFAULTS: Final = LogSettings()
-GATHER_CALLERS: Final = 4
 
 
 class _Batch:
@@ -123,8 +120,6 @@ class LocalLog:
         """Closed batches that wait for the one under way."""
         self._under_way: _Batch | None = None
         self._chain = 0
-        self._begun_at = 0.0
-        """When the last row was begun."""
         self._awake = False
         """A flush is scheduled or a row is under way."""
         self._last_seq = 0
@@ -367,7 +362,6 @@ class LocalLog:
             header = SegmentHeader(self._life, self.log_id, segment.number, batch.seq, time_ms, self._chain)
             row, position = encode_segment_header(header) + row, 0
         self._chain = check
-        self._begun_at = self._loop.time()
         self._awake = True
         self._marked = not records
         self._disk.commit(segment.fd, row, position, self._committed)
@@ -387,12 +381,6 @@ class LocalLog:
         if batch.segment is not self._batch.segment:
             self._let_go(batch.segment)
         self._stock.look()
-        if len(batch.futures) >= GATHER_CALLERS and not self._queue:
-            # Others are busy asking: a row costs the same for many as for few, so let some come together.
-            pause = self._begun_at + self._settings.gather_seconds - self._loop.time()
-            if pause > 0:
-                self._loop.call_later(pause, self._flush)
-                return
         self._flush()
 
     def _let_go(self, segment: Segment) -> None:
