@@ -223,7 +223,10 @@ class Backend(Protocol):
         """Forget all messages, deduplication ids and claims.  A repeated ``purge_id`` does nothing."""
 
     async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
-        """Store messages, all or none.  Raises :class:`StorageFull`."""
+        """Store messages: refused, none is stored.  Raises :class:`StorageFull`.
+
+        Of a call that a crash cut off before its answer, the first ones may be stored and the rest not.
+        """
 
     async def receive(self, target: Target, command: Receive) -> list[Received]:
         """Claim messages; waits up to ``wait_seconds`` for the first one.
