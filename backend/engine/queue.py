@@ -181,6 +181,9 @@ class Queue:
             block = blocks.get(number >> BLOCK_BITS)
             index = number - block.base if block is not None else -1
             if block is None or not 0 <= index < len(block.states) or block.states[index] == DEAD or number in gone:
+                # Perhaps it is gone by time alone: a record makes that time durable, and with it the answer.
+                if number not in gone:
+                    gone.append(number)
                 outcomes.append(done)
                 continue
             current = block.receives_of(index) == receives

@@ -136,6 +136,17 @@ def test_retention_ends_messages_in_any_state() -> None:
     assert not queue.fold.blocks
 
 
+def test_deleting_what_has_just_expired_makes_the_time_durable() -> None:
+    queue = Machine(retention_seconds=60)
+    queue.send("a")
+    (claim,) = queue.claim()
+    queue.pass_time(61)
+    assert queue.delete(claim) == [HandleOutcome.DONE]
+    fold = queue.replayed()
+    assert not fold.blocks, "also for a replay that knows no later time than the records'"
+    assert queue.journal[-1][1] == queue.now
+
+
 def test_a_changed_retention_holds_for_what_is_stored() -> None:
     queue = Machine()
     queue.send("a")
