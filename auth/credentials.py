@@ -12,9 +12,12 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import cached_property
 from typing import Literal, Protocol
 
 import msgspec
+
+from auth.principal import SCOPES, Principal, Role, Scope
 
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 _ACCESS_KEY_ID = re.compile(r"\w{16,128}\Z", re.ASCII)
@@ -32,7 +35,7 @@ class Tenant(msgspec.Struct, frozen=True):
     state: Literal["active", "suspended"] = "active"
 
 
-class AccessKey(msgspec.Struct, frozen=True):
+class AccessKey(msgspec.Struct, frozen=True, dict=True):
     """What signs requests, and for whom."""
 
     access_key_id: str
@@ -41,6 +44,29 @@ class AccessKey(msgspec.Struct, frozen=True):
     principal_id: str
     """The caller's id as SQS tells it: ``SenderId`` of the messages that are sent with this key."""
     active: bool = True
+    name: str = "root"
+    """Of the user that the key belongs to: policies name it ``arn:aws:iam::account:user/name``."""
+    role: Role = "user"
+    scopes: tuple[Scope, ...] = SCOPES
+    prefixes: tuple[str, ...] = ()
+    """Of queue names; empty: all queues."""
+    created_s: int = 0
+    expires_s: int | None = None
+    """From then on the key is refused."""
+
+    @cached_property
+    def principal(self) -> Principal:
+        """The caller that this key stands for."""
+        user = "root" if self.name == "root" else f"user/{self.name}"
+        return Principal(
+            account=self.account,
+            principal_id=self.principal_id,
+            arn=f"arn:aws:iam::{self.account}:{user}",
+            credential=self.access_key_id,
+            role=self.role,
+            scopes=self.scopes,
+            prefixes=self.prefixes,
+        )
 
     def __repr__(self) -> str:
         return f"AccessKey({self.access_key_id!r}, account={self.account!r}, active={self.active})"

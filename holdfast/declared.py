@@ -29,7 +29,7 @@ async def declare(services: Services, root: AccessKey, queues: Sequence[Declared
         return
     settings = dataclasses.replace(services.settings, queue_name_hold_seconds=0)
     context = Context(dataclasses.replace(services, settings=settings))
-    call = Call(request_id="start", key=root, base_url="", receive=_never)
+    call = Call(request_id="start", principal=root.principal, base_url="", receive=_never)
     for queue in in_order(queues):
         try:
             await _declare(context, call, queue)
@@ -38,7 +38,7 @@ async def declare(services: Services, root: AccessKey, queues: Sequence[Declared
 
 
 async def _declare(context: Context, call: Call, queue: DeclaredQueue) -> None:
-    account = call.key.account
+    account = call.principal.account
     attributes = {name: _text(value) for name, value in queue.attributes.items()}
     try:
         stored = await context.metadata.get(account, queue.name)

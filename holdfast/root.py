@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+import msgspec
+
 from auth.credentials import AccessKey, CredentialStore, Tenant, new_access_key, new_principal_id
 from holdfast.settings import Settings, SettingsError
 
@@ -21,14 +23,14 @@ async def ensure_root(store: CredentialStore, settings: Settings) -> tuple[Acces
         if known is not None and known.account != settings.account:
             raise SettingsError(f"the root access key {given_id} belongs to account {known.account}")
         principal_id = new_principal_id() if known is None else known.principal_id
-        key = AccessKey(given_id, given_secret, settings.account, principal_id)
+        key = AccessKey(given_id, given_secret, settings.account, principal_id, role="operator")
         if key != known:
             await store.put_access_key(key)
         return key, key != known
     active = [key for key in await store.list_access_keys(settings.account) if key.active]
     if active:
         return active[0], False
-    key = new_access_key(settings.account)
+    key = msgspec.structs.replace(new_access_key(settings.account), role="operator")
     await store.put_access_key(key)
     return key, True
 

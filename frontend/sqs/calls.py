@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from auth.credentials import AccessKey
+from auth.principal import Principal
 from frontend.polls import AsgiReceive
 
 Members = dict[str, Any]
@@ -14,8 +14,8 @@ Members = dict[str, Any]
 @dataclass(slots=True)
 class Call:
     request_id: str
-    key: AccessKey
-    """The caller: account, and the principal that becomes SenderId."""
+    principal: Principal
+    """The caller."""
     base_url: str
     """What the URLs of queues begin with, without a slash at the end."""
     receive: AsgiReceive

@@ -223,7 +223,7 @@ class SqsEndpoint:
         base_url = self._services.settings.external_url
         if base_url is None:
             base_url = f"{scope['scheme']}://{headers[b'host'].decode('latin-1')}"
-        return Call(request.request_id, key, base_url, receive)
+        return Call(request.request_id, key.principal, base_url, receive)
 
     async def _carry_out(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
         operation = ON_QUEUE.get(name)
@@ -240,11 +240,12 @@ class SqsEndpoint:
         return await operation(self.context, call, view, members)
 
     async def _queue(self, call: Call, action: str, url: str) -> QueueView:
-        account, name = locate(url, call.key.account)
+        account, name = locate(url, call.principal.account)
         try:
             return await self.context.queues.by_name(account, name, call)
         except SqsError:
-            if action not in SENDS or not self._services.settings.auto_create_queues or account != call.key.account:
+            may_create = action in SENDS and self._services.settings.auto_create_queues
+            if not may_create or account != call.principal.account:
                 raise
         return self.context.queues.view(await auto_create_queue(self.context, account, name))
 

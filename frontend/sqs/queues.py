@@ -68,12 +68,12 @@ class Queues:
 
     async def by_url(self, url: str, call: Call) -> QueueView:
         """Raises QueueDoesNotExist and InvalidAddress."""
-        account, name = locate(url, call.key.account)
+        account, name = locate(url, call.principal.account)
         return await self.by_name(account, name, call)
 
     async def by_name(self, account: str, name: str, call: Call) -> QueueView:
         """The queue, if the caller may use it: so far, only the owning account may.  Raises QueueDoesNotExist."""
-        if account == call.key.account:
+        if account == call.principal.account:
             queue = self._services.metadata.cached(account, name)
             if queue is not None:
                 return self.view(queue)

@@ -76,7 +76,7 @@ def prepare(view: QueueView, call: Call, members: Members) -> tuple[NewMessage, 
     body_md5 = md5.of_body(encoded)
     delay = validation.delay_seconds(members.get("DelaySeconds"), view.delay_most, view.fifo)
     answer: Members = {"MD5OfMessageBody": body_md5.hex()}
-    stored = Payload(payload.FORMAT, body, body_md5, call.key.principal_id)
+    stored = Payload(payload.FORMAT, body, body_md5, call.principal.principal_id)
     given = members.get("MessageAttributes")
     if given:
         attributes = validation.message_attributes(given)

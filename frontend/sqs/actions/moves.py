@@ -31,7 +31,7 @@ async def start_message_move_task(context: Context, call: Call, members: Members
             "MaxNumberOfMessagesPerSecond",
             f"You must enter a value between 1 and {limits.MOVE_RATE_MOST}, if provided.",
         )
-    if not await context.metadata.dead_letter_sources(call.key.account, source.arn, limit=1):
+    if not await context.metadata.dead_letter_sources(call.principal.account, source.arn, limit=1):
         raise SqsError(INVALID_PARAMETER_VALUE, "Source queue must be configured as a Dead Letter Queue.")
     destination: QueueView | None = None
     if members.get("DestinationArn"):
@@ -70,7 +70,7 @@ async def cancel_message_move_task(context: Context, call: Call, members: Member
     if not text:
         raise missing_parameter("TaskHandle")
     task_id, source_arn = _parsed(text)
-    source = await context.queues.by_arn(source_arn, call.key.account)
+    source = await context.queues.by_arn(source_arn, call.principal.account)
     if source is None:
         raise SqsError(RESOURCE_NOT_FOUND, "The resource that you specified for the SourceArn parameter doesn't exist.")
     try:
@@ -86,7 +86,7 @@ async def _queue(context: Context, call: Call, members: Members, parameter: str)
         raise missing_parameter(parameter)
     if arn.parse(text) is None:
         raise invalid_value(text, parameter, "Must be the ARN of a queue.")
-    view = await context.queues.by_arn(text, call.key.account)
+    view = await context.queues.by_arn(text, call.principal.account)
     if view is None:
         raise SqsError(
             RESOURCE_NOT_FOUND, f"The resource that you specified for the {parameter} parameter doesn't exist."

@@ -32,7 +32,7 @@ async def create_queue(context: Context, call: Call, members: Members) -> Member
     name = members.get("QueueName")
     if not name:
         raise missing_parameter("QueueName")
-    account = call.key.account
+    account = call.principal.account
     await ensure_queue(context, account, name, members.get("Attributes") or {}, members.get("tags") or {})
     return {"QueueUrl": call.queue_url(account, name)}
 
@@ -105,7 +105,7 @@ async def get_queue_url(context: Context, call: Call, members: Members) -> Membe
     name = members.get("QueueName")
     if not name:
         raise missing_parameter("QueueName")
-    account = members.get("QueueOwnerAWSAccountId") or call.key.account
+    account = members.get("QueueOwnerAWSAccountId") or call.principal.account
     if not _ACCOUNT.match(account):
         raise queue_does_not_exist()
     view = await context.queues.by_name(account, name, call)
@@ -114,7 +114,7 @@ async def get_queue_url(context: Context, call: Call, members: Members) -> Membe
 
 async def list_queues(context: Context, call: Call, members: Members) -> Members | None:
     size = paging.page_size(members)
-    account = call.key.account
+    account = call.principal.account
     names = await context.metadata.list_queues(
         account, prefix=members.get("QueueNamePrefix") or "", after=paging.after(members), limit=size + 1
     )

@@ -1,0 +1,30 @@
+"""Who a request comes from, whatever credential said so: an access key, an API key, a token."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Role = Literal["operator", "admin", "user"]
+"""``operator``: administers all tenants; ``admin``: administers its own tenant; ``user``: uses queues."""
+Scope = Literal["send", "receive", "manage"]
+SCOPES: tuple[Scope, ...] = ("send", "receive", "manage")
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """An authenticated caller."""
+
+    account: str
+    """12 digits: the tenant."""
+    principal_id: str
+    """The caller's id as SQS tells it: ``SenderId`` of the messages that it sends."""
+    arn: str
+    """How queue policies name the caller, such as ``arn:aws:iam::123456789012:user/worker``."""
+    credential: str
+    """What an audit log names: the public id of the key or token, never a secret."""
+    role: Role = "user"
+    scopes: tuple[Scope, ...] = SCOPES
+    """What the credential may be used for, whatever else allows it."""
+    prefixes: tuple[str, ...] = ()
+    """Names of queues that the credential may be used for begin with one of these; empty: all queues."""

@@ -1,0 +1,1 @@
+"""Rate limits: leaky buckets on the storages of the limits library.  Imports none of the layers."""
