@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from auth.audit import AuditLog
 from auth.credentials import AccessKey
 from backend.api import Backend
 from frontend.polls import LongPolls
@@ -37,6 +38,8 @@ class Services:
     polls: LongPolls = field(default_factory=LongPolls)
     serving: Callable[[], bool] = lambda: True
     """Whether the backend takes calls now."""
+    audit: AuditLog | None = None
+    """None: no audit log is kept."""
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

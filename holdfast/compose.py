@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from auth.audit import AuditFile, AuditLog
 from auth.credentials import AccessKey, Credentials
 from backend.api import BackendError, PartitionSettings, Target
 from backend.journal.disk import RealDisk
@@ -27,10 +28,11 @@ from metadata_service.store import QueueNotFound, QueueStore
 class Embedded:
     """Implements :class:`holdfast.serve.Service`."""
 
-    def __init__(self, app: FrontendApp, node: Node) -> None:
+    def __init__(self, app: FrontendApp, node: Node, audit: AuditLog) -> None:
         self.app = app
         self.failed = node.lost
         self._node = node
+        self._audit = audit
 
     async def drain(self) -> None:
         self.app.begin_drain()
@@ -38,6 +40,7 @@ class Embedded:
 
     async def close(self) -> None:
         await self._node.close()
+        self._audit.close()
 
 
 async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> Embedded:
@@ -57,14 +60,22 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> Em
         raise CannotStart(f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}") from error
     except (OSError, BackendError, LogInUse) as error:
         raise CannotStart(f"the journal in {settings.journal_folder} cannot be opened: {error}") from error
-    services = Services(frontend, Credentials(store), MetadataClient(store), node, serving=lambda: node.ready)
+    try:
+        audit = AuditLog(AuditFile(settings.audit_path))
+    except OSError as error:
+        await node.close()
+        raise CannotStart(f"the audit log {settings.audit_path} cannot be written: {error.strerror}") from error
+    services = Services(
+        frontend, Credentials(store), MetadataClient(store), node, serving=lambda: node.ready, audit=audit
+    )
     resolver.queues.set_result(Queues(services))
     try:
         await declare(services, root, settings.queues)
     except BaseException:
         await node.close()
+        audit.close()
         raise
-    return Embedded(create_app(services), node)
+    return Embedded(create_app(services), node, audit)
 
 
 def frontend_settings(settings: Settings) -> FrontendSettings:

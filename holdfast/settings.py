@@ -65,6 +65,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="the least that is worth a line in the log")
     ] = "info"
+    audit_file: Annotated[
+        Path | None,
+        Meta(description="file of the audit log, rotated at 64 MiB; without it `audit.jsonl` in the data folder"),
+    ] = None
     queue_name_hold_seconds: Annotated[
         Seconds, Meta(description="how long the name of a deleted queue stays taken (SQS: 60)")
     ] = 60
@@ -110,6 +114,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def metadata_file(self) -> Path:
         return self.data / "metadata.sqlite"
+
+    @property
+    def audit_path(self) -> Path:
+        return self.audit_file or self.data / "audit.jsonl"
 
     @property
     def journal_folder(self) -> Path:

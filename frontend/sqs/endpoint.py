@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import quote
 
+from auth.audit import SIGN_IN, Act
 from auth.errors import AuthError, InvalidClientTokenId
 from auth.sigv4 import Verifier
 from backend.api import BackendError, PartitionDamaged, StorageFull
@@ -108,6 +109,8 @@ class SqsEndpoint:
         except ClientGone:
             return
         except Exception as error:
+            if isinstance(error, AuthError):
+                self._audit_refusal(request, scope, error)
             status, content_type, body, headers = self._error(request, error)
         await send(
             {
@@ -250,6 +253,13 @@ class SqsEndpoint:
         return self.context.queues.view(await auto_create_queue(self.context, account, name))
 
     # --- errors ---
+
+    def _audit_refusal(self, request: _Request, scope: Scope, error: AuthError) -> None:
+        audit = self._services.audit
+        if audit is not None:
+            client = scope.get("client")
+            address = client[0] if client else ""
+            audit.refused_sign_in(Act(request.request_id, "", request.who, address, SIGN_IN, "", "refused", error.code))
 
     def _error(self, request: _Request, error: Exception) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
         if isinstance(error, _UnknownOperation):

@@ -19,6 +19,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as ClientCredentials
 
+from auth.audit import AuditFile, AuditLog
 from auth.credentials import AccessKey, Credentials, Tenant
 from backend.api import (
     Counters,
@@ -246,11 +247,14 @@ class Answer:
 class Service:
     """The application and what is behind it."""
 
-    def __init__(self, app: FrontendApp, backend: FakeBackend, clock: Clock, client: httpx.AsyncClient) -> None:
+    def __init__(
+        self, app: FrontendApp, backend: FakeBackend, clock: Clock, client: httpx.AsyncClient, audit_file: Path
+    ) -> None:
         self.app = app
         self.backend = backend
         self.clock = clock
         self.client = client
+        self.audit_file = audit_file
 
     def url(self, name: str) -> str:
         return f"http://{HOST}/{KEY.account}/{name}"
@@ -279,6 +283,10 @@ class Service:
 
     async def unsigned(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> Answer:
         return Answer(await self.client.request(method, f"http://{HOST}{path}", content=content, headers=headers))
+
+    def audited(self) -> list[dict[str, Any]]:
+        """What the audit log says."""
+        return [orjson.loads(line) for line in self.audit_file.read_bytes().splitlines()]
 
     async def make_queue(self, name: str, **attributes: str) -> str:
         answer = await self.json("CreateQueue", {"QueueName": name, "Attributes": attributes})
@@ -312,11 +320,16 @@ async def running(folder: Path, settings: FrontendSettings | None = None) -> Asy
         await store.put_access_key(KEY)
         clock = Clock()
         backend = FakeBackend(clock)
+        audit_file = folder / "audit.jsonl"
+        audit = AuditLog(AuditFile(audit_file), clock)
         app = create_app(
-            Services(settings or FrontendSettings(), Credentials(store), MetadataClient(store), backend, clock)
+            Services(
+                settings or FrontendSettings(), Credentials(store), MetadataClient(store), backend, clock, audit=audit
+            )
         )
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport) as client:
-            yield Service(app, backend, clock, client)
+            yield Service(app, backend, clock, client, audit_file)
+        audit.close()
     finally:
         await store.close()

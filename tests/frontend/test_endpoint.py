@@ -66,6 +66,27 @@ async def test_a_bug_is_answered_and_logged_with_its_traceback(
     assert answer.headers["x-amzn-requestid"] in caplog.text
 
 
+# --- the audit log -----------------------------------------------------------------------------------------
+
+
+async def test_a_refused_sign_in_is_audited(service: Service) -> None:
+    content, headers = b"{}", dict(JSON)
+    wrong = msgspec.structs.replace(KEY, secret="another secret")
+    refused = await service.signed("POST", "/", content, headers, wrong)
+    assert refused.status == 403
+    (line,) = service.audited()
+    assert (line["credential"], line["reason"]) == (KEY.access_key_id, "SignatureDoesNotMatch")
+    assert line["request_id"] == refused.headers["x-amzn-requestid"]
+    assert line["address"] == "127.0.0.1"
+    assert "another secret" not in str(line)
+
+
+async def test_what_is_let_in_is_not_audited_as_refused(service: Service) -> None:
+    await service.json("ListQueues")
+    await service.json("SendMessage", {"QueueUrl": "none", "MessageBody": "b"})
+    assert service.audited() == []
+
+
 # --- protocols ---------------------------------------------------------------------------------------------
 
 

@@ -71,6 +71,22 @@ async def status(service: Embedded, path: str) -> int:
     return code
 
 
+async def test_refused_sign_ins_are_in_the_audit_log(start: Start, tmp_path: Path) -> None:
+    async with start():
+        pass
+    assert (tmp_path / "audit.jsonl").read_bytes() == b""
+    async with start(audit_file=tmp_path / "elsewhere") as (service, _):
+        assert await status(service, "/") == 403
+        line = json.loads((tmp_path / "elsewhere").read_text())
+    assert (line["action"], line["outcome"], line["reason"]) == ("sign-in", "refused", "MissingAuthenticationToken")
+
+
+async def test_without_an_audit_log_the_service_does_not_start(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match="cannot be written: No such file"):
+        async with start(audit_file=tmp_path / "none" / "audit"):
+            pass
+
+
 def test_the_frontend_gets_its_settings() -> None:
     changed: dict[str, Any] = {
         "region": "eu-west-1",

@@ -1,0 +1,204 @@
+"""The audit log: who did what, from where, and what came of it.  One JSON object a line, no secrets.
+
+Two kinds of things are written: administrative acts, each with a line of its own, and refused sign-ins, of which
+strangers can make any number.  So the latter are bounded: the first ones of a minute get a line each, the rest are
+counted by credential and address, and the counts are written when the minute is over.
+
+A line is plain ASCII, whatever was sent: no control character, and none that some reader takes for the end of a line,
+gets into it unescaped.  What cannot be written is told to the service's own log, as a whole line, and the next line
+that can be written says how many are missing before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+Outcome = Literal["done", "refused", "failed"]
+"""``refused``: nothing was changed, for a reason that lies with the caller; ``failed``: with the service."""
+
+FILE_BYTES_MOST = 64 << 20
+FILES_MOST = 8
+"""The file that is written and those before it, ``.1`` the latest."""
+VALUE_CHARACTERS_MOST = 512
+SIGN_IN = "sign-in"
+"""The action of a refused sign-in."""
+MINUTE_SECONDS = 60
+LINES_OF_PAIR_MOST = 5
+"""Refused sign-ins of one credential and address that get a line each, in a minute."""
+LINES_MOST = 30
+"""The same, of all together."""
+PAIRS_MOST = 30
+"""Credentials and addresses that are counted apart in a minute; the others are counted together."""
+
+logger = logging.getLogger("holdfast.audit")
+
+
+class Act(msgspec.Struct, frozen=True):
+    """What a line says, beside the time."""
+
+    request_id: str
+    principal: str
+    """The ARN of who asked; empty where that is not known."""
+    credential: str
+    """The public id of the key or token; what was claimed, for a refused sign-in."""
+    address: str
+    """The client's."""
+    action: str
+    target: str
+    """What was acted on, such as a queue's ARN, a tenant's account or a key's id."""
+    outcome: Outcome
+    reason: str = ""
+    """Why not: a code, or a short text."""
+
+
+class AuditFile:
+    """A file that is only appended to, in a few generations of bounded size.  Only its owner can read it."""
+
+    def __init__(self, path: Path, *, bytes_most: int = FILE_BYTES_MOST, files_most: int = FILES_MOST) -> None:
+        """Open the file, or make it.  Raises ``OSError``."""
+        self.path = path
+        self._bytes_most = bytes_most
+        self._files_most = files_most
+        self._open()
+
+    def _open(self) -> None:
+        self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.fchmod(self._file, 0o600)
+        self._size = os.fstat(self._file).st_size
+        self._torn = self._size > 0 and os.pread(self._file, 1, self._size - 1) != b"\n"
+        """The end of the last line was not written: by a process that was killed, or to a disk that was full."""
+
+    def append(self, line: bytes) -> None:
+        """Write a line, given without its end.  Raises ``OSError``; then a part of it may have been written."""
+        if self._size and self._size + len(line) > self._bytes_most:
+            self._rotate()
+        data = (b"\n" if self._torn else b"") + line + b"\n"
+        while data:
+            written = os.write(self._file, data)
+            self._size += written
+            data = data[written:]
+            self._torn = len(data) > 0
+
+    async def sync(self) -> None:
+        """Wait until all lines are on the disk.  Raises ``OSError``."""
+        file = os.dup(self._file)  # the file may be rotated and closed meanwhile
+        try:
+            await asyncio.to_thread(os.fdatasync, file)
+        finally:
+            os.close(file)
+
+    def _rotate(self) -> None:
+        names = [self.path, *(self.path.with_name(f"{self.path.name}.{n}") for n in range(1, self._files_most))]
+        for older, newer in zip(reversed(names[1:]), reversed(names[:-1]), strict=True):
+            if newer.exists():
+                os.replace(newer, older)
+        os.close(self._file)
+        self._open()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class AuditLog:
+    """Writes acts and refused sign-ins to a file.  To be used from one event loop."""
+
+    def __init__(self, file: AuditFile, clock: Callable[[], float] = time.time) -> None:
+        """``clock``: seconds since the epoch."""
+        self._file = file
+        self._clock = clock
+        self._missing = 0
+        """Lines that could not be written since the last one that could."""
+        self._lines = 0
+        """Refused sign-ins that got a line in this minute."""
+        self._counted: dict[tuple[str, str], list[int]] = {}
+        """By credential and address: those of this minute, and how many of them got a line."""
+        self._others = 0
+        """Those of this minute that are counted together."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def act(self, act: Act) -> None:
+        """Write an administrative act, and wait until it is on the disk (or else the service's log has it)."""
+        if not self._write(msgspec.structs.asdict(act)):
+            return
+        try:
+            await self._file.sync()
+        except OSError as error:
+            logger.error("the audit log may lose its last lines: %s", error.strerror)
+
+    def refused_sign_in(self, act: Act) -> None:
+        """Write or count a refused sign-in.  Never waits for the disk."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(MINUTE_SECONDS, self.end_minute)
+        pair = (_bounded(act.credential), _bounded(act.address))
+        counts = self._counted.get(pair)
+        if counts is None:
+            if len(self._counted) >= PAIRS_MOST:
+                self._others += 1
+                return
+            counts = self._counted[pair] = [0, 0]
+        counts[0] += 1
+        if counts[1] < LINES_OF_PAIR_MOST and self._lines < LINES_MOST:
+            counts[1] += 1
+            self._lines += 1
+            self._write(msgspec.structs.asdict(act))
+
+    def end_minute(self) -> None:
+        """Write how many refused sign-ins got no line of their own, and begin to count anew."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for (credential, address), (all_of_pair, written) in self._counted.items():
+            if all_of_pair > written:
+                self._count(credential, address, all_of_pair - written)
+        if self._others:
+            self._count("", "", self._others)
+        self._counted.clear()
+        self._others = self._lines = 0
+
+    def _count(self, credential: str, address: str, count: int) -> None:
+        reason = "further ones of this credential and address" if address else "further ones of others"
+        act = Act("", "", credential, address, SIGN_IN, "", "refused", reason)
+        self._write({**msgspec.structs.asdict(act), "count": count})
+
+    def close(self) -> None:
+        """Write what was only counted so far, and let go of the file."""
+        self.end_minute()
+        self._file.close()
+
+    def _write(self, facts: dict[str, Any]) -> bool:
+        """Whether the line was written."""
+        line = self._line(facts)
+        try:
+            if self._missing:
+                gap = Act(
+                    "", "", "", "", "audit.gap", "", "failed", "lines could not be written; see the service's log"
+                )
+                self._file.append(self._line({**msgspec.structs.asdict(gap), "count": self._missing}))
+                self._missing = 0
+            self._file.append(line)
+        except OSError as error:
+            self._missing += 1
+            logger.error(
+                "the audit log cannot be written (%s); this belongs into it: %s", error.strerror, line.decode()
+            )
+            return False
+        return True
+
+    def _line(self, facts: dict[str, Any]) -> bytes:
+        now = self._clock()
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03}Z"
+        shown = {name: _bounded(value) if isinstance(value, str) else value for name, value in facts.items()}
+        return json.dumps({"time": stamp, **shown}, separators=(",", ":")).replace("\x7f", "\\u007f").encode()
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= VALUE_CHARACTERS_MOST else text[:VALUE_CHARACTERS_MOST] + "..."

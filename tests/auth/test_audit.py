@@ -1,0 +1,207 @@
+"""The audit log: its lines cannot be forged, a flood does not fill it, and nothing is lost without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from auth import audit
+from auth.audit import SIGN_IN, Act, AuditFile, AuditLog
+
+ACT = Act("r-1", "arn:aws:iam::000000000000:root", "AKIA1", "10.0.0.9", "queue.purge", "arn:queue", "done")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+
+
+def refusal(credential: str = "AKIA2", address: str = "10.0.0.1") -> Act:
+    return Act("r-2", "", credential, address, SIGN_IN, "", "refused", "SignatureDoesNotMatch")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "audit.jsonl"
+
+
+@pytest.fixture
+def log(path: Path) -> Iterator[AuditLog]:
+    made = AuditLog(AuditFile(path), lambda: 1_800_000_000.25)
+    yield made
+    made.close()
+
+
+async def test_a_line_says_who_did_what_when_and_from_where(log: AuditLog, path: Path) -> None:
+    await log.act(ACT)
+    assert lines(path) == [
+        {
+            "time": "2027-01-15T08:00:00.250Z",
+            "request_id": "r-1",
+            "principal": "arn:aws:iam::000000000000:root",
+            "credential": "AKIA1",
+            "address": "10.0.0.9",
+            "action": "queue.purge",
+            "target": "arn:queue",
+            "outcome": "done",
+            "reason": "",
+        }
+    ]
+
+
+async def test_only_the_owner_can_read_it(path: Path) -> None:
+    path.touch(0o644)
+    path.chmod(0o644)
+    AuditFile(path).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "evil", ['"}\n{"action":"forged"}', "\r\n", "\u2028\u2029\x85", "\x1b[2J\x9b", "\x7f\0", "\ud800"]
+)
+async def test_nothing_that_was_sent_ends_a_line_or_reaches_a_terminal(log: AuditLog, path: Path, evil: str) -> None:
+    await log.act(msgspec.structs.replace(ACT, target=evil, credential=evil))
+    content = path.read_bytes()
+    assert content.count(b"\n") == 1
+    assert content.endswith(b"\n")
+    assert all(0x20 <= byte < 0x7F for byte in content[:-1])
+    assert json.loads(content)["target"] == evil
+
+
+async def test_long_values_are_cut(log: AuditLog, path: Path) -> None:
+    await log.act(msgspec.structs.replace(ACT, target="x" * 100_000))
+    assert path.stat().st_size < 2_000
+
+
+async def test_the_end_of_a_torn_line_does_not_hide_the_next_one(path: Path) -> None:
+    path.write_bytes(b'{"time":"2027')
+    log = AuditLog(AuditFile(path))
+    await log.act(ACT)
+    log.close()
+    assert path.read_bytes().split(b"\n")[0] == b'{"time":"2027'
+    assert json.loads(path.read_bytes().split(b"\n")[1])["action"] == "queue.purge"
+
+
+async def test_files_are_rotated_and_the_oldest_goes(path: Path) -> None:
+    log = AuditLog(AuditFile(path, bytes_most=600, files_most=3))
+    for number in range(20):
+        await log.act(msgspec.structs.replace(ACT, request_id=f"r-{number}"))
+    log.close()
+    files = sorted(entry.name for entry in path.parent.iterdir())
+    assert files == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
+    kept = [line["request_id"] for name in reversed(files) for line in lines(path.parent / name)]
+    assert kept == [f"r-{number}" for number in range(20 - len(kept), 20)]
+    assert all((path.parent / name).stat().st_size <= 600 for name in files)
+    assert all(stat.S_IMODE((path.parent / name).stat().st_mode) == 0o600 for name in files)
+
+
+async def test_what_cannot_be_written_is_told_and_missed(
+    log: AuditLog, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(file: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        await log.act(ACT)
+        await log.act(msgspec.structs.replace(ACT, request_id="r-7"))
+    assert "No space left on device" in caplog.text
+    assert '"request_id":"r-7"' in caplog.text
+    await log.act(msgspec.structs.replace(ACT, request_id="r-8"))
+    assert [(line["action"], line.get("count")) for line in lines(path)[-2:]] == [
+        ("audit.gap", 2),
+        ("queue.purge", None),
+    ]
+
+
+async def test_a_line_that_was_written_in_part_is_ended_first(
+    log: AuditLog, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really, room = os.write, [20]
+
+    def nearly_full(file: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = really(file, data[: room[0]])
+        room[0] -= written
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", nearly_full)
+        await log.act(ACT)
+    await log.act(ACT)
+    torn, gap, act = path.read_bytes().split(b"\n")[:-1]
+    assert len(torn) == 20
+    assert json.loads(gap)["action"] == "audit.gap"
+    assert json.loads(act)["action"] == "queue.purge"
+
+
+async def test_a_disk_that_does_not_sync_is_told(
+    log: AuditLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    await log.act(ACT)
+    assert "Input/output error" in caplog.text
+
+
+# --- refused sign-ins -----------------------------------------------------------------------------------------
+
+
+async def test_the_first_refusals_of_a_pair_get_lines_and_the_rest_a_count(log: AuditLog, path: Path) -> None:
+    for _ in range(1_000):
+        log.refused_sign_in(refusal())
+    log.refused_sign_in(refusal(address="10.0.0.2"))
+    written = lines(path)
+    assert [line["address"] for line in written] == ["10.0.0.1"] * audit.LINES_OF_PAIR_MOST + ["10.0.0.2"]
+    log.end_minute()
+    (counted,) = lines(path)[len(written) :]
+    assert (counted["credential"], counted["address"]) == ("AKIA2", "10.0.0.1")
+    assert counted["count"] == 1_000 - audit.LINES_OF_PAIR_MOST
+
+
+async def test_a_flood_from_everywhere_is_bounded_and_none_is_lost(log: AuditLog, path: Path) -> None:
+    for number in range(5_000):
+        log.refused_sign_in(refusal(credential=f"AKIA{number}", address=f"10.0.{number % 250}.1"))
+    log.end_minute()
+    written = lines(path)
+    assert len(written) <= audit.LINES_MOST + audit.PAIRS_MOST + 1
+    assert sum(line.get("count", 1) for line in written) == 5_000
+
+
+async def test_after_a_minute_counting_begins_anew(log: AuditLog, path: Path) -> None:
+    for _ in range(audit.LINES_OF_PAIR_MOST + 1):
+        log.refused_sign_in(refusal())
+    log.end_minute()
+    before = len(lines(path))
+    log.refused_sign_in(refusal())
+    assert len(lines(path)) == before + 1
+
+
+async def test_the_counts_are_written_without_a_further_refusal(
+    log: AuditLog, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "MINUTE_SECONDS", 0.01)
+    for _ in range(audit.LINES_OF_PAIR_MOST + 3):
+        log.refused_sign_in(refusal())
+    while len(lines(path)) == audit.LINES_OF_PAIR_MOST:
+        await asyncio.sleep(0.005)
+    assert lines(path)[-1]["count"] == 3
+
+
+async def test_closing_writes_the_counts(path: Path) -> None:
+    log = AuditLog(AuditFile(path))
+    for _ in range(audit.LINES_OF_PAIR_MOST + 2):
+        log.refused_sign_in(refusal())
+    log.close()
+    assert lines(path)[-1]["count"] == 2
