@@ -182,6 +182,34 @@ class HandleOutcome(enum.IntEnum):
     """Visibility change: the claim would last more than 12 hours from its receive."""
 
 
+class PeekState(enum.IntEnum):
+    """Where a message stands."""
+
+    VISIBLE = 0
+    IN_FLIGHT = 1
+    DELAYED = 2
+    MOVING = 3
+    """On its way to another queue; counted as in flight."""
+
+
+class Peeked(msgspec.Struct, array_like=True):
+    """One message that was looked at, and not received."""
+
+    message_id: str
+    payload: bytes | None
+    """None: it cannot be read, because the journal is damaged there."""
+    number: int
+    state: PeekState
+    due_ms: int
+    """In flight: when the claim ends; delayed: when it becomes visible; else 0."""
+    receives: int
+    first_received_ms: int
+    sent_ms: int
+    group: str | None = None
+    origin: str | None = None
+    """ARN of the queue whose dead letter this message is."""
+
+
 class Counters(msgspec.Struct, array_like=True):
     """The three sums of SQS; together they are all that is stored."""
 
@@ -242,6 +270,9 @@ class Backend(Protocol):
         """Let claims last the given seconds from now; 0 ends a claim at once."""
 
     async def counters(self, target: Target) -> Counters: ...
+
+    async def peek(self, target: Target, most: int) -> list[Peeked]:
+        """The first messages in the order in which they were stored, in whatever state.  Changes nothing."""
 
     async def start_move(self, target: Target, destination_arn: str | None, rate_per_second: int) -> MoveTask:
         """Start moving the messages of a dead-letter queue.  Raises :class:`MoveTaskRefused`."""

@@ -27,6 +27,7 @@ from backend.api import (
     PartitionGone,
     PartitionSettings,
     PartitionUnknown,
+    Peeked,
     Receive,
     Received,
     StorageFull,
@@ -46,6 +47,7 @@ from backend.journal.log import LocalLog
 from backend.journal.rows import RecordView, encode_record
 from backend.journal.segments import RottenRecord
 from backend.partition import RECORD_OVERHEAD_BYTES, Partition
+from backend.peek import look
 from backend.shards import Shards
 from metadata_service.store import StoreError
 
@@ -570,6 +572,13 @@ class Incarnation:
         counters = partition.fold.counters()
         await self.durable()
         return counters
+
+    async def peek(self, target: Target, most: int) -> list[Peeked]:
+        partition = self._find(target)
+        partition.fold.advance(self.clock())
+        peeked = await look(self.log, partition, most)
+        await self.durable()
+        return peeked
 
     # --- move tasks -------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from backend.api import (
     MoveTask,
     NewMessage,
     PartitionSettings,
+    Peeked,
     Receive,
     Received,
     StorageFull,
@@ -238,6 +239,9 @@ class Node:
 
     def counters(self, target: Target) -> Coroutine[Any, Any, Counters]:
         return self._serving().counters(target)
+
+    def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
+        return self._serving().peek(target, most)
 
     def start_move(
         self, target: Target, destination_arn: str | None, rate_per_second: int

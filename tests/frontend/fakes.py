@@ -31,6 +31,8 @@ from backend.api import (
     PartitionGone,
     PartitionSettings,
     PartitionUnknown,
+    Peeked,
+    PeekState,
     Receive,
     Received,
     SettingsStale,
@@ -176,6 +178,29 @@ class FakeBackend:
         visible = sum(1 for message in messages if message.visible_at <= now)
         delayed = sum(1 for message in messages if message.visible_at > now and not message.receives)
         return Counters(visible, len(messages) - visible - delayed, delayed)
+
+    async def peek(self, target: Target, most: int) -> list[Peeked]:
+        now = self.clock()
+        peeked = []
+        for message in list(self._partition(target).messages.values())[:most]:
+            state, due_ms = PeekState.VISIBLE, 0
+            if message.visible_at > now:
+                state = PeekState.IN_FLIGHT if message.receives else PeekState.DELAYED
+                due_ms = int(message.visible_at * 1000)
+            peeked.append(
+                Peeked(
+                    message.stored.message_id,
+                    message.new.payload,
+                    message.stored.number,
+                    state,
+                    due_ms,
+                    message.receives,
+                    message.first_received_ms,
+                    message.sent_ms,
+                    message.new.group,
+                )
+            )
+        return peeked
 
     async def start_move(self, target: Target, destination_arn: str | None, rate_per_second: int) -> MoveTask:
         partition = self._partition(target)

@@ -1,0 +1,109 @@
+"""A look at the first messages of a partition that changes nothing: no claim, no receive counted, no record.
+
+The cost depends on how many are asked for: a block that exists holds at least one living message, and blocks are kept
+in order of number, for numbers only rise.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backend.api import Peeked, PeekState
+from backend.engine.blocks import DEAD, DELAYED, IN_FLIGHT, MOVING, Block
+from backend.engine.fold import Fold
+from backend.engine.ids import message_id, unpack_id
+from backend.engine.order import FifoOrder
+from backend.engine.records import Message, decode_head
+from backend.journal.log import LocalLog
+from backend.journal.rows import RecordView
+from backend.partition import Partition
+
+_READS_MOST = 3
+"""How often a message is looked for where the cleaner has put it meanwhile."""
+
+
+class _Seen(NamedTuple):
+    """What the fold knows of a message."""
+
+    number: int
+    state: PeekState
+    due_ms: int
+    sent_ms: int
+    receives: int
+    first_received_ms: int
+
+
+async def look(log: LocalLog, partition: Partition, most: int) -> list[Peeked]:
+    """The oldest ``most`` messages by number, in whatever state; the fold has been advanced to now."""
+    seen = _first(partition.fold, most)
+    found = {message.number: entry for message in seen if (entry := partition.window.get(message.number)) is not None}
+    for _ in range(_READS_MOST):
+        missing = [message.number for message in seen if message.number not in found]
+        if not missing:
+            break
+        found |= await _read(log, partition, missing)
+    return [
+        _peeked(partition.id, message, found.get(message.number))
+        for message in seen
+        if message.number in found or partition.fold.locate(message.number) is not None
+    ]
+
+
+def _first(fold: Fold, most: int) -> list[_Seen]:
+    seen: list[_Seen] = []
+    for block in fold.blocks.values():
+        for index, state in enumerate(block.states):
+            if state == DEAD:
+                continue
+            if len(seen) == most:
+                return seen
+            seen.append(_seen(fold, block, index, state))
+    return seen
+
+
+def _seen(fold: Fold, block: Block, index: int, state: int) -> _Seen:
+    number, sent = block.base + index, block.sent[index]
+    shown, due = PeekState.VISIBLE, 0
+    if state == DELAYED:
+        shown, due = PeekState.DELAYED, block.deliver_of(index)
+    elif state == IN_FLIGHT:
+        shown, due = PeekState.IN_FLIGHT, fold.in_flight[number].until
+    elif state == MOVING:
+        shown = PeekState.MOVING
+    elif isinstance(fold.order, FifoOrder) and sent + fold.order.delay_ms > fold.now:
+        shown, due = PeekState.DELAYED, sent + fold.order.delay_ms
+    return _Seen(number, shown, due, sent, block.receives_of(index), block.first_received_of(index))
+
+
+async def _read(log: LocalLog, partition: Partition, numbers: list[int]) -> dict[int, tuple[Message, bytes]]:
+    """Heads and payloads of those that lie whole where the fold says now."""
+    positions = {}
+    for number in numbers:
+        place = partition.fold.locate(number)
+        if place is not None:
+            positions[number] = place[0].positions[place[1]]
+    found = {}
+    views = await log.read_many(list(positions.values()))
+    for number, view in zip(positions, views, strict=True):
+        if isinstance(view, RecordView) and view.partition == partition.id:
+            head = decode_head(view.kind, view.head)
+            if isinstance(head, Message) and head.number == number:
+                found[number] = (head, view.body)
+    return found
+
+
+def _peeked(partition: int, seen: _Seen, entry: tuple[Message, bytes] | None) -> Peeked:
+    record, payload = entry if entry is not None else (None, None)
+    packed = record.message_id if record is not None else None
+    return Peeked(
+        message_id(partition, seen.number) if packed is None else unpack_id(packed),
+        payload,
+        seen.number,
+        seen.state,
+        seen.due_ms,
+        seen.receives,
+        seen.first_received_ms,
+        seen.sent_ms,
+        record.group if record is not None else None,
+        record.origin if record is not None else None,
+    )
