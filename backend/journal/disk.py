@@ -2,7 +2,8 @@
 
 The primitives block; they are called in a worker thread through :meth:`Disk.run`, or at start, before anything else
 runs.  Two things have ways of their own, because the speed of the service hangs on them: :meth:`Disk.commit`, the one
-write and sync of a group commit, and :meth:`Disk.pread_now`, a read that never waits.
+write and sync of a group commit (:mod:`backend.journal.committer`), and :meth:`Disk.pread_now`, a read that never
+waits.
 
 The simulator's disk (``tests/simulator/disk.py``) implements the same protocol in virtual time, and fails like a disk.
 """
@@ -14,11 +15,11 @@ import contextlib
 import errno
 import fcntl
 import os
-import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 from typing import Final, ParamSpec, Protocol, TypeVar
+
+from backend.journal.committer import Committer, write_all
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -90,10 +91,7 @@ class RealDisk:
     """The operating system's files."""
 
     def __init__(self) -> None:
-        self._commits: SimpleQueue[tuple[asyncio.AbstractEventLoop, int, bytes, int, Callable[..., None]] | None] = (
-            SimpleQueue()
-        )
-        self._committer: threading.Thread | None = None
+        self._committer = Committer()
         self._workers = ThreadPoolExecutor(WORKERS, "journal")
         self._nowait = hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")
 
@@ -107,11 +105,7 @@ class RealDisk:
         os.close(fd)
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
-        written = os.pwrite(fd, data, offset)
-        if written != len(data):
-            rest = memoryview(data)
-            while written < len(data):
-                written += os.pwrite(fd, rest[written:], offset + written)
+        write_all(fd, data, offset)
 
     def pread(self, fd: int, size_bytes: int, offset: int) -> bytes:
         data = os.pread(fd, size_bytes, offset)
@@ -195,28 +189,9 @@ class RealDisk:
         return asyncio.wrap_future(self._workers.submit(function, *args, **kwargs))
 
     def commit(self, fd: int, data: bytes, offset: int, done: Callable[[BaseException | None], None]) -> None:
-        if self._committer is None:
-            self._committer = threading.Thread(target=self._commit_all, name="committer", daemon=True)
-            self._committer.start()
-        self._commits.put((asyncio.get_running_loop(), fd, data, offset, done))
-
-    def _commit_all(self) -> None:
-        while (item := self._commits.get()) is not None:
-            loop, fd, data, offset, done = item
-            error: BaseException | None = None
-            try:
-                self.pwrite(fd, data, offset)
-                os.fdatasync(fd)
-            except BaseException as raised:  # whatever it is, the log has to hear of it
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                loop.call_soon_threadsafe(done, error)
-            item = data = done = None  # type: ignore[assignment]  # keep nothing alive while waiting
+        self._committer.commit(fd, data, offset, done)
 
     def close_workers(self) -> None:
         """End the threads, once what was begun is done."""
-        if self._committer is not None:
-            self._commits.put(None)
-            self._committer.join()
-            self._committer = None
+        self._committer.stop()
         self._workers.shutdown()

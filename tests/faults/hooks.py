@@ -40,6 +40,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
+from backend.journal import committer
 from metadata_service.sqlite import SQLiteStore
 
 P = ParamSpec("P")
@@ -48,8 +49,9 @@ T = TypeVar("T")
 VARIABLE = "FAULTS"
 """Of the environment: a :class:`Plan` as JSON."""
 SECTOR_BYTES = 512
-COMMITTER = "committer"
-"""Name of the thread that commits."""
+
+_committing = threading.local()
+"""``now``: this thread is in a commit."""
 
 _os_open, _os_close, _os_pwrite, _os_pread = os.open, os.close, os.pwrite, os.pread
 _os_fdatasync, _os_fsync, _os_unlink, _os_ftruncate = os.fdatasync, os.fsync, os.unlink, os.ftruncate
@@ -223,7 +225,7 @@ class Hooks:
     def _purpose(self, fd: int, path: str, data: Any) -> str:
         kind = _kind(path)
         if kind == "segment":
-            if threading.current_thread().name == COMMITTER:
+            if getattr(_committing, "now", False):
                 return "commit"
             kind = "tail" if any(data) else "preallocate"
         self._last[fd] = kind
@@ -239,7 +241,7 @@ class Hooks:
         path = self._paths.get(fd)
         if path is None:
             return call(fd)
-        step = "commit" if threading.current_thread().name == COMMITTER else self._last.get(fd, "folder")
+        step = "commit" if getattr(_committing, "now", False) else self._last.get(fd, "folder")
         with self._lock:
             count = len(self._unsynced[path].writes) if path in self._unsynced else 0
             names = [name for name in (*self._made, *self._removed) if os.path.dirname(name) == path]
@@ -306,7 +308,8 @@ def install(plan: Plan) -> None:
     _around(hooks, "update_shards", "shards.update")
     _around(hooks, "update_log", "log.update")
     _around(hooks, "new_incarnation", "incarnation.new")
-    _watch_commits(hooks)
+    _watch_commits()
+    _watch_metadata(hooks)
     # Blocked here and in all threads, so that the one that waits for it gets it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     threading.Thread(target=_wait_for_power_loss, args=(hooks,), name="power", daemon=True).start()
@@ -330,7 +333,20 @@ def _around(hooks: Hooks, method: str, step: str) -> None:
     setattr(SQLiteStore, method, watched)
 
 
-def _watch_commits(hooks: Hooks) -> None:
+def _watch_commits() -> None:
+    original = committer.write_durably
+
+    def watched(fd: int, data: bytes, offset: int) -> BaseException | None:
+        _committing.now = True
+        try:
+            return original(fd, data, offset)
+        finally:
+            _committing.now = False
+
+    committer.write_durably = watched
+
+
+def _watch_metadata(hooks: Hooks) -> None:
     class Connection(sqlite3.Connection):
         def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
             if sql != "COMMIT":
