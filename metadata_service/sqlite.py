@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from auth.credentials import AccessKey, Tenant
+from auth.keyring import DataKey
 from metadata_service.models import LOG_ID_LIMIT, LogEntry, Partition, Queue, ShardEntry, dead_letter_arn
 from metadata_service.store import (
     ConditionFailed,
@@ -25,10 +26,9 @@ from metadata_service.store import (
     QueueExists,
     QueueNotFound,
     StoreError,
+    StoreUnavailable,
 )
 from metadata_service.worker import Worker
-
-SCHEMA_VERSION = 1
 
 _SCHEMA = """
 CREATE TABLE schema_version (version INTEGER NOT NULL);
@@ -50,6 +50,17 @@ CREATE TABLE tenants (account TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT RO
 CREATE TABLE access_keys (access_key_id TEXT PRIMARY KEY, account TEXT NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX access_keys_by_account ON access_keys (account, access_key_id);
 """
+"""Version 1.  Every file begins with it, and takes the steps from there."""
+_STEPS = (
+    """
+CREATE TABLE data_keys (
+    key_id INTEGER PRIMARY KEY, account TEXT NOT NULL, master_id TEXT NOT NULL, seals INTEGER NOT NULL DEFAULT 0,
+    record TEXT NOT NULL);
+CREATE INDEX data_keys_by_account ON data_keys (account, key_id);
+""",
+)
+"""What leads from each version to the next."""
+SCHEMA_VERSION = 1 + len(_STEPS)
 
 _HOLD_SECONDS_LEAST = 3600
 """A deleted queue's name is remembered at least this long, whatever hold a creation names."""
@@ -62,6 +73,7 @@ _decode_log = msgspec.json.Decoder(LogEntry).decode
 _decode_shard = msgspec.json.Decoder(ShardEntry).decode
 _decode_tenant = msgspec.json.Decoder(Tenant).decode
 _decode_access_key = msgspec.json.Decoder(AccessKey).decode
+_decode_data_key = msgspec.json.Decoder(DataKey).decode
 
 R = TypeVar("R")
 
@@ -79,6 +91,15 @@ class SQLiteStore:
 
     async def close(self) -> None:
         await self._worker.close()
+
+    async def scrub(self) -> None:
+        """What was deleted or overwritten is in none of the files any more."""
+
+        def rewrite(db: sqlite3.Connection) -> None:
+            db.execute("VACUUM")
+            _empty_log(db)
+
+        await self._worker.alone(rewrite)
 
     # --- queues ---
 
@@ -309,6 +330,50 @@ class SQLiteStore:
 
         return await self._worker.read(read)
 
+    # --- data keys ---
+
+    async def new_data_key_id(self) -> int:
+        return await self._worker.write(lambda db: _next_id(db, "data_key"))
+
+    async def add_data_key(self, key: DataKey) -> None:
+        def add(db: sqlite3.Connection) -> None:
+            query = "INSERT INTO data_keys (key_id, account, master_id, record) VALUES (?, ?, ?, ?)"
+            db.execute(query, (key.key_id, key.account, key.master_id, _text(key)))
+
+        await self._worker.write(add)
+
+    async def data_keys(self, account: str | None = None) -> list[DataKey]:
+        def read(db: sqlite3.Connection) -> list[DataKey]:
+            if account is None:
+                rows = db.execute("SELECT record FROM data_keys ORDER BY key_id")
+            else:
+                rows = db.execute("SELECT record FROM data_keys WHERE account = ? ORDER BY key_id", (account,))
+            return [_decode_data_key(record) for (record,) in rows]
+
+        return await self._worker.read(read)
+
+    async def rewrap_data_key(self, key: DataKey, master_before: str) -> bool:
+        def rewrap(db: sqlite3.Connection) -> bool:
+            query = "UPDATE data_keys SET master_id = ?, record = ? WHERE key_id = ? AND master_id = ?"
+            return db.execute(query, (key.master_id, _text(key), key.key_id, master_before)).rowcount == 1
+
+        return await self._worker.write(rewrap)
+
+    async def reserve_seals(self, key_id: int, seals: int, most: int) -> bool:
+        def reserve(db: sqlite3.Connection) -> bool:
+            query = "UPDATE data_keys SET seals = seals + ? WHERE key_id = ? AND seals + ? <= ?"
+            return db.execute(query, (seals, key_id, seals, most)).rowcount == 1
+
+        return await self._worker.write(reserve)
+
+    async def destroy_data_keys(self, account: str) -> int:
+        def destroy(db: sqlite3.Connection) -> int:
+            return db.execute("DELETE FROM data_keys WHERE account = ?", (account,)).rowcount
+
+        destroyed = await self._worker.write(destroy)
+        await self._worker.alone(_empty_log)
+        return destroyed
+
 
 # --- opening ------------------------------------------------------------------------------------------
 
@@ -342,13 +407,18 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
         )
     db.execute("PRAGMA cache_size = -4096")  # KiB
     db.execute("PRAGMA journal_size_limit = 16777216")
+    db.execute("PRAGMA secure_delete = ON")  # what is deleted or overwritten is overwritten with zeros
     db.execute("BEGIN IMMEDIATE")
     if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone() is None:
         for statement in _SCHEMA.split(";"):
             db.execute(statement)
-        db.execute("INSERT INTO schema_version (version) VALUES (?)", (SCHEMA_VERSION,))
-    db.execute("COMMIT")
+        db.execute("INSERT INTO schema_version (version) VALUES (1)")
     (version,) = db.execute("SELECT version FROM schema_version").fetchone()
+    for number, step in enumerate(_STEPS[version - 1 :], version + 1):
+        for statement in step.split(";"):
+            db.execute(statement)
+        db.execute("UPDATE schema_version SET version = ?", (number,))
+    db.execute("COMMIT")
     if version > SCHEMA_VERSION:
         raise CannotOpen(
             f"the metadata file {path} was written by a newer Holdfast: "
@@ -361,6 +431,13 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
 
 def _text(record: msgspec.Struct) -> str:
     return _encode(record).decode()
+
+
+def _empty_log(db: sqlite3.Connection) -> None:
+    """Bring the write-ahead log, which holds older versions of pages, into the file, and leave nothing in it."""
+    (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if busy:
+        raise StoreUnavailable("another process reads the metadata, whose log can therefore not be emptied: try again")
 
 
 def _next_id(db: sqlite3.Connection, counter: str) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from auth.credentials import CredentialStore
+from auth.keyring import DataKeyStore
 from metadata_service.models import LogEntry, Queue, ShardEntry
 
 
@@ -136,8 +137,11 @@ class EntryStore(Protocol):
         """
 
 
-class MetadataStore(QueueStore, EntryStore, CredentialStore, Protocol):
+class MetadataStore(QueueStore, EntryStore, CredentialStore, DataKeyStore, Protocol):
     """Everything that a whole service keeps in its metadata."""
+
+    async def scrub(self) -> None:
+        """See that nothing that was deleted or overwritten remains in the store's files."""
 
     async def close(self) -> None:
         """Finish what is under way and let go of all resources.  Repeatable."""

@@ -13,7 +13,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from metadata_service.store import StoreError, StoreUnavailable
 
@@ -25,7 +25,7 @@ _TOGETHER = 256
 
 class _Operation(NamedTuple):
     run: Callable[[sqlite3.Connection], Any]
-    writes: bool
+    kind: Literal["read", "write", "alone"]
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
 
@@ -42,11 +42,15 @@ class Worker:
 
     async def read(self, run: Callable[[sqlite3.Connection], T]) -> T:
         """What ``run`` returns or raises.  Errors of SQLite become :class:`StoreUnavailable`."""
-        return await self._submit(run, writes=False)
+        return await self._submit(run, "read")
 
     async def write(self, run: Callable[[sqlite3.Connection], T]) -> T:
         """The same, once it is durable."""
-        return await self._submit(run, writes=True)
+        return await self._submit(run, "write")
+
+    async def alone(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        """The same outside of any transaction, for what SQLite does only there."""
+        return await self._submit(run, "alone")
 
     async def close(self) -> None:
         """Work off what waits, then close the connection."""
@@ -55,12 +59,12 @@ class Worker:
             self._waiting.put(None)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
-    async def _submit(self, run: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
+    async def _submit(self, run: Callable[[sqlite3.Connection], T], kind: Literal["read", "write", "alone"]) -> T:
         if self._closed:
             raise StoreUnavailable("the metadata store is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._waiting.put(_Operation(run, writes, future, loop))
+        self._waiting.put(_Operation(run, kind, future, loop))
         return await future
 
     def _work(self) -> None:
@@ -69,6 +73,11 @@ class Worker:
             operations: list[_Operation] = []
             operation = self._waiting.get()
             while operation is not None:
+                if operation.kind == "alone":
+                    if operations:
+                        _answer(operations, self._run(operations))
+                    operations = [operation]
+                    break
                 operations.append(operation)
                 if len(operations) == _TOGETHER:
                     break
@@ -84,13 +93,13 @@ class Worker:
     def _run(self, operations: list[_Operation]) -> list[Any]:
         """One outcome for each operation: its value, or the exception to raise."""
         connection = self._connection
-        if not any(operation.writes for operation in operations):
+        if all(operation.kind != "write" for operation in operations):
             return [_attempt(operation, connection) for operation in operations]
         try:
             connection.execute("BEGIN IMMEDIATE")
             outcomes = []
             for operation in operations:
-                if not operation.writes:
+                if operation.kind == "read":
                     outcomes.append(_attempt(operation, connection))
                     continue
                 connection.execute("SAVEPOINT operation")

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from auth.credentials import AccessKey, Tenant, new_access_key
+from auth.keyring import DataKey
 from metadata_service.models import LogEntry, PieceRef, Queue, ShardEntry
 from metadata_service.store import (
     ConditionFailed,
@@ -330,5 +331,53 @@ class CredentialConformance:
             await store.put_access_key(AccessKey("AKIAEXAMPLE000000000", "secret-secret", ACCOUNT, "AIDA"))
 
 
-class Conformance(QueueConformance, EntryConformance, CredentialConformance):
+class DataKeyConformance:
+    """Wrapped data keys, and how often each may seal."""
+
+    async def test_data_keys(self, store: MetadataStore) -> None:
+        ids = [await store.new_data_key_id() for _ in range(3)]
+        assert ids == [1, 2, 3]
+        keys = [
+            DataKey(account, key_id, "mk-1", bytes([0, 255, key_id]), created_s=7)
+            for account, key_id in zip((ACCOUNT, "111111111111", ACCOUNT), ids, strict=True)
+        ]
+        for key in reversed(keys):
+            await store.add_data_key(key)
+        assert await store.data_keys() == keys
+        assert await store.data_keys(ACCOUNT) == [keys[0], keys[2]]
+        assert await store.data_keys("222222222222") == []
+
+    async def test_a_data_key_is_wrapped_anew_only_from_what_the_caller_knew(self, store: MetadataStore) -> None:
+        key = DataKey(ACCOUNT, await store.new_data_key_id(), "mk-1", b"old")
+        newer = msgspec.structs.replace(key, master_id="mk-2", wrapped=b"new")
+        assert not await store.rewrap_data_key(newer, "mk-1")
+        await store.add_data_key(key)
+        assert await store.rewrap_data_key(newer, "mk-1")
+        assert not await store.rewrap_data_key(key, "mk-1")
+        assert await store.data_keys() == [newer]
+
+    async def test_seals_are_counted_up_to_a_bound(self, store: MetadataStore) -> None:
+        key = DataKey(ACCOUNT, await store.new_data_key_id(), "mk-1", b"wrapped")
+        assert not await store.reserve_seals(key.key_id, 1, 100)
+        await store.add_data_key(key)
+        granted = await asyncio.gather(*(store.reserve_seals(key.key_id, 30, 100) for _ in range(5)))
+        assert sorted(granted) == [False, False, True, True, True]
+        assert await store.reserve_seals(key.key_id, 10, 100)
+        assert not await store.reserve_seals(key.key_id, 1, 100)
+        await store.rewrap_data_key(msgspec.structs.replace(key, master_id="mk-2"), "mk-1")
+        assert not await store.reserve_seals(key.key_id, 1, 100)
+        assert await store.reserve_seals(key.key_id, 1 << 31, 1 << 32)
+
+    async def test_destroyed_data_keys_are_gone_and_their_ids_do_not_come_again(self, store: MetadataStore) -> None:
+        others = DataKey("111111111111", await store.new_data_key_id(), "mk-1", b"others")
+        await store.add_data_key(others)
+        for _ in range(2):
+            await store.add_data_key(DataKey(ACCOUNT, await store.new_data_key_id(), "mk-1", b"mine"))
+        assert await store.destroy_data_keys(ACCOUNT) == 2
+        assert await store.destroy_data_keys(ACCOUNT) == 0
+        assert await store.data_keys() == [others]
+        assert await store.new_data_key_id() == 4
+
+
+class Conformance(QueueConformance, EntryConformance, CredentialConformance, DataKeyConformance):
     """All of it."""

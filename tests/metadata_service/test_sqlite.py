@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from auth.credentials import Tenant, new_access_key
-from metadata_service.sqlite import SCHEMA_VERSION, CannotOpen, SQLiteStore
+from auth.keyring import DataKey
+from metadata_service.sqlite import _SCHEMA, SCHEMA_VERSION, CannotOpen, SQLiteStore
 from metadata_service.store import MetadataStore, QueueExists, StoreUnavailable
 from metadata_service.worker import Worker
 from tests.metadata_service.conformance import ACCOUNT, Conformance, create, redrive_to
@@ -75,6 +76,65 @@ async def test_a_newer_schema_is_refused(path: Path) -> None:
         db.execute("UPDATE schema_version SET version = ?", (SCHEMA_VERSION + 1,))
     with pytest.raises(CannotOpen, match="written by a newer Holdfast"):
         SQLiteStore(path)
+
+
+async def test_a_file_of_the_first_schema_is_brought_to_this_one(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.executescript(_SCHEMA)
+        db.execute("INSERT INTO schema_version (version) VALUES (1)")
+        db.execute(
+            "INSERT INTO tenants (account, record) VALUES (?, ?)", (ACCOUNT, f'{{"account":"{ACCOUNT}","name":"root"}}')
+        )
+    key = DataKey(ACCOUNT, 1, "mk-1", b"wrapped")
+    for _ in range(2):  # the second finds nothing to do
+        store = SQLiteStore(path)
+        assert await store.get_tenant(ACCOUNT) == Tenant(ACCOUNT, "root")
+        if not await store.data_keys():
+            await store.add_data_key(key)
+        assert await store.data_keys() == [key]
+        await store.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        assert db.execute("SELECT version FROM schema_version").fetchall() == [(SCHEMA_VERSION,)]
+
+
+async def test_a_step_to_a_newer_schema_is_taken_whole_or_not_at_all(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.executescript(_SCHEMA)
+        db.execute("INSERT INTO schema_version (version) VALUES (1)")
+        db.execute("CREATE INDEX data_keys_by_account ON tenants (account)")  # in the way of the step's last statement
+    with pytest.raises(CannotOpen, match="cannot be used"):
+        SQLiteStore(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        assert db.execute("SELECT version FROM schema_version").fetchall() == [(1,)]
+        assert db.execute("SELECT 1 FROM sqlite_master WHERE name = 'data_keys'").fetchone() is None
+
+
+async def test_what_is_destroyed_is_in_no_file(path: Path) -> None:
+    store = SQLiteStore(path)
+    secret = "destroy-me-" * 50
+    for key_id in range(40):
+        await store.add_data_key(DataKey(ACCOUNT, key_id, secret, b""))
+    files = [path, path.with_name(path.name + "-wal")]
+    assert any(secret.encode() in file.read_bytes() for file in files)
+    writes = [asyncio.ensure_future(create(store, f"q{number}")) for number in range(20)]
+    assert await store.destroy_data_keys(ACCOUNT) == 40
+    await asyncio.gather(*writes)
+    assert not any(secret.encode() in file.read_bytes() for file in files)
+    await store.close()
+
+
+async def test_scrubbing_removes_what_an_older_holdfast_left_behind(path: Path) -> None:
+    secret = "left-behind-" * 50
+    await SQLiteStore(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA secure_delete = OFF")
+        db.executemany("INSERT INTO tenants VALUES (?, ?)", [(f"{number:012d}", secret) for number in range(40)])
+        db.execute("DELETE FROM tenants")
+    assert secret.encode() in path.read_bytes()
+    store = SQLiteStore(path)
+    await asyncio.gather(create(store, "one"), store.scrub(), create(store, "other"))
+    assert not any(secret.encode() in file.read_bytes() for file in path.parent.iterdir())
+    await store.close()
 
 
 def test_what_is_no_database_is_refused(path: Path) -> None:
