@@ -67,6 +67,10 @@ class AttemptExpired(BackendError):
     """A ReceiveRequestAttemptId was repeated after its messages were deleted or changed."""
 
 
+class TokenReused(BackendError):
+    """The retry token came before, with another call."""
+
+
 class MoveTaskRefused(BackendError):
     """A move task cannot be started: one is active on this queue."""
 
@@ -104,6 +108,8 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """How long a deduplication id is remembered."""
     purge_id: int = 0
     """The latest purge of the queue: a partition that has not seen it applies it."""
+    retry_window_seconds: int = 60
+    """How long a retry token is remembered."""
 
 
 # --- commands and answers ----------------------------------------------------------------------------
@@ -121,6 +127,12 @@ class NewMessage(msgspec.Struct, array_like=True):
     """16 bytes.  A send whose token was seen within the queue's window is answered with the first one's answer."""
     also: bytes | None = None
     """A further token to look up, but not to store (the same deduplication id under the other scope)."""
+    retry: bytes | None = None
+    """The call's retry token, 16 bytes that differ for each message of the call, and 16 of a digest of the call.
+
+    Within ``retry_window_seconds`` a send whose token was seen is answered with the first one's answer, whatever has
+    become of the message since: it was received, deleted, purged, moved.  With another digest it is refused.
+    """
 
 
 class Stored(msgspec.Struct, array_like=True):
@@ -248,10 +260,13 @@ class Backend(Protocol):
         """The queue is deleted: forget the partition and its messages.  Repeatable."""
 
     async def purge(self, target: Target, purge_id: int) -> None:
-        """Forget all messages, deduplication ids and claims.  A repeated ``purge_id`` does nothing."""
+        """Forget all messages, deduplication ids and claims.  A repeated ``purge_id`` does nothing.
+
+        Retry tokens stay: a send that was answered before the purge and is repeated after it stores nothing.
+        """
 
     async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
-        """Store messages: refused, none is stored.  Raises :class:`StorageFull`.
+        """Store messages: refused, none is stored.  Raises :class:`StorageFull` and :class:`TokenReused`.
 
         Of a call that a crash cut off before its answer, the first ones may be stored and the rest not.
         """

@@ -267,8 +267,9 @@ class Checkpointer:
                 partition = shard.partitions.get(number)
                 if partition is None or not any(ref[:2] in sparse for ref in (own, *hanging)):
                     continue
-                partition.fold.changed = True
-                holders: list[Block | Chunk] = [*partition.fold.blocks.values(), *partition.fold.tokens.chunks()]
+                fold = partition.fold
+                fold.changed = True
+                holders: list[Block | Chunk] = [*fold.blocks.values(), *fold.tokens.chunks(), *fold.retries.chunks()]
                 for holder in holders:
                     if holder.ref is not None and holder.ref[:2] in sparse:
                         holder.ref = None

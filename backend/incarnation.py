@@ -40,7 +40,7 @@ from backend.engine.blocks import BACK, BLOCK_BITS, WAITING
 from backend.engine.fold import Fold
 from backend.engine.ids import message_id, unpack_id
 from backend.engine.queue import Claimed
-from backend.engine.records import Message, Record, decode_head, encode_head
+from backend.engine.records import Answered, Message, Record, decode_head, encode_head
 from backend.engine.timers import NEVER
 from backend.ferry import Ferry
 from backend.journal.log import LocalLog
@@ -248,17 +248,18 @@ class Incarnation:
             await barrier
         return answers
 
-    def _store(self, partition: Partition, written: list[tuple[Message, bytes]], now: int) -> None:
+    def _store(self, partition: Partition, written: list[tuple[Message | Answered, bytes]], now: int) -> None:
         if len(written) > 1:
             self.log.check_room(_size(written))
         fold, window = partition.fold, partition.window
         keep = fold.visible < WINDOW_MESSAGES and self._has_window_room(partition)
         for record, payload in written:
             self.write(partition, record, now, payload, reserve=False)
-            if keep:
+            if keep and isinstance(record, Message):
                 self._window_bytes_left -= len(payload) + WINDOW_ENTRY_BYTES
                 window[record.number] = (record, payload)
-        partition.weigh(written[-1][1])
+        if isinstance(record, Message):
+            partition.weigh(payload)
         self.changed(partition)
 
     # --- receiving --------------------------------------------------------------------------------------
@@ -647,6 +648,9 @@ def _size_of_heads(written: Sequence[Record]) -> int:
     return sum(len(encode_head(record)) + 64 for record in written)
 
 
-def _size(written: Sequence[tuple[Message, bytes]]) -> int:
+def _size(written: Sequence[tuple[Message | Answered, bytes]]) -> int:
     """At least what these records will take."""
-    return sum(len(payload) + RECORD_OVERHEAD_BYTES + 4 * len(record.group or "") for record, payload in written)
+    return sum(
+        len(payload) + RECORD_OVERHEAD_BYTES + (4 * len(record.group or "") if isinstance(record, Message) else 0)
+        for record, payload in written
+    )

@@ -28,7 +28,7 @@ from backend.engine.ids import first_number
 from backend.engine.lanes import Lane, Links
 from backend.engine.order import FifoOrder, StandardOrder
 from backend.engine.timers import NEVER, Timers
-from backend.engine.tokens import Tokens
+from backend.engine.tokens import TOKEN_BYTES, Tokens
 from backend.engine.transfers import Outgoing, Taken
 
 ATTEMPT_WINDOW_MS = 300_000
@@ -93,6 +93,8 @@ class Fold:
         "purged_below",
         "quarantined",
         "retention_ms",
+        "retries",
+        "retry_window_ms",
         "segments",
         "settings",
         "taken",
@@ -109,6 +111,7 @@ class Fold:
         self.fifo = False
         self.retention_ms = 0
         self.token_window_ms = 0
+        self.retry_window_ms = 0
         self.now = 0
         self.due = NEVER
         """Before this time, :meth:`advance` has nothing to do."""
@@ -130,6 +133,9 @@ class Fold:
         self.in_flight: dict[int, Claim] = {}
         self.timers = Timers()
         self.tokens = Tokens()
+        """Deduplication ids of a FIFO queue."""
+        self.retries = Tokens()
+        """Retry tokens of calls, each with a digest."""
         self.attempts: dict[str, Attempt] = {}
         self.attempts_order: list[tuple[int, str]] = []
         """A heap by expiry."""
@@ -166,6 +172,7 @@ class Fold:
             self._fire(due, number)
         self.order.advance(now)
         self.tokens.expire(now)
+        self.retries.expire(now)
         while self.attempts_order and self.attempts_order[0][0] <= now:
             expires, key = heappop(self.attempts_order)
             attempt = self.attempts.get(key)
@@ -251,11 +258,22 @@ class Fold:
             self.tokens.expire(now)
             self.tokens.remember(record.token, number, now + self.token_window_ms)
             self._sooner(self.tokens.next_expiry + 1000)
+        if record.retry is not None:
+            self._remember_retry(record.retry, number, now)
         if record.source:
             taken = self.taken.get(record.source)
             if taken is None:
                 taken = self.taken[record.source] = Taken()
             taken.take(record.transfer, record.below)
+
+    def _answered(self, record: records.Answered, now: int, position: int) -> None:
+        self._remember_retry(record.retry, record.number, now)
+
+    def _remember_retry(self, retry: bytes, number: int, now: int) -> None:
+        retries = self.retries
+        retries.expire(now)
+        retries.remember(retry[:TOKEN_BYTES], number, now + self.retry_window_ms, retry[TOKEN_BYTES:])
+        self._sooner(retries.next_expiry + 1000)
 
     def _copied(self, record: records.Copied, now: int, position: int) -> None:
         found = self.locate(record.number)
@@ -472,7 +490,7 @@ class Fold:
         if self.attempts_order:
             due = min(due, self.attempts_order[0][0])
         # Tokens are forgotten to the millisecond where they are looked up; here it is only for the memory.
-        self.due = min(due, self.tokens.next_expiry + 1000)
+        self.due = min(due, self.tokens.next_expiry + 1000, self.retries.next_expiry + 1000)
 
     def _age(self, oldest: int, key: int) -> None:
         if len(self._ages) > 2 * len(self.blocks) + AGES_SPARE:
@@ -530,6 +548,7 @@ class Fold:
         self.settings = settings
         self.retention_ms = settings.retention_seconds * 1000
         self.token_window_ms = settings.token_window_seconds * 1000
+        self.retry_window_ms = settings.retry_window_seconds * 1000
 
     # --- reading a checkpoint back (snapshot) ---------------------------------------------------------------
 
@@ -555,10 +574,11 @@ class Fold:
 
     def _dropped(self, record: records.Dropped, now: int, position: int) -> None:
         self.dropped = True
+        self.retries.clear()
         self._clear(keep_moving=False)
 
     def _clear(self, keep_moving: bool) -> None:
-        """Forget all messages but those whose transfer has to be settled first."""
+        """Forget all messages but those whose transfer has to be settled first.  Retry tokens stay."""
         moving = []
         if keep_moving:
             for outgoing in self.outgoing.values():
@@ -679,4 +699,5 @@ _APPLIERS: dict[type, Callable[[Fold, Any, int, int], None]] = {
     records.MoveStarted: Fold._move_started,
     records.MoveEnded: Fold._move_ended,
     records.Quarantined: Fold._quarantined,
+    records.Answered: Fold._answered,
 }

@@ -23,11 +23,13 @@ from backend.api import (
     Receive,
     Stored,
     Target,
+    TokenReused,
 )
 from backend.engine import records
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, IN_FLIGHT
 from backend.engine.fold import ATTEMPT_WINDOW_MS, Fold
 from backend.engine.ids import Handles, message_id, pack_id
+from backend.engine.tokens import TOKEN_BYTES
 
 MAX_VISIBILITY_MS = 43_200_000
 """A claim lasts at most 12 hours from its receive (developer guide, "Amazon SQS visibility timeout")."""
@@ -59,8 +61,12 @@ class Queue:
 
     def send(
         self, messages: Sequence[NewMessage], now: int
-    ) -> tuple[list[tuple[records.Message, bytes]], list[Stored]]:
-        """Records with their bodies, and an answer for each message.  A repeated token yields no record."""
+    ) -> tuple[list[tuple[records.Message | records.Answered, bytes]], list[Stored]]:
+        """Records with their bodies, and an answer for each message.
+
+        A repeated retry token yields no record, a repeated deduplication id at most one that has no body.  Raises
+        :class:`TokenReused`.
+        """
         fold = self.fold
         fold.advance(now)
         now = fold.now
@@ -68,10 +74,19 @@ class Queue:
         assert settings is not None
         number = fold.next_number
         partition = fold.partition
-        written: list[tuple[records.Message, bytes]] = []
+        written: list[tuple[records.Message | records.Answered, bytes]] = []
         answers: list[Stored] = []
         fresh: dict[bytes, int] = {}
         for message in messages:
+            retry = message.retry
+            if retry is not None:
+                fold.retries.expire(now)
+                first = fold.retries.find(retry[:TOKEN_BYTES])
+                if first is not None:
+                    if first[1] != retry[TOKEN_BYTES:]:
+                        raise TokenReused("the retry token came before, with another call")
+                    answers.append(Stored(message_id(partition, first[0]), first[0], True))
+                    continue
             token = message.token
             if token is not None:
                 fold.tokens.expire(now)
@@ -79,6 +94,9 @@ class Queue:
                 if earlier is None and message.also is not None:
                     earlier = fold.tokens.get(message.also)
                 if earlier is not None:
+                    if retry is not None:
+                        # The deduplication id may be forgotten before the call is repeated, by time or by a purge.
+                        written.append((records.Answered(earlier, retry), b""))
                     answers.append(Stored(message_id(partition, earlier), earlier, True))
                     continue
                 fresh[token] = number
@@ -86,7 +104,10 @@ class Queue:
             if delay is None:
                 delay = settings.delay_seconds
             deliver = now + delay * 1000 if delay and not settings.fifo else 0
-            written.append((records.Message(number, now, deliver, message.group, token), message.payload))
+            record = records.Message(number, now, deliver, message.group, token)
+            if retry is not None:
+                record.retry = retry
+            written.append((record, message.payload))
             answers.append(Stored(message_id(partition, number), number))
             number += 1
         return written, answers

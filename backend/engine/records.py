@@ -33,6 +33,8 @@ class Message(msgspec.Struct, array_like=True, gc=False):
     """Taken over: partition that it came from, the number of the transfer, and the mark below which all are done."""
     transfer: int = 0
     below: int = 0
+    retry: bytes | None = None
+    """The retry token, 16 bytes, and 16 of a digest of the call that it came with."""
 
 
 class Copied(Message, array_like=True, gc=False):
@@ -137,6 +139,14 @@ class Quarantined(msgspec.Struct, array_like=True, gc=False):
     numbers: list[int]
 
 
+class Answered(msgspec.Struct, array_like=True, gc=False):
+    """A send was answered with an earlier message, its twin: its retry token is to give that answer from now on."""
+
+    KIND: ClassVar[int] = 15
+    number: int
+    retry: bytes
+
+
 Record = (
     Message
     | Received
@@ -151,6 +161,7 @@ Record = (
     | MoveStarted
     | MoveEnded
     | Quarantined
+    | Answered
 )
 _KINDS: tuple[type[Any], ...] = (
     Message,
@@ -167,6 +178,7 @@ _KINDS: tuple[type[Any], ...] = (
     MoveStarted,
     MoveEnded,
     Quarantined,
+    Answered,
 )
 _DECODERS: dict[int, Callable[[bytes], Any]] = {kind.KIND: msgspec.msgpack.Decoder(kind).decode for kind in _KINDS}
 encode_head: Callable[[Record], bytes] = msgspec.msgpack.Encoder().encode

@@ -19,7 +19,7 @@ from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MO
 from backend.engine.fold import SEGMENT_SHIFT, Attempt, Claim, Fold
 from backend.engine.lanes import Lane
 from backend.engine.order import FifoOrder
-from backend.engine.tokens import TOKEN_BYTES, Chunk
+from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES, Chunk, Tokens
 from backend.engine.transfers import Outgoing, Taken
 
 Add: TypeAlias = Callable[[bytes], Ref]
@@ -47,6 +47,7 @@ class _ChunkPiece(msgspec.Struct, array_like=True):
     keys: bytes
     numbers: bytes
     expires: bytes
+    digests: bytes = b""
 
 
 class _PartitionPiece(msgspec.Struct, array_like=True):
@@ -66,6 +67,7 @@ class _PartitionPiece(msgspec.Struct, array_like=True):
     taken: list[tuple[int, int, list[int]]]
     """(source, below, above)"""
     attempts: list[tuple[str, int, list[int], list[int], bool]]
+    retries: list[Ref] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -100,12 +102,8 @@ def take(fold: Fold, add: Add) -> Snapshot:
             block.ref = add(_encode(_block_piece(fold, block)))
             fresh.append((block, block.ref))
         block_refs.append(block.ref)
-    chunk_refs: list[Ref] = []
-    for chunk in fold.tokens.chunks():
-        if chunk.ref is None:
-            chunk.ref = add(_encode(_chunk_piece(chunk)))
-            fresh.append((chunk, chunk.ref))
-        chunk_refs.append(chunk.ref)
+    chunk_refs = _take_tokens(fold.tokens, add, fresh)
+    retry_refs = _take_tokens(fold.retries, add, fresh)
     piece = _PartitionPiece(
         FORMAT,
         fold.partition,
@@ -124,8 +122,19 @@ def take(fold: Fold, add: Add) -> Snapshot:
         ],
         [(source, taken.below, sorted(taken.above)) for source, taken in fold.taken.items()],
         [(key, a.expires, a.numbers, a.receives, a.valid) for key, a in fold.attempts.items()],
+        retry_refs,
     )
-    return Snapshot(add(_encode(piece)), block_refs + chunk_refs, fresh)
+    return Snapshot(add(_encode(piece)), block_refs + chunk_refs + retry_refs, fresh)
+
+
+def _take_tokens(tokens: Tokens, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> list[Ref]:
+    refs: list[Ref] = []
+    for chunk in tokens.chunks():
+        if chunk.ref is None:
+            chunk.ref = add(_encode(_chunk_piece(chunk)))
+            fresh.append((chunk, chunk.ref))
+        refs.append(chunk.ref)
+    return refs
 
 
 def _block_piece(fold: Fold, block: Block) -> _BlockPiece:
@@ -153,7 +162,10 @@ def _block_piece(fold: Fold, block: Block) -> _BlockPiece:
 def _chunk_piece(chunk: Chunk) -> _ChunkPiece:
     start = chunk.start
     return _ChunkPiece(
-        bytes(chunk.keys[start * TOKEN_BYTES :]), chunk.numbers[start:].tobytes(), chunk.expires[start:].tobytes()
+        bytes(chunk.keys[start * TOKEN_BYTES :]),
+        chunk.numbers[start:].tobytes(),
+        chunk.expires[start:].tobytes(),
+        bytes(chunk.digests[start * DIGEST_BYTES :]),
     )
 
 
@@ -181,20 +193,18 @@ async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
     for key, expires, numbers, receives, valid in piece.attempts:
         fold.attempts[key] = Attempt(expires, numbers, receives, valid)
         heappush(fold.attempts_order, (expires, key))
-    for chunk_ref, chunk_data in zip(piece.chunks, await fetch(piece.chunks), strict=True):
-        stored = _decode_chunk(chunk_data)
-        chunk = Chunk()
-        chunk.keys = bytearray(stored.keys)
-        chunk.numbers = _column("Q", stored.numbers)
-        chunk.expires = _column("Q", stored.expires)
-        chunk.ref = chunk_ref
-        fold.tokens.restore(chunk)
+    for tokens, chunk_refs in ((fold.tokens, piece.chunks), (fold.retries, piece.retries)):
+        for chunk_ref, chunk_data in zip(chunk_refs, await fetch(chunk_refs), strict=True):
+            held = _decode_chunk(chunk_data)
+            tokens.restore(
+                held.keys, _column("Q", held.numbers), _column("Q", held.expires), held.digests, chunk_ref
+            )  # fmt: skip
     for start in range(0, len(piece.blocks), 64):
         refs = piece.blocks[start : start + 64]
         for block_ref, block_data in zip(refs, await fetch(refs), strict=True):
             _restore_block(fold, _decode_block(block_data), block_ref)
     fold.restored()
-    return fold, piece.blocks + piece.chunks
+    return fold, piece.blocks + piece.chunks + piece.retries
 
 
 def _column(code: str, data: bytes) -> array[int]:
@@ -282,6 +292,7 @@ def describe(fold: Fold) -> dict[str, Any]:
         "messages": messages,
         "segments": dict(fold.segments),
         "tokens": fold.tokens.items(),
+        "retries": fold.retries.items(),
         "attempts": {key: (a.expires, a.numbers, a.receives, a.valid) for key, a in fold.attempts.items()},
         "outgoing": {
             destination: (out.queue_id, out.next, dict(out.pending)) for destination, out in fold.outgoing.items()

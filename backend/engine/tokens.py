@@ -1,62 +1,98 @@
-"""Deduplication: tokens that were seen within a window, each with the number of the message it was stored with.
+"""Tokens that were seen within a window, each with the number of the message that its send was answered with.
 
-Memory is what rate times window allows: a dictionary entry for the lookup and 32 packed bytes in order of expiry.
-Chunks that are full never change again, so a checkpoint writes each of them once.
+A FIFO queue's deduplication ids and the retry tokens of calls are two such windows.  A retry token comes with a digest
+of its call, by which a repeat is told from another call that uses the same token.
+
+Memory is what rate times window allows: a dictionary entry for the lookup, and 32 packed bytes (48 with a digest) in
+order of arrival; with the key and its place that is about 170 bytes for each token.  Chunks that are full never change
+again, so a checkpoint writes each of them once.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
 
 from backend.engine.blocks import Ref
 from backend.engine.timers import NEVER
 
 CHUNK_TOKENS = 1024
 TOKEN_BYTES = 16
+DIGEST_BYTES = 16
 
 
 class Chunk:
-    """Consecutive tokens: 16-byte keys, message numbers and expiry times side by side."""
+    """Consecutive tokens: 16-byte keys, message numbers, expiry times and perhaps digests side by side."""
 
-    __slots__ = ("expires", "keys", "numbers", "ref", "start")
+    __slots__ = ("digests", "expires", "first", "keys", "numbers", "ref", "start")
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
+        self.first = first
+        """Place of its first token: tokens are counted as they come."""
         self.keys = bytearray()
         self.numbers = array("Q")
         self.expires = array("Q")
+        self.digests = bytearray()
         self.start = 0
-        """Tokens before this place have expired."""
+        """Tokens before this one of the chunk have expired."""
         self.ref: Ref | None = None
         """Where the last checkpoint has this chunk; None while it has changed since."""
 
+    def key(self, at: int) -> bytes:
+        return bytes(self.keys[at * TOKEN_BYTES : (at + 1) * TOKEN_BYTES])
+
+    def digest(self, at: int) -> bytes:
+        return bytes(self.digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES])
+
 
 class Tokens:
-    """The window.  Times must not go back."""
+    """The window.  Times must not go back; all of its tokens have a digest, or none has."""
 
-    __slots__ = ("_chunks", "_numbers", "next_expiry")
+    __slots__ = ("_chunks", "_next", "_places", "next_expiry")
 
     def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
+        self._places: dict[bytes, int] = {}
         self._chunks: list[Chunk] = []
+        self._next = 0
         self.next_expiry = NEVER
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._places)
 
     def get(self, token: bytes) -> int | None:
         """Number of the message that was stored with this token; call :meth:`expire` first."""
-        return self._numbers.get(token)
+        place = self._places.get(token)
+        if place is None:
+            return None
+        chunk = self._chunk(place)
+        return chunk.numbers[place - chunk.first]
 
-    def remember(self, token: bytes, number: int, expires: int) -> None:
+    def find(self, token: bytes) -> tuple[int, bytes] | None:
+        """Number and digest that came with this token; call :meth:`expire` first."""
+        place = self._places.get(token)
+        if place is None:
+            return None
+        chunk = self._chunk(place)
+        return chunk.numbers[place - chunk.first], chunk.digest(place - chunk.first)
+
+    def _chunk(self, place: int) -> Chunk:
+        return self._chunks[bisect_right(self._chunks, place, key=_first) - 1]
+
+    def remember(self, token: bytes, number: int, expires: int, digest: bytes = b"") -> None:
         chunks = self._chunks
+        place = self._next
         if not chunks or len(chunks[-1].numbers) >= CHUNK_TOKENS:
-            chunks.append(Chunk())
+            chunks.append(Chunk(place))
         chunk = chunks[-1]
         chunk.keys += token
         chunk.numbers.append(number)
         chunk.expires.append(expires)
+        if digest:
+            chunk.digests += digest
         chunk.ref = None
-        self._numbers[token] = number
+        self._places[token] = place
+        self._next = place + 1
         if expires < self.next_expiry:
             self.next_expiry = expires
 
@@ -64,7 +100,7 @@ class Tokens:
         """Forget what has expired at ``now``."""
         if now < self.next_expiry:
             return
-        numbers = self._numbers
+        places = self._places
         while self._chunks:
             chunk = self._chunks[0]
             for at in range(chunk.start, len(chunk.numbers)):
@@ -72,14 +108,14 @@ class Tokens:
                     chunk.start = at
                     self.next_expiry = chunk.expires[at]
                     return
-                token = bytes(chunk.keys[at * TOKEN_BYTES : (at + 1) * TOKEN_BYTES])
-                if numbers.get(token) == chunk.numbers[at]:
-                    del numbers[token]
+                token = chunk.key(at)
+                if places.get(token) == chunk.first + at:
+                    del places[token]
             del self._chunks[0]
         self.next_expiry = NEVER
 
     def clear(self) -> None:
-        self._numbers.clear()
+        self._places.clear()
         self._chunks.clear()
         self.next_expiry = NEVER
 
@@ -87,14 +123,28 @@ class Tokens:
         """The chunks in order, for a checkpoint."""
         return list(self._chunks)
 
-    def restore(self, chunk: Chunk) -> None:
+    def restore(self, keys: bytes, numbers: array[int], expires: array[int], digests: bytes, ref: Ref) -> None:
         """Append a chunk that a checkpoint held."""
+        chunk = Chunk(self._next)
+        chunk.keys, chunk.numbers, chunk.expires = bytearray(keys), numbers, expires
+        chunk.digests = bytearray(digests)
+        chunk.ref = ref
         self._chunks.append(chunk)
-        for at, number in enumerate(chunk.numbers):
-            self._numbers[bytes(chunk.keys[at * TOKEN_BYTES : (at + 1) * TOKEN_BYTES])] = number
-        if chunk.expires:
-            self.next_expiry = min(self.next_expiry, chunk.expires[0])
+        self._next += len(numbers)
+        for at in range(len(numbers)):
+            self._places[chunk.key(at)] = chunk.first + at
+        if expires:
+            self.next_expiry = min(self.next_expiry, expires[0])
 
-    def items(self) -> dict[bytes, int]:
-        """What is remembered, for comparison."""
-        return dict(self._numbers)
+    def items(self) -> dict[bytes, tuple[int, bytes]]:
+        """What is remembered, number and digest by token, for comparison."""
+        return dict(self._all())
+
+    def _all(self) -> Iterator[tuple[bytes, tuple[int, bytes]]]:
+        for token, place in self._places.items():
+            chunk = self._chunk(place)
+            yield token, (chunk.numbers[place - chunk.first], chunk.digest(place - chunk.first))
+
+
+def _first(chunk: Chunk) -> int:
+    return chunk.first

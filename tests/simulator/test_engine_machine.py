@@ -17,7 +17,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from backend.api import DeadLetter, HandleOutcome, NewMessage, OverLimit, PartitionSettings, Receive, Target
+from backend.api import (
+    DeadLetter,
+    HandleOutcome,
+    NewMessage,
+    OverLimit,
+    PartitionSettings,
+    Receive,
+    Target,
+    TokenReused,
+)
 from backend.engine import records, snapshot
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
@@ -29,6 +38,7 @@ T = TypeVar("T")
 START_MS = 1_700_000_000_000
 RETENTION_S = 300
 WINDOW_S = 60
+RETRY_WINDOW_S = 30
 MAX_RECEIVES = 2
 DEAD = Target(99, 9)
 STEP_MS = 128
@@ -69,7 +79,7 @@ class EngineMachine(RuleBasedStateMachine):
     @initialize(delay=st.sampled_from((0, 0, 5)), limit=st.sampled_from((4, 1000)))
     def begin(self, delay: int, limit: int) -> None:
         self.settings = PartitionSettings(
-            7, 1, 1, "arn", bytes(16), self.fifo, RETENTION_S, delay, limit, WINDOW_S
+            7, 1, 1, "arn", bytes(16), self.fifo, RETENTION_S, delay, limit, WINDOW_S, 0, RETRY_WINDOW_S
         )  # fmt: skip
         self.now = START_MS
         self.position = 1 << 24
@@ -78,6 +88,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.queue = self._queue()
         self.messages: dict[int, Plain] = {}
         self.tokens: dict[bytes, tuple[int, int]] = {}
+        self.retries: dict[bytes, tuple[int, int, bytes]] = {}
+        """(number, when it ends, digest) by retry token."""
         self.held: list[tuple[str, int, int]] = []
         """(handle, number, receives)"""
         self.purges = 0
@@ -127,6 +139,7 @@ class EngineMachine(RuleBasedStateMachine):
         """Until the next claim, delay or window ends, or a millisecond less."""
         times = [time for message in self.messages.values() for time in (message.until, message.due)]
         times += [expires for _, expires in self.tokens.values()]
+        times += [expires for _, expires, _ in self.retries.values()]
         coming = [time for time in times if time > self.now]
         if coming:
             self.now = min(coming) - short
@@ -139,27 +152,50 @@ class EngineMachine(RuleBasedStateMachine):
             ),
             min_size=1,
             max_size=5,
-        )
+        ),
+        call=st.sampled_from((None, 0, 20)),
+        digest=st.sampled_from((b"A", b"A", b"A", b"B")),
     )
-    def send(self, sends: list[tuple[str | None, int | None, int | None]]) -> None:
+    def send(self, sends: list[tuple[str | None, int | None, int | None]], call: int | None, digest: bytes) -> None:
         new = [
             NewMessage(
                 b"",
                 None if self.fifo else delay,
                 group or ("a" if self.fifo else None),
                 None if token is None else bytes([token]) * 16,
+                retry=None if call is None else bytes([call + place]) * 16 + digest * 16,
             )
-            for group, token, delay in sends
+            for place, (group, token, delay) in enumerate(sends)
         ]
-        written, answers = self.queue.send(new, self.now)
+        repeated = {
+            one.retry: self.retries[one.retry[:16]]
+            for one in new
+            if one.retry is not None and self.retries.get(one.retry[:16], (0, 0))[1] > self.now
+        }
+        try:
+            written, answers = self.queue.send(new, self.now)
+        except TokenReused:
+            assert any(known[2] != retry[16:] for retry, known in repeated.items())
+            return
+        assert all(known[2] == retry[16:] for retry, known in repeated.items())
         assert len(answers) == len(new)
-        stored = {record.number: record for record, _ in written}
+        stored = {record.number: record for record, _ in written if isinstance(record, records.Message)}
+        twins = {record.retry: record for record, _ in written if isinstance(record, records.Answered)}
         for message, answer in zip(new, answers, strict=True):
+            if message.retry in repeated:
+                assert answer.duplicate
+                assert answer.number == repeated[message.retry][0]
+                continue
+            if message.retry is not None:
+                ends = self.now + RETRY_WINDOW_S * 1000
+                self.retries[message.retry[:16]] = (answer.number, ends, message.retry[16:])
             earlier = self.tokens.get(message.token, (0, 0)) if message.token is not None else (0, 0)
             twin = earlier[1] > self.now
             assert answer.duplicate == twin
             if twin:
                 assert answer.number == earlier[0]
+                if message.retry is not None:
+                    self.apply(twins.pop(message.retry))
                 continue
             record = stored.pop(answer.number)
             delay = self.settings.delay_seconds if message.delay_seconds is None else message.delay_seconds
@@ -168,6 +204,7 @@ class EngineMachine(RuleBasedStateMachine):
                 self.tokens[message.token] = (record.number, self.now + WINDOW_S * 1000)
             self.apply(record)
         assert not stored
+        assert not twins
 
     @rule(most=st.integers(1, 10), seconds=st.sampled_from((0, 2, 20)), dead_letter=st.booleans())
     def receive(self, most: int, seconds: int, dead_letter: bool) -> None:
@@ -280,7 +317,8 @@ class EngineMachine(RuleBasedStateMachine):
     def reconfigure(self, delay: int) -> None:
         old = self.settings
         self.settings = PartitionSettings(
-            7, 1, old.version + 1, "arn", bytes(16), True, RETENTION_S, delay, old.in_flight_limit, WINDOW_S
+            7, 1, old.version + 1, "arn", bytes(16), True, RETENTION_S, delay, old.in_flight_limit, WINDOW_S, 0,
+            RETRY_WINDOW_S,
         )  # fmt: skip
         for record in self.queue.configure(self.settings):
             self.apply(record)
@@ -301,7 +339,7 @@ class EngineMachine(RuleBasedStateMachine):
 
         for block in self.fold.blocks.values():
             block.ref = None
-        for chunk in self.fold.tokens.chunks():
+        for chunk in (*self.fold.tokens.chunks(), *self.fold.retries.chunks()):
             chunk.ref = None
         taken = snapshot.take(self.fold, add)
         read, _ = finished(snapshot.read(taken.ref, fetch))
@@ -319,6 +357,7 @@ class EngineMachine(RuleBasedStateMachine):
         for fold in (again, self.fold):
             fold.advance(self.now)
             fold.tokens.expire(self.now)
+            fold.retries.expire(self.now)
         assert snapshot.describe(again) == snapshot.describe(self.fold)
 
     @invariant()

@@ -25,6 +25,7 @@ class Machine:
         delay_seconds: int = 0,
         in_flight_limit: int = 120_000,
         token_window_seconds: int = 300,
+        retry_window_seconds: int = 60,
     ) -> None:
         self.now = 1_000_000_000_000
         self.position = (1 << 44) + (1 << 24)
@@ -44,6 +45,7 @@ class Machine:
             delay_seconds=delay_seconds,
             in_flight_limit=in_flight_limit,
             token_window_seconds=token_window_seconds,
+            retry_window_seconds=retry_window_seconds,
         )
         self.write(self.queue.configure(self.settings))
 
@@ -74,11 +76,16 @@ class Machine:
         token: bytes | None = None,
         also: bytes | None = None,
         delay: int | None = None,
+        retry: bytes | None = None,
     ) -> list[Stored]:
-        messages = [NewMessage(body.encode(), delay, group, token, also) for body in bodies]
+        messages = [NewMessage(body.encode(), delay, group, token, also, retry) for body in bodies]
+        return self.send_all(messages)
+
+    def send_all(self, messages: Sequence[NewMessage]) -> list[Stored]:
         written, answers = self.queue.send(messages, self.now)
         for record, payload in written:
-            self.payloads[record.number] = payload
+            if isinstance(record, Message):
+                self.payloads[record.number] = payload
             self.write([record])
         return answers
 

@@ -79,7 +79,8 @@ def test_message_ids_are_uuids_that_never_repeat() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        Message(7, 5, 6, "g", b"t" * 16, b"i" * 16, "arn", 3, 4, 2),
+        Message(7, 5, 6, "g", b"t" * 16, b"i" * 16, "arn", 3, 4, 2, b"r" * 32),
+        records.Answered(7, b"r" * 32),
         records.Received([1, 2], 9, "attempt"),
         records.VisibilityChanged([(1, 2)]),
         records.TransferOut([(1, 2)], 3, 4, True),
