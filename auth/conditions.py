@@ -1,0 +1,267 @@
+"""Conditions of policy statements: operators over what is known of a request.
+
+The rules are those of IAM ("IAM JSON policy elements: Condition operators"):
+
+* all operators of a statement, and all keys of an operator, must hold; of several values one must fit, and with a
+  negated operator (``StringNotEquals``) none may;
+* a key that the request does not have makes an operator false and a negated one true.  ``...IfExists`` is then
+  true, ``ForAllValues:`` too, ``ForAnyValue:`` is false, and ``Null`` is about nothing else;
+* names of keys are matched without regard to case, names of operators with;
+* in ``Like`` and ``Arn`` operators ``*`` stands for any text and ``?`` for any character; an ARN is matched part
+  by part, so that no wildcard reaches over a colon of its first five.
+
+A condition is compiled once, and what cannot be compiled is refused.  Matching takes time that grows with the
+length of pattern and text alone: nobody can write a pattern that keeps a server busy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+Facts = Callable[[str], str | None]
+"""The value of a condition key, asked for in lower case; None: the request has none, or the key is not known."""
+Condition = Callable[[Facts], bool]
+Matcher = Callable[[str], bool]
+"""Whether a key's value fits one of a condition's."""
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*:[A-Za-z0-9/_.@:-]+\Z")
+_NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?\Z", re.ASCII)
+
+
+class PolicyError(ValueError):
+    """The document is no policy that can be evaluated; the text says why."""
+
+
+class Glob:
+    """A pattern of ``*`` and ``?``, matched against all of a text in time proportional to both lengths."""
+
+    __slots__ = ("_first", "_last", "_last_length", "_length_least", "_middle")
+
+    def __init__(self, pattern: str, *, ignore_case: bool = False) -> None:
+        parts = pattern.split("*")
+        flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
+        compiled = [
+            re.compile("".join("." if letter == "?" else re.escape(letter) for letter in part), flags) for part in parts
+        ]
+        self._first, *rest = compiled
+        self._last = rest.pop() if rest else None
+        self._middle = rest
+        self._last_length = len(parts[-1])
+        self._length_least = sum(map(len, parts))
+
+    def __call__(self, text: str) -> bool:
+        if self._last is None:
+            return self._first.fullmatch(text) is not None
+        if len(text) < self._length_least:
+            return False
+        found = self._first.match(text)
+        for part in self._middle:
+            # the leftmost place leaves the most room for what follows, so there is nothing to try again
+            found = found and part.search(text, found.end())
+        if not found:
+            return False
+        end = len(text) - self._last_length
+        return end >= found.end() and self._last.match(text, end) is not None
+
+
+def arn_glob(pattern: str) -> Matcher:
+    """Matches ARNs part by part.  Raises PolicyError when the pattern is not of the form of an ARN."""
+    parts = pattern.split(":", 5)
+    if len(parts) != 6 or parts[0] != "arn":
+        raise PolicyError(f"{shown(pattern)} is not an ARN.")
+    globs = [Glob(part) for part in parts]
+
+    def match(text: str) -> bool:
+        given = text.split(":", 5)
+        return len(given) == 6 and all(glob(part) for glob, part in zip(globs, given, strict=True))
+
+    return match
+
+
+def compile_condition(operator: str, key: str, given: object) -> Condition:
+    """One operator over one key.  Raises PolicyError."""
+    if not _KEY.match(key):
+        raise PolicyError(f"{shown(key)} is not the name of a condition key.")
+    values = _texts(operator, key, given)
+    quantifier, colon, base = operator.rpartition(":")
+    if colon and quantifier not in ("ForAnyValue", "ForAllValues"):
+        raise _unknown(operator)
+    name = key.lower()
+    if base == "Null":
+        if colon or len(values) != 1 or values[0] not in ("true", "false"):
+            raise PolicyError('Null takes one value, "true" or "false".')
+        absent = values[0] == "true"
+        return lambda facts: (facts(name) is None) is absent
+    if_exists = base.endswith("IfExists")
+    kind = base.removesuffix("IfExists")
+    negated = kind in _NEGATED
+    make = _OPERATORS.get(_NEGATED.get(kind, kind))
+    if make is None:
+        raise _unknown(operator)
+    match = make(values)
+    without = if_exists or quantifier == "ForAllValues" or (negated and quantifier != "ForAnyValue")
+
+    def condition(facts: Facts) -> bool:
+        value = facts(name)
+        return without if value is None else match(value) is not negated
+
+    return condition
+
+
+def shown(value: object) -> str:
+    """A part of a policy as an error's text repeats it."""
+    text = str(value)
+    return repr(text if len(text) <= 200 else text[:200] + "...")
+
+
+def _unknown(operator: str) -> PolicyError:
+    known = [*_OPERATORS, *_NEGATED, "Null"]
+    same = [name for name in known if name.lower() == operator.lower()]
+    hint = f" It is written {same[0]}." if same else ""
+    return PolicyError(f"{shown(operator)} is not a condition operator of this service.{hint}")
+
+
+def _texts(operator: str, key: str, given: object) -> list[str]:
+    values = given if isinstance(given, list) else [given]
+    if not values:
+        raise PolicyError(f"{operator} of {key} has no value.")
+    texts = []
+    for value in values:
+        if isinstance(value, bool):
+            texts.append("true" if value else "false")
+        elif isinstance(value, int | float):
+            texts.append(str(value))
+        elif isinstance(value, str):
+            texts.append(value)
+        else:
+            raise PolicyError(f"{operator} of {key} has a value that is not a text, a number or a boolean.")
+    return texts
+
+
+# --- operators ---------------------------------------------------------------------------------------------
+
+
+def _equals(values: Sequence[str]) -> Matcher:
+    return frozenset(values).__contains__
+
+
+def _equals_ignoring_case(values: Sequence[str]) -> Matcher:
+    folded = frozenset(value.casefold() for value in values)
+    return lambda text: text.casefold() in folded
+
+
+def _like(values: Sequence[str]) -> Matcher:
+    globs = [Glob(value) for value in values]
+    return lambda text: any(glob(text) for glob in globs)
+
+
+def _arn(values: Sequence[str]) -> Matcher:
+    globs = [arn_glob(value) for value in values]
+    return lambda text: any(glob(text) for glob in globs)
+
+
+def _bool(values: Sequence[str]) -> Matcher:
+    lowered = {value.lower() for value in values}
+    if not lowered <= {"true", "false"}:
+        raise PolicyError('Bool takes "true" or "false".')
+    return lambda text: text.lower() in lowered
+
+
+def _ip_address(values: Sequence[str]) -> Matcher:
+    networks: list[IPv4Network | IPv6Network] = []
+    for value in values:
+        try:
+            networks.append(ip_network(value, strict=False))
+        except ValueError:
+            raise PolicyError(f"{shown(value)} is not an IP address or range.") from None
+
+    def match(text: str) -> bool:
+        try:
+            address = ip_address(text)
+        except ValueError:
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in networks)
+
+    return match
+
+
+Compare = Callable[[Decimal, Decimal], bool]
+Make = Callable[[Sequence[str]], Matcher]
+
+
+def _compared(
+    parse: Callable[[str], Decimal | None], what: str, compare: Compare
+) -> Callable[[Sequence[str]], Matcher]:
+    def make(values: Sequence[str]) -> Matcher:
+        bounds: list[Decimal] = []
+        for value in values:
+            bound = parse(value)
+            if bound is None:
+                raise PolicyError(f"{shown(value)} is not {what}.")
+            bounds.append(bound)
+
+        def match(text: str) -> bool:
+            number = parse(text)
+            return number is not None and any(compare(number, bound) for bound in bounds)
+
+        return match
+
+    return make
+
+
+def _number(text: str) -> Decimal | None:
+    if not _NUMBER.match(text):
+        return None
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return None
+
+
+def _date(text: str) -> Decimal | None:
+    """Seconds since the epoch, of ISO 8601 or of seconds since the epoch."""
+    number = _number(text)
+    if number is not None:
+        return number
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return Decimal(str((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()))
+
+
+_COMPARISONS: dict[str, Compare] = {
+    "Equals": lambda a, b: a == b,
+    "LessThan": lambda a, b: a < b,
+    "LessThanEquals": lambda a, b: a <= b,
+    "GreaterThan": lambda a, b: a > b,
+    "GreaterThanEquals": lambda a, b: a >= b,
+}
+_OPERATORS: dict[str, Make] = {
+    "StringEquals": _equals,
+    "StringEqualsIgnoreCase": _equals_ignoring_case,
+    "StringLike": _like,
+    "ArnEquals": _arn,
+    "ArnLike": _arn,
+    "Bool": _bool,
+    "IpAddress": _ip_address,
+    **{f"Numeric{name}": _compared(_number, "a number", compare) for name, compare in _COMPARISONS.items()},
+    **{f"Date{name}": _compared(_date, "a date", compare) for name, compare in _COMPARISONS.items()},
+}
+_NEGATED = {
+    "StringNotEquals": "StringEquals",
+    "StringNotEqualsIgnoreCase": "StringEqualsIgnoreCase",
+    "StringNotLike": "StringLike",
+    "ArnNotEquals": "ArnEquals",
+    "ArnNotLike": "ArnLike",
+    "NotIpAddress": "IpAddress",
+    "NumericNotEquals": "NumericEquals",
+    "DateNotEquals": "DateEquals",
+}
+"""Operators that hold when another one does not."""
