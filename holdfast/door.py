@@ -1,5 +1,6 @@
 """The HTTP connections: httptools reads them, an ASGI application answers, and what a stranger can tie up is bounded.
 
+:class:`Connection` is the protocol that uvicorn's server makes for each connection (its ``http`` setting).
 Each connection has one deadline, and one sweep a second over all connections closes those that are past
 theirs: nothing is scheduled for each request.  A connection is in one of these states:
 
@@ -22,12 +23,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
 import httptools
+import uvicorn
+from uvicorn.server import ServerState
 
-from holdfast.exchange import App, Exchange, Scope
+from holdfast.exchange import Exchange, Scope
 
 HEAD_BYTES_LIMIT = 65_536
 """A request line with headers may be this long, and nearly half as much again where it arrives in large pieces.
@@ -53,18 +56,19 @@ class Limits(NamedTuple):
     connections: int
     read_seconds: float
     idle_seconds: float
+    drain_seconds: float
 
 
-class Hall:
-    """What the connections of a process share."""
+class Hall(ServerState):
+    """What the connections of a process share.  Its ``tasks`` are the calls under way."""
 
-    def __init__(self, app: App, limits: Limits) -> None:
-        self.app = app
+    connections: set[Connection]  # type: ignore[assignment]  # uvicorn names its own protocols
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
         self.limits = limits
-        self.connections: set[Connection] = set()
-        self.exchanges: dict[Exchange, asyncio.Task[None]] = {}
-        """Calls under way."""
         self.common_headers = b""
+        """``default_headers`` as they are written."""
         self.draining = False
         self.emptied = asyncio.Event()
         """Set when the last connection is gone while ``draining``."""
@@ -75,9 +79,16 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, hall: Hall, loop: asyncio.AbstractEventLoop) -> None:
-        self.hall = hall
-        self.loop = loop
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: Hall,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.hall = server_state
+        self.loop = _loop or asyncio.get_running_loop()
+        self._app = config.loaded_app
         self.deadline = _NEVER
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what came before is answered first
@@ -237,9 +248,9 @@ class Connection(asyncio.Protocol):
         self._close()
 
     def ended(self, exchange: Exchange) -> None:
-        self.hall.exchanges.pop(exchange, None)
+        self.hall.tasks.discard(exchange.task)
 
-    # --- what the listener calls ---
+    # --- what the server calls ---
 
     def sweep(self, now: float) -> None:
         """Close the connection if its deadline has passed."""
@@ -254,7 +265,7 @@ class Connection(asyncio.Protocol):
         else:
             self.refuse(b"408 Request Timeout", b"The request did not arrive in time.")
 
-    def drain(self) -> None:
+    def shutdown(self) -> None:
         """Close the connection if it is idle; otherwise it closes after its last answer."""
         if self.mid_message and self._receiving is None:
             return  # the request whose head is being read will be the last
@@ -336,7 +347,8 @@ class Connection(asyncio.Protocol):
             self.deadline = _NEVER
         elif self.deadline == _NEVER:
             self.deadline = self.loop.time() + self.hall.limits.read_seconds  # it stood in line
-        self.hall.exchanges[exchange] = self.loop.create_task(exchange.run(self.hall.app))
+        exchange.task = task = self.loop.create_task(exchange.run(self._app))
+        self.hall.tasks.add(task)
 
     def _waits_for_earlier(self) -> bool:
         """Whether what is being read comes after a request that is still being answered."""

@@ -63,7 +63,11 @@ class Exchange:
         "more_body",
         "scope",
         "started",
+        "task",
     )
+
+    task: asyncio.Task[None]
+    """Runs the application."""
 
     def __init__(self, way: Way, scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
         self.scope = scope

@@ -1,22 +1,27 @@
-"""Listening: the sockets, the connections they bring, and letting go of them without dropping a call."""
+"""Listening: the sockets, uvicorn's server of the connections they bring, and its drain, which drops no call."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 import ssl
-import time
-from email.utils import formatdate
+from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
+
+import uvicorn
 
 from holdfast.door import Connection, Hall, Limits
 from holdfast.exchange import App
+from holdfast.logs import facts
+
+log = logging.getLogger("holdfast")
 
 BACKLOG = 2048
-TLS_HANDSHAKE_SECONDS = 10
-SWEEP_SECONDS = 1
+SWEEP_TICKS = 10
+"""uvicorn ticks every tenth of a second."""
 _TURNS = 10
 """Python's own loop needs five."""
 
@@ -74,76 +79,110 @@ async def _turns() -> None:
         await asyncio.sleep(0)
 
 
-class Listener:
-    """Accepts connections on ``sockets`` and has ``app`` answer their requests."""
+class Server(uvicorn.Server):
+    """uvicorn's server of our connections, with a drain that drops no call.
+
+    :meth:`serve` listens, calls ``started``, ticks until ``stop`` is set, and drains.  Signals are left to the process.
+    """
 
     def __init__(
-        self, app: App, sockets: list[socket.socket], limits: Limits, tls_context: ssl.SSLContext | None = None
+        self,
+        app: App,
+        limits: Limits,
+        context: ssl.SSLContext | None = None,
+        *,
+        stop: asyncio.Event,
+        started: Callable[[], None],
+        drain: Callable[[], Awaitable[None]],
     ) -> None:
-        self.hall = Hall(app, limits)
-        self._sockets = sockets
-        self._tls = tls_context
-        self._servers: list[asyncio.Server] = []
-        self._sweeper: asyncio.Task[None] | None = None
+        """``drain`` has the application end its long polls, once no new connections come."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                interface="asgi3",
+                http=Connection,
+                ws="none",
+                lifespan="off",
+                workers=1,
+                log_config=None,
+                log_level="warning",  # what there is to tell, the process tells
+                proxy_headers=False,
+                server_header=False,
+                backlog=BACKLOG,
+                ssl_context_factory=None if context is None else lambda config, default: context,
+            )
+        )
+        self.server_state = self.hall = Hall(limits)
+        self.cut = 0
+        """So many calls were cut off at the end."""
+        self._stop = stop
+        self._when_started = started
+        self._drain_app = drain
 
-    async def start(self) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Raises :class:`CannotListen`."""
-        loop = asyncio.get_running_loop()
-        self._set_date()
-        for bound in self._sockets:
-            host, port = bound.getsockname()[:2]
-            try:
-                server = await loop.create_server(
-                    lambda: Connection(self.hall, loop),
-                    sock=bound,
-                    ssl=self._tls,
-                    backlog=BACKLOG,
-                    ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if self._tls else None,
-                )
-            except OSError as error:
-                raise CannotListen(_why(error, host, port)) from error
-            self._servers.append(server)
-        self._sweeper = asyncio.create_task(self._sweep())
+        assert sockets is not None
+        await self.on_tick(0)  # for the first answers' Date
+        try:
+            await super().startup(sockets)
+        except OSError as error:
+            host, port = sockets[len(self.servers)].getsockname()[:2]
+            raise CannotListen(_why(error, host, port)) from error
+        self._when_started()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second.  Once a second: the Date, and whose deadline has passed."""
+        await super().on_tick(counter)
+        if counter % SWEEP_TICKS == 0:
+            headers = self.hall.default_headers
+            self.hall.common_headers = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+            now = asyncio.get_running_loop().time()
+            for connection in list(self.hall.connections):
+                connection.sweep(now)
+        return self._stop.is_set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what was accepted, within ``drain_seconds``.
+
+        In place of uvicorn's own, which neither accepts what waits in the kernel nor looks whether a request waits
+        in a connection that it closes.
+        """
+        log.info("draining %s", facts(connections=len(self.hall.connections)))
+        await self.stop_accepting()
+        await self._drain_app()
+        self.cut = await self.finish(self.hall.limits.drain_seconds)
+        if self.cut:
+            log.warning("calls were cut off: they took longer than drain_seconds %s", facts(calls=self.cut))
 
     async def stop_accepting(self) -> None:
         """From now on no new connections; those there are close after what they have sent is answered."""
         await _turns()  # what waits in the kernel is accepted
-        for server in self._servers:
+        for server in self.servers:
             server.close()
         self.hall.draining = True
         await _turns()  # and what those clients have sent is read
         for connection in list(self.hall.connections):
-            connection.drain()
+            connection.shutdown()
 
     async def finish(self, seconds: float) -> int:
         """Wait for all answers; after ``seconds`` cancel what is still under way.  Returns how many calls that were."""
-        if self.hall.connections:
-            try:
-                await asyncio.wait_for(self.hall.emptied.wait(), seconds)
-            except TimeoutError:
-                pass
-        late = list(self.hall.exchanges.values())
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self.hall.connections and (left := end - loop.time()) > 0:
+            self.hall.emptied.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.hall.emptied.wait(), min(left, 1))
+            await self.on_tick(0)
+        late = set(self.hall.tasks)
         for task in late:
             task.cancel()
         for connection in list(self.hall.connections):
             connection.transport.abort()
         if late:
             await asyncio.wait(late, timeout=1)
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeper
         return len(late)
 
-    async def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            self._set_date()
-            now = loop.time()
-            for connection in list(self.hall.connections):
-                connection.sweep(now)
-
-    def _set_date(self) -> None:
-        """The Date header, once a second."""
-        self.hall.common_headers = b"date: " + formatdate(time.time(), usegmt=True).encode() + b"\r\n"
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """None: the process's handlers stay."""
+        yield

@@ -20,7 +20,7 @@ from holdfast import __version__, logs
 from holdfast.door import Limits
 from holdfast.exchange import App
 from holdfast.folder import Claim
-from holdfast.listen import Listener, bind, tls
+from holdfast.listen import Server, bind, tls
 from holdfast.root import endpoint, ensure_root, shell_lines
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
@@ -89,17 +89,24 @@ async def _run(
         key, new = await ensure_root(store, settings)
         service = await compose(settings, store, key)
         try:
-            limits = Limits(settings.connections_limit, settings.request_read_seconds, settings.idle_seconds)
-            listener = Listener(service.app, sockets, limits, context)
-            await listener.start()
-            url = endpoint(settings, sockets[0].getsockname()[1])
-            log.info("started %s", logs.facts(version=__version__, url=url, data=settings.data, pid=os.getpid()))
-            print(_greeting(settings, url, shell_lines(key, url, settings.region), key.access_key_id, new), flush=True)
-            gc.collect()
-            gc.freeze()
-            code = await _until_stopped(stop, service)
-            await _drain(settings, listener, service)
-            return code
+
+            def started() -> None:
+                url = endpoint(settings, sockets[0].getsockname()[1])
+                log.info("started %s", logs.facts(version=__version__, url=url, data=settings.data, pid=os.getpid()))
+                lines = shell_lines(key, url, settings.region)
+                print(_greeting(settings, url, lines, key.access_key_id, new), flush=True)
+                gc.collect()
+                gc.freeze()
+
+            def failed(why: asyncio.Future[None]) -> None:
+                if not stop.is_set():
+                    log.error("the service cannot go on: %s", why.exception())
+                    stop.set()
+
+            service.failed.add_done_callback(failed)
+            server = Server(service.app, _limits(settings), context, stop=stop, started=started, drain=service.drain)
+            await server.serve(sockets)
+            return 3 if service.failed.done() else 0
         finally:
             await service.close()
     finally:
@@ -107,22 +114,13 @@ async def _run(
         log.info("stopped")
 
 
-async def _until_stopped(stop: asyncio.Event, service: Service) -> int:
-    service.failed.add_done_callback(lambda _: stop.set())
-    await stop.wait()
-    if not service.failed.done():
-        return 0
-    log.error("the service cannot go on: %s", service.failed.exception())
-    return 3
-
-
-async def _drain(settings: Settings, listener: Listener, service: Service) -> None:
-    log.info("draining %s", logs.facts(connections=len(listener.hall.connections)))
-    await listener.stop_accepting()
-    await service.drain()
-    cut = await listener.finish(settings.drain_seconds)
-    if cut:
-        log.warning("calls were cut off: they took longer than drain_seconds %s", logs.facts(calls=cut))
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        connections=settings.connections_limit,
+        read_seconds=settings.request_read_seconds,
+        idle_seconds=settings.idle_seconds,
+        drain_seconds=settings.drain_seconds,
+    )
 
 
 def _stop_or_quit(stop: asyncio.Event, number: int) -> None:

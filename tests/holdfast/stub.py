@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest import mock
 
 from auth.credentials import AccessKey
+from holdfast.door import Limits
+from holdfast.exchange import App
+from holdfast.listen import Server
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
 
@@ -63,6 +67,34 @@ class StubService:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
         self.answered += 1
+
+
+class Running:
+    """A server of ``app`` on ``sockets``."""
+
+    def __init__(
+        self, app: App, sockets: list[socket.socket], limits: Limits, drain: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._stop = asyncio.Event()
+        started = asyncio.Event()
+        self._started = asyncio.create_task(started.wait())
+        self.server = Server(app, limits, stop=self._stop, started=started.set, drain=drain or _nothing)
+        self._serving = asyncio.create_task(self.server.serve(sockets))
+
+    async def started(self) -> None:
+        await asyncio.wait((self._started, self._serving), return_when=asyncio.FIRST_COMPLETED)
+        if self._serving.done():
+            self._started.cancel()
+            self._serving.result()
+
+    async def stop(self) -> None:
+        """Drain, and wait for the end."""
+        self._stop.set()
+        await self._serving
+
+
+async def _nothing() -> None:
+    pass
 
 
 async def _read(receive: Callable[[], Any]) -> bytes:

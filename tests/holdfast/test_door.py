@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.door import PIPELINE_LIMIT, Connection, Limits
-from holdfast.listen import Listener, bind
-from tests.holdfast.stub import StubService
+from holdfast.listen import bind
+from tests.holdfast.stub import Running, StubService
 
 READ_SECONDS = 30
 IDLE_SECONDS = 300
@@ -25,9 +25,10 @@ class Door:
         self.service = StubService()
         self.sockets = bind("127.0.0.1", 0)
         self.port = self.sockets[0].getsockname()[1]
-        limits = Limits(CONNECTIONS, READ_SECONDS, IDLE_SECONDS)
-        self.listener = Listener(self.service.app, self.sockets, limits)
-        self.hall = self.listener.hall
+        limits = Limits(CONNECTIONS, READ_SECONDS, IDLE_SECONDS, drain_seconds=0)
+        self.running = Running(self.service.app, self.sockets, limits, self.service.drain)
+        self.server = self.running.server
+        self.hall = self.server.hall
         self.clients: list[Client] = []
 
     @property
@@ -79,14 +80,11 @@ async def until(condition: Callable[[], Any]) -> None:
 @pytest.fixture
 async def door() -> AsyncIterator[Door]:
     door = Door()
-    await door.listener.start()
+    await door.running.started()
     yield door
     for client in door.clients:
         client.writer.close()
-    door.service.draining.set()
-    if not door.hall.draining:
-        await door.listener.stop_accepting()
-    await door.listener.finish(0)
+    await door.running.stop()
 
 
 async def test_requests_of_a_connection_are_answered(door: Door) -> None:
@@ -316,7 +314,7 @@ async def test_a_drain_answers_what_was_accepted(door: Door) -> None:
     await until(lambda: door.service.waiting and any(connection.mid_message for connection in door.connections))
     unread = await door.connect()
     unread.get("/")  # still in the kernel when the drain begins
-    await door.listener.stop_accepting()
+    await door.server.stop_accepting()
     assert await idle.end() == b""
     assert (await unread.answer())[0] == 200
     with pytest.raises(ConnectionRefusedError):
@@ -324,7 +322,7 @@ async def test_a_drain_answers_what_was_accepted(door: Door) -> None:
     await door.service.drain()
     status, headers, body = await polling.answer()
     assert (status, headers["connection"], body) == (200, "close", b"ended")
-    finished = asyncio.ensure_future(door.listener.finish(30))
+    finished = asyncio.ensure_future(door.server.finish(30))
     half.send(b"llo")
     status, headers, body = await half.answer()
     assert (status, headers["connection"], body) == (200, "close", b"hello")
@@ -336,7 +334,7 @@ async def test_a_drain_answers_a_request_whose_head_is_arriving(door: Door) -> N
     client = await door.connect()
     client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\n")
     await until(lambda: door.connections and door.connections[0].mid_message)
-    await door.listener.stop_accepting()
+    await door.server.stop_accepting()
     client.send(b"content-length: 5\r\n\r\nhello")
     status, headers, body = await client.answer()
     assert (status, headers["connection"], body) == (200, "close", b"hello")
@@ -349,7 +347,7 @@ async def test_a_drain_answers_what_waits_in_the_kernel(door: Door) -> None:
     for sock in waiting:
         sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
     assert not door.connections
-    await door.listener.stop_accepting()
+    await door.server.stop_accepting()
     for sock in waiting:
         reader, writer = await asyncio.open_connection(sock=sock)
         assert (await Client(reader, writer).answer())[0] == 200
@@ -360,7 +358,7 @@ async def test_a_drain_closes_after_the_rest_of_a_body_that_was_answered_early(d
     client = await door.connect()
     client.send(b"POST /early HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe")
     assert (await client.answer())[0] == 200
-    await door.listener.stop_accepting()
+    await door.server.stop_accepting()
     assert len(door.connections) == 1
     client.send(b"llo")
     assert await client.end() == b""
@@ -375,15 +373,14 @@ async def test_what_comes_after_the_last_request_is_ignored(door: Door) -> None:
 
 
 async def test_deadlines_are_looked_at_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.listen.SWEEP_SECONDS", 0.001)
+    monkeypatch.setattr("holdfast.listen.SWEEP_TICKS", 1)
     sockets = bind("127.0.0.1", 0)
-    listener = Listener(StubService().app, sockets, Limits(CONNECTIONS, 0.001, IDLE_SECONDS))
-    await listener.start()
+    running = Running(StubService().app, sockets, Limits(CONNECTIONS, 0.001, IDLE_SECONDS, 5))
+    await running.started()
     reader, writer = await asyncio.open_connection(*sockets[0].getsockname())
     assert await reader.read() == b""
     writer.close()
-    await listener.stop_accepting()
-    assert await listener.finish(5) == 0
+    await running.stop()
 
 
 async def test_a_drain_answers_all_requests_in_line(door: Door) -> None:
@@ -392,7 +389,7 @@ async def test_a_drain_answers_all_requests_in_line(door: Door) -> None:
     client.get("/")
     client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello")
     await until(lambda: door.service.waiting and len(door.connections[0].waiting) == 2)
-    await door.listener.stop_accepting()
+    await door.server.stop_accepting()
     await door.service.drain()
     answers = [await client.answer() for _ in range(3)]
     assert [body for _, _, body in answers] == [b"ended", b"ok", b"hello"]
@@ -404,7 +401,7 @@ async def test_a_drain_ends_in_time(door: Door) -> None:
     client = await door.connect()
     client.get("/stuck")
     await until(lambda: door.service.waiting)
-    await door.listener.stop_accepting()
-    assert await door.listener.finish(0.01) == 1
+    await door.server.stop_accepting()
+    assert await door.server.finish(0.01) == 1
     await client.end()
     await until(lambda: not door.connections)

@@ -12,7 +12,8 @@ import pytest
 
 from holdfast.door import Limits
 from holdfast.exchange import App
-from holdfast.listen import Listener, bind
+from holdfast.listen import bind
+from tests.holdfast.stub import Running
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -21,15 +22,13 @@ Send = Callable[[Any], Awaitable[None]]
 @contextlib.asynccontextmanager
 async def serving(app: App) -> AsyncIterator[int]:
     sockets = bind("127.0.0.1", 0)
-    listener = Listener(app, sockets, Limits(20, 30, 300))
-    await listener.start()
-    late = 0
+    running = Running(app, sockets, Limits(20, 30, 300, 5))
+    await running.started()
     try:
         yield sockets[0].getsockname()[1]
     finally:
-        await listener.stop_accepting()
-        late = await listener.finish(5)
-    assert late == 0
+        await running.stop()
+    assert running.server.cut == 0
 
 
 async def ask(port: int, request: bytes, *, half: bytes = b"") -> bytes:
