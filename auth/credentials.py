@@ -1,22 +1,22 @@
-"""Tenants and access keys, and the cache through which requests see them.
+"""Tenants, and the keys with which their callers say who they are.
 
-A secret has to be kept readable, for a SigV4 signature can only be checked with it.  It is guarded by the
-mode of the store's files and never appears in a ``repr``.
+A secret access key has to be kept readable, for a SigV4 signature can only be checked with it; it never
+appears in a ``repr``.  Of an API key only a digest is kept (:mod:`auth.api_keys`).
+
+Every record has a ``version``, which each change counts on, so that of two changes at once one is refused
+instead of lost (:class:`auth.store.CredentialStore`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
-import time
-from collections import OrderedDict
-from collections.abc import Callable
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
+from auth.limits import UNLIMITED, TenantLimits
 from auth.principal import SCOPES, Principal, Role, Scope
 
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
@@ -27,12 +27,17 @@ _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """An account: it owns queues and access keys."""
+    """An account: it owns queues and keys."""
 
     account: str
     """12 digits."""
     name: str
-    state: Literal["active", "suspended"] = "active"
+    state: Literal["active", "suspended", "deleted"] = "active"
+    """All its keys are refused while it is suspended.  A deleted one is never active again, and its account is not
+    given out anew."""
+    created_s: int = 0
+    limits: TenantLimits = UNLIMITED
+    version: int = 1
 
 
 class AccessKey(msgspec.Struct, frozen=True, dict=True):
@@ -53,15 +58,15 @@ class AccessKey(msgspec.Struct, frozen=True, dict=True):
     created_s: int = 0
     expires_s: int | None = None
     """From then on the key is refused."""
+    version: int = 1
 
     @cached_property
     def principal(self) -> Principal:
         """The caller that this key stands for."""
-        user = "root" if self.name == "root" else f"user/{self.name}"
         return Principal(
             account=self.account,
             principal_id=self.principal_id,
-            arn=f"arn:aws:iam::{self.account}:{user}",
+            arn=user_arn(self.account, self.name),
             credential=self.access_key_id,
             role=self.role,
             scopes=self.scopes,
@@ -72,101 +77,81 @@ class AccessKey(msgspec.Struct, frozen=True, dict=True):
         return f"AccessKey({self.access_key_id!r}, account={self.account!r}, active={self.active})"
 
 
-class CredentialStore(Protocol):
-    """Where tenants and access keys are kept."""
+class ApiKey(msgspec.Struct, frozen=True, dict=True):
+    """What ``Authorization: Bearer hf_...`` names; the key itself is known to its holder alone."""
 
-    async def get_tenant(self, account: str) -> Tenant | None: ...
+    key_id: str
+    digest: bytes
+    """SHA-256 of the whole key (:mod:`auth.api_keys`)."""
+    account: str
+    principal_id: str
+    active: bool = True
+    name: str = "root"
+    """As of an access key."""
+    role: Role = "user"
+    scopes: tuple[Scope, ...] = SCOPES
+    prefixes: tuple[str, ...] = ()
+    created_s: int = 0
+    expires_s: int | None = None
+    version: int = 1
 
-    async def put_tenant(self, tenant: Tenant) -> None:
-        """Insert or replace."""
+    @cached_property
+    def principal(self) -> Principal:
+        """The caller that this key stands for."""
+        return Principal(
+            account=self.account,
+            principal_id=self.principal_id,
+            arn=user_arn(self.account, self.name),
+            credential=f"hf_{self.key_id}",
+            role=self.role,
+            scopes=self.scopes,
+            prefixes=self.prefixes,
+        )
 
-    async def get_access_key(self, access_key_id: str) -> AccessKey | None: ...
-
-    async def put_access_key(self, key: AccessKey) -> None:
-        """Insert or replace.  The tenant must exist (``ValueError``)."""
-
-    async def list_access_keys(self, account: str) -> list[AccessKey]:
-        """All keys of the account, ordered by id."""
+    def __repr__(self) -> str:
+        return f"ApiKey({self.key_id!r}, account={self.account!r}, active={self.active})"
 
 
-class Credentials:
-    """Access keys as the request path sees them: a synchronous look-up, and a refresh on a miss.
+class TenantRole(msgspec.Struct, frozen=True):
+    """A named set of rights that sessions can be begun with (AssumeRole): ``arn:aws:iam::account:role/name``.
 
-    A known key is looked up again in the store after ``fresh_seconds``, so that is how long a key that was
-    made inactive elsewhere goes on working.  Unknown ids are remembered for ``unknown_seconds``, at most
-    ``unknown_limit`` of them; ids that no store would have given out are refused without asking, twins
-    share one look-up, and at most ``lookups_limit`` are under way, so that strangers cannot flood the store.
+    The account's own callers may assume it; others only where it says so.
     """
 
-    def __init__(
-        self,
-        store: CredentialStore,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        known_limit: int = 10_000,
-        unknown_limit: int = 1_000,
-        fresh_seconds: float = 60,
-        unknown_seconds: float = 5,
-        lookups_limit: int = 8,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._known: OrderedDict[str, tuple[AccessKey, float]] = OrderedDict()
-        self._known_limit = known_limit
-        self._unknown: OrderedDict[str, float] = OrderedDict()
-        self._unknown_limit = unknown_limit
-        self._fresh_seconds = fresh_seconds
-        self._unknown_seconds = unknown_seconds
-        self._under_way: dict[str, asyncio.Task[AccessKey | None]] = {}
-        self._lookups = asyncio.Semaphore(lookups_limit)
+    account: str
+    name: str
+    role_id: str
+    """The first half of its sessions' principal ids, of the form that IAM gives out."""
+    scopes: tuple[Scope, ...] = SCOPES
+    prefixes: tuple[str, ...] = ()
+    trusted_accounts: tuple[str, ...] = ()
+    """Accounts whose callers may assume the role as well."""
+    trusted_subjects: tuple[str, ...] = ()
+    """Subjects of the trusted OIDC issuer whose tokens may assume the role."""
+    session_seconds_most: int = 3600
+    created_s: int = 0
+    version: int = 1
 
-    def cached(self, access_key_id: str) -> AccessKey | None:
-        """The key, if it was looked up lately.  None says nothing: ask :meth:`find`."""
-        entry = self._known.get(access_key_id)
-        if entry is None or entry[1] <= self._clock():
-            return None
-        return entry[0]
+    @property
+    def arn(self) -> str:
+        return f"arn:aws:iam::{self.account}:role/{self.name}"
 
-    async def find(self, access_key_id: str) -> AccessKey | None:
-        """The key, active or not; None if there is none.  Raises what the store raises."""
-        key = self.cached(access_key_id)
-        if key is not None:
-            return key
-        if not _ACCESS_KEY_ID.match(access_key_id):
-            return None
-        if self._unknown.get(access_key_id, 0.0) > self._clock():
-            return None
-        task = self._under_way.get(access_key_id)
-        if task is None:
-            task = asyncio.ensure_future(self._look_up(access_key_id))
-            self._under_way[access_key_id] = task
-            task.add_done_callback(lambda _: self._under_way.pop(access_key_id, None))
-        return await asyncio.shield(task)
 
-    async def put(self, key: AccessKey) -> None:
-        """Store a key; it is seen at once."""
-        await self._store.put_access_key(key)
-        self._unknown.pop(key.access_key_id, None)
-        self._remember(key)
+class ServiceKey(msgspec.Struct, frozen=True):
+    """A random key of the service itself: it signs or seals what callers carry around."""
 
-    async def _look_up(self, access_key_id: str) -> AccessKey | None:
-        async with self._lookups:
-            key = await self._store.get_access_key(access_key_id)
-        if key is not None:
-            self._remember(key)
-            return key
-        self._known.pop(access_key_id, None)
-        self._unknown[access_key_id] = self._clock() + self._unknown_seconds
-        self._unknown.move_to_end(access_key_id)
-        if len(self._unknown) > self._unknown_limit:
-            self._unknown.popitem(last=False)
-        return None
+    key_id: str
+    purpose: str
+    secret: bytes
+    created_s: int
 
-    def _remember(self, key: AccessKey) -> None:
-        self._known[key.access_key_id] = (key, self._clock() + self._fresh_seconds)
-        self._known.move_to_end(key.access_key_id)
-        if len(self._known) > self._known_limit:
-            self._known.popitem(last=False)
+    def __repr__(self) -> str:
+        return f"ServiceKey({self.key_id!r}, purpose={self.purpose!r})"
+
+
+def user_arn(account: str, name: str) -> str:
+    """How queue policies name a user."""
+    return f"arn:aws:iam::{account}:root" if name == "root" else f"arn:aws:iam::{account}:user/{name}"
 
 
 def check_account(account: str) -> str:
@@ -174,6 +159,11 @@ def check_account(account: str) -> str:
     if not _ACCOUNT.match(account):
         raise ValueError(f"an account is 12 digits, not {account!r}")
     return account
+
+
+def is_key_id(text: str) -> bool:
+    """Whether a store may know a key of this id: it is not worth a look-up otherwise."""
+    return _ACCESS_KEY_ID.match(text) is not None
 
 
 def check_access_key(access_key_id: str, secret: str) -> None:
@@ -194,6 +184,6 @@ def new_access_key(account: str) -> AccessKey:
     )
 
 
-def new_principal_id() -> str:
-    """A user id of the form that IAM gives out."""
-    return "AIDA" + "".join(secrets.choice(_BASE32) for _ in range(17))
+def new_principal_id(prefix: str = "AIDA") -> str:
+    """A user's id of the form that IAM gives out (``AIDA``), or a role's (``AROA``)."""
+    return prefix + "".join(secrets.choice(_BASE32) for _ in range(17))

@@ -65,3 +65,18 @@ class RequestExpired(AuthError):
 
     def __init__(self, message: str = "Request has expired.") -> None:
         super().__init__(message)
+
+
+class ExpiredToken(AuthError):
+    """The credential was good until its time was over."""
+
+    code = "ExpiredToken"
+
+    def __init__(self, message: str = "The security token included in the request is expired") -> None:
+        super().__init__(message)
+
+
+class OptInRequired(AuthError):
+    """The credential is good, but its account cannot use the service now."""
+
+    code = "OptInRequired"

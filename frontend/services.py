@@ -5,24 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from auth.audit import AuditLog
-from auth.credentials import AccessKey
+from auth.lookup import Credentials
 from backend.api import Backend
 from frontend.polls import LongPolls
 from frontend.settings import FrontendSettings
 from metadata_service.client import MetadataClient
-
-
-class Keys(Protocol):
-    """Access keys (:class:`auth.credentials.Credentials`)."""
-
-    def cached(self, access_key_id: str) -> AccessKey | None:
-        """The key, if it is known without waiting."""
-
-    async def find(self, access_key_id: str) -> AccessKey | None:
-        """The key, active or not; None if there is none."""
 
 
 @dataclass(slots=True)
@@ -30,7 +19,7 @@ class Services:
     """Everything that operations use; made once, by whoever composes the process."""
 
     settings: FrontendSettings
-    keys: Keys
+    credentials: Credentials
     metadata: MetadataClient
     backend: Backend
     clock: Callable[[], float] = time.time

@@ -50,7 +50,8 @@ def _serve(settings: Settings) -> int:
 
 def _show_keys(settings: Settings) -> int:
     from holdfast.root import endpoint, shell_lines
-    from metadata_service.sqlite import CannotOpen, SQLiteStore
+    from metadata_service.sqlite import SQLiteStore
+    from metadata_service.sqlite_schema import CannotOpen
 
     if not settings.metadata_file.exists():
         print(f"holdfast: {settings.data} is no data folder of Holdfast", file=sys.stderr)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from auth.audit import AuditFile, AuditLog
-from auth.credentials import AccessKey, Credentials
+from auth.credentials import AccessKey
+from auth.lookup import Credentials
 from backend.api import BackendError, PartitionSettings, Target
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
@@ -28,11 +29,12 @@ from metadata_service.store import QueueNotFound, QueueStore
 class Embedded:
     """Implements :class:`holdfast.serve.Service`."""
 
-    def __init__(self, app: FrontendApp, node: Node, audit: AuditLog) -> None:
+    def __init__(self, app: FrontendApp, node: Node, audit: AuditLog, credentials: Credentials) -> None:
         self.app = app
         self.failed = node.lost
         self._node = node
         self._audit = audit
+        self._credentials = credentials
 
     async def drain(self) -> None:
         self.app.begin_drain()
@@ -40,6 +42,7 @@ class Embedded:
 
     async def close(self) -> None:
         await self._node.close()
+        await self._credentials.close()
         self._audit.close()
 
 
@@ -65,9 +68,8 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> Em
     except OSError as error:
         await node.close()
         raise CannotStart(f"the audit log {settings.audit_path} cannot be written: {error.strerror}") from error
-    services = Services(
-        frontend, Credentials(store), MetadataClient(store), node, serving=lambda: node.ready, audit=audit
-    )
+    credentials = Credentials(store)
+    services = Services(frontend, credentials, MetadataClient(store), node, serving=lambda: node.ready, audit=audit)
     resolver.queues.set_result(Queues(services))
     try:
         await declare(services, root, settings.queues)
@@ -75,7 +77,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> Em
         await node.close()
         audit.close()
         raise
-    return Embedded(create_app(services), node, audit)
+    return Embedded(create_app(services), node, audit, credentials)
 
 
 def frontend_settings(settings: Settings) -> FrontendSettings:

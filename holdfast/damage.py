@@ -13,7 +13,8 @@ from backend.journal.segments import LogInUse
 from backend.node import NodeSettings
 from holdfast.folder import Claim, FolderUnusable
 from holdfast.settings import Settings
-from metadata_service.sqlite import CannotOpen, SQLiteStore
+from metadata_service.sqlite import SQLiteStore
+from metadata_service.sqlite_schema import CannotOpen
 
 
 def show_damage(settings: Settings, *, accept: bool) -> int:

@@ -29,7 +29,9 @@ async def declare(services: Services, root: AccessKey, queues: Sequence[Declared
         return
     settings = dataclasses.replace(services.settings, queue_name_hold_seconds=0)
     context = Context(dataclasses.replace(services, settings=settings))
-    call = Call(request_id="start", principal=root.principal, base_url="", receive=_never)
+    tenant = await services.credentials.store.get_tenant(root.account)
+    assert tenant is not None, "its key is there"
+    call = Call(request_id="start", principal=root.principal, base_url="", receive=_never, tenant=tenant)
     for queue in in_order(queues):
         try:
             await _declare(context, call, queue)

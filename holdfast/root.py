@@ -6,7 +6,8 @@ import shlex
 
 import msgspec
 
-from auth.credentials import AccessKey, CredentialStore, Tenant, new_access_key, new_principal_id
+from auth.credentials import AccessKey, Tenant, new_access_key, new_principal_id
+from auth.store import CredentialStore
 from holdfast.settings import Settings, SettingsError
 
 

@@ -7,18 +7,17 @@ field with a default needs no migration.
 
 from __future__ import annotations
 
-import os
 import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
-from auth.credentials import AccessKey, Tenant
 from auth.keyring import DataKey
 from metadata_service.models import LOG_ID_LIMIT, LogEntry, Partition, Queue, ShardEntry, dead_letter_arn
+from metadata_service.sqlite_credentials import SQLiteCredentials
+from metadata_service.sqlite_schema import open_database, text
 from metadata_service.store import (
     ConditionFailed,
     PurgeInProgress,
@@ -30,64 +29,26 @@ from metadata_service.store import (
 )
 from metadata_service.worker import Worker
 
-_SCHEMA = """
-CREATE TABLE schema_version (version INTEGER NOT NULL);
-CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE queues (
-    queue_id INTEGER PRIMARY KEY, account TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
-    dead_letter_arn TEXT, record TEXT NOT NULL);
-CREATE UNIQUE INDEX queues_by_name ON queues (account, name);
-CREATE INDEX queues_by_dead_letter_arn ON queues (account, dead_letter_arn, name) WHERE dead_letter_arn IS NOT NULL;
-CREATE TABLE held_names (
-    account TEXT NOT NULL, name TEXT NOT NULL, deleted_ms INTEGER NOT NULL, PRIMARY KEY (account, name));
-CREATE INDEX held_names_by_time ON held_names (deleted_ms);
-CREATE TABLE logs (
-    log_id INTEGER PRIMARY KEY, node TEXT NOT NULL, incarnation INTEGER NOT NULL, version INTEGER NOT NULL,
-    record TEXT NOT NULL);
-CREATE UNIQUE INDEX logs_by_node ON logs (node, incarnation);
-CREATE TABLE shards (shard INTEGER PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL);
-CREATE TABLE tenants (account TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE access_keys (access_key_id TEXT PRIMARY KEY, account TEXT NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX access_keys_by_account ON access_keys (account, access_key_id);
-"""
-"""Version 1.  Every file begins with it, and takes the steps from there."""
-_STEPS = (
-    """
-CREATE TABLE data_keys (
-    key_id INTEGER PRIMARY KEY, account TEXT NOT NULL, master_id TEXT NOT NULL, seals INTEGER NOT NULL DEFAULT 0,
-    record TEXT NOT NULL);
-CREATE INDEX data_keys_by_account ON data_keys (account, key_id);
-""",
-)
-"""What leads from each version to the next."""
-SCHEMA_VERSION = 1 + len(_STEPS)
-
 _HOLD_SECONDS_LEAST = 3600
 """A deleted queue's name is remembered at least this long, whatever hold a creation names."""
 _FORGOTTEN_AT_ONCE = 16
 """A creation removes at most this many names whose hold has ended: more than deletions add."""
 
-_encode = msgspec.json.Encoder().encode
 _decode_queue = msgspec.json.Decoder(Queue).decode
 _decode_log = msgspec.json.Decoder(LogEntry).decode
 _decode_shard = msgspec.json.Decoder(ShardEntry).decode
-_decode_tenant = msgspec.json.Decoder(Tenant).decode
-_decode_access_key = msgspec.json.Decoder(AccessKey).decode
 _decode_data_key = msgspec.json.Decoder(DataKey).decode
 
-R = TypeVar("R")
 
-
-class CannotOpen(StoreError):
-    """The file cannot be used as a metadata store; the text says why."""
-
-
-class SQLiteStore:
+class SQLiteStore(SQLiteCredentials):
     """A :class:`~metadata_service.store.MetadataStore` in the file ``path``, which only its owner can read."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or make it.  Raises :class:`CannotOpen`."""
-        self._worker = Worker(_open(path))
+        """Open the file, or make it, or bring it to this version's schema.
+
+        Raises :class:`~metadata_service.sqlite_schema.CannotOpen`.
+        """
+        super().__init__(Worker(open_database(path)))
 
     async def close(self) -> None:
         await self._worker.close()
@@ -135,7 +96,7 @@ class SQLiteStore:
             db.execute(
                 "INSERT INTO queues (queue_id, account, name, version, dead_letter_arn, record)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
-                (queue.queue_id, account, name, queue.version, arn, _text(queue)),
+                (queue.queue_id, account, name, queue.version, arn, text(queue)),
             )
             return queue
 
@@ -234,7 +195,7 @@ class SQLiteStore:
             entry = LogEntry(log_id=log_id, node=node, incarnation=(latest or 0) + 1)
             db.execute(
                 "INSERT INTO logs (log_id, node, incarnation, version, record) VALUES (?, ?, ?, ?, ?)",
-                (log_id, node, entry.incarnation, entry.version, _text(entry)),
+                (log_id, node, entry.incarnation, entry.version, text(entry)),
             )
             return entry
 
@@ -255,7 +216,7 @@ class SQLiteStore:
             newer = msgspec.structs.replace(entry, version=entry.version + 1)
             changed = db.execute(
                 "UPDATE logs SET version = ?, record = ? WHERE log_id = ? AND version = ?",
-                (newer.version, _text(newer), entry.log_id, entry.version),
+                (newer.version, text(newer), entry.log_id, entry.version),
             ).rowcount
             if not changed:
                 raise ConditionFailed(f"log {entry.log_id} no longer has version {entry.version}")
@@ -276,59 +237,16 @@ class SQLiteStore:
                 newer = msgspec.structs.replace(entry, version=entry.version + 1)
                 if entry.version == 0:
                     query = "INSERT OR IGNORE INTO shards (version, record, shard) VALUES (?, ?, ?)"
-                    changed = db.execute(query, (newer.version, _text(newer), entry.shard)).rowcount
+                    changed = db.execute(query, (newer.version, text(newer), entry.shard)).rowcount
                 else:
                     query = "UPDATE shards SET version = ?, record = ? WHERE shard = ? AND version = ?"
-                    changed = db.execute(query, (newer.version, _text(newer), entry.shard, entry.version)).rowcount
+                    changed = db.execute(query, (newer.version, text(newer), entry.shard, entry.version)).rowcount
                 if not changed:
                     raise ConditionFailed(f"shard {entry.shard} no longer has version {entry.version}")
                 stored.append(newer)
             return stored
 
         return await self._worker.write(update)
-
-    # --- tenants and access keys ---
-
-    async def get_tenant(self, account: str) -> Tenant | None:
-        def get(db: sqlite3.Connection) -> Tenant | None:
-            row = db.execute("SELECT record FROM tenants WHERE account = ?", (account,)).fetchone()
-            return None if row is None else _decode_tenant(row[0])
-
-        return await self._worker.read(get)
-
-    async def put_tenant(self, tenant: Tenant) -> None:
-        def put(db: sqlite3.Connection) -> None:
-            db.execute(
-                "INSERT OR REPLACE INTO tenants (account, record) VALUES (?, ?)", (tenant.account, _text(tenant))
-            )
-
-        await self._worker.write(put)
-
-    async def get_access_key(self, access_key_id: str) -> AccessKey | None:
-        def get(db: sqlite3.Connection) -> AccessKey | None:
-            query = "SELECT record FROM access_keys WHERE access_key_id = ?"
-            row = db.execute(query, (access_key_id,)).fetchone()
-            return None if row is None else _decode_access_key(row[0])
-
-        return await self._worker.read(get)
-
-    async def put_access_key(self, key: AccessKey) -> None:
-        def put(db: sqlite3.Connection) -> None:
-            if db.execute("SELECT 1 FROM tenants WHERE account = ?", (key.account,)).fetchone() is None:
-                raise ValueError(f"no tenant {key.account}")
-            db.execute(
-                "INSERT OR REPLACE INTO access_keys (access_key_id, account, record) VALUES (?, ?, ?)",
-                (key.access_key_id, key.account, _text(key)),
-            )
-
-        await self._worker.write(put)
-
-    async def list_access_keys(self, account: str) -> list[AccessKey]:
-        def read(db: sqlite3.Connection) -> list[AccessKey]:
-            query = "SELECT record FROM access_keys WHERE account = ? ORDER BY access_key_id"
-            return [_decode_access_key(record) for (record,) in db.execute(query, (account,))]
-
-        return await self._worker.read(read)
 
     # --- data keys ---
 
@@ -338,7 +256,7 @@ class SQLiteStore:
     async def add_data_key(self, key: DataKey) -> None:
         def add(db: sqlite3.Connection) -> None:
             query = "INSERT INTO data_keys (key_id, account, master_id, record) VALUES (?, ?, ?, ?)"
-            db.execute(query, (key.key_id, key.account, key.master_id, _text(key)))
+            db.execute(query, (key.key_id, key.account, key.master_id, text(key)))
 
         await self._worker.write(add)
 
@@ -355,7 +273,7 @@ class SQLiteStore:
     async def rewrap_data_key(self, key: DataKey, master_before: str) -> bool:
         def rewrap(db: sqlite3.Connection) -> bool:
             query = "UPDATE data_keys SET master_id = ?, record = ? WHERE key_id = ? AND master_id = ?"
-            return db.execute(query, (key.master_id, _text(key), key.key_id, master_before)).rowcount == 1
+            return db.execute(query, (key.master_id, text(key), key.key_id, master_before)).rowcount == 1
 
         return await self._worker.write(rewrap)
 
@@ -375,62 +293,7 @@ class SQLiteStore:
         return destroyed
 
 
-# --- opening ------------------------------------------------------------------------------------------
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        os.chmod(path, 0o600)  # SQLite gives its other files the mode of this one
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
-    except (OSError, sqlite3.Error) as error:
-        raise CannotOpen(f"the metadata file {path} cannot be opened: {error}") from error
-    try:
-        _prepare(db, path)
-    except sqlite3.Error as error:
-        db.close()
-        raise CannotOpen(f"the metadata file {path} cannot be used: {error}") from error
-    except CannotOpen:
-        db.close()
-        raise
-    return db
-
-
-def _prepare(db: sqlite3.Connection, path: Path) -> None:
-    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
-    db.execute("PRAGMA synchronous = FULL")
-    (synchronous,) = db.execute("PRAGMA synchronous").fetchone()
-    if mode != "wal" or synchronous != 2:
-        raise CannotOpen(
-            f"the metadata file {path} cannot be kept safely here: "
-            f"SQLite uses journal mode {mode} and synchronous level {synchronous} instead of wal and 2"
-        )
-    db.execute("PRAGMA cache_size = -4096")  # KiB
-    db.execute("PRAGMA journal_size_limit = 16777216")
-    db.execute("PRAGMA secure_delete = ON")  # what is deleted or overwritten is overwritten with zeros
-    db.execute("BEGIN IMMEDIATE")
-    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone() is None:
-        for statement in _SCHEMA.split(";"):
-            db.execute(statement)
-        db.execute("INSERT INTO schema_version (version) VALUES (1)")
-    (version,) = db.execute("SELECT version FROM schema_version").fetchone()
-    for number, step in enumerate(_STEPS[version - 1 :], version + 1):
-        for statement in step.split(";"):
-            db.execute(statement)
-        db.execute("UPDATE schema_version SET version = ?", (number,))
-    db.execute("COMMIT")
-    if version > SCHEMA_VERSION:
-        raise CannotOpen(
-            f"the metadata file {path} was written by a newer Holdfast: "
-            f"its schema version is {version}, this one knows versions up to {SCHEMA_VERSION}"
-        )
-
-
 # --- parts of operations --------------------------------------------------------------------------------
-
-
-def _text(record: msgspec.Struct) -> str:
-    return _encode(record).decode()
 
 
 def _empty_log(db: sqlite3.Connection) -> None:
@@ -459,7 +322,7 @@ def _store_queue(db: sqlite3.Connection, queue: Queue) -> Queue:
     queue = msgspec.structs.replace(queue, version=queue.version + 1)
     db.execute(
         "UPDATE queues SET version = ?, dead_letter_arn = ?, record = ? WHERE queue_id = ?",
-        (queue.version, dead_letter_arn(queue.attributes), _text(queue), queue.queue_id),
+        (queue.version, dead_letter_arn(queue.attributes), text(queue), queue.queue_id),
     )
     return queue
 

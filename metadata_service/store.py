@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from auth.credentials import CredentialStore
 from auth.keyring import DataKeyStore
+from auth.store import Conflict, CredentialStore
 from metadata_service.models import LogEntry, Queue, ShardEntry
 
 
@@ -47,7 +47,7 @@ class PurgeInProgress(StoreError):
         self.seconds_left = seconds_left
 
 
-class ConditionFailed(StoreError):
+class ConditionFailed(StoreError, Conflict):
     """What is stored has another version than the caller knew: read again and decide anew."""
 
 

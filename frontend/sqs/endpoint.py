@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import quote
 
 from auth.audit import SIGN_IN, Act
-from auth.errors import AuthError, InvalidClientTokenId
-from auth.sigv4 import Verifier
+from auth.errors import AuthError
 from backend.api import BackendError, PartitionDamaged, StorageFull
+from frontend.authenticator import Authenticator, Caller
 from frontend.bodies import read_body
 from frontend.polls import AsgiReceive, ClientGone
 from frontend.services import Services
@@ -38,9 +38,11 @@ _FORM = b"application/x-www-form-urlencoded"
 _AUTH_KINDS = {
     kind.query_code: kind
     for kind in (
+        errors.EXPIRED_TOKEN,
         errors.INCOMPLETE_SIGNATURE,
         errors.INVALID_CLIENT_TOKEN_ID,
         errors.MISSING_AUTHENTICATION_TOKEN,
+        errors.OPT_IN_REQUIRED,
         errors.REQUEST_EXPIRED,
         errors.SIGNATURE_DOES_NOT_MATCH,
     )
@@ -96,9 +98,7 @@ class SqsEndpoint:
     def __init__(self, services: Services) -> None:
         self.context = Context(services)
         self._services = services
-        self._keys = services.keys
-        self._clock = services.clock
-        self._verifier = Verifier(services.settings.region)
+        self._authenticated = Authenticator(services)
         self._request_ids = RequestIds()
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
@@ -163,7 +163,7 @@ class SqsEndpoint:
         receive: AsgiReceive,
         scope: Scope,
     ) -> tuple[bytes, bytes]:
-        call = await self._authenticated(request, body, receive, scope)
+        call = self._call(request, await self._authenticated(request, body), receive, scope)
         if target is None:
             raise SqsError(errors.MISSING_ACTION, "The request must contain the header X-Amz-Target.")
         if not content_type.startswith(json_protocol.CONTENT_TYPE) or request.method != "POST":
@@ -188,7 +188,7 @@ class SqsEndpoint:
         name = parameters.get("Action", "")
         if not name and request.method == "GET" and _queue_in(request.path):
             raise _UnknownOperation
-        call = await self._authenticated(request, body, receive, scope)
+        call = self._call(request, await self._authenticated(request, body), receive, scope)
         if not name:
             raise SqsError(errors.MISSING_ACTION)
         if parameters.get("Version", query_protocol.VERSION) != query_protocol.VERSION:
@@ -204,29 +204,11 @@ class SqsEndpoint:
             return query_protocol.JSON, query_protocol.write_as_json(action, result, request.request_id)
         return query_protocol.XML, query_protocol.write(action, result, request.request_id)
 
-    async def _authenticated(self, request: _Request, body: bytes, receive: AsgiReceive, scope: Scope) -> Call:
-        headers = request.headers
-        claim = self._verifier.claim(headers, request.query)
-        request.who = claim.access_key_id
-        key = self._keys.cached(claim.access_key_id)
-        if key is None:
-            key = await self._keys.find(claim.access_key_id)
-        if key is None or not key.active:
-            raise InvalidClientTokenId
-        self._verifier.check(
-            claim,
-            key.secret,
-            method=request.method.encode(),
-            path=request.path,
-            query=request.query,
-            headers=headers,
-            body=body,
-            now=self._clock(),
-        )
+    def _call(self, request: _Request, caller: Caller, receive: AsgiReceive, scope: Scope) -> Call:
         base_url = self._services.settings.external_url
         if base_url is None:
-            base_url = f"{scope['scheme']}://{headers[b'host'].decode('latin-1')}"
-        return Call(request.request_id, key.principal, base_url, receive)
+            base_url = f"{scope['scheme']}://{request.headers[b'host'].decode('latin-1')}"
+        return Call(request.request_id, caller.principal, base_url, receive, caller.tenant)
 
     async def _carry_out(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
         operation = ON_QUEUE.get(name)

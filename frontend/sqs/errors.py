@@ -189,6 +189,12 @@ MISSING_AUTHENTICATION_TOKEN = ErrorKind(
     403,
     text="The request must contain a valid (registered) AWS access key ID and signature.",
 )
+EXPIRED_TOKEN = ErrorKind(
+    "ExpiredTokenException", "ExpiredToken", 403, text="The security token included in the request is expired"
+)
+OPT_IN_REQUIRED = ErrorKind(
+    "OptInRequired", "OptInRequired", 403, text="The AWS Access Key Id needs a subscription for the service."
+)
 REQUEST_EXPIRED = ErrorKind("RequestExpired", "RequestExpired", text="Request has expired.")
 SIGNATURE_DOES_NOT_MATCH = ErrorKind(
     "SignatureDoesNotMatch",

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from auth.credentials import AccessKey, Credentials, Tenant, new_access_key
+from auth.credentials import AccessKey, Tenant, new_access_key
+from auth.lookup import Credentials
 from backend.clock import SteadyClock
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings

@@ -20,7 +20,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as ClientCredentials
 
 from auth.audit import AuditFile, AuditLog
-from auth.credentials import AccessKey, Credentials, Tenant
+from auth.credentials import AccessKey, Tenant
+from auth.lookup import Credentials
 from backend.api import (
     Counters,
     HandleOutcome,

@@ -11,7 +11,7 @@ import msgspec
 import orjson
 import pytest
 
-from auth.credentials import Credentials, Tenant
+from auth.credentials import Tenant
 from backend.api import HandleOutcome, Receive, Received
 from frontend.settings import FrontendSettings
 from frontend.sqs.actions import messages, paging
@@ -438,9 +438,8 @@ async def test_attributes_of_fifo_queues_cannot_be_read_of_a_standard_queue(serv
 
 async def test_queues_of_other_accounts_do_not_exist(service: Service) -> None:
     other = msgspec.structs.replace(KEY, access_key_id="AKIAOTHEROTHEROTHER0", account="210987654321")
-    keys = service.app.services.keys
-    assert isinstance(keys, Credentials)
-    await keys._store.put_tenant(Tenant(other.account, "other"))
+    keys = service.app.services.credentials
+    await keys.create_tenant(Tenant(other.account, "other"))
     await keys.put(other)
     url = await service.make_queue("mine")
     headers = {"Content-Type": "application/x-amz-json-1.0"}

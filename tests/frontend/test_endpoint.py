@@ -269,9 +269,49 @@ async def test_unknown_keys(service: Service) -> None:
 
 async def test_inactive_keys(service: Service) -> None:
     inactive = replace_key(access_key_id="AKIAINACTIVEINACTIVE", active=False)
-    await service.app.services.keys.put(inactive)  # type: ignore[attr-defined]
+    await service.app.services.credentials.put(inactive)
     async for answer in both(service, inactive):
         assert (answer.status, answer.code) == (403, "InvalidClientTokenId")
+
+
+async def test_expired_keys(service: Service) -> None:
+    now = int(service.clock())
+    expiring = replace_key(access_key_id="AKIAEXPIRINGEXPIRING", expires_s=now + 2)
+    await service.app.services.credentials.put(expiring)
+    async for answer in both(service, expiring):
+        assert answer.status == 200
+    service.clock.now += 2
+    async for answer in both(service, expiring):
+        assert (answer.status, answer.code) == (403, "ExpiredToken")
+    async for answer in both(service, msgspec.structs.replace(expiring, secret="another-secret-than-ours")):
+        assert answer.code == "SignatureDoesNotMatch"
+
+
+async def test_suspended_tenants(service: Service) -> None:
+    credentials = service.app.services.credentials
+    tenant = await credentials.store.get_tenant(KEY.account)
+    assert tenant is not None
+    suspended = await credentials.update_tenant(msgspec.structs.replace(tenant, state="suspended"))
+    async for answer in both(service, KEY):
+        assert (answer.status, answer.code) == (403, "OptInRequired")
+        assert answer.message == f"The account {KEY.account} is suspended. Ask the operator of this service."
+    async for answer in both(service, replace_key(secret="another-secret-than-ours")):
+        assert answer.code == "SignatureDoesNotMatch"  # a stranger is not told
+    await credentials.update_tenant(msgspec.structs.replace(suspended, state="active"))
+    async for answer in both(service, KEY):
+        assert answer.status == 200
+
+
+async def test_the_last_use_of_a_key_is_recorded(service: Service) -> None:
+    credentials = service.app.services.credentials
+    await service.json("ListQueues")
+    refused = replace_key(access_key_id="AKIAREFUSEDREFUSED00")
+    await credentials.put(refused)
+    async for _ in both(service, msgspec.structs.replace(refused, secret="another-secret-than-ours")):
+        pass
+    await credentials.close()
+    uses = await credentials.store.key_uses([KEY.access_key_id, refused.access_key_id])
+    assert uses == {KEY.access_key_id: int(service.clock())}
 
 
 async def test_wrong_secrets(service: Service) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Literal
 
 import msgspec
 import pytest
 
-from auth.credentials import AccessKey, Tenant, new_access_key
+from auth.credentials import AccessKey, ApiKey, ServiceKey, Tenant, TenantRole, new_access_key
 from auth.keyring import DataKey
+from auth.limits import Rate, TenantLimits
 from metadata_service.models import LogEntry, PieceRef, Queue, ShardEntry
 from metadata_service.store import (
     ConditionFailed,
@@ -305,13 +307,79 @@ class EntryConformance:
 
 
 class CredentialConformance:
-    """Tenants and access keys."""
+    """Tenants, keys and roles."""
 
     async def test_tenants(self, store: MetadataStore) -> None:
         assert await store.get_tenant(ACCOUNT) is None
         await store.put_tenant(Tenant(ACCOUNT, "root"))
-        await store.put_tenant(Tenant(ACCOUNT, "root", state="suspended"))
-        assert await store.get_tenant(ACCOUNT) == Tenant(ACCOUNT, "root", state="suspended")
+        limited = Tenant(ACCOUNT, "root", "suspended", 5, TenantLimits(calls=Rate(5, 10), queues=7))
+        await store.put_tenant(limited)
+        assert await store.get_tenant(ACCOUNT) == limited
+
+    async def test_a_tenant_is_created_once(self, store: MetadataStore) -> None:
+        tenants = [Tenant(ACCOUNT, f"number {number}") for number in range(4)]
+        outcomes = await asyncio.gather(*map(store.create_tenant, tenants), return_exceptions=True)
+        (winner,) = [tenant for tenant, outcome in zip(tenants, outcomes, strict=True) if outcome is None]
+        assert sum(isinstance(outcome, ConditionFailed) for outcome in outcomes) == 3
+        assert await store.get_tenant(ACCOUNT) == winner
+        await store.update_tenant(msgspec.structs.replace(winner, state="deleted"))
+        with pytest.raises(ConditionFailed):
+            await store.create_tenant(winner)
+
+    async def test_tenants_are_listed_in_order_and_in_pages(self, store: MetadataStore) -> None:
+        accounts = [f"{number:012}" for number in (5, 3, 11, 2, 7)]
+        for account in accounts:
+            await store.create_tenant(Tenant(account, account))
+        listed = [tenant.account for tenant in await store.list_tenants(limit=3)]
+        assert listed == sorted(accounts)[:3]
+        rest = [tenant.account for tenant in await store.list_tenants(after=listed[-1], limit=3)]
+        assert rest == sorted(accounts)[3:]
+        assert await store.list_tenants(after=rest[-1], limit=3) == []
+
+    async def test_a_change_is_conditional_on_the_version(self, store: MetadataStore) -> None:
+        """Of a revocation and another change at the same time, neither undoes the other unseen."""
+        tenant, key = Tenant(ACCOUNT, "root"), new_access_key(ACCOUNT)
+        api_key, role = ApiKey("k" * 16, b"digest", ACCOUNT, "AIDA"), TenantRole(ACCOUNT, "worker", "AROA")
+        for update in (
+            store.update_tenant(tenant),
+            store.update_access_key(key),
+            store.update_api_key(api_key),
+            store.update_role(role),
+        ):
+            with pytest.raises(ConditionFailed):
+                await update
+        await store.create_tenant(tenant)
+        await store.put_access_key(key)
+        await store.put_api_key(api_key)
+        await store.put_role(role)
+        suspended = msgspec.structs.replace(tenant, state="suspended")
+        assert await store.update_tenant(suspended) == msgspec.structs.replace(suspended, version=2)
+        revoked = msgspec.structs.replace(key, active=False)
+        assert await store.update_access_key(revoked) == msgspec.structs.replace(revoked, version=2)
+        revoked_api_key = msgspec.structs.replace(api_key, active=False)
+        assert await store.update_api_key(revoked_api_key) == msgspec.structs.replace(revoked_api_key, version=2)
+        narrowed = msgspec.structs.replace(role, scopes=("send",))
+        assert await store.update_role(narrowed) == msgspec.structs.replace(narrowed, version=2)
+        for update in (
+            store.update_tenant(tenant),
+            store.update_access_key(key),
+            store.update_api_key(api_key),
+            store.update_role(role),
+        ):
+            with pytest.raises(ConditionFailed):
+                await update
+        assert await store.get_tenant(ACCOUNT) == msgspec.structs.replace(suspended, version=2)
+        assert await store.get_access_key(key.access_key_id) == msgspec.structs.replace(revoked, version=2)
+        assert await store.get_api_key(api_key.key_id) == msgspec.structs.replace(revoked_api_key, version=2)
+        assert await store.get_role(ACCOUNT, "worker") == msgspec.structs.replace(narrowed, version=2)
+
+    async def test_only_one_of_concurrent_changes_wins(self, store: MetadataStore) -> None:
+        tenant = Tenant(ACCOUNT, "root")
+        await store.create_tenant(tenant)
+        changes = [msgspec.structs.replace(tenant, name=f"number {number}") for number in range(4)]
+        outcomes = await asyncio.gather(*map(store.update_tenant, changes), return_exceptions=True)
+        (winner,) = [outcome for outcome in outcomes if isinstance(outcome, Tenant)]
+        assert await store.get_tenant(ACCOUNT) == winner
 
     async def test_access_keys(self, store: MetadataStore) -> None:
         await store.put_tenant(Tenant(ACCOUNT, "root"))
@@ -322,13 +390,71 @@ class CredentialConformance:
         assert await store.list_access_keys(ACCOUNT) == keys
         assert await store.get_access_key(keys[1].access_key_id) == keys[1]
         assert await store.get_access_key("AKIANONE000000000000") is None
-        inactive = msgspec.structs.replace(keys[1], active=False)
+        inactive = msgspec.structs.replace(keys[1], active=False, scopes=("send",), prefixes=("a-",), expires_s=9)
         await store.put_access_key(inactive)
         assert await store.get_access_key(inactive.access_key_id) == inactive
+        assert await store.delete_access_key(keys[0].access_key_id)
+        assert not await store.delete_access_key(keys[0].access_key_id)
+        assert await store.list_access_keys(ACCOUNT) == [inactive, keys[2]]
 
-    async def test_an_access_key_needs_its_tenant(self, store: MetadataStore) -> None:
+    async def test_api_keys(self, store: MetadataStore) -> None:
+        await store.put_tenant(Tenant(ACCOUNT, "root"))
+        await store.put_tenant(Tenant("111111111111", "other"))
+        keys = [ApiKey(f"key-{number}", bytes([number, 0, 255]), ACCOUNT, "AIDA", name="ci") for number in range(3)]
+        for key in [*keys, ApiKey("key-of-other", b"d", "111111111111", "AIDA")]:
+            await store.put_api_key(key)
+        assert await store.list_api_keys(ACCOUNT) == keys
+        assert await store.get_api_key("key-1") == keys[1]
+        assert await store.get_api_key("key-9") is None
+        assert await store.delete_api_key("key-1")
+        assert not await store.delete_api_key("key-1")
+        assert await store.list_api_keys(ACCOUNT) == [keys[0], keys[2]]
+
+    @pytest.mark.parametrize("state", [None, "deleted"])
+    async def test_a_key_needs_its_tenant(self, store: MetadataStore, state: Literal["deleted"] | None) -> None:
+        if state is not None:
+            await store.put_tenant(Tenant(ACCOUNT, "gone", state))
         with pytest.raises(ValueError, match="no tenant"):
             await store.put_access_key(AccessKey("AKIAEXAMPLE000000000", "secret-secret", ACCOUNT, "AIDA"))
+        with pytest.raises(ValueError, match="no tenant"):
+            await store.put_api_key(ApiKey("k" * 16, b"d", ACCOUNT, "AIDA"))
+        with pytest.raises(ValueError, match="no tenant"):
+            await store.put_role(TenantRole(ACCOUNT, "worker", "AROA"))
+
+    async def test_last_uses(self, store: MetadataStore) -> None:
+        await store.put_tenant(Tenant(ACCOUNT, "root"))
+        key = new_access_key(ACCOUNT)
+        await store.put_access_key(key)
+        assert await store.key_uses([key.access_key_id]) == {}
+        await store.record_uses({key.access_key_id: 100, "other": 50})
+        await store.record_uses({key.access_key_id: 90, "other": 60})
+        many = [f"unknown-{number}" for number in range(2_000)]
+        assert await store.key_uses([*many, key.access_key_id, "other"]) == {key.access_key_id: 100, "other": 60}
+        assert await store.get_access_key(key.access_key_id) == key
+        await store.delete_access_key(key.access_key_id)
+        assert await store.key_uses([key.access_key_id]) == {}
+
+    async def test_roles(self, store: MetadataStore) -> None:
+        for account in (ACCOUNT, "111111111111"):
+            await store.put_tenant(Tenant(account, "some"))
+        roles = [TenantRole(ACCOUNT, name, "AROA", trusted_accounts=("111111111111",)) for name in ("a", "b")]
+        for role in [*roles, TenantRole("111111111111", "a", "AROA")]:
+            await store.put_role(role)
+        assert await store.list_roles(ACCOUNT) == roles
+        assert await store.get_role(ACCOUNT, "b") == roles[1]
+        assert await store.get_role("111111111111", "b") is None
+        assert await store.delete_role(ACCOUNT, "a")
+        assert not await store.delete_role(ACCOUNT, "a")
+        assert await store.list_roles(ACCOUNT) == roles[1:]
+
+    async def test_service_keys(self, store: MetadataStore) -> None:
+        keys = [ServiceKey(f"k{9 - number}", "session", bytes([number, 255]), number) for number in range(3)]
+        for key in (keys[1], keys[0], keys[2], ServiceKey("other", "token", b"s", 0)):
+            await store.put_service_key(key)
+        assert await store.list_service_keys("session") == keys
+        await store.delete_service_key(keys[0].key_id)
+        await store.delete_service_key(keys[0].key_id)
+        assert await store.list_service_keys("session") == keys[1:]
 
 
 class DataKeyConformance:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from auth.credentials import Tenant, new_access_key
+from auth.credentials import AccessKey, ApiKey, Tenant, new_access_key
 from auth.keyring import DataKey
-from metadata_service.sqlite import _SCHEMA, SCHEMA_VERSION, CannotOpen, SQLiteStore
+from metadata_service.sqlite import SQLiteStore
+from metadata_service.sqlite_schema import _SCHEMA, SCHEMA_VERSION, CannotOpen
 from metadata_service.store import MetadataStore, QueueExists, StoreUnavailable
 from metadata_service.worker import Worker
 from tests.metadata_service.conformance import ACCOUNT, Conformance, create, redrive_to
@@ -92,6 +93,8 @@ async def test_a_file_of_the_first_schema_is_brought_to_this_one(path: Path) -> 
         if not await store.data_keys():
             await store.add_data_key(key)
         assert await store.data_keys() == [key]
+        await store.put_access_key(AccessKey("AKIA", "t", ACCOUNT, "AIDA"))
+        await store.put_api_key(ApiKey("k", b"d", ACCOUNT, "AIDA"))
         await store.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         assert db.execute("SELECT version FROM schema_version").fetchall() == [(SCHEMA_VERSION,)]

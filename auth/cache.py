@@ -1,0 +1,114 @@
+"""What requests look up by an id, without waiting for the store while it is in use.
+
+A value that is used is at most ``fresh_seconds`` old: from half of that age on, a use starts a look-up in the
+background, and one that is too old is not given out.  So a change in another process is seen within that time, and
+callers wait only for what has not been used for that long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+
+class Cache(Generic[V]):
+    """Values by id, at most ``known_limit`` of them.
+
+    Ids that do not exist are remembered for ``unknown_seconds``, at most ``unknown_limit`` of them; twins share one
+    look-up, and at most ``lookups_limit`` are under way, so that strangers cannot flood the store.
+    """
+
+    def __init__(
+        self,
+        look_up: Callable[[str], Awaitable[V | None]],
+        *,
+        clock: Callable[[], float],
+        known_limit: int = 10_000,
+        unknown_limit: int = 1_000,
+        fresh_seconds: float = 1,
+        unknown_seconds: float = 5,
+        lookups_limit: int = 8,
+    ) -> None:
+        self._ask = look_up
+        self._clock = clock
+        self._known: OrderedDict[str, tuple[V, float, float]] = OrderedDict()
+        """The value, from when on it is looked up ahead, and until when it is given out."""
+        self._known_limit = known_limit
+        self._unknown: OrderedDict[str, float] = OrderedDict()
+        self._unknown_limit = unknown_limit
+        self._fresh_seconds = fresh_seconds
+        self._unknown_seconds = unknown_seconds
+        self._under_way: dict[str, asyncio.Task[V | None]] = {}
+        self._lookups = asyncio.Semaphore(lookups_limit)
+        self._changes = 0
+
+    def cached(self, key_id: str) -> V | None:
+        """The value, if it was looked up lately.  None says nothing: ask :meth:`find`."""
+        entry = self._known.get(key_id)
+        if entry is None:
+            return None
+        value, ahead_from, fresh_until = entry
+        now = self._clock()
+        if now >= ahead_from:
+            if now >= fresh_until:
+                return None
+            self._looking_up(key_id)
+        return value
+
+    async def find(self, key_id: str) -> V | None:
+        """The value; None if there is none.  Raises what the store raises."""
+        value = self.cached(key_id)
+        if value is not None:
+            return value
+        if self._unknown.get(key_id, 0.0) > self._clock():
+            return None
+        return await asyncio.shield(self._looking_up(key_id))
+
+    def forget(self, key_id: str) -> None:
+        """What is stored has changed: whoever asks from now on sees the change."""
+        self._changes += 1
+        self._known.pop(key_id, None)
+        self._unknown.pop(key_id, None)
+
+    def forget_where(self, concerns: Callable[[V], bool]) -> None:
+        """The same, for all values of which ``concerns`` is true."""
+        self._changes += 1
+        for key_id in [key_id for key_id, (value, _, _) in self._known.items() if concerns(value)]:
+            del self._known[key_id]
+
+    def _looking_up(self, key_id: str) -> asyncio.Task[V | None]:
+        task = self._under_way.get(key_id)
+        if task is None:
+            task = asyncio.ensure_future(self._look_up(key_id))
+            self._under_way[key_id] = task
+            task.add_done_callback(lambda done: self._done(key_id, done))
+        return task
+
+    def _done(self, key_id: str, task: asyncio.Task[V | None]) -> None:
+        del self._under_way[key_id]
+        if not task.cancelled():
+            task.exception()  # whoever waits has it; ahead of its time nobody waits, and the next use asks again
+
+    async def _look_up(self, key_id: str) -> V | None:
+        async with self._lookups:
+            while True:
+                began, changes = self._clock(), self._changes
+                value = await self._ask(key_id)
+                if changes == self._changes:  # otherwise it may be of before the change
+                    break
+        if value is not None:
+            self._known[key_id] = (value, began + self._fresh_seconds / 2, began + self._fresh_seconds)
+            self._known.move_to_end(key_id)
+            if len(self._known) > self._known_limit:
+                self._known.popitem(last=False)
+            return value
+        self._known.pop(key_id, None)
+        self._unknown[key_id] = self._clock() + self._unknown_seconds
+        self._unknown.move_to_end(key_id)
+        if len(self._unknown) > self._unknown_limit:
+            self._unknown.popitem(last=False)
+        return None
