@@ -23,6 +23,7 @@ serve: $(VENV)/.runtime
 	@exec $(BIN)/holdfast serve --data ./data $(ARGS)
 
 test: $(VENV)/.dev
+	@scripts/need redis-server
 	@scripts/install-test-clients
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 

@@ -1,0 +1,106 @@
+"""The limits of one process: what a request asks, synchronously."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from ratelimit.meter import Meter
+
+M = TypeVar("M", bound=Meter)
+
+
+class BaseLimiter(Generic[M]):
+    """Meters by key, and the step that lets a call through all of its meters or none."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._meters: dict[str, M] = {}
+
+    def meter(self, key: str, per_second: float, burst: float) -> M:
+        """The meter of this key, with these numbers from now on; what is in its bucket stays.
+
+        It may be kept by the caller, and has to be asked for again when the numbers change.
+        """
+        meter = self._meters.get(key)
+        if meter is None:
+            meter = self._meters[key] = self._make(key, per_second, burst)
+        else:
+            self._set(meter, per_second, burst)
+        return meter
+
+    def admit_now(self, meters: Sequence[M], cost: float = 1.0) -> float | None:
+        """0: the call is let through and counted.  Above 0: it is refused, counts nowhere, and may come again after
+        so many seconds (infinity: its cost is larger than a burst).  None: ask :meth:`admit`, which may wait."""
+        now = self._clock()
+        for meter in meters:
+            level = meter.level - (now - meter.at) * meter.rate
+            meter.after = level = level + cost if level > 0.0 else cost
+            if level > meter.burst or now >= meter.until:
+                return self._short(meters, cost, now)
+        for meter in meters:
+            meter.level = level = meter.after
+            meter.at = now
+            if level > meter.low:
+                self._draw_ahead(meter)
+        return 0.0
+
+    async def admit(self, meters: Sequence[M], cost: float = 1.0) -> float:
+        """As :meth:`admit_now`, but with an answer in any case."""
+        raise NotImplementedError
+
+    def give_back(self, meters: Sequence[M], cost: float = 1.0) -> None:
+        """A call that was let through was then refused for another reason: it counts no more."""
+        for meter in meters:
+            meter.level = max(0.0, meter.level - cost)
+
+    def forget_drained(self) -> None:
+        """Drop meters that are as good as new ones.  Whoever keeps any drops them first, and asks again."""
+        now = self._clock()
+        self._meters = {key: meter for key, meter in self._meters.items() if not self._drained(meter, now)}
+
+    async def start(self) -> None:
+        """Before the first call."""
+
+    async def close(self) -> None:
+        """After the last."""
+
+    def _make(self, key: str, per_second: float, burst: float) -> M:
+        raise NotImplementedError
+
+    def _set(self, meter: M, per_second: float, burst: float) -> None:
+        raise NotImplementedError
+
+    def _short(self, meters: Sequence[M], cost: float, now: float) -> float | None:
+        raise NotImplementedError
+
+    def _draw_ahead(self, meter: M) -> None:
+        raise AssertionError("a bucket that drains is never low")
+
+    def _drained(self, meter: M, now: float) -> bool:
+        raise NotImplementedError
+
+
+class Limiter(BaseLimiter[Meter]):
+    """Limits that hold in this process alone: every answer is synchronous."""
+
+    async def admit(self, meters: Sequence[Meter], cost: float = 1.0) -> float:
+        answer = self.admit_now(meters, cost)
+        assert answer is not None
+        return answer
+
+    def _make(self, key: str, per_second: float, burst: float) -> Meter:
+        return Meter(key, per_second, burst, self._clock())
+
+    def _set(self, meter: Meter, per_second: float, burst: float) -> None:
+        now = self._clock()
+        fresh = Meter(meter.key, per_second, burst, now)
+        meter.level, meter.at = meter.level_at(now), now
+        meter.rate, meter.burst = fresh.rate, fresh.burst
+
+    def _short(self, meters: Sequence[Meter], cost: float, now: float) -> float:
+        return max(meter.wait(now, cost) for meter in meters)
+
+    def _drained(self, meter: Meter, now: float) -> bool:
+        return meter.level_at(now) == 0.0

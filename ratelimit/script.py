@@ -1,0 +1,83 @@
+"""The leaky bucket as Redis keeps it: one Lua script that looks at several buckets and charges all or none.
+
+A bucket is a hash of its ``level`` (calls, at the time ``at``) and ``at`` (microseconds of Redis' own clock, so that
+clocks of those who ask do not matter).  It expires when it has drained, for then it is as good as none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+SCRIPT = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local answer, levels, short = {}, {}, false
+for i, key in ipairs(KEYS) do
+    local at = (i - 1) * 5
+    local rate, burst = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+    local least, back = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+    local state = redis.call('HMGET', key, 'level', 'at')
+    local level = tonumber(state[1] or '0')
+    local passed = now - tonumber(state[2] or now)
+    if passed > 0 then level = level - passed * rate / 1000000 end
+    level = math.max(0, level - back)
+    levels[i] = level
+    local over = level + least - burst
+    local wait = 0
+    if over > 0.000001 then
+        wait = over / rate
+        short = true
+    end
+    answer[i * 3 - 2], answer[i * 3 - 1], answer[i * 3] = '0', string.format('%.6f', wait), string.format('%.6f', level)
+end
+for i, key in ipairs(KEYS) do
+    local at = (i - 1) * 5
+    local rate, burst, want = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+    local granted = 0
+    if not short then granted = math.max(0, math.min(want, burst - levels[i])) end
+    if granted > 0 or tonumber(ARGV[at + 5]) > 0 then
+        local level = levels[i] + granted
+        redis.call('HSET', key, 'level', string.format('%.9f', level), 'at', string.format('%.0f', now))
+        redis.call('PEXPIRE', key, math.ceil(level / rate * 1000) + 1)
+        answer[i * 3 - 2] = string.format('%.9f', granted)
+        answer[i * 3] = string.format('%.6f', level)
+    end
+end
+return answer
+"""
+"""Keys: the buckets.  Arguments, for each: rate, burst, and :class:`Order`'s last three.  Answers three texts for each:
+calls granted, seconds until ``least`` would fit, level."""
+
+
+class Order(NamedTuple):
+    """What is asked of one bucket."""
+
+    key: str
+    rate: float
+    """Calls a second."""
+    burst: float
+    want: float
+    """Tokens to draw, or as many as there is room for; 0 looks and draws nothing."""
+    least: float
+    """If one of the buckets has no room for this many, none of them grants any."""
+    back: float = 0.0
+    """Tokens that were drawn before and not used: they are poured out first."""
+
+
+class Grant(NamedTuple):
+    """What a bucket answers."""
+
+    granted: float
+    wait_s: float
+    """Until there would be room for ``least``; 0 when there is."""
+    level: float
+
+
+def arguments(orders: Iterable[Order]) -> list[str]:
+    return [repr(float(number)) for order in orders for number in order[1:]]
+
+
+def grants(answer: Sequence[bytes | str]) -> list[Grant]:
+    numbers = [float(text) for text in answer]
+    return [Grant(*numbers[i : i + 3]) for i in range(0, len(numbers), 3)]

@@ -1,0 +1,375 @@
+"""Limits that several processes share through Redis.
+
+The buckets are Redis' (:mod:`ratelimit.script`).  A process draws tokens from them and spends them itself: a *lease*,
+at most ``lease_seconds`` of the rate, which expires after as long.  So at a high rate most calls need no round trip,
+and at a low one (where a lease would be less than two calls) each call draws its own token.  How much is asked for
+follows what was used: twice as much when a lease was used up early, what was spent when it expired.  What was not
+spent goes back with the next draw.
+
+How far that can be off: tokens of a lease are charged when they are drawn, so the rate holds over any time that is
+long against a lease; a burst can exceed the bucket by what the processes hold in leases.
+
+A refusal is remembered for as long as Redis said that it would last, so a caller beyond its limit costs no round
+trips either.
+
+When Redis cannot be reached, each process goes on with buckets of its own, of its share of the rates: a part as large
+as it was one among those that were seen there lately.  It notices by a call that waits ``timeout_seconds`` at most;
+afterwards no call waits, until a probe in the background has had answers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from limits.aio.storage import RedisStorage
+from limits.errors import ConfigurationError
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from ratelimit.limiter import BaseLimiter
+from ratelimit.meter import SLACK, Meter
+from ratelimit.script import SCRIPT, Grant, Order, arguments, grants
+
+LEASE_SECONDS = 0.1
+TIMEOUT_SECONDS = 0.25
+HEARTBEAT_SECONDS = 2.0
+PROBE_SECONDS = 0.5
+"""Between two looks whether Redis is back."""
+HOLD_SECONDS_MOST = 0.01
+"""A refused draw is not repeated sooner, so that a full bucket is not asked for each single token."""
+MEMBER_BEATS = 4
+"""A process that missed so many heartbeats is no longer one of those who share."""
+COUNTS_KEPT = 16
+"""Heartbeats over which the largest number of processes counts: a flushed Redis knows of nobody at first."""
+ASKS_MOST = 32
+"""Draws under way at once, each on a connection of its own."""
+ROUNDS_MOST = 16
+"""Draws that one call waits for, while others take what was drawn."""
+
+_log = logging.getLogger("holdfast.limits")
+
+
+class SharedMeter(Meter):
+    """A lease, or while Redis is away a bucket of this process's share."""
+
+    __slots__ = ("flight", "full_burst", "full_rate", "most", "refused_until", "spare", "waiting", "want")
+
+    def __init__(self, key: str, rate: float, burst: float, now: float) -> None:
+        super().__init__(key, 0.0, 0.0, now)
+        self.burst = 0.0
+        self.full_rate = rate
+        self.full_burst = burst
+        self.most = 1.0
+        """Tokens of a lease."""
+        self.want = 1.0
+        """Tokens to ask for next."""
+        self.waiting = 0.0
+        """Tokens that calls are waiting for."""
+        self.refused_until = now
+        self.flight: asyncio.Future[None] | None = None
+        """The draw that is under way."""
+        self.spare = (0.0, now)
+        """Level and time of the process's own bucket when it was last used."""
+        self.until = now
+
+
+class SharedLimiter(BaseLimiter[SharedMeter]):
+    """Leases of buckets in a Redis.  Everything but Redis' own clock is counted on ``clock``."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        processes: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        lease_seconds: float = LEASE_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        probe_seconds: float = PROBE_SECONDS,
+        key_prefix: str = "holdfast",
+    ) -> None:
+        """``processes``: how many are taken to share this Redis before it was ever reached.
+
+        Raises ``ValueError`` for a URL that cannot be one; nothing is connected before :meth:`start`.
+        """
+        super().__init__(clock)
+        self._storage = _storage(url, key_prefix, timeout_seconds)
+        bridge: Any = self._storage.bridge
+        self._redis = bridge.get_connection()
+        self._script = self._redis.register_script(SCRIPT.encode())
+        self._prefixed = bridge.prefixed_key
+        self._asks = asyncio.Semaphore(ASKS_MOST)
+        self._lease_seconds = lease_seconds
+        self._timeout_seconds = timeout_seconds
+        self._heartbeat_seconds = heartbeat_seconds
+        self._probe_seconds = probe_seconds
+        self._member = os.urandom(8).hex()
+        self._counts = deque([processes], maxlen=COUNTS_KEPT)
+        self._where = shown(url)
+        self._flights: set[asyncio.Future[None]] = set()
+        self._heart: asyncio.Task[None] | None = None
+        self._failed = asyncio.Event()
+        self.up = True
+        """Whether Redis answers."""
+
+    @property
+    def processes(self) -> int:
+        """How many processes share the limits, as far as is known."""
+        return max(self._counts)
+
+    async def start(self) -> None:
+        """Look whether Redis is there, and go on looking.  That it is not is logged, and no failure."""
+        await self._beat()
+        self._heart = asyncio.create_task(self._beats(), name="heartbeat of the limits")
+
+    async def close(self) -> None:
+        if self._heart is not None:
+            self._heart.cancel()
+            await asyncio.gather(self._heart, return_exceptions=True)
+        await asyncio.gather(*self._flights, return_exceptions=True)
+        if self.up:
+            try:
+                async with asyncio.timeout(self._timeout_seconds):
+                    await self._redis.zrem(self._prefixed("members"), self._member)
+            except (RedisError, OSError, TimeoutError):
+                pass  # the others notice by the missing heartbeats
+        await self._redis.aclose()
+
+    async def admit(self, meters: Sequence[SharedMeter], cost: float = 1.0) -> float:
+        for _ in range(ROUNDS_MOST):
+            answer = self.admit_now(meters, cost)
+            if answer is not None:
+                return answer
+            now = self._clock()
+            needy = [meter for meter in meters if not self._has(meter, cost, now)]
+            for meter in needy:
+                meter.waiting += cost
+            try:
+                flight = next((meter.flight for meter in needy if meter.flight is not None), None)
+                await asyncio.shield(self._draw(needy, cost) if flight is None else flight)
+            finally:
+                for meter in needy:
+                    meter.waiting -= cost
+        return self._lease_seconds
+
+    # --- meters ---
+
+    def _make(self, key: str, per_second: float, burst: float) -> SharedMeter:
+        meter = SharedMeter(key, per_second, burst, self._clock())
+        self._set(meter, per_second, burst)
+        return meter
+
+    def _set(self, meter: SharedMeter, per_second: float, burst: float) -> None:
+        meter.full_rate, meter.full_burst = per_second, burst
+        meter.most = max(1.0, min(per_second * self._lease_seconds, burst / 2))
+        if meter.most < 2:
+            meter.most = 1.0
+        meter.want = min(meter.want, meter.most)
+        if not self.up:
+            self._to_share(meter)
+
+    def _has(self, meter: SharedMeter, cost: float, now: float) -> bool:
+        return now < meter.until and meter.wait(now, cost) == 0
+
+    def _short(self, meters: Sequence[SharedMeter], cost: float, now: float) -> float | None:
+        if not self.up:
+            return max(meter.wait(now, cost) for meter in meters)
+        if any(cost > meter.full_burst for meter in meters):
+            return float("inf")
+        wait = max(0.0 if self._has(meter, cost, now) else meter.refused_until - now for meter in meters)
+        return wait if wait > 0 else None
+
+    def _drained(self, meter: SharedMeter, now: float) -> bool:
+        if not self.up:
+            return meter.level_at(now) == 0
+        return now >= meter.until and meter.flight is None
+
+    def _to_share(self, meter: SharedMeter) -> None:
+        """From now on a bucket of this process's own."""
+        share = 1 / self.processes
+        now = self._clock()
+        own = Meter(meter.key, meter.full_rate * share, max(1.0, meter.full_burst * share), now)
+        if meter.rate:
+            own.level = meter.level_at(now)
+        else:
+            level, at = meter.spare
+            own.level = max(0.0, level - (now - at) * own.rate)
+        meter.rate, meter.burst, meter.level, meter.at = own.rate, own.burst, own.level, now
+        meter.until = meter.low = float("inf")
+
+    def _to_lease(self, meter: SharedMeter) -> None:
+        """From now on tokens are drawn; there are none yet."""
+        now = self._clock()
+        meter.spare = (meter.level_at(now), now)
+        meter.rate, meter.burst, meter.level, meter.at = 0.0, 0.0, 0.0, now
+        meter.until = meter.refused_until = now
+        meter.want = 1.0
+
+    # --- drawing ---
+
+    def _draw_ahead(self, meter: SharedMeter) -> None:
+        """The lease runs low: draw while there still are tokens."""
+        meter.low = float("inf")
+        if meter.flight is None and self._clock() >= meter.refused_until:
+            self._draw([meter], 0.0)
+
+    def _draw(self, meters: Sequence[SharedMeter], least: float) -> asyncio.Future[None]:
+        """Draw for these meters, all or none; with ``least`` 0 add to what there still is of a lease."""
+        now = self._clock()
+        orders = []
+        for meter in meters:
+            left = max(0.0, meter.burst - meter.level)
+            if least:
+                if now < meter.until:
+                    meter.want = min(meter.most, 2 * meter.want)
+                elif meter.burst:
+                    meter.want = min(meter.most, max(1.0, meter.level))
+                meter.level = meter.burst = 0.0
+                want, back = max(least, meter.want, meter.waiting), left
+            else:
+                meter.want = min(meter.most, 2 * meter.want)
+                want, back = min(meter.want, meter.most - left), 0.0
+            orders.append(Order(meter.key, meter.full_rate, meter.full_burst, want, least, back))
+        flight = asyncio.ensure_future(self._fetch(meters, orders))
+        self._flights.add(flight)
+        flight.add_done_callback(self._flights.discard)
+        for meter in meters:
+            meter.flight = flight
+        return flight
+
+    async def _fetch(self, meters: Sequence[SharedMeter], orders: Sequence[Order]) -> None:
+        try:
+            answers = await self._ask(orders)
+        except (RedisError, OSError, TimeoutError) as error:
+            self._lost(error)
+            return
+        finally:
+            for meter in meters:
+                meter.flight = None
+        if self.up:
+            now = self._clock()
+            for meter, order, grant in zip(meters, orders, answers, strict=True):
+                self._take(meter, order, grant, now)
+
+    def _take(self, meter: SharedMeter, order: Order, grant: Grant, now: float) -> None:
+        if grant.granted:
+            left = max(0.0, meter.burst - meter.level) if now < meter.until else 0.0
+            meter.burst, meter.level, meter.at = left + grant.granted, 0.0, now
+            meter.until = now + self._lease_seconds
+            # a draw that brought less than it asked for found the bucket empty: another at once would bring nothing
+            enough = meter.most > 1 and grant.granted >= order.want - SLACK
+            meter.low = meter.burst / 2 if enough else float("inf")
+        if grant.wait_s or (not order.least and grant.granted < order.want - SLACK):
+            hold = min(HOLD_SECONDS_MOST, meter.full_burst / meter.full_rate / 4)
+            meter.refused_until = now + max(grant.wait_s, hold)
+
+    async def _ask(self, orders: Sequence[Order]) -> list[Grant]:
+        async with asyncio.timeout(self._timeout_seconds), self._asks:
+            answer = await self._script(keys=[self._prefixed(order.key) for order in orders], args=arguments(orders))
+        return grants(answer)
+
+    # --- Redis comes and goes ---
+
+    def _lost(self, error: Exception) -> None:
+        if not self.up:
+            return
+        self.up = False
+        _log.warning(
+            "Redis at %s does not answer (%s): until it does, this process lets through 1/%d of each limit",
+            self._where,
+            str(error) or type(error).__name__,
+            self.processes,
+        )
+        for meter in self._meters.values():
+            self._to_share(meter)
+        self._failed.set()
+
+    def _found(self) -> None:
+        if self.up:
+            return
+        self.up = True
+        _log.warning("Redis at %s answers again: limits are shared by %d processes", self._where, self.processes)
+        for meter in self._meters.values():
+            self._to_lease(meter)
+
+    async def _beats(self) -> None:
+        while True:
+            self._failed.clear()
+            pause = self._heartbeat_seconds if self.up else self._probe_seconds
+            try:
+                async with asyncio.timeout(pause):
+                    await self._failed.wait()
+            except TimeoutError:
+                await self._beat()
+
+    async def _beat(self) -> None:
+        """Say that this process is there, and count who is."""
+        key = self._prefixed("members")
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                seconds, micros = await self._redis.time()
+                now = seconds + micros / 1e6
+                kept = self._heartbeat_seconds * MEMBER_BEATS
+                pipeline = self._redis.pipeline(transaction=True)
+                pipeline.zadd(key, {self._member: now})
+                pipeline.zremrangebyscore(key, "-inf", now - kept)
+                pipeline.zcard(key)
+                pipeline.expire(key, int(kept) + 1)
+                count = (await pipeline.execute())[2]
+            await self._ask([Order("probe", 1.0, 1.0, 0.0, 0.0)])
+        except (RedisError, OSError, TimeoutError) as error:
+            self._lost(error)
+        else:
+            self._counts.append(max(1, count))
+            self._found()
+
+
+def check_url(url: str) -> str:
+    """The URL, if it is ``memory://`` or that of a Redis (``ValueError``)."""
+    if url == "memory://":
+        return url
+    parts = urlsplit(url)
+    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
+        return url
+    try:
+        known = parts.scheme in ("redis", "rediss") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        known = None
+    if not known or not (parts.path in ("", "/") or parts.path[1:].isdigit()):
+        raise ValueError(
+            "limits are kept at memory://, redis://host:port/database, rediss://host:port/database "
+            f"or unix:///path/of/socket, not at {shown(url)!r}"
+        )
+    return url
+
+
+def shown(url: str) -> str:
+    """The URL as logs may show it: without its password."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def _storage(url: str, key_prefix: str, timeout_seconds: float) -> RedisStorage:
+    check_url(url)
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        url = f"redis+{url}"
+    elif parts.port is None:
+        url = url.replace(parts.netloc, f"{parts.netloc}:6379", 1)
+    options: dict[str, Any] = {
+        "socket_timeout": timeout_seconds,
+        "socket_connect_timeout": timeout_seconds,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    try:
+        return RedisStorage(f"async+{url}", implementation="redispy", key_prefix=key_prefix, **options)
+    except ConfigurationError as error:
+        raise ValueError(f"{shown(url)!r} is no address of a Redis") from error

@@ -1,0 +1,149 @@
+"""The limits of one process, in virtual time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit.limiter import Limiter
+from ratelimit.meter import SLACK, Meter
+
+RATES = st.floats(0.01, 10_000)
+BURSTS = st.integers(1, 1_000)
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def admitted(limiter: Limiter, *meters: Meter, calls: int = 1, cost: float = 1.0) -> int:
+    return sum(limiter.admit_now(meters, cost) == 0 for _ in range(calls))
+
+
+@given(RATES, BURSTS, st.lists(st.tuples(st.floats(0, 10), st.integers(1, 50)), max_size=30))
+def test_no_stretch_of_time_lets_more_through_than_burst_and_rate(
+    rate: float, burst: int, steps: Sequence[tuple[float, int]]
+) -> None:
+    time = Time()
+    limiter = Limiter(time)
+    meter = limiter.meter("m", rate, burst)
+    passed: list[tuple[float, int]] = []
+    for pause, calls in steps:
+        time.now += pause
+        passed.append((time.now, admitted(limiter, meter, calls=calls)))
+    for i, (begin, _) in enumerate(passed):
+        total = 0
+        for end, count in passed[i:]:
+            total += count
+            assert total <= burst + rate * (end - begin) + 1e-3
+
+
+@given(RATES, BURSTS, st.lists(st.floats(1, 5), min_size=1, max_size=200))
+def test_calls_below_the_rate_are_never_refused(rate: float, burst: int, pauses: Sequence[float]) -> None:
+    time = Time()
+    limiter = Limiter(time)
+    meter = limiter.meter("m", rate, burst)
+    for pause in pauses:
+        assert limiter.admit_now((meter,)) == 0
+        time.now += pause / rate
+
+
+@given(RATES, BURSTS, st.integers(1, 2_000))
+def test_who_waits_as_long_as_was_said_is_let_through(rate: float, burst: int, calls: int) -> None:
+    time = Time()
+    limiter = Limiter(time)
+    meter = limiter.meter("m", rate, burst)
+    assert admitted(limiter, meter, calls=calls) == min(calls, burst)
+    wait = limiter.admit_now((meter,))
+    assert wait is not None
+    if calls < burst:
+        assert wait == 0
+    else:
+        assert 0 < wait <= 1 / rate + SLACK
+        time.now += wait + SLACK / rate
+        assert limiter.admit_now((meter,)) == 0
+
+
+def test_a_refused_call_drains_no_other_bucket(time: Time) -> None:
+    limiter = Limiter(time)
+    wide, narrow = limiter.meter("wide", 1, 10), limiter.meter("narrow", 1, 2)
+    assert admitted(limiter, wide, narrow, calls=50) == 2
+    assert admitted(limiter, wide, calls=50) == 8
+
+
+def test_the_longest_wait_is_told(time: Time) -> None:
+    limiter = Limiter(time)
+    quick, slow = limiter.meter("quick", 10, 1), limiter.meter("slow", 0.1, 1)
+    assert limiter.admit_now((quick, slow)) == 0
+    wait = limiter.admit_now((quick, slow))
+    assert wait == pytest.approx(10, rel=1e-3)
+
+
+def test_a_call_can_weigh_more_than_one(time: Time) -> None:
+    limiter = Limiter(time)
+    meter = limiter.meter("m", 1, 10)
+    assert admitted(limiter, meter, calls=5, cost=4) == 2
+    assert admitted(limiter, meter, calls=5, cost=2) == 1
+    assert limiter.admit_now((meter,), 11) == math.inf
+
+
+def test_what_is_given_back_counts_no_more(time: Time) -> None:
+    limiter = Limiter(time)
+    meter = limiter.meter("m", 0.001, 1)
+    assert limiter.admit_now((meter,)) == 0
+    limiter.give_back((meter,))
+    assert limiter.admit_now((meter,)) == 0
+    limiter.give_back((meter,))
+    limiter.give_back((meter,))
+    assert admitted(limiter, meter, calls=5) == 1
+
+
+def test_new_numbers_hold_at_once_for_the_same_bucket(time: Time) -> None:
+    limiter = Limiter(time)
+    meter = limiter.meter("m", 0.001, 2)
+    assert admitted(limiter, meter, calls=5) == 2
+    assert limiter.meter("m", 0.001, 5) is meter
+    assert admitted(limiter, meter, calls=9) == 3
+    limiter.meter("m", 1, 1)
+    time.now += 1
+    assert admitted(limiter, meter, calls=9) == 0
+    time.now += 4
+    assert admitted(limiter, meter, calls=9) == 1
+
+
+def test_only_drained_buckets_are_forgotten(time: Time) -> None:
+    limiter = Limiter(time)
+    used, idle = limiter.meter("used", 0.001, 1), limiter.meter("idle", 1, 1)
+    assert limiter.admit_now((used, idle)) == 0
+    time.now += 1
+    limiter.forget_drained()
+    assert limiter.meter("used", 0.001, 1) is used
+    assert limiter.meter("idle", 1, 1) is not idle
+
+
+def test_a_clock_that_steps_back_lets_nothing_more_through(time: Time) -> None:
+    limiter = Limiter(time)
+    meter = limiter.meter("m", 1, 1)
+    assert admitted(limiter, meter, calls=2) == 1
+    time.now -= 100
+    assert admitted(limiter, meter) == 0
+
+
+async def test_the_slow_way_gives_the_same_answer(time: Time) -> None:
+    limiter = Limiter(time)
+    meter = limiter.meter("m", 1, 1)
+    assert await limiter.admit((meter,)) == 0
+    assert await limiter.admit((meter,)) == pytest.approx(1, rel=1e-3)
