@@ -1,12 +1,13 @@
 """The frontend as one ASGI application.
 
 The outermost callable looks at the path alone: SQS calls go straight to their raw endpoint, with no middleware in
-between; health and documentation of the REST part are a FastAPI application.
+between; what is not SQS is a FastAPI application, the part of it under ``/v1/`` behind a door of its own.
 """
 
 from __future__ import annotations
 
 from frontend import rest
+from frontend.admin.door import PREFIX, AdminDoor
 from frontend.polls import AsgiReceive
 from frontend.services import Services
 from frontend.sqs.endpoint import AsgiSend, Scope, SqsEndpoint
@@ -18,13 +19,20 @@ class FrontendApp:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.sqs = SqsEndpoint(services)
-        self.rest = rest.create_rest(services.polls, services.serving)
+        self.rest = rest.create_rest(services.polls, services.serving, self.sqs.context)
+        self.admin = AdminDoor(services, self.sqs, self.rest)
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
-        if scope["type"] == "http" and not (scope["path"] in rest.PATHS and scope["method"] in ("GET", "HEAD")):
-            await self.sqs(scope, receive, send)
-        else:
+        if scope["type"] != "http":
             await self.rest(scope, receive, send)
+            return
+        path: str = scope["path"]
+        if path.startswith(PREFIX):
+            await self.admin(scope, receive, send)
+        elif path in rest.PATHS and scope["method"] in ("GET", "HEAD"):
+            await self.rest(scope, receive, send)
+        else:
+            await self.sqs(scope, receive, send)
 
     def begin_drain(self) -> None:
         """The process is about to stop: waiting receives answer now, and readiness goes.  Repeatable."""

@@ -1,4 +1,4 @@
-"""The part of the frontend that is not SQS: health, and the documentation of this part itself."""
+"""The part of the frontend that is not SQS: health, ``/v1`` and the documentation of this part itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 from fastapi import FastAPI, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 
+from frontend.admin.routes import add_routes
 from frontend.polls import LongPolls
+from frontend.sqs.actions.context import Context
 
 _ASSETS = {
     "/docs/swagger-ui-bundle.js": ("swagger-ui-bundle.js", "text/javascript"),
@@ -19,17 +21,20 @@ _ASSETS = {
 """What the documentation page consists of: served from here, so that it needs no network beyond this service."""
 
 PATHS = frozenset(("/health/live", "/health/ready", "/docs", "/openapi.json", *_ASSETS))
-"""What goes to this part, by GET; everything else is SQS's."""
+"""What goes to this part by GET, beside everything under ``/v1/``; the rest is SQS's."""
 
 
-def create_rest(polls: LongPolls, serving: Callable[[], bool]) -> FastAPI:
+def create_rest(polls: LongPolls, serving: Callable[[], bool], context: Context) -> FastAPI:
     """The FastAPI application; not ready once ``polls`` drain, and while the backend is not ``serving``."""
     rest = FastAPI(
         title="Holdfast",
-        description="The part of the service that is not SQS.",
+        description="The part of the service that is not SQS: administration, and a plain form for messages. "
+        "Sign in with an API key (`Authorization: Bearer hf_...`), or sign requests as those to SQS are signed.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
+    add_routes(rest, context)
 
     @rest.get("/health/live", tags=["health"])
     async def live() -> dict[str, Any]:

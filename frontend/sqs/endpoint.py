@@ -246,6 +246,20 @@ class SqsEndpoint:
     def _error(self, request: _Request, error: Exception) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
         if isinstance(error, _UnknownOperation):
             return 404, query_protocol.XML, query_protocol.UNKNOWN_OPERATION, []
+        answer = self._logged(request, error)
+        headers = [] if request.body_read else [(b"connection", b"close")]
+        if request.is_json:
+            body, query_error = json_protocol.write_error(answer)
+            headers.append((b"x-amzn-query-error", query_error))
+            return answer.kind.status, json_protocol.CONTENT_TYPE, body, headers
+        if request.accept_json:
+            body = query_protocol.write_error_as_json(answer, request.request_id)
+            return answer.kind.status, query_protocol.JSON, body, headers
+        body = query_protocol.write_error(answer, request.request_id)
+        return answer.kind.status, query_protocol.XML, body, headers
+
+    def _logged(self, request: _Request, error: Exception) -> SqsError:
+        """What the client is told of the error; the log has the rest."""
         answer = _as_sqs_error(error)
         log = self.context.log
         about = (
@@ -261,16 +275,47 @@ class SqsEndpoint:
             log.error("%s %s by %r: %d %s", *about, exc_info=error)
         else:
             log.error("%s %s by %r: %d %s: %r", *about, error)
-        headers = [] if request.body_read else [(b"connection", b"close")]
-        if request.is_json:
-            body, query_error = json_protocol.write_error(answer)
-            headers.append((b"x-amzn-query-error", query_error))
-            return answer.kind.status, json_protocol.CONTENT_TYPE, body, headers
-        if request.accept_json:
-            body = query_protocol.write_error_as_json(answer, request.request_id)
-            return answer.kind.status, query_protocol.JSON, body, headers
-        body = query_protocol.write_error(answer, request.request_id)
-        return answer.kind.status, query_protocol.XML, body, headers
+        return answer
+
+
+class Visit:
+    """A request of another form than SQS's, on the same way: signed in, carried out and logged as an SQS call is."""
+
+    def __init__(self, endpoint: SqsEndpoint, scope: Scope) -> None:
+        self._endpoint = endpoint
+        self._scope = scope
+        self._request = _Request(endpoint._request_ids(), scope)
+        self._request.headers = _joined(scope["headers"])
+        self.request_id = self._request.request_id
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return self._request.headers
+
+    @property
+    def address(self) -> str:
+        """The client's."""
+        client = self._scope.get("client")
+        return client[0] if client else ""
+
+    async def enter(self, body: bytes, receive: AsgiReceive) -> Call:
+        """Who calls.  Raises :class:`~auth.errors.AuthError`, which goes to the audit log."""
+        endpoint, request = self._endpoint, self._request
+        try:
+            caller = await endpoint._authenticated(request, body)
+        except AuthError as error:
+            endpoint._audit_refusal(request, self._scope, error)
+            raise
+        return endpoint._call(request, caller, receive, self._scope)
+
+    async def carry_out(self, call: Call, action: str, members: Members) -> Members | None:
+        """The result of an SQS action.  A queue is named by its URL among the members.  Raises what actions raise."""
+        return await self._endpoint._carry_out(self._request, call, action, members)
+
+    def logged(self, error: Exception, action: str) -> SqsError:
+        """What the client is told of the error; the log has the rest."""
+        self._request.action = action
+        return self._endpoint._logged(self._request, error)
 
 
 class _UnknownOperation(Exception):

@@ -274,12 +274,19 @@ class Service:
     """The application and what is behind it."""
 
     def __init__(
-        self, app: FrontendApp, backend: FakeBackend, clock: Clock, client: httpx.AsyncClient, audit_file: Path
+        self,
+        app: FrontendApp,
+        backend: FakeBackend,
+        clock: Clock,
+        client: httpx.AsyncClient,
+        store: SQLiteStore,
+        audit_file: Path,
     ) -> None:
         self.app = app
         self.backend = backend
         self.clock = clock
         self.client = client
+        self.store = store
         self.audit_file = audit_file
 
     def url(self, name: str) -> str:
@@ -355,7 +362,7 @@ async def running(folder: Path, settings: FrontendSettings | None = None) -> Asy
         )
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport) as client:
-            yield Service(app, backend, clock, client, audit_file)
+            yield Service(app, backend, clock, client, store, audit_file)
         audit.close()
     finally:
         await store.close()

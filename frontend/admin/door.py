@@ -1,0 +1,80 @@
+"""The way into the REST interface: nothing under ``/v1/`` is reached by anybody who is not signed in.
+
+A raw ASGI callable before the FastAPI application, because a signature covers the whole body, and because FastAPI would
+read a body of any length.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from frontend.admin.problems import MEDIA_TYPE, Problem, of_sqs
+from frontend.admin.visitor import KEY, Visitor
+from frontend.bodies import read_body
+from frontend.polls import AsgiReceive, ClientGone
+from frontend.services import Services
+from frontend.sqs import limits
+from frontend.sqs.endpoint import AsgiSend, Scope, SqsEndpoint, Visit
+from frontend.sqs.errors import MALFORMED_INPUT, SqsError
+
+PREFIX = "/v1/"
+"""No URL of a queue begins so: there the first part is an account, or the only one is a name."""
+
+
+class AdminDoor:
+    """An ASGI callable for HTTP requests under :data:`PREFIX`."""
+
+    def __init__(self, services: Services, sqs: SqsEndpoint, api: FastAPI) -> None:
+        self._services = services
+        self._sqs = sqs
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
+        visit = Visit(self._sqs, scope)
+        body_read = False
+
+        async def send_with_id(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", visit.request_id.encode())]
+                if not body_read:
+                    message["headers"].append((b"connection", b"close"))
+            await send(message)
+
+        try:
+            if len(scope["headers"]) > limits.HEADERS_MOST:
+                raise SqsError(MALFORMED_INPUT, f"A request can have at most {limits.HEADERS_MOST} headers.")
+            body = await read_body(
+                receive, visit.headers.get(b"content-length"), self._services.settings.max_body_bytes
+            )
+            body_read = True
+            call = await visit.enter(body, receive)
+            scope[KEY] = Visitor(self._services, visit, call)
+            await self._api(scope, _again(body, receive), send_with_id)
+        except ClientGone:
+            return
+        except Exception as error:
+            await _refuse(send_with_id, of_sqs(visit.logged(error, "-"), error), visit.request_id)
+
+
+def _again(body: bytes, receive: AsgiReceive) -> AsgiReceive:
+    """What has been received of a request, and then what comes of it."""
+    given = False
+
+    async def receive_again() -> Any:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
+
+
+async def _refuse(send: AsgiSend, problem: Problem, request_id: str) -> None:
+    body = problem.document(request_id)
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+    headers += [(name.encode(), value.encode()) for name, value in problem.headers().items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,150 @@
+"""What the REST interface takes and gives, as its OpenAPI document describes it.
+
+Times are in seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Given(BaseModel):
+    """What is sent here: a member that is not known is refused, so that a misspelt one cannot go unnoticed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str
+
+
+# --- queues --------------------------------------------------------------------------------------------------
+
+
+class Counted(BaseModel):
+    """Messages of a queue; together they are all that is stored."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+
+
+class QueueLine(BaseModel):
+    """A queue in a list."""
+
+    name: str
+    account: str
+    messages: Counted | None = Field(None, description="when counters were asked for")
+
+
+class QueuePage(BaseModel):
+    queues: list[QueueLine]
+    next: str | None = Field(None, description="give it as `after` to get the next page; null: this is the last one")
+
+
+class MoveTaskShown(BaseModel):
+    status: str
+    destination_arn: str | None
+    rate_per_second: int | None
+    moved: int
+    to_move: int
+    started: float
+    failure: str | None
+
+
+class QueueShown(BaseModel):
+    """Everything about a queue."""
+
+    name: str
+    account: str
+    arn: str
+    url: str
+    messages: Counted
+    attributes: dict[str, str]
+    tags: dict[str, str]
+    move_tasks: list[MoveTaskShown] = Field(description="the latest ones of a dead-letter queue, newest first")
+
+
+class MessagePeeked(BaseModel):
+    """A message as it is stored; it was not received."""
+
+    id: str
+    state: str = Field(description="visible, in_flight, delayed, or moving (to another queue)")
+    due: float | None = Field(description="in flight: when it is visible again; delayed: when it becomes visible")
+    sent: float
+    receives: int
+    first_received: float | None
+    group: str | None
+    origin: str | None = Field(description="ARN of the queue whose dead letter it is")
+    body: str | None = Field(description="null: it cannot be read, because the journal is damaged there")
+    attributes: dict[str, Any]
+
+
+class Peek(BaseModel):
+    messages: list[MessagePeeked]
+
+
+class MoveAsked(Given):
+    """Move the messages of a dead-letter queue."""
+
+    destination: str | None = Field(None, description="name of a queue of the account; without it, back where each was")
+    rate_per_second: int | None = Field(None, ge=1, le=500, description="without it, as fast as it goes")
+
+
+class MoveStarted(BaseModel):
+    task_handle: str
+
+
+# --- messages ------------------------------------------------------------------------------------------------
+
+
+class AttributeValue(Given):
+    """The value of a message attribute."""
+
+    type: str = Field("String", description="String, Number or Binary, perhaps with a suffix such as String.json")
+    value: str = Field(description="Binary: in base64")
+
+
+class MessageGiven(Given):
+    """A message, where the request's Content-Type is application/json."""
+
+    body: str
+    delay_seconds: int | None = None
+    group: str | None = None
+    deduplication_id: str | None = None
+    attributes: dict[str, AttributeValue] = {}
+
+
+class MessageSent(BaseModel):
+    id: str
+    md5_of_body: str
+    sequence_number: str | None
+
+
+class MessageReceived(BaseModel):
+    id: str
+    receipt_handle: str = Field(description="deletes the message, for as long as it is in flight")
+    body: str
+    md5_of_body: str
+    attributes: dict[str, AttributeValue]
+    sent: float
+    receives: int
+    first_received: float
+    sender: str
+    group: str | None
+    deduplication_id: str | None
+    sequence_number: str | None
+    origin: str | None
+
+
+class Receipt(BaseModel):
+    messages: list[MessageReceived]

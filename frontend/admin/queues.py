@@ -1,0 +1,202 @@
+"""Queues: list, show, peek, purge, move, delete."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Response
+
+from backend.api import BackendError, Peeked, PeekState
+from frontend.admin.models import (
+    Counted,
+    MessagePeeked,
+    MoveAsked,
+    MoveStarted,
+    MoveTaskShown,
+    Peek,
+    QueueLine,
+    QueuePage,
+    QueueShown,
+)
+from frontend.admin.visitor import AdminRoute, Visitor, Who
+from frontend.sqs import md5, payload
+from frontend.sqs.actions.context import Context
+from frontend.sqs.attributes import COUNTERS
+from frontend.sqs.errors import SqsError
+
+PAGE_MOST = 1_000
+PEEK_MOST = 100
+
+Account = Annotated[str | None, Query(description="the account whose queues are meant; operators may name any")]
+Name = Annotated[str, Path(description="the queue's name")]
+_STATES = {state: state.name.lower() for state in PeekState}
+
+
+def create_router(context: Context) -> APIRouter:
+    """The routes of queues."""
+    router = APIRouter(route_class=AdminRoute, tags=["queues"])
+
+    @router.get("/queues", name="queue.list")
+    async def list_queues(
+        who: Who,
+        account: Account = None,
+        prefix: Annotated[str, Query(description="only names that begin so")] = "",
+        after: Annotated[str, Query(description="only names after this one")] = "",
+        limit: Annotated[int, Query(ge=1, le=PAGE_MOST)] = 100,
+        counters: Annotated[bool, Query(description="whether messages are counted too")] = False,
+    ) -> QueuePage:
+        """The queues of an account, by name; those that the key may be used for."""
+        owner = who.account(account)
+        who.require_scope("manage")
+        names = await _names(context, who.principal.prefixes, owner, prefix, after, limit + 1)
+        lines = [
+            QueueLine(name=name, account=owner, messages=await _counted(who, owner, name) if counters else None)
+            for name in names[:limit]
+        ]
+        return QueuePage(queues=lines, next=names[limit - 1] if len(names) > limit else None)
+
+    @router.get("/queues/{name}", name="queue.show")
+    async def show_queue(who: Who, name: Name, account: Account = None) -> QueueShown:
+        """A queue's attributes, tags, counters and move tasks."""
+        owner = who.account(account)
+        who.require_queue("manage", owner, name)
+        queue = _url(owner, name)
+        got = await who.carry_out_for(owner, "GetQueueAttributes", {"QueueUrl": queue, "AttributeNames": ["All"]})
+        tags = await who.carry_out_for(owner, "ListQueueTags", {"QueueUrl": queue})
+        tasks = await who.carry_out_for(
+            owner, "ListMessageMoveTasks", {"SourceArn": who.arn(owner, name), "MaxResults": 10}
+        )
+        attributes: dict[str, str] = got["Attributes"]
+        counted = _counters(attributes)
+        return QueueShown(
+            name=name,
+            account=owner,
+            arn=attributes["QueueArn"],
+            url=who.call.queue_url(owner, name),
+            messages=counted,
+            attributes={name: value for name, value in attributes.items() if name not in COUNTERS},
+            tags=tags.get("Tags", {}),
+            move_tasks=[_task(task) for task in tasks["Results"]],
+        )
+
+    @router.get("/queues/{name}/peek", name="queue.peek")
+    async def peek(
+        who: Who,
+        name: Name,
+        account: Account = None,
+        limit: Annotated[int, Query(ge=1, le=PEEK_MOST, description="messages at most")] = 10,
+    ) -> Peek:
+        """The first messages, in the order in which they were stored, without receiving them."""
+        owner = who.account(account)
+        who.require_queue("manage", owner, name)
+        who.require_scope("receive")
+        view = await context.queues.by_name(owner, name, who.call_of(owner))
+        peeked = await context.queues.run(view, context.backend.peek, limit)
+        return Peek(messages=[_peeked(message) for message in peeked])
+
+    @router.post("/queues/{name}/purge", name="queue.purge", status_code=204)
+    async def purge(who: Who, name: Name, account: Account = None) -> Response:
+        """Delete all messages of the queue.  They cannot be had back."""
+        owner = who.account(account)
+        who.require_queue("manage", owner, name)
+        await who.carry_out_for(owner, "PurgeQueue", {"QueueUrl": _url(owner, name)})
+        return Response(status_code=204)
+
+    @router.post("/queues/{name}/move", name="queue.move", status_code=202)
+    async def move(who: Who, name: Name, asked: MoveAsked, account: Account = None) -> MoveStarted:
+        """Begin to move the messages of a dead-letter queue to where they came from, or to another queue."""
+        owner = who.account(account)
+        if asked.destination is not None:
+            who.require_queue("manage", owner, asked.destination)
+        who.require_queue("manage", owner, name)
+        members: dict[str, Any] = {"SourceArn": who.arn(owner, name)}
+        if asked.destination is not None:
+            members["DestinationArn"] = who.arn(owner, asked.destination)
+        if asked.rate_per_second is not None:
+            members["MaxNumberOfMessagesPerSecond"] = asked.rate_per_second
+        started = await who.carry_out_for(owner, "StartMessageMoveTask", members)
+        return MoveStarted(task_handle=started["TaskHandle"])
+
+    @router.delete("/queues/{name}", name="queue.delete", status_code=204)
+    async def delete(who: Who, name: Name, account: Account = None) -> Response:
+        """Delete the queue with all its messages.  They cannot be had back."""
+        owner = who.account(account)
+        who.require_queue("manage", owner, name)
+        await who.carry_out_for(owner, "DeleteQueue", {"QueueUrl": _url(owner, name)})
+        return Response(status_code=204)
+
+    return router
+
+
+def _url(account: str, name: str) -> str:
+    return f"/{account}/{name}"
+
+
+async def _names(
+    context: Context, prefixes: tuple[str, ...], account: str, prefix: str, after: str, limit: int
+) -> list[str]:
+    """Names that begin with ``prefix`` and with one of ``prefixes`` (empty: any), in order."""
+    wanted = {max(prefix, one, key=len) for one in prefixes if prefix.startswith(one) or one.startswith(prefix)}
+    if not prefixes:
+        wanted = {prefix}
+    names: list[str] = []
+    for one in sorted(wanted):
+        if any(one != other and one.startswith(other) for other in wanted):
+            continue  # the shorter one has its names too
+        names += await context.metadata.list_queues(account, prefix=one, after=after, limit=limit - len(names))
+        if len(names) >= limit:
+            break
+    return names
+
+
+async def _counted(who: Visitor, account: str, name: str) -> Counted | None:
+    """None: the queue was deleted meanwhile, or cannot be counted now: the others can."""
+    try:
+        got = await who.carry_out_for(
+            account, "GetQueueAttributes", {"QueueUrl": _url(account, name), "AttributeNames": [*COUNTERS]}
+        )
+    except (SqsError, BackendError):
+        return None
+    return _counters(got["Attributes"])
+
+
+def _counters(attributes: dict[str, str]) -> Counted:
+    visible, in_flight, delayed = (int(attributes[name]) for name in COUNTERS)
+    return Counted(visible=visible, in_flight=in_flight, delayed=delayed)
+
+
+def _task(task: dict[str, Any]) -> MoveTaskShown:
+    return MoveTaskShown(
+        status=task["Status"],
+        destination_arn=task.get("DestinationArn"),
+        rate_per_second=task.get("MaxNumberOfMessagesPerSecond"),
+        moved=task["ApproximateNumberOfMessagesMoved"],
+        to_move=task["ApproximateNumberOfMessagesToMove"],
+        started=task["StartedTimestamp"] / 1000,
+        failure=task.get("FailureReason"),
+    )
+
+
+def _peeked(message: Peeked) -> MessagePeeked:
+    stored = None if message.payload is None else payload.decode(message.payload)
+    return MessagePeeked(
+        id=message.message_id,
+        state=_STATES[message.state],
+        due=message.due_ms / 1000 if message.due_ms else None,
+        sent=message.sent_ms / 1000,
+        receives=message.receives,
+        first_received=message.first_received_ms / 1000 if message.first_received_ms else None,
+        group=message.group,
+        origin=message.origin,
+        body=None if stored is None else stored.body,
+        attributes={} if stored is None else described(stored.attributes),
+    )
+
+
+def described(attributes: tuple[md5.Attribute, ...]) -> dict[str, Any]:
+    """Message attributes as the REST interface shows them."""
+    return {
+        name: {"type": type_, "value": b64encode(value).decode() if isinstance(value, bytes) else value}
+        for name, type_, value in attributes
+    }

@@ -1,0 +1,46 @@
+"""All routes under ``/v1``, and how errors outside of them are answered there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
+
+from frontend.admin import messages, queues
+from frontend.admin.models import ProblemDocument
+from frontend.admin.problems import MEDIA_TYPE, of_request
+from frontend.admin.visitor import KEY, problem_response
+from frontend.sqs.actions.context import Context
+
+_BEARER = HTTPBearer(
+    auto_error=False, description="An API key.  Requests signed with AWS Signature Version 4 are taken too."
+)
+"""For the documentation: who calls has been decided before a route is reached."""
+_PROBLEM: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "The request was not carried out.",
+        "model": ProblemDocument,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}},
+    }
+}
+
+
+def add_routes(rest: FastAPI, context: Context) -> None:
+    """Add what is under ``/v1`` to the application."""
+    for router in (queues.create_router(context), messages.create_router()):
+        rest.include_router(router, prefix="/v1", dependencies=[Depends(_BEARER)], responses=_PROBLEM)
+    rest.add_exception_handler(HTTPException, _not_routed)
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    """An error of a path or method that no route has."""
+    assert isinstance(error, HTTPException)
+    visitor = request.scope.get(KEY)
+    if visitor is None:
+        return await http_exception_handler(request, error)
+    response = problem_response(of_request(error), visitor.visit.request_id)
+    response.headers.update(error.headers or {})
+    return response

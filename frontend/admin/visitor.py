@@ -1,0 +1,184 @@
+"""Who calls the REST interface, what they may do there, and what is written about it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from auth.audit import Act, Outcome
+from auth.credentials import check_account
+from auth.principal import Principal, Scope
+from frontend.admin.problems import MEDIA_TYPE, Problem, invalid, not_permitted, of_request, of_sqs
+from frontend.polls import ClientGone
+from frontend.services import Services
+from frontend.sqs.calls import Call, Members
+from frontend.sqs.endpoint import Visit
+from frontend.sqs.validation import is_queue_name
+
+KEY = "holdfast.visitor"
+"""Where the request's scope has the :class:`Visitor`."""
+READS = frozenset(
+    (
+        "queue.list",
+        "queue.show",
+        "tenant.list",
+        "tenant.show",
+        "limits.show",
+        "key.list",
+        "message.send",
+        "message.receive",
+        "message.delete",
+    )
+)
+"""What the audit log says nothing of unless it is refused: it changes nothing and shows no message, or is no
+administration."""
+
+
+class Visitor:
+    """A caller who is signed in, on one visit."""
+
+    def __init__(self, services: Services, visit: Visit, call: Call) -> None:
+        self.services = services
+        self.visit = visit
+        self.call = call
+        self.target = ""
+        """What is acted on, as the audit log names it."""
+
+    @property
+    def principal(self) -> Principal:
+        return self.call.principal
+
+    # --- what is permitted ---
+
+    def account(self, asked: str | None) -> str:
+        """The account that is worked on: the caller's own, or another one for operators."""
+        own = self.principal.account
+        if asked is None or asked == own:
+            return own
+        self.target = asked
+        try:
+            check_account(asked)
+        except ValueError as error:
+            raise invalid(str(error)) from None
+        if self.principal.role != "operator":
+            raise not_permitted("Only an operator may work on another account.")
+        return asked
+
+    def owner(self, asked: str | None) -> str:
+        """The account whose queue is used; if it is not the caller's own, the queue's policy decides."""
+        if asked is None:
+            return self.principal.account
+        try:
+            return check_account(asked)
+        except ValueError as error:
+            raise invalid(str(error)) from None
+
+    def require_scope(self, scope: Scope) -> None:
+        if scope not in self.principal.scopes:
+            raise not_permitted(f"The key does not have the scope {scope!r}.")
+
+    def require_role(self, *roles: str) -> None:
+        """The caller administers: its role is one of these, and its key has the scope for it."""
+        if self.principal.role not in roles:
+            raise not_permitted(f"This takes the role {' or '.join(roles)}; this key's role is {self.principal.role}.")
+        self.require_scope("manage")
+
+    def require_queue(self, scope: Scope, account: str, name: str) -> None:
+        """The caller's key may be used for the queue in this way; ``name`` could be that of one."""
+        self.target = self.arn(account, name)
+        self.require_scope(scope)
+        if not is_queue_name(name):
+            raise invalid(f"{name[:100]!r} cannot be the name of a queue.")
+        prefixes = self.principal.prefixes
+        if prefixes and not name.startswith(prefixes):
+            raise not_permitted(f"The key may only be used for queues whose names begin with {' or '.join(prefixes)}.")
+
+    def arn(self, account: str, name: str) -> str:
+        return f"arn:aws:sqs:{self.services.settings.region}:{account}:{name}"
+
+    # --- what is done ---
+
+    async def carry_out(self, action: str, members: Members) -> Members:
+        """An SQS action, as the caller."""
+        return await self.visit.carry_out(self.call, action, members) or {}
+
+    async def carry_out_for(self, account: str, action: str, members: Members) -> Members:
+        """An SQS action, as if the caller belonged to the account that it administers."""
+        return await self.visit.carry_out(self.call_of(account), action, members) or {}
+
+    def call_of(self, account: str) -> Call:
+        """The caller's call, as one of the account that it administers."""
+        if account == self.principal.account:
+            return self.call
+        return dataclasses.replace(self.call, principal=msgspec.structs.replace(self.principal, account=account))
+
+    async def audit(self, action: str, problem: Problem | None) -> None:
+        audit = self.services.audit
+        if audit is None or (problem is None and action in READS):
+            return
+        if action.startswith("message."):
+            return
+        principal = self.principal
+        outcome: Outcome = "done" if problem is None else "refused" if problem.status < 500 else "failed"
+        await audit.act(
+            Act(
+                self.visit.request_id,
+                principal.arn,
+                principal.credential,
+                self.visit.address,
+                action,
+                self.target,
+                outcome,
+                "" if problem is None else problem.code,
+            )
+        )
+
+
+def _visitor(request: Request) -> Visitor:
+    visitor: Visitor = request.scope[KEY]
+    return visitor
+
+
+Who = Annotated[Visitor, Depends(_visitor)]
+
+
+class AdminRoute(APIRoute):
+    """A route whose errors become problems, and whose acts are audited under the route's name before the answer."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+        handle: Callable[[Request], Any] = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            visitor = _visitor(request)
+            problem: Problem | None = None
+            try:
+                response: Response = await handle(request)
+            except ClientGone:
+                raise
+            except Exception as error:
+                problem = _problem(visitor, error, self.name)
+                response = problem_response(problem, visitor.visit.request_id)
+            await visitor.audit(self.name, problem)
+            return response
+
+        return answer
+
+
+def _problem(visitor: Visitor, error: Exception, action: str) -> Problem:
+    match error:
+        case Problem():
+            return error
+        case RequestValidationError() | HTTPException():
+            return of_request(error)
+    return of_sqs(visitor.visit.logged(error, action), error)
+
+
+def problem_response(problem: Problem, request_id: str) -> Response:
+    return Response(problem.document(request_id), problem.status, media_type=MEDIA_TYPE, headers=problem.headers())

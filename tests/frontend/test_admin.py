@@ -1,0 +1,351 @@
+"""The REST interface: its door, its problems, what it writes into the audit log, and queues."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from auth.credentials import AccessKey, Tenant
+from backend.api import PartitionDamaged, StorageFull
+from frontend.settings import FrontendSettings
+from tests.frontend.fakes import KEY, Answer, Service, running
+
+ARN = f"arn:aws:sqs:us-east-1:{KEY.account}:"
+OTHER = "210987654321"
+
+
+def key(name: str, **changes: Any) -> AccessKey:
+    """A further key of the tenant."""
+    id_ = f"AKIA{name.upper():0<16}"
+    return msgspec.structs.replace(
+        KEY, access_key_id=id_, secret=f"secret of {name}".replace(" ", "-"), name=name, **changes
+    )
+
+
+OPERATOR = key("op", role="operator")
+SENDER = key("sender", scopes=("send",))
+RECEIVER = key("receiver", scopes=("receive",))
+ORDERS = key("orders", prefixes=("orders-", "bills"))
+STRANGER = key("stranger", account=OTHER)
+
+
+@pytest_asyncio.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    async with running(tmp_path, FrontendSettings(external_url="https://queue.example.com")) as made:
+        await made.store.put_tenant(Tenant(OTHER, "others"))
+        for one in (OPERATOR, SENDER, RECEIVER, ORDERS, STRANGER):
+            await made.store.put_access_key(one)
+        yield made
+
+
+async def call(
+    service: Service, method: str, path: str, body: bytes = b"", *, by: AccessKey = KEY, type_: str = "application/json"
+) -> Answer:
+    headers = {"Content-Type": type_} if body else {}
+    return await service.signed(method, path, body, headers, by)
+
+
+def problem(answer: Answer) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    document = answer.json
+    assert document["status"] == answer.status
+    assert document["request_id"] == answer.headers["x-request-id"]
+    assert document["detail"]
+    return answer.status, document["code"]
+
+
+# --- the door -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/v1/queues", "/v1/", "/v1/nothing", "/v1/queues/q/messages"])
+async def test_nobody_gets_in_without_signing_in(service: Service, path: str) -> None:
+    answer = await service.unsigned("GET", path, b"", {})
+    assert problem(answer) == (401, "MissingAuthenticationToken")
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    (line,) = service.audited()
+    assert (line["action"], line["request_id"]) == ("sign-in", answer.headers["x-request-id"])
+
+
+async def test_a_signature_covers_the_body(service: Service) -> None:
+    await service.make_queue("q")
+    wrong = msgspec.structs.replace(KEY, secret="another secret")
+    assert problem(await call(service, "POST", "/v1/queues/q/purge", by=wrong)) == (401, "SignatureDoesNotMatch")
+
+
+async def test_queues_called_v1_are_reached_as_ever(service: Service) -> None:
+    url = await service.make_queue("v1")
+    for path in (f"/{KEY.account}/v1", "/v1", "/"):
+        answer = await service.query("SendMessage", {"QueueUrl": url, "MessageBody": "b"}, path=path)
+        assert answer.status == 200, answer.content
+    for path in (f"/{KEY.account}/v1", "/v1"):
+        answer = await service.query("SendMessage", {"MessageBody": "b"}, path=path)
+        assert answer.status == 200, answer.content
+    assert (await call(service, "GET", "/v1/queues/v1")).json["messages"]["visible"] == 5
+
+
+async def test_unknown_paths_methods_and_values(service: Service) -> None:
+    assert problem(await call(service, "GET", "/v1/nothing")) == (404, "NotFound")
+    answer = await call(service, "PUT", "/v1/queues")
+    assert problem(answer)[0] == 405
+    assert answer.headers["allow"] == "GET"
+    assert problem(await call(service, "GET", "/v1/queues?limit=0"))[0] == 400
+    await service.make_queue("q")
+    assert problem(await call(service, "POST", "/v1/queues/q/move", b'{"to":"x"}'))[0] == 400
+    assert problem(await call(service, "POST", "/v1/queues/q/move", b"{"))[0] == 400
+
+
+async def test_a_body_that_is_too_large(tmp_path: Path) -> None:
+    async with running(tmp_path, FrontendSettings(max_body_bytes=1000)) as service:
+        answer = await call(service, "POST", "/v1/queues/q/messages", b"x" * 1001)
+    assert problem(answer) == (413, "RequestEntityTooLarge")
+    assert answer.headers["connection"] == "close"
+
+
+async def test_errors_of_the_service(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    await service.make_queue("q")
+    for error, expected in (
+        (StorageFull("full"), (503, "ServiceUnavailable")),
+        (PartitionDamaged("at segment 7"), (500, "InternalFailure")),
+        (RuntimeError("a bug of ours"), (500, "InternalFailure")),
+    ):
+        service.backend.fail_with = error
+        answer = await call(service, "GET", "/v1/queues/q")
+        assert problem(answer) == expected
+        assert str(error).encode() not in answer.content
+        assert answer.headers["x-request-id"] in caplog.text
+    assert "a bug of ours" in caplog.text
+
+
+async def test_the_documentation_describes_it(service: Service) -> None:
+    document = (await service.unsigned("GET", "/openapi.json", b"", {})).json
+    assert {"get", "post", "delete"} <= document["paths"]["/v1/queues/{name}/messages"].keys()
+    assert document["paths"]["/v1/queues/{name}/purge"]["post"]["security"]
+    assert "health" in {tag for path in document["paths"].values() for way in path.values() for tag in way["tags"]}
+
+
+# --- who may do what ------------------------------------------------------------------------------------------
+
+
+async def test_scopes(service: Service) -> None:
+    await service.make_queue("q")
+    for path, method in (
+        ("/v1/queues", "GET"),
+        ("/v1/queues/q", "GET"),
+        ("/v1/queues/q/peek", "GET"),
+        ("/v1/queues/q", "DELETE"),
+    ):
+        for by in (SENDER, RECEIVER):
+            assert problem(await call(service, method, path, by=by)) == (403, "AccessDenied")
+    assert problem(await call(service, "POST", "/v1/queues/q/messages", b"x", by=RECEIVER)) == (403, "AccessDenied")
+    assert problem(await call(service, "GET", "/v1/queues/q/messages", by=SENDER)) == (403, "AccessDenied")
+    assert (await call(service, "POST", "/v1/queues/q/messages", b"x", by=SENDER, type_="text/plain")).status == 201
+    assert (await call(service, "GET", "/v1/queues/q/messages", by=RECEIVER)).status == 200
+
+
+async def test_prefixes(service: Service) -> None:
+    for name in ("a", "bills", "orders-1", "orders-2", "z"):
+        await service.make_queue(name)
+    assert problem(await call(service, "DELETE", "/v1/queues/a", by=ORDERS)) == (403, "AccessDenied")
+    assert (await call(service, "GET", "/v1/queues/orders-1", by=ORDERS)).status == 200
+
+    async def names(query: str) -> list[str]:
+        answer = await call(service, "GET", f"/v1/queues{query}", by=ORDERS)
+        return [queue["name"] for queue in answer.json["queues"]]
+
+    assert await names("") == ["bills", "orders-1", "orders-2"]
+    assert await names("?prefix=orders-2") == ["orders-2"]
+    assert await names("?prefix=o") == ["orders-1", "orders-2"]
+    assert await names("?prefix=a") == []
+    assert await names("?limit=2") == ["bills", "orders-1"]
+    assert await names("?limit=2&after=orders-1") == ["orders-2"]
+
+
+async def test_only_operators_work_on_other_accounts(service: Service) -> None:
+    await service.make_queue("q")
+    there = f"account={KEY.account}"
+    assert problem(await call(service, "GET", f"/v1/queues?{there}", by=STRANGER)) == (403, "AccessDenied")
+    assert problem(await call(service, "DELETE", f"/v1/queues/q?{there}", by=STRANGER)) == (403, "AccessDenied")
+    assert problem(await call(service, "GET", "/v1/queues/q", by=STRANGER)) == (404, "NonExistentQueue")
+    assert (await call(service, "GET", f"/v1/queues/q?account={OTHER}", by=OPERATOR)).status == 404
+    assert problem(await call(service, "GET", "/v1/queues?account=12", by=OPERATOR)) == (400, "InvalidRequest")
+    mine = msgspec.structs.replace(OPERATOR, access_key_id="AKIAOPERATOROFOTHERS", account=OTHER)
+    await service.store.put_access_key(mine)
+    assert (await call(service, "GET", f"/v1/queues/q?{there}", by=mine)).json["account"] == KEY.account
+    assert (await call(service, "DELETE", f"/v1/queues/q?{there}", by=mine)).status == 204
+
+
+# --- queues ---------------------------------------------------------------------------------------------------
+
+
+async def test_list_show_and_pages(service: Service) -> None:
+    for name in ("a", "b", "c"):
+        await service.make_queue(name, DelaySeconds="0")
+    first = (await call(service, "GET", "/v1/queues?limit=2")).json
+    assert [queue["name"] for queue in first["queues"]] == ["a", "b"]
+    rest = (await call(service, "GET", f"/v1/queues?limit=2&after={first['next']}&counters=true")).json
+    assert rest == {
+        "queues": [{"name": "c", "account": KEY.account, "messages": {"visible": 0, "in_flight": 0, "delayed": 0}}],
+        "next": None,
+    }
+    await service.json("TagQueue", {"QueueUrl": service.url("a"), "Tags": {"team": "shop"}})
+    shown = (await call(service, "GET", "/v1/queues/a")).json
+    assert shown["arn"] == ARN + "a"
+    assert shown["url"] == f"https://queue.example.com/{KEY.account}/a"
+    assert shown["tags"] == {"team": "shop"}
+    assert shown["attributes"]["VisibilityTimeout"] == "30"
+    assert problem(await call(service, "GET", "/v1/queues/none")) == (404, "NonExistentQueue")
+    assert problem(await call(service, "GET", "/v1/queues/no%20name")) == (400, "InvalidRequest")
+
+
+async def test_peek_shows_and_leaves_all_as_it_was(service: Service) -> None:
+    url = await service.make_queue("q")
+    value = {"DataType": "Binary", "BinaryValue": "AAE="}
+    await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "one", "MessageAttributes": {"m": value}})
+    await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "two", "DelaySeconds": 60})
+    await service.json("ReceiveMessage", {"QueueUrl": url})
+    for _ in range(2):
+        one, two = (await call(service, "GET", "/v1/queues/q/peek")).json["messages"]
+        assert (one["body"], one["state"], one["receives"]) == ("one", "in_flight", 1)
+        assert one["attributes"] == {"m": {"type": "Binary", "value": "AAE="}}
+        assert one["due"] == service.clock() + 30
+        assert (two["body"], two["state"], two["receives"], two["first_received"]) == ("two", "delayed", 0, None)
+    assert len((await call(service, "GET", "/v1/queues/q/peek?limit=1")).json["messages"]) == 1
+    assert [line["action"] for line in service.audited()] == ["queue.peek"] * 3
+
+
+async def test_purge_and_delete(service: Service) -> None:
+    url = await service.make_queue("q")
+    await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b"})
+    assert (await call(service, "POST", "/v1/queues/q/purge")).status == 204
+    assert (await call(service, "GET", "/v1/queues/q")).json["messages"]["visible"] == 0
+    assert problem(await call(service, "POST", "/v1/queues/q/purge")) == (409, "PurgeQueueInProgress")
+    assert (await call(service, "DELETE", "/v1/queues/q")).status == 204
+    assert problem(await call(service, "DELETE", "/v1/queues/q")) == (404, "NonExistentQueue")
+
+
+async def test_move(service: Service) -> None:
+    await service.make_queue("dead")
+    await service.make_queue("q", RedrivePolicy=f'{{"deadLetterTargetArn":"{ARN}dead","maxReceiveCount":"3"}}')
+    started = await call(service, "POST", "/v1/queues/dead/move", b'{"destination":"q","rate_per_second":5}')
+    assert started.status == 202
+    (task,) = (await call(service, "GET", "/v1/queues/dead")).json["move_tasks"]
+    assert (task["status"], task["destination_arn"], task["rate_per_second"]) == ("RUNNING", ARN + "q", 5)
+    assert problem(await call(service, "POST", "/v1/queues/q/move", b"{}"))[0] == 400
+    assert problem(await call(service, "POST", "/v1/queues/dead/move", b'{"destination":"none"}'))[0] == 404
+    assert problem(await call(service, "POST", "/v1/queues/dead/move", b'{"rate_per_second":0}'))[0] == 400
+
+
+# --- the audit log --------------------------------------------------------------------------------------------
+
+
+async def test_acts_are_audited_with_their_outcome(service: Service) -> None:
+    await service.make_queue("q")
+    await call(service, "POST", "/v1/queues/q/purge")
+    await call(service, "POST", "/v1/queues/q/purge")
+    await call(service, "DELETE", "/v1/queues/q", by=SENDER)
+    service.backend.fail_with = StorageFull("full")
+    await call(service, "GET", "/v1/queues/q/peek")
+    lines = service.audited()
+    assert [(line["action"], line["outcome"], line["reason"]) for line in lines] == [
+        ("queue.purge", "done", ""),
+        ("queue.purge", "refused", "PurgeQueueInProgress"),
+        ("queue.delete", "refused", "AccessDenied"),
+        ("queue.peek", "failed", "ServiceUnavailable"),
+    ]
+    assert {line["target"] for line in lines} == {ARN + "q"}
+    assert lines[2]["principal"] == f"arn:aws:iam::{KEY.account}:user/sender"
+    assert lines[2]["credential"] == SENDER.access_key_id
+    assert lines[2]["address"] == "127.0.0.1"
+
+
+async def test_looking_and_messages_are_not_audited(service: Service) -> None:
+    await service.make_queue("q")
+    await call(service, "GET", "/v1/queues")
+    await call(service, "GET", "/v1/queues/q")
+    await call(service, "POST", "/v1/queues/q/messages", b"b", type_="text/plain")
+    await call(service, "GET", "/v1/queues/q/messages")
+    assert service.audited() == []
+    await call(service, "GET", "/v1/queues", by=SENDER)
+    assert [line["outcome"] for line in service.audited()] == ["refused"]
+
+
+# --- messages -------------------------------------------------------------------------------------------------
+
+
+async def test_send_receive_delete(service: Service) -> None:
+    await service.make_queue("q")
+    sent = await call(service, "POST", "/v1/queues/q/messages", "two coffées".encode(), type_="text/plain")
+    assert sent.status == 201
+    assert sent.json["sequence_number"] is None
+    received = await call(service, "GET", "/v1/queues/q/messages?visibility=60&max=10")
+    (message,) = received.json["messages"]
+    assert (message["id"], message["body"]) == (sent.json["id"], "two coffées")
+    assert message["md5_of_body"] == sent.json["md5_of_body"]
+    assert (message["receives"], message["sender"]) == (1, KEY.principal_id)
+    handle = message["receipt_handle"]
+    assert (await call(service, "DELETE", f"/v1/queues/q/messages?receipt_handle={handle}")).status == 204
+    assert (await call(service, "GET", "/v1/queues/q")).json["messages"] == {"visible": 0, "in_flight": 0, "delayed": 0}
+
+
+async def test_nothing_there_is_204(service: Service) -> None:
+    await service.make_queue("q")
+    answer = await call(service, "GET", "/v1/queues/q/messages")
+    assert (answer.status, answer.content) == (204, b"")
+
+
+async def test_a_message_as_json(service: Service) -> None:
+    await service.make_queue("q.fifo", FifoQueue="true")
+    given = (
+        b'{"body":"b","group":"g","deduplication_id":"d","attributes":'
+        b'{"n":{"type":"Number","value":"1"},"b":{"type":"Binary.x","value":"AAE="}}}'
+    )
+    sent = await call(service, "POST", "/v1/queues/q.fifo/messages", given)
+    assert sent.status == 201, sent.content
+    (message,) = (await call(service, "GET", "/v1/queues/q.fifo/messages")).json["messages"]
+    assert (message["body"], message["group"], message["deduplication_id"]) == ("b", "g", "d")
+    assert message["sequence_number"] == sent.json["sequence_number"]
+    assert message["attributes"] == {"n": {"type": "Number", "value": "1"}, "b": {"type": "Binary.x", "value": "AAE="}}
+
+
+async def test_group_and_delay_in_the_query(service: Service) -> None:
+    await service.make_queue("q.fifo", FifoQueue="true")
+    path = "/v1/queues/q.fifo/messages?group=g&deduplication_id=d"
+    assert (await call(service, "POST", path, b"b", type_="text/plain")).status == 201
+    await service.make_queue("q")
+    assert (await call(service, "POST", "/v1/queues/q/messages?delay=60", b"b", type_="text/plain")).status == 201
+    assert (await call(service, "GET", "/v1/queues/q")).json["messages"]["delayed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "type_", "query"),
+    [
+        (b"", "text/plain", ""),
+        (b"\xff", "text/plain", ""),
+        (b"\0", "text/plain", ""),
+        (b'{"order":1}', "application/json", ""),
+        (b"[]", "application/json; charset=utf-8", ""),
+        (b'{"body":1}', "application/json", ""),
+        (b'{"body":"b","attributes":{"a":{"type":"Binary","value":"?"}}}', "application/json", ""),
+        (b"b", "text/plain", "?delay=901"),
+        (b"b", "text/plain", "?delay=soon"),
+    ],
+)
+async def test_messages_that_are_refused(service: Service, body: bytes, type_: str, query: str) -> None:
+    await service.make_queue("q")
+    assert problem(await call(service, "POST", f"/v1/queues/q/messages{query}", body, type_=type_))[0] == 400
+    assert (await call(service, "GET", "/v1/queues/q")).json["messages"]["visible"] == 0
+
+
+async def test_refused_receives_and_deletes(service: Service) -> None:
+    await service.make_queue("q")
+    for query in ("?max=11", "?wait=21", "?visibility=-1", "?max=x"):
+        assert problem(await call(service, "GET", f"/v1/queues/q/messages{query}"))[0] == 400
+    assert problem(await call(service, "DELETE", "/v1/queues/q/messages"))[0] == 400
+    handle = "/v1/queues/q/messages?receipt_handle=nonsense"
+    assert problem(await call(service, "DELETE", handle)) == (400, "ReceiptHandleIsInvalid")
+    assert problem(await call(service, "GET", "/v1/queues/none/messages")) == (404, "NonExistentQueue")
