@@ -20,6 +20,8 @@ class FrontendSettings:
     """How long after a purge the same queue cannot be purged again."""
     deduplication_window_seconds: int = 300
     """How long a FIFO queue remembers a deduplication id."""
+    send_retry_window_seconds: int = 60
+    """How long a repeat of a send is known by its token; 0: not at all."""
     in_flight_limit: int = IN_FLIGHT_MOST
     """Messages that one queue may have in flight."""
     auto_create_queues: bool = False

@@ -88,6 +88,7 @@ def frontend_settings(settings: Settings) -> FrontendSettings:
         queue_name_hold_seconds=settings.queue_name_hold_seconds,
         purge_interval_seconds=settings.purge_interval_seconds,
         deduplication_window_seconds=settings.deduplication_window_seconds,
+        send_retry_window_seconds=settings.send_retry_window_seconds,
         in_flight_limit=settings.in_flight_limit,
         auto_create_queues=settings.auto_create_queues,
         forbid_deleting_nonempty_queues=settings.forbid_deleting_nonempty_queues,

@@ -78,6 +78,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     deduplication_window_seconds: Annotated[
         int, Meta(ge=1, le=86_400, description="how long a FIFO queue knows a deduplication id (SQS: 300)")
     ] = 300
+    send_retry_window_seconds: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=900,
+            description="how long a send that a client repeats with the same token is not stored again; 0: not at all",
+        ),
+    ] = 60
     in_flight_limit: Annotated[
         int, Meta(ge=1, le=10_000_000, description="most messages of a queue in flight at once (SQS: 120000)")
     ] = 120_000

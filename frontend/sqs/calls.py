@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from auth.credentials import Tenant
 from auth.principal import Principal
 from frontend.polls import AsgiReceive
+
+if TYPE_CHECKING:
+    from frontend.dedup import Retry
 
 Members = dict[str, Any]
 
@@ -23,6 +26,8 @@ class Call:
     """The connection's next event: how a waiting call learns that its client has left."""
     tenant: Tenant
     """The caller's."""
+    retry: Retry | None = field(default=None, kw_only=True)
+    """How repeats of a call that sends are known, if they can be."""
 
     def queue_url(self, account: str, name: str) -> str:
         return f"{self.base_url}/{account}/{name}"

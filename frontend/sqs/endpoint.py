@@ -200,6 +200,8 @@ class SqsEndpoint:
             raise _invalid_action(name)
         request.action = name
         result = await self._carry_out(request, call, name, query_protocol.read(action, parameters))
+        if call.retry is not None:
+            request.request_id = call.retry.request_id
         if request.accept_json:
             return query_protocol.JSON, query_protocol.write_as_json(action, result, request.request_id)
         return query_protocol.XML, query_protocol.write(action, result, request.request_id)
@@ -216,12 +218,14 @@ class SqsEndpoint:
             if name in NOT_AT_A_QUEUE_URL and _queue_in(request.path):
                 raise _invalid_action(name)
             return await ON_ACCOUNT[name](self.context, call, members)
-        url = members.get("QueueUrl")
+        url = members.pop("QueueUrl", None)
         if url is None:
             url = _queue_in(request.path)
             if url is None:
                 raise errors.missing_parameter("QueueUrl")
         view = await self._queue(call, name, url)
+        if name in SENDS:
+            call.retry = self.context.retries.of(request.headers, call.principal.account, view, members)
         return await operation(self.context, call, view, members)
 
     async def _queue(self, call: Call, action: str, url: str) -> QueueView:

@@ -148,6 +148,12 @@ UNSUPPORTED_OPERATION = ErrorKind(
 
 # --- of SQS, but not in its model -------------------------------------------------------------------------
 
+IDEMPOTENT_PARAMETER_MISMATCH = ErrorKind(
+    "IdempotentParameterMismatch",
+    "IdempotentParameterMismatch",
+    text="The token of this request came a moment ago with another request. Nothing was stored. "
+    "A token is for one request and its repetitions: send this one with a new token.",
+)
 INVALID_PARAMETER_VALUE = ErrorKind(
     "InvalidParameterValueException", "InvalidParameterValue", text="A parameter value is invalid."
 )

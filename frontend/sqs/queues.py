@@ -213,6 +213,7 @@ class Queues:
                 in_flight_limit=settings.in_flight_limit,
                 token_window_seconds=settings.deduplication_window_seconds,
                 purge_id=queue.purge_id,
+                retry_window_seconds=settings.send_retry_window_seconds,
             ),
         )
 

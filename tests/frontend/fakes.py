@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from backend.api import (
     SettingsStale,
     Stored,
     Target,
+    TokenReused,
 )
 from frontend.app import FrontendApp, create_app
 from frontend.services import Services
@@ -66,6 +68,8 @@ class Partition:
     messages: dict[str, Message] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     tokens: dict[bytes, Stored] = field(default_factory=dict)
+    retries: dict[bytes, tuple[float, bytes, Stored]] = field(default_factory=dict)
+    """When it was first seen, digest and answer by retry token."""
     moves: list[MoveTask] = field(default_factory=list)
 
 
@@ -78,6 +82,12 @@ class FakeBackend:
         self.dropped: set[int] = set()
         self.calls: list[tuple[str, Any]] = []
         self.fail_with: Exception | None = None
+        self.sending = asyncio.Event()
+        """Cleared: sends take effect, and their answers wait."""
+        self.sending.set()
+        self.sends = 0
+        self.lost_answers: list[Exception] = []
+        """What sends raise after they have taken effect."""
         self._numbers = itertools.count(1)
 
     async def configure(self, settings: PartitionSettings) -> None:
@@ -107,9 +117,27 @@ class FakeBackend:
 
     async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
         partition = self._partition(target)
-        return [self._send(partition, message) for message in messages]
+        self.sends += 1
+        answers = [self._send(partition, message) for message in messages]
+        await self.sending.wait()
+        if self.lost_answers:
+            raise self.lost_answers.pop()
+        return answers
 
     def _send(self, partition: Partition, message: NewMessage) -> Stored:
+        if message.retry is not None:
+            token, digest, now = message.retry[:16], message.retry[16:], self.clock()
+            at, known, stored = partition.retries.get(token, (0.0, b"", None))
+            if stored is not None and now < at + partition.settings.retry_window_seconds:
+                if known != digest:
+                    raise TokenReused
+                return stored
+            stored = self._store(partition, message)
+            partition.retries[token] = (now, digest, stored)
+            return stored
+        return self._store(partition, message)
+
+    def _store(self, partition: Partition, message: NewMessage) -> Stored:
         if message.token is not None:
             for token in (message.token, message.also):
                 if token in partition.tokens:

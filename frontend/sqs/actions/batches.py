@@ -71,7 +71,7 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
     answers: list[Members] = []
     failed: list[Members] = []
     total = 0
-    for entry in entries:
+    for place, entry in enumerate(entries):
         try:
             if not entry.get("MessageBody"):
                 raise missing_parameter("MessageBody")
@@ -82,6 +82,8 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
         except SqsError as error:
             failed.append(_failed(entry, error))
         else:
+            if call.retry is not None:
+                message.retry = call.retry.of(place)
             answer["Id"] = entry["Id"]
             prepared.append(message)
             answers.append(answer)
@@ -91,7 +93,7 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
             f"Batch requests cannot be longer than {limits.MESSAGE_BYTES_MOST} bytes. You have sent {total} bytes.",
         )
     if prepared:
-        stored = await context.queues.run(view, context.backend.send, prepared)
+        stored = await context.retries.send(call, view, prepared)
         for answer, message_stored in zip(answers, stored, strict=True):
             messages.complete(answer, message_stored, view.fifo)
     return _result(answers, failed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from backend.api import Backend
+from frontend.dedup import Retries
 from frontend.services import Services
 from frontend.sqs.queues import Queues
 from metadata_service.client import MetadataClient
@@ -13,11 +14,12 @@ from metadata_service.client import MetadataClient
 class Context:
     """The services, and the view of queues over them."""
 
-    __slots__ = ("backend", "log", "metadata", "queues", "services")
+    __slots__ = ("backend", "log", "metadata", "queues", "retries", "services")
 
     def __init__(self, services: Services) -> None:
         self.services = services
         self.backend: Backend = services.backend
         self.metadata: MetadataClient = services.metadata
         self.queues = Queues(services)
+        self.retries = Retries(self.queues, services.backend, services.settings.send_retry_window_seconds)
         self.log = logging.getLogger("holdfast.sqs")

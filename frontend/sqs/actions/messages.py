@@ -42,7 +42,9 @@ async def send_message(context: Context, call: Call, view: QueueView, members: M
     message, answer, size = prepare(view, call, members)
     if size > view.message_bytes_most:
         raise validation.too_long(view.message_bytes_most)
-    stored = await context.queues.run(view, context.backend.send, [message])
+    if call.retry is not None:
+        message.retry = call.retry.of(0)
+    stored = await context.retries.send(call, view, [message])
     complete(answer, stored[0], view.fifo)
     return answer
 
