@@ -70,7 +70,7 @@ class MissingMasterKeys(KeyringError):
             f"{master_id} (needed by {len(accounts)} account{'s' * (len(accounts) > 1)})"
             for master_id, accounts in sorted(missing.items())
         )
-        super().__init__(f"missing: {named}")
+        super().__init__(named)
         self.missing = missing
 
 
@@ -225,7 +225,7 @@ class Keyring:
         return keys if keys is not None and keys.left >= seals else None
 
     async def ready(self, account: str, seals: int = 1) -> TenantKeys:
-        """The tenant's keys, which can seal so often until something else is waited for.
+        """The tenant's keys, which can seal so often until the caller waits for something else.
 
         The first use makes the tenant's first key.  Raises :class:`KeyringError` and what the store raises.
         """

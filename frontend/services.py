@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from auth.audit import AuditLog
+from auth.keyring import Keyring
 from auth.lookup import Credentials
 from backend.api import Backend
 from frontend.polls import LongPolls
@@ -29,6 +30,8 @@ class Services:
     """Whether the backend takes calls now."""
     audit: AuditLog | None = None
     """None: no audit log is kept."""
+    keyring: Keyring | None = None
+    """None: messages are not encrypted."""
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

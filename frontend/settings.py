@@ -28,6 +28,8 @@ class FrontendSettings:
     """Whether a send to a queue that does not exist creates it."""
     forbid_deleting_nonempty_queues: bool = False
     """Whether DeleteQueue is refused while the queue holds messages."""
+    encryption: bool = True
+    """Whether messages are stored encrypted, in queues that do not say otherwise."""
     max_body_bytes: int = 8 * 1024 * 1024
     """Longest body that is read.  A message of 1 MiB can be six times as long in JSON (``\\u0041``) and three times
     in a form (``%41``); its other members come on top."""

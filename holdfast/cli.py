@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(settings: Settings) -> int:
     # Imported here, so that help and errors in the settings are told at once.
+    from auth.master_keys import KeyringError
     from holdfast.compose import compose
     from holdfast.folder import FolderUnusable
     from holdfast.listen import CannotListen
@@ -43,7 +44,7 @@ def _serve(settings: Settings) -> int:
 
     try:
         return serve(settings, compose)
-    except (FolderUnusable, CannotListen, CannotStart, StoreError) as error:
+    except (FolderUnusable, CannotListen, CannotStart, KeyringError, StoreError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1
 

@@ -6,6 +6,7 @@ import asyncio
 
 from auth.audit import AuditFile, AuditLog
 from auth.credentials import AccessKey
+from auth.keyring import Keyring
 from auth.lookup import Credentials
 from backend.api import BackendError, PartitionSettings, Target
 from backend.journal.disk import RealDisk
@@ -46,7 +47,7 @@ class Embedded:
         self._audit.close()
 
 
-async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> Embedded:
+async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyring: Keyring) -> Embedded:
     """Recover the journal and put the frontend before it.  Raises :class:`CannotStart`."""
     frontend = frontend_settings(settings)
     resolver = StoreResolver(store, frontend.region)
@@ -69,7 +70,15 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> Em
         await node.close()
         raise CannotStart(f"the audit log {settings.audit_path} cannot be written: {error.strerror}") from error
     credentials = Credentials(store)
-    services = Services(frontend, credentials, MetadataClient(store), node, serving=lambda: node.ready, audit=audit)
+    services = Services(
+        frontend,
+        credentials,
+        MetadataClient(store),
+        node,
+        serving=lambda: node.ready,
+        audit=audit,
+        keyring=keyring,
+    )
     resolver.queues.set_result(Queues(services))
     try:
         await declare(services, root, settings.queues)
@@ -92,6 +101,7 @@ def frontend_settings(settings: Settings) -> FrontendSettings:
         in_flight_limit=settings.in_flight_limit,
         auto_create_queues=settings.auto_create_queues,
         forbid_deleting_nonempty_queues=settings.forbid_deleting_nonempty_queues,
+        encryption=settings.encryption == "on",
     )
 
 

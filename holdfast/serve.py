@@ -16,10 +16,12 @@ from typing import Protocol
 import uvloop
 
 from auth.credentials import AccessKey
+from auth.keyring import Keyring
 from holdfast import __version__, logs
 from holdfast.door import Limits
 from holdfast.exchange import App
 from holdfast.folder import Claim
+from holdfast.keyring import open_keyring
 from holdfast.listen import Server, bind, tls
 from holdfast.root import endpoint, ensure_root, shell_lines
 from holdfast.settings import Settings
@@ -54,8 +56,8 @@ class CannotStart(Exception):
     """The service cannot start; the text says why."""
 
 
-Compose = Callable[[Settings, SQLiteStore, AccessKey], Awaitable[Service]]
-"""Makes the service of these settings, metadata and root access key.  Raises :class:`CannotStart`."""
+Compose = Callable[[Settings, SQLiteStore, AccessKey, Keyring], Awaitable[Service]]
+"""Makes the service of these settings, metadata, root access key and keyring.  Raises :class:`CannotStart`."""
 
 
 def serve(settings: Settings, compose: Compose) -> int:
@@ -63,7 +65,7 @@ def serve(settings: Settings, compose: Compose) -> int:
 
     Raises what keeps it from starting: :class:`~holdfast.folder.FolderUnusable`,
     :class:`~holdfast.listen.CannotListen`, :class:`~metadata_service.store.StoreError`,
-    :class:`~holdfast.settings.SettingsError` and :class:`CannotStart`.
+    :class:`~auth.master_keys.KeyringError`, :class:`~holdfast.settings.SettingsError` and :class:`CannotStart`.
     """
     logs.set_up(settings.log_level)
     claim = Claim(settings.data)
@@ -86,8 +88,9 @@ async def _run(
         loop.add_signal_handler(number, _stop_or_quit, stop, number)
     store = SQLiteStore(settings.metadata_file)
     try:
+        keyring = await open_keyring(settings, store)
         key, new = await ensure_root(store, settings)
-        service = await compose(settings, store, key)
+        service = await compose(settings, store, key, keyring)
         try:
 
             def started() -> None:

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from auth.credentials import check_access_key, check_account
+from auth.master_keys import MasterKeysUnusable, keys_of_setting
 
 PREFIX = "HOLDFAST_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
@@ -62,6 +63,22 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None, Meta(description="the root tenant's access key; without it the first start makes one")
     ] = None
     root_secret_access_key: Annotated[str | None, Meta(description="the secret of `root_access_key_id`")] = None
+    encryption: Annotated[
+        Literal["on", "off"],
+        Meta(
+            description="whether messages are stored encrypted; secrets always are, what was encrypted stays readable"
+        ),
+    ] = "on"
+    keyring_file: Annotated[
+        Path | None,
+        Meta(
+            description="file of the master keys; without it `keyring.toml` in the data folder, better kept elsewhere"
+        ),
+    ] = None
+    master_key: Annotated[
+        str | None,
+        Meta(description="master key (base64 of 32 bytes), instead of or before the file's; older ones after commas"),
+    ] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="the least that is worth a line in the log")
     ] = "info"
@@ -116,7 +133,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = ()
 
     def __repr__(self) -> str:
-        """Without the secret."""
+        """Without the secrets."""
         return "Settings(...)"
 
     @property
@@ -132,6 +149,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.data / "journal"
 
 
+_SECRET = ("root_secret_access_key", "master_key")
+"""What no error repeats."""
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
 
 
@@ -188,7 +207,7 @@ def _convert(name: str, value: Any, given_as: str, *, strict: bool = False) -> A
     try:
         return msgspec.convert(value, _FIELDS[name].type, strict=strict, dec_hook=_path)
     except msgspec.ValidationError as error:
-        shown = "this" if name == "root_secret_access_key" or isinstance(value, (list, dict)) else repr(value)
+        shown = "this" if name in _SECRET or isinstance(value, (list, dict)) else repr(value)
         raise SettingsError(f"{given_as} cannot be {shown}: {error}") from None
 
 
@@ -214,6 +233,11 @@ def _check(settings: Settings) -> None:
             check_access_key(settings.root_access_key_id, settings.root_secret_access_key)
         except ValueError as error:
             raise SettingsError(f"root access key: {error}") from None
+    if settings.master_key is not None:
+        try:
+            keys_of_setting(settings.master_key)
+        except MasterKeysUnusable as error:
+            raise SettingsError(str(error)) from None
     names = [queue.name for queue in settings.queues]
     for name in names:
         if names.count(name) > 1:

@@ -85,7 +85,9 @@ class MessagePeeked(BaseModel):
     first_received: float | None
     group: str | None
     origin: str | None = Field(description="ARN of the queue whose dead letter it is")
-    body: str | None = Field(description="null: it cannot be read, because the journal is damaged there")
+    body: str | None = Field(
+        description="null: it cannot be read, for the journal is damaged there or it cannot be decrypted"
+    )
     attributes: dict[str, Any]
 
 

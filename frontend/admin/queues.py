@@ -20,10 +20,11 @@ from frontend.admin.models import (
     QueueShown,
 )
 from frontend.admin.visitor import AdminRoute, Visitor, Who
-from frontend.sqs import md5, payload
+from frontend.sqs import md5
 from frontend.sqs.actions.context import Context
 from frontend.sqs.attributes import COUNTERS
 from frontend.sqs.errors import SqsError
+from frontend.sqs.payload import Payload
 
 PAGE_MOST = 1_000
 PEEK_MOST = 100
@@ -93,7 +94,13 @@ def create_router(context: Context) -> APIRouter:
         who.require_scope("receive")
         view = await context.queues.by_name(owner, name, who.call_of(owner))
         peeked = await context.queues.run(view, context.backend.peek, limit)
-        return Peek(messages=[_peeked(message) for message in peeked])
+        stored = [
+            None
+            if message.payload is None
+            else await context.seals.look_into(view, message.message_id, message.payload)
+            for message in peeked
+        ]
+        return Peek(messages=[_peeked(*looked) for looked in zip(peeked, stored, strict=True)])
 
     @router.post("/queues/{name}/purge", name="queue.purge", status_code=204)
     async def purge(who: Who, name: Name, account: Account = None) -> Response:
@@ -178,8 +185,7 @@ def _task(task: dict[str, Any]) -> MoveTaskShown:
     )
 
 
-def _peeked(message: Peeked) -> MessagePeeked:
-    stored = None if message.payload is None else payload.decode(message.payload)
+def _peeked(message: Peeked, stored: Payload | None) -> MessagePeeked:
     return MessagePeeked(
         id=message.message_id,
         state=_STATES[message.state],

@@ -86,6 +86,11 @@ def effective(stored: Mapping[str, str]) -> Attributes:
     return defaults | dict(stored)
 
 
+def is_encrypted(stored: Mapping[str, str]) -> bool:
+    """Whether messages of the queue are to be stored encrypted, in the one way or the other."""
+    return stored.get("SqsManagedSseEnabled", "true") == "true" or "KmsMasterKeyId" in stored
+
+
 def check_readable(name: str, *, fifo: bool) -> None:
     """Whether GetQueueAttributes may ask for it.  Raises InvalidAttributeName."""
     if name not in READABLE or (not fifo and name in _UNKNOWN_ON_STANDARD):

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 FORMAT = 1
+"""Of what is encoded here; what is sealed (:mod:`frontend.sqs.seals`) begins with another byte than an array."""
 
 
 class Payload(msgspec.Struct, array_like=True):

@@ -46,6 +46,8 @@ class QueueView(msgspec.Struct, frozen=True):
     visibility_seconds: int
     wait_seconds: int
     redrive: policies.RedrivePolicy | None
+    sealed: bool
+    """Whether what is sent is stored encrypted."""
     target: Target
     settings: PartitionSettings
 
@@ -200,6 +202,7 @@ class Queues:
             visibility_seconds=attributes.number(stored, "VisibilityTimeout"),
             wait_seconds=attributes.number(stored, "ReceiveMessageWaitTimeSeconds"),
             redrive=policies.stored_redrive_policy(redrive) if redrive else None,
+            sealed=settings.encryption and attributes.is_encrypted(stored),
             target=Target(partition, queue.queue_id, queue.version),
             settings=PartitionSettings(
                 partition=partition,

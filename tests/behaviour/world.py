@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from auth.credentials import AccessKey, Tenant, new_access_key
+from auth.keyring import Keyring
 from auth.lookup import Credentials
+from auth.master_keys import LocalMasterKeys, new_master_key
 from backend.clock import SteadyClock
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
@@ -80,7 +82,8 @@ class World:
             settings=NodeSettings(log=LogSettings(segment_bytes=4 << 20, low_water_bytes=8 << 20)),
         )
         self.credentials = Credentials(self._store, clock=clockwork.monotonic)
-        services = Services(self._settings, self.credentials, metadata, self._node, clockwork.wall)
+        keyring = Keyring(self._store, LocalMasterKeys([new_master_key()]), clock=clockwork.wall)
+        services = Services(self._settings, self.credentials, metadata, self._node, clockwork.wall, keyring=keyring)
         resolver.queues.set_result(Queues(services))
         self.app = create_app(services)
 

@@ -22,7 +22,9 @@ from botocore.credentials import Credentials as ClientCredentials
 
 from auth.audit import AuditFile, AuditLog
 from auth.credentials import AccessKey, Tenant
+from auth.keyring import Keyring
 from auth.lookup import Credentials
+from auth.master_keys import LocalMasterKeys, new_master_key
 from backend.api import (
     Counters,
     HandleOutcome,
@@ -381,11 +383,18 @@ async def running(folder: Path, settings: FrontendSettings | None = None) -> Asy
         await store.put_access_key(KEY)
         clock = Clock()
         backend = FakeBackend(clock)
+        keyring = Keyring(store, LocalMasterKeys([new_master_key()]), clock=clock)
         audit_file = folder / "audit.jsonl"
         audit = AuditLog(AuditFile(audit_file), clock)
         app = create_app(
             Services(
-                settings or FrontendSettings(), Credentials(store), MetadataClient(store), backend, clock, audit=audit
+                settings or FrontendSettings(),
+                Credentials(store),
+                MetadataClient(store),
+                backend,
+                clock,
+                audit=audit,
+                keyring=keyring,
             )
         )
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)

@@ -54,7 +54,7 @@ async def test_what_is_stored_with_a_message(service: Service) -> None:
     }
     [partition] = service.backend.partitions.values()
     new = partition.messages[answer.json["MessageId"]].new
-    stored = decode(new.payload)
+    stored = await service.app.sqs.context.seals.open(KEY.account, new.payload)
     assert (new.delay_seconds, new.group, new.token, new.also) == (5, "fair", None, None)
     assert stored.body == "bödy"
     assert stored.sender == KEY.principal_id

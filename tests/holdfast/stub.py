@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 from auth.credentials import AccessKey
+from auth.keyring import Keyring
 from holdfast.door import Limits
 from holdfast.exchange import App
 from holdfast.listen import Server
@@ -108,7 +109,7 @@ async def _read(receive: Callable[[], Any]) -> bytes:
             return body
 
 
-async def compose(settings: Settings, store: SQLiteStore, root: AccessKey) -> StubService:
+async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyring: Keyring) -> StubService:
     return StubService()
 
 

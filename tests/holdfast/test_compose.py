@@ -18,6 +18,7 @@ from frontend.settings import FrontendSettings
 from frontend.sqs.queues import Queues, QueueView
 from holdfast.compose import Embedded, compose, frontend_settings
 from holdfast.declared import in_order
+from holdfast.keyring import open_keyring
 from holdfast.root import ensure_root
 from holdfast.serve import CannotStart
 from holdfast.settings import DeclaredQueue, Settings
@@ -40,7 +41,7 @@ def start(tmp_path: Path) -> Start:
         store = SQLiteStore(settings.metadata_file)
         try:
             root, _ = await ensure_root(store, settings)
-            service = await compose(settings, store, root)
+            service = await compose(settings, store, root, await open_keyring(settings, store))
             try:
                 yield service, store
             finally:

@@ -71,11 +71,12 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
     answers: list[Members] = []
     failed: list[Members] = []
     total = 0
+    seal = context.seals.cached(view, len(entries)) or await context.seals.ready(view, len(entries))
     for place, entry in enumerate(entries):
         try:
             if not entry.get("MessageBody"):
                 raise missing_parameter("MessageBody")
-            message, answer, size = messages.prepare(view, call, entry)
+            message, answer, size = messages.prepare(view, call, entry, seal)
             total += size
             if size > view.message_bytes_most and size <= limits.MESSAGE_BYTES_MOST:
                 raise validation.too_long(view.message_bytes_most, in_batch=True)

@@ -8,13 +8,14 @@ from backend.api import Backend
 from frontend.dedup import Retries
 from frontend.services import Services
 from frontend.sqs.queues import Queues
+from frontend.sqs.seals import Seals
 from metadata_service.client import MetadataClient
 
 
 class Context:
     """The services, and the view of queues over them."""
 
-    __slots__ = ("backend", "log", "metadata", "queues", "retries", "services")
+    __slots__ = ("backend", "log", "metadata", "queues", "retries", "seals", "services")
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -22,4 +23,5 @@ class Context:
         self.metadata: MetadataClient = services.metadata
         self.queues = Queues(services)
         self.retries = Retries(self.queues, services.backend, services.settings.send_retry_window_seconds)
+        self.seals = Seals(services.keyring)
         self.log = logging.getLogger("holdfast.sqs")

@@ -22,6 +22,7 @@ from frontend.sqs.errors import (
 from frontend.sqs.model import QUEUE_ATTRIBUTE_NAMES, SYSTEM_ATTRIBUTE_NAMES
 from frontend.sqs.payload import Payload
 from frontend.sqs.queues import QueueView
+from frontend.sqs.seals import Seal
 
 _RECEIVABLE = frozenset((*SYSTEM_ATTRIBUTE_NAMES, *QUEUE_ATTRIBUTE_NAMES))
 _EVERY_SYSTEM_ATTRIBUTE = frozenset(SYSTEM_ATTRIBUTE_NAMES)
@@ -39,7 +40,8 @@ async def send_message(context: Context, call: Call, view: QueueView, members: M
     if not body:
         raise missing_parameter("MessageBody")
     check_ordering(view, members)
-    message, answer, size = prepare(view, call, members)
+    seal = context.seals.cached(view) or await context.seals.ready(view)
+    message, answer, size = prepare(view, call, members, seal)
     if size > view.message_bytes_most:
         raise validation.too_long(view.message_bytes_most)
     if call.retry is not None:
@@ -69,7 +71,7 @@ def check_ordering(view: QueueView, members: Members) -> None:
         raise SqsError(INVALID_PARAMETER_VALUE, NO_DEDUPLICATION)
 
 
-def prepare(view: QueueView, call: Call, members: Members) -> tuple[NewMessage, Members, int]:
+def prepare(view: QueueView, call: Call, members: Members, seal: Seal) -> tuple[NewMessage, Members, int]:
     """What is stored, the digests of the answer, and the bytes that count towards limits."""
     body: str = members["MessageBody"]
     encoded = body.encode()
@@ -96,13 +98,13 @@ def prepare(view: QueueView, call: Call, members: Members) -> tuple[NewMessage, 
             ).hex()
     group: str | None = members.get("MessageGroupId")
     if not view.fifo:
-        return NewMessage(payload.encode(stored), delay, group), answer, size
+        return NewMessage(seal(payload.encode(stored)), delay, group), answer, size
     deduplication = members.get("MessageDeduplicationId") or sha256(encoded).hexdigest()
     stored.deduplication_id = deduplication
     by_queue, by_group = _token("q", deduplication), _token(f"g{group}", deduplication)
     if view.scope_is_group:
         by_queue, by_group = by_group, by_queue
-    return NewMessage(payload.encode(stored), delay, group, by_queue, by_group), answer, size
+    return NewMessage(seal(payload.encode(stored)), delay, group, by_queue, by_group), answer, size
 
 
 def complete(answer: Members, stored: Stored, fifo: bool) -> None:
@@ -147,7 +149,10 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
         ) from None
     if not received:
         return None
-    return {"Messages": [_message(message, view.fifo, system_names, wanted) for message in received]}
+    opened = await context.seals.opened(view, received)
+    if not opened:
+        return None
+    return {"Messages": [_message(message, stored, view.fifo, system_names, wanted) for message, stored in opened]}
 
 
 async def _claim(context: Context, call: Call, view: QueueView, command: Receive) -> list[Received]:
@@ -192,9 +197,12 @@ def _message_attribute_filter(names: list[str] | None) -> Callable[[str], bool] 
 
 
 def _message(
-    message: Received, fifo: bool, system_names: frozenset[str], wanted: Callable[[str], bool] | None
+    message: Received,
+    stored: Payload,
+    fifo: bool,
+    system_names: frozenset[str],
+    wanted: Callable[[str], bool] | None,
 ) -> Members:
-    stored = payload.decode(message.payload)
     answer: Members = {
         "MessageId": message.message_id,
         "ReceiptHandle": message.handle,

@@ -1,0 +1,72 @@
+"""Where the master keys come from, and the keyring over them: opened at every start, made at the first."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from auth.keyring import DataKeyStore, Keyring, MissingMasterKeys
+from auth.master_keys import (
+    LocalMasterKeys,
+    MasterKeysUnusable,
+    keys_of_setting,
+    new_master_key,
+    read_file,
+    write_file,
+)
+from holdfast import logs
+from holdfast.settings import Settings
+
+log = logging.getLogger("holdfast")
+
+
+def local_master_keys(settings: Settings) -> LocalMasterKeys | None:
+    """The keys of the setting and of the file, in this order; None if there are none at all.
+
+    Raises :class:`MasterKeysUnusable`.
+    """
+    keys = [] if settings.master_key is None else keys_of_setting(settings.master_key)
+    try:
+        keys += read_file(keyring_path(settings))
+    except FileNotFoundError:
+        pass
+    return LocalMasterKeys(keys) if keys else None
+
+
+def keyring_path(settings: Settings) -> Path:
+    return settings.keyring_file or settings.data / "keyring.toml"
+
+
+async def open_keyring(settings: Settings, store: DataKeyStore) -> Keyring:
+    """The keyring, checked: every data key can be unwrapped, and is wrapped with the primary master key.
+
+    Only who has claimed the data folder may call this: it makes the keyring file where there is neither one nor the
+    setting, and no data key needs an older one.  Raises :class:`~auth.master_keys.KeyringError`.
+    """
+    masters = local_master_keys(settings)
+    if masters is None:
+        if await store.data_keys():
+            raise MasterKeysUnusable(_missing(settings, "all of them", None))
+        path = keyring_path(settings)
+        write_file(path, [new_master_key()])
+        masters = LocalMasterKeys(read_file(path))
+        log.warning("made a master key: without this file nothing can be read, so back it up %s", logs.facts(file=path))
+    keyring = Keyring(store, masters)
+    try:
+        rewrapped = await keyring.check()
+    except MissingMasterKeys as error:
+        raise MasterKeysUnusable(_missing(settings, str(error), masters)) from error
+    if rewrapped:
+        log.info("wrapped data keys anew %s", logs.facts(keys=rewrapped, master=masters.primary))
+    return keyring
+
+
+def _missing(settings: Settings, which: str, masters: LocalMasterKeys | None) -> str:
+    path = keyring_path(settings)
+    here = "no master key" if masters is None else f"only {', '.join(masters.keys)}"
+    return (
+        f"what is stored in {settings.data} was encrypted under master keys that are not here ({which}): "
+        f"there is {here} in the keyring file {path} and in the setting master_key. Restore the keyring "
+        "file from its copy, or name the right one (HOLDFAST_KEYRING_FILE) or the right key (HOLDFAST_MASTER_KEY). "
+        "Nothing was changed"
+    )

@@ -1,0 +1,148 @@
+"""Messages at rest: sealed as the queue says, opened or left out, and readable from before there was a keyring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.api import NewMessage, Target
+from frontend.settings import FrontendSettings
+from frontend.sqs import payload
+from frontend.sqs.payload import Payload
+from tests.frontend.fakes import KEY, Service, running
+
+SECRETS = ("recognisable-body", "recognisable-attribute", "recognisable-trace", KEY.principal_id)
+
+
+def stored(service: Service) -> Iterator[NewMessage]:
+    for partition in service.backend.partitions.values():
+        for message in partition.messages.values():
+            yield message.new
+
+
+async def send(service: Service, url: str, **members: Any) -> str:
+    answer = await service.json(
+        "SendMessage",
+        {
+            "QueueUrl": url,
+            "MessageBody": "recognisable-body",
+            "MessageAttributes": {"a": {"DataType": "String", "StringValue": "recognisable-attribute"}},
+            "MessageSystemAttributes": {"AWSTraceHeader": {"DataType": "String", "StringValue": "recognisable-trace"}},
+            **members,
+        },
+    )
+    assert answer.status == 200, answer.content
+    return str(answer.json["MessageId"])
+
+
+async def received(service: Service, url: str) -> list[Any]:
+    answer = await service.json(
+        "ReceiveMessage",
+        {"QueueUrl": url, "MaxNumberOfMessages": 10, "AttributeNames": ["All"], "MessageAttributeNames": ["All"]},
+    )
+    assert answer.status == 200, answer.content
+    return list(answer.json.get("Messages", []))
+
+
+def in_clear(service: Service) -> set[str]:
+    return {secret for new in stored(service) for secret in SECRETS if secret.encode() in new.payload}
+
+
+async def test_nothing_of_a_message_is_stored_in_clear(service: Service) -> None:
+    standard = await service.make_queue("q")
+    fifo = await service.make_queue("q.fifo", FifoQueue="true")
+    await send(service, standard)
+    await send(service, fifo, MessageGroupId="g", MessageDeduplicationId="recognisable-deduplication")
+    entries = [{"Id": str(n), "MessageBody": f"recognisable-body {n}"} for n in range(10)]
+    answer = await service.json("SendMessageBatch", {"QueueUrl": standard, "Entries": entries})
+    assert len(answer.json["Successful"]) == 10
+    assert len(list(stored(service))) == 12
+    assert in_clear(service) == set()
+    assert not any(b"recognisable" in new.payload for new in stored(service))
+
+    (message,) = await received(service, fifo)
+    assert message["Body"] == "recognisable-body"
+    assert message["MessageAttributes"]["a"]["StringValue"] == "recognisable-attribute"
+    assert message["Attributes"]["AWSTraceHeader"] == "recognisable-trace"
+    assert message["Attributes"]["SenderId"] == KEY.principal_id
+    assert message["Attributes"]["MessageDeduplicationId"] == "recognisable-deduplication"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "sealed"),
+    [
+        ({}, True),
+        ({"SqsManagedSseEnabled": "true"}, True),
+        ({"SqsManagedSseEnabled": "false"}, False),
+        ({"KmsMasterKeyId": "alias/mine"}, True),
+    ],
+)
+async def test_a_queue_is_sealed_as_its_attributes_say(
+    service: Service, attributes: dict[str, str], sealed: bool
+) -> None:
+    url = await service.make_queue("q", **attributes)
+    await send(service, url)
+    assert in_clear(service) == (set() if sealed else set(SECRETS))
+    assert [message["Body"] for message in await received(service, url)] == ["recognisable-body"]
+
+
+async def test_a_service_can_be_told_not_to_seal(tmp_path: Path) -> None:
+    async with running(tmp_path, FrontendSettings(encryption=False)) as service:
+        url = await service.make_queue("q")
+        await send(service, url)
+        assert in_clear(service) == set(SECRETS)
+        assert len(await received(service, url)) == 1
+
+
+async def test_messages_from_before_and_after_are_read_together(service: Service) -> None:
+    url = await service.make_queue("q")
+    await send(service, url)
+    (partition,) = service.backend.partitions.values()
+    old = payload.encode(Payload(payload.FORMAT, "old body", bytes(16), "AIDAOLD"))
+    settings = partition.settings
+    await service.backend.send(Target(settings.partition, settings.queue_id, settings.version), [NewMessage(old)])
+    assert {message["Body"] for message in await received(service, url)} == {"recognisable-body", "old body"}
+
+
+async def test_what_was_tampered_with_is_reported_and_never_served(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = await service.make_queue("q")
+    good = await send(service, url)
+    bad = [await send(service, url) for _ in range(4)]
+    (partition,) = service.backend.partitions.values()
+    for number, message_id in enumerate(bad):
+        new = partition.messages[message_id].new
+        whole = new.payload
+        new.payload = [
+            whole[:-1] + bytes([whole[-1] ^ 1]),  # another tag
+            whole[:1] + bytes([whole[1] ^ 1]) + whole[2:],  # another key
+            whole[:10],
+            b"\xc1 nothing that was ever stored",
+        ][number]
+    assert [message["MessageId"] for message in await received(service, url)] == [good]
+    lines = [record.getMessage() for record in caplog.records if record.name == "holdfast.seals"]
+    assert len(lines) == 4
+    for message_id, line in zip(bad, lines, strict=True):
+        assert f"message {message_id} of arn:aws:sqs:us-east-1:{KEY.account}:q cannot be opened" in line
+    service.clock.now += 60
+    for message_id in (good, bad[0], bad[1]):
+        partition.messages.pop(message_id)
+    assert await received(service, url) == []
+
+
+async def test_a_message_of_another_tenant_does_not_open(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    url = await service.make_queue("q")
+    keyring = service.app.services.keyring
+    assert keyring is not None
+    theirs = (await keyring.ready("999999999999")).seal(
+        payload.encode(Payload(payload.FORMAT, "theirs", bytes(16), "AIDATHEIRS"))
+    )
+    message_id = await send(service, url)
+    (partition,) = service.backend.partitions.values()
+    partition.messages[message_id].new.payload = theirs
+    assert await received(service, url) == []
+    assert "cannot be opened" in caplog.text
