@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(settings: Settings) -> int:
     # Imported here, so that help and errors in the settings are told at once.
     from auth.master_keys import KeyringError
+    from holdfast.certificate import CertificateUnusable
     from holdfast.compose import compose
     from holdfast.folder import FolderUnusable
     from holdfast.listen import CannotListen
@@ -44,7 +45,7 @@ def _serve(settings: Settings) -> int:
 
     try:
         return serve(settings, compose)
-    except (FolderUnusable, CannotListen, CannotStart, KeyringError, StoreError) as error:
+    except (FolderUnusable, CertificateUnusable, CannotListen, CannotStart, KeyringError, StoreError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1
 

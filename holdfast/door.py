@@ -7,7 +7,8 @@ theirs: nothing is scheduled for each request.  A connection is in one of these 
 ===============  ===========================================  =====================================
 state            from                                         deadline
 ===============  ===========================================  =====================================
-reading          the connection, or a request's first byte    ``read_seconds``
+reading          the connection, or a request's first byte    ``read_seconds`` (in a drain, without
+                                                              a byte: 1 s)
 answering        the last byte of a request                   none: the call may be a long poll
 blocked          the client does not read its answer          ``read_seconds``
 idle             the end of an answer                         ``idle_seconds``
@@ -30,6 +31,7 @@ import httptools
 import uvicorn
 from uvicorn.server import ServerState
 
+from holdfast.certificate import Certificate
 from holdfast.exchange import Exchange, Scope
 
 HEAD_BYTES_LIMIT = 65_536
@@ -43,6 +45,8 @@ BODY_AHEAD_BYTES = 65_536
 PIPELINE_LIMIT = 100
 """Most requests of a connection that wait for an answer."""
 LINGER_SECONDS = 5
+LAST_CALL_SECONDS = 1
+"""Who comes while the service drains, out of a handshake that it had begun, has to begin its request so soon."""
 
 _PIECE_BYTES = 32_768
 """What was read at once is looked at in pieces of this size."""
@@ -64,14 +68,29 @@ class Hall(ServerState):
 
     connections: set[Connection]  # type: ignore[assignment]  # uvicorn names its own protocols
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, certificate: Certificate | None = None) -> None:
         super().__init__()
         self.limits = limits
+        self.certificate = certificate
+        self.handshakes: dict[asyncio.Task[None], None] = {}
+        """Those under way, the oldest first."""
         self.common_headers = b""
         """``default_headers`` as they are written."""
         self.draining = False
         self.emptied = asyncio.Event()
         """Set when the last connection is gone while ``draining``."""
+
+    def is_full(self) -> bool:
+        """Whether there is no place for one more connection."""
+        return len(self.connections) + len(self.handshakes) >= self.limits.connections
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.connections and not self.handshakes
+
+    def tell_if_empty(self) -> None:
+        if self.draining and self.is_empty:
+            self.emptied.set()
 
 
 class Connection(asyncio.Protocol):
@@ -112,12 +131,14 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
-        self.hall.connections.add(self)
-        self.deadline = self.loop.time() + self.hall.limits.read_seconds
+        hall = self.hall
+        full = hall.is_full()
+        hall.connections.add(self)
+        self.deadline = self.loop.time() + (LAST_CALL_SECONDS if hall.draining else hall.limits.read_seconds)
         self._server = transport.get_extra_info("sockname", ())[:2]
         self._client = transport.get_extra_info("peername", ())[:2]
         self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
-        if len(self.hall.connections) > self.hall.limits.connections:
+        if full:
             self.refuse(b"503 Service Unavailable", b"Too many connections.")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -127,8 +148,7 @@ class Connection(asyncio.Protocol):
                 exchange.disconnect()
         self.waiting.clear()
         self._let_write()
-        if self.hall.draining and not self.hall.connections:
-            self.hall.emptied.set()
+        self.hall.tell_if_empty()
 
     def data_received(self, data: bytes) -> None:
         if len(data) <= _PIECE_BYTES:

@@ -7,14 +7,14 @@ import contextlib
 import errno
 import logging
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Generator
-from pathlib import Path
 
 import uvicorn
 
+from holdfast.certificate import Certificate
 from holdfast.door import Connection, Hall, Limits
 from holdfast.exchange import App
+from holdfast.handshake import Handshake
 from holdfast.logs import facts
 
 log = logging.getLogger("holdfast")
@@ -62,17 +62,6 @@ def _why(error: OSError, host: str, port: int) -> str:
     return f"port {port} on {host} cannot be listened on: {error.strerror}"
 
 
-def tls(cert: Path, key: Path) -> ssl.SSLContext:
-    """A server's TLS context.  Raises :class:`CannotListen`."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
-        raise CannotListen(f"certificate {cert} with key {key} cannot be used: {error}") from error
-    return context
-
-
 async def _turns() -> None:
     """Let the loop turn as often as it takes from a connection in the kernel to its first request."""
     for _ in range(_TURNS):
@@ -89,7 +78,7 @@ class Server(uvicorn.Server):
         self,
         app: App,
         limits: Limits,
-        context: ssl.SSLContext | None = None,
+        certificate: Certificate | None = None,
         *,
         stop: asyncio.Event,
         started: Callable[[], None],
@@ -100,7 +89,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 interface="asgi3",
-                http=Connection,
+                http=Connection if certificate is None else Handshake,
                 ws="none",
                 lifespan="off",
                 workers=1,
@@ -109,10 +98,9 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 server_header=False,
                 backlog=BACKLOG,
-                ssl_context_factory=None if context is None else lambda config, default: context,
             )
         )
-        self.server_state = self.hall = Hall(limits)
+        self.server_state = self.hall = Hall(limits, certificate)
         self.cut = 0
         """So many calls were cut off at the end."""
         self._stop = stop
@@ -131,7 +119,7 @@ class Server(uvicorn.Server):
         self._when_started()
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second.  Once a second: the Date, and whose deadline has passed."""
+        """Ten times a second.  Once a second: the Date, whose deadline has passed, whether the certificate is new."""
         await super().on_tick(counter)
         if counter % SWEEP_TICKS == 0:
             headers = self.hall.default_headers
@@ -139,6 +127,8 @@ class Server(uvicorn.Server):
             now = asyncio.get_running_loop().time()
             for connection in list(self.hall.connections):
                 connection.sweep(now)
+            if self.hall.certificate is not None:
+                self.hall.certificate.look()
         return self._stop.is_set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -168,7 +158,7 @@ class Server(uvicorn.Server):
         """Wait for all answers; after ``seconds`` cancel what is still under way.  Returns how many calls that were."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while self.hall.connections and (left := end - loop.time()) > 0:
+        while not self.hall.is_empty and (left := end - loop.time()) > 0:
             self.hall.emptied.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.hall.emptied.wait(), min(left, 1))
@@ -178,6 +168,8 @@ class Server(uvicorn.Server):
             task.cancel()
         for connection in list(self.hall.connections):
             connection.transport.abort()
+        for handshake in list(self.hall.handshakes):
+            handshake.cancel()
         if late:
             await asyncio.wait(late, timeout=1)
         return len(late)

@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import socket
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -18,11 +17,12 @@ import uvloop
 from auth.credentials import AccessKey
 from auth.keyring import Keyring
 from holdfast import __version__, logs
+from holdfast.certificate import Certificate
 from holdfast.door import Limits
 from holdfast.exchange import App
 from holdfast.folder import Claim
 from holdfast.keyring import open_keyring
-from holdfast.listen import Server, bind, tls
+from holdfast.listen import Server, bind
 from holdfast.root import endpoint, ensure_root, shell_lines
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
@@ -64,28 +64,33 @@ def serve(settings: Settings, compose: Compose) -> int:
     """Run until a signal, and return the exit code: 0 after a drain, 3 if the service could not go on.
 
     Raises what keeps it from starting: :class:`~holdfast.folder.FolderUnusable`,
-    :class:`~holdfast.listen.CannotListen`, :class:`~metadata_service.store.StoreError`,
-    :class:`~auth.master_keys.KeyringError`, :class:`~holdfast.settings.SettingsError` and :class:`CannotStart`.
+    :class:`~holdfast.certificate.CertificateUnusable`, :class:`~holdfast.listen.CannotListen`,
+    :class:`~metadata_service.store.StoreError`, :class:`~auth.master_keys.KeyringError`,
+    :class:`~holdfast.settings.SettingsError` and :class:`CannotStart`.
     """
     logs.set_up(settings.log_level)
     claim = Claim(settings.data)
     try:
-        context = tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
+        certificate = None
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            certificate = Certificate(settings.tls_cert, settings.tls_key)
         sockets = bind(settings.host, settings.port)
         _allow_open_files(settings.connections_limit)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(settings, compose, sockets, context))
+            return runner.run(_run(settings, compose, sockets, certificate))
     finally:
         claim.release()
 
 
 async def _run(
-    settings: Settings, compose: Compose, sockets: list[socket.socket], context: ssl.SSLContext | None
+    settings: Settings, compose: Compose, sockets: list[socket.socket], certificate: Certificate | None
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop_or_quit, stop, number)
+    if certificate is not None:
+        loop.add_signal_handler(signal.SIGHUP, certificate.reload)
     store = SQLiteStore(settings.metadata_file)
     try:
         keyring = await open_keyring(settings, store)
@@ -107,7 +112,9 @@ async def _run(
                     stop.set()
 
             service.failed.add_done_callback(failed)
-            server = Server(service.app, _limits(settings), context, stop=stop, started=started, drain=service.drain)
+            server = Server(
+                service.app, _limits(settings), certificate, stop=stop, started=started, drain=service.drain
+            )
             await server.serve(sockets)
             return 3 if service.failed.done() else 0
         finally:
@@ -142,7 +149,7 @@ def _greeting(settings: Settings, url: str, lines: list[str], access_key_id: str
 
 
 def _allow_open_files(connections: int) -> None:
-    """Raise the soft limit of open files to the hard one: connections in their TLS handshake need some too."""
+    """Raise the soft limit of open files to the hard one: connections that are being refused need some too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _FILES_BESIDE_CONNECTIONS
     allowed = _FILES_MOST if hard == resource.RLIM_INFINITY else min(_FILES_MOST, hard)

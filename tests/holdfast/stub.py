@@ -14,6 +14,7 @@ from unittest import mock
 
 from auth.credentials import AccessKey
 from auth.keyring import Keyring
+from holdfast.certificate import Certificate
 from holdfast.door import Limits
 from holdfast.exchange import App
 from holdfast.listen import Server
@@ -74,12 +75,17 @@ class Running:
     """A server of ``app`` on ``sockets``."""
 
     def __init__(
-        self, app: App, sockets: list[socket.socket], limits: Limits, drain: Callable[[], Awaitable[None]] | None = None
+        self,
+        app: App,
+        sockets: list[socket.socket],
+        limits: Limits,
+        drain: Callable[[], Awaitable[None]] | None = None,
+        certificate: Certificate | None = None,
     ) -> None:
         self._stop = asyncio.Event()
         started = asyncio.Event()
         self._started = asyncio.create_task(started.wait())
-        self.server = Server(app, limits, stop=self._stop, started=started.set, drain=drain or _nothing)
+        self.server = Server(app, limits, certificate, stop=self._stop, started=started.set, drain=drain or _nothing)
         self._serving = asyncio.create_task(self.server.serve(sockets))
 
     async def started(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import __version__
+from tests.holdfast.pairs import make_pair
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -230,19 +231,44 @@ def test_help_is_there_at_once() -> None:
     assert shown.stdout.splitlines()[-1] == "[]"
 
 
-def test_tls(tmp_path: Path, processes: list[Process]) -> None:
+@pytest.fixture
+def secure(tmp_path: Path, processes: list[Process]) -> Process:
+    """A server with TLS; the pair is in ``cert.pem`` and ``key.pem``."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run([*request, *names, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
-    server = Process(tmp_path, "--tls-cert", str(cert), "--tls-key", str(key))
-    processes.append(server)
-    server.until_started()
-    assert f"AWS_ENDPOINT_URL_SQS=https://127.0.0.1:{server.port}" in server.said
-    context = ssl.create_default_context(cafile=str(cert))
-    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=20, context=context)
+    make_pair().write(cert, key)
+    processes.append(Process(tmp_path, "--tls-cert", str(cert), "--tls-key", str(key)))
+    return processes[-1].until_started()
+
+
+def test_tls(secure: Process, tmp_path: Path) -> None:
+    assert f"AWS_ENDPOINT_URL_SQS=https://127.0.0.1:{secure.port}" in secure.said
+    context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    connection = http.client.HTTPSConnection("127.0.0.1", secure.port, timeout=20, context=context)
     connection.request("POST", "/echo", body=b"secret" * 1000)
     assert connection.getresponse().read() == b"secret" * 1000
     connection.close()
-    server.signal(signal.SIGTERM)
-    assert server.end()[0] == 0
+    secure.signal(signal.SIGTERM)
+    assert secure.end()[0] == 0
+
+
+def _until_loaded(server: Process, times: int) -> None:
+    assert server.process.stderr is not None
+    while times:
+        line = server.process.stderr.readline()
+        assert line
+        times -= "certificate loaded" in line
+
+
+def test_a_hangup_reloads_the_certificate(secure: Process) -> None:
+    secure.signal(signal.SIGHUP)
+    _until_loaded(secure, times=2)
+
+
+def test_a_changed_certificate_is_loaded(secure: Process, tmp_path: Path) -> None:
+    pair = make_pair()
+    pair.write(tmp_path / "cert.pem", tmp_path / "key.pem")
+    _until_loaded(secure, times=2)
+    connection = http.client.HTTPSConnection("127.0.0.1", secure.port, timeout=20, context=pair.trust())
+    connection.request("GET", "/")
+    assert connection.getresponse().read() == b"ok"
+    connection.close()

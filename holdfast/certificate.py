@@ -1,0 +1,86 @@
+"""The service's certificate: read at the start, and again when its files change."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+
+from holdfast.logs import facts
+
+log = logging.getLogger("holdfast")
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+class CertificateUnusable(Exception):
+    """The certificate or its key cannot be used; the text says why."""
+
+
+class Certificate:
+    """A certificate chain with its private key, as files.
+
+    ``context`` always is of a pair that could be loaded.  Connections keep the one that they were made with.
+    """
+
+    def __init__(self, cert: Path, key: Path) -> None:
+        """Raises :class:`CertificateUnusable`."""
+        self._cert = cert
+        self._key = key
+        self._tried = self._seen = self._stamp()
+        self.context = self._load()
+
+    def look(self) -> None:
+        """Load the files if they have changed, once two looks have found them the same.
+
+        Files that are written one after the other, or in pieces, are so not taken half.
+        """
+        stamp = self._stamp()
+        if stamp == self._seen and stamp != self._tried:
+            self.reload()
+        self._seen = stamp
+
+    def reload(self) -> None:
+        """Load the files.  If they cannot be used, say so in the log and keep what was loaded last."""
+        self._tried = self._stamp()
+        try:
+            self.context = self._load()
+        except CertificateUnusable as error:
+            log.error("the certificate was not reloaded, the old one stays: %s", error)
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self._cert, self._key, password=_no_password)
+            until = x509.load_pem_x509_certificate(self._cert.read_bytes()).not_valid_after_utc
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise CertificateUnusable(
+                f"certificate {self._cert} with key {self._key} cannot be used: {error}"
+            ) from error
+        told = facts(cert=self._cert, valid_until=until.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        if until > datetime.now(UTC):
+            log.info("certificate loaded %s", told)
+        else:
+            log.warning("the certificate has expired, clients will refuse it %s", told)
+        return context
+
+    def _stamp(self) -> Stamp:
+        """What changes when the files do; a link is followed."""
+        return tuple(_stamp(path) for path in (self._cert, self._key))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _no_password() -> str:
+    """Instead of a question on the terminal."""
+    raise ValueError("the key is encrypted; store it without a password, readable by the service alone")

@@ -1,0 +1,92 @@
+"""TLS: a connection is let in once it has shaken hands, and what strangers can tie up until then is bounded.
+
+uvicorn would have the loop's server do this, with a minute for each handshake, any number of them at once, and one
+certificate for ever.  Here the connection is accepted as any other, and its socket handed back to the loop to be
+accepted with TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from typing import Any
+
+import uvicorn
+
+from holdfast.door import LINGER_SECONDS, Connection, Hall
+from holdfast.logs import facts
+
+HANDSHAKE_SECONDS = 10
+HANDSHAKES_LIMIT = 2048
+"""As many as the kernel lets wait, so that a burst of clients that come back after a restart finds room."""
+
+log = logging.getLogger("holdfast.door")
+
+
+class Handshake(asyncio.Protocol):
+    """A connection before its handshake.  One for which there is no place is closed without a handshake."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: Hall,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._hall = server_state
+        self._loop = _loop or asyncio.get_running_loop()
+        self._make = lambda: _Secured(self, config, server_state, app_state, self._loop)
+        self._shaking: asyncio.Task[None]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        hall = self._hall
+        try:
+            if not hall.is_full():
+                sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+                self._shaking = self._loop.create_task(self._shake(sock, transport.get_extra_info("peername")))
+                hall.handshakes[self._shaking] = None
+                if len(hall.handshakes) > HANDSHAKES_LIMIT:
+                    _drop_oldest(hall)
+        finally:
+            transport.abort()  # type: ignore[attr-defined]  # nothing was read; the socket lives on in its copy
+
+    def over(self) -> None:
+        """The place is free: for the connection that comes of it, or for another."""
+        self._hall.handshakes.pop(self._shaking, None)
+        self._hall.tell_if_empty()
+
+    async def _shake(self, sock: socket.socket, client: Any) -> None:
+        assert self._hall.certificate is not None
+        try:
+            await self._loop.connect_accepted_socket(
+                self._make,
+                sock,
+                ssl=self._hall.certificate.context,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=LINGER_SECONDS,
+            )
+        except OSError as error:
+            log.debug("a TLS handshake failed %s", facts(client=client, error=error))
+        finally:
+            self.over()
+
+
+class _Secured(Connection):
+    """A connection that takes the place of its handshake."""
+
+    def __init__(self, handshake: Handshake, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._handshake = handshake
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._handshake.over()
+        super().connection_made(transport)
+
+
+def _drop_oldest(hall: Hall) -> None:
+    """Of many that have not finished, the oldest is the least likely to be honest."""
+    oldest = next(iter(hall.handshakes))
+    del hall.handshakes[oldest]
+    oldest.cancel()

@@ -1,0 +1,65 @@
+"""Certificates for tests, each signed by itself."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate for 127.0.0.1 and its key, as PEM."""
+
+    cert: bytes
+    key: bytes
+
+    @property
+    def der(self) -> bytes:
+        return ssl.PEM_cert_to_DER_cert(self.cert.decode())
+
+    def write(self, cert: Path, key: Path) -> None:
+        """As careful operators do it: each file replaced by a whole one."""
+        for path, content in ((cert, self.cert), (key, self.key)):
+            new = path.with_suffix(".new")
+            new.write_bytes(content)
+            os.replace(new, path)
+
+    def trust(self) -> ssl.SSLContext:
+        """A client's context that trusts this certificate alone."""
+        context = ssl.create_default_context()
+        context.load_verify_locations(cadata=self.cert.decode())
+        return context
+
+
+def make_pair(days: int = 2, password: bytes = b"") -> Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    end = datetime.now(UTC) + timedelta(days=days)
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(end - timedelta(days=9))
+        .not_valid_after(end)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Pair(
+        cert.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption(),
+        ),
+    )

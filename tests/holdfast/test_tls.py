@@ -1,0 +1,199 @@
+"""TLS: certificates that are exchanged while the service runs, and what a handshake may tie up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import handshake
+from holdfast.certificate import Certificate, CertificateUnusable
+from holdfast.door import Limits
+from holdfast.listen import bind
+from tests.holdfast.pairs import Pair, make_pair
+from tests.holdfast.stub import Running, StubService
+from tests.holdfast.test_door import Client, until
+
+CONNECTIONS = 6
+
+
+class Door:
+    """A server with TLS, and the files of its certificate."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cert, self.key = folder / "cert.pem", folder / "key.pem"
+        self.pair = make_pair()
+        self.pair.write(self.cert, self.key)
+        self.sockets = bind("127.0.0.1", 0)
+        self.address: tuple[str, int] = self.sockets[0].getsockname()
+        self.service = StubService()
+        self.running = Running(
+            self.service.app,
+            self.sockets,
+            Limits(CONNECTIONS, 30, 300, 20),
+            self.service.drain,
+            Certificate(self.cert, self.key),
+        )
+        self.hall = self.running.server.hall
+        self.clients: list[Client] = []
+
+    async def connect(self, pair: Pair | None = None, **options: Any) -> Client:
+        """A client that trusts this pair alone, or the first."""
+        where: dict[str, Any] = {} if "sock" in options else {"host": self.address[0], "port": self.address[1]}
+        context = (pair or self.pair).trust()
+        reader, writer = await asyncio.open_connection(ssl=context, **where, **options)
+        self.clients.append(Client(reader, writer))
+        return self.clients[-1]
+
+    async def connect_plainly(self) -> Client:
+        """Without a handshake."""
+        reader, writer = await asyncio.open_connection(*self.address)
+        self.clients.append(Client(reader, writer))
+        return self.clients[-1]
+
+    async def look_twice(self) -> None:
+        for _ in range(2):
+            await self.running.server.on_tick(0)
+
+
+@pytest.fixture
+async def door(tmp_path: Path) -> AsyncIterator[Door]:
+    door = Door(tmp_path)
+    await door.running.started()
+    yield door
+    for client in door.clients:
+        client.writer.transport.abort()
+    await door.running.stop()
+
+
+async def answer(client: Client) -> bytes:
+    client.get("/")
+    return (await client.answer())[2]
+
+
+async def test_a_new_certificate_serves_new_connections(door: Door) -> None:
+    old = await door.connect()
+    assert await answer(old) == b"ok"
+    pair = make_pair()
+    pair.write(door.cert, door.key)
+    await door.look_twice()
+    new = await door.connect(pair)
+    assert new.writer.get_extra_info("ssl_object").getpeercert(binary_form=True) == pair.der
+    assert await answer(new) == b"ok"
+    assert await answer(old) == b"ok"
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await door.connect(door.pair)
+
+
+async def test_files_that_are_being_written_are_left_alone(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    pair = make_pair()
+    door.cert.write_bytes(pair.cert)
+    await door.running.server.on_tick(0)
+    door.key.write_bytes(pair.key)
+    await door.look_twice()
+    await door.connect(pair)
+    assert "not reloaded" not in caplog.text
+
+
+@pytest.mark.parametrize("part", ["key of another certificate", "no certificate", "nothing"])
+async def test_a_pair_that_cannot_be_used_changes_nothing(
+    door: Door, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if part == "nothing":
+        door.key.unlink()
+    else:
+        (door.key if part.startswith("key") else door.cert).write_bytes(make_pair().key)
+    for _ in range(3):
+        await door.look_twice()
+    assert await answer(await door.connect()) == b"ok"
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert f"the old one stays: certificate {door.cert} with key {door.key} cannot be used: " in record.getMessage()
+    pair = make_pair()
+    pair.write(door.cert, door.key)
+    await door.look_twice()
+    assert await answer(await door.connect(pair)) == b"ok"
+
+
+def test_an_encrypted_key_is_refused_without_a_question(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make_pair(password=b"secret").write(cert, key)
+    with pytest.raises(CertificateUnusable, match="the key is encrypted"):
+        Certificate(cert, key)
+
+
+def test_an_expired_certificate_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make_pair(days=-1).write(cert, key)
+    Certificate(cert, key)
+    assert "the certificate has expired" in caplog.text
+
+
+async def test_what_the_application_sees(door: Door) -> None:
+    client = await door.connect()
+    await answer(client)
+    (connection,) = door.hall.connections
+    assert connection._scheme == "https"
+    assert connection._client == client.writer.get_extra_info("sockname")
+    transport = connection.transport
+    assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_what_is_no_handshake_is_closed(door: Door) -> None:
+    client = await door.connect_plainly()
+    client.get("/")
+    await client.end()
+    await until(lambda: not door.hall.handshakes)
+    assert door.service.requests == 0
+
+
+async def test_a_handshake_has_to_end_in_time(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_SECONDS", 0.05)
+    client = await door.connect_plainly()
+    assert await client.end() == b""
+    await until(lambda: not door.hall.handshakes)
+
+
+async def test_of_too_many_handshakes_the_oldest_ends(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKES_LIMIT", 3)
+    silent = []
+    for number in range(3):
+        silent.append(await door.connect_plainly())
+        await until(lambda number=number: len(door.hall.handshakes) > number)  # type: ignore[misc]
+    assert await answer(await door.connect()) == b"ok"
+    assert await silent[0].end() == b""
+    assert len(door.hall.handshakes) == 2
+
+
+async def test_a_handshake_takes_a_place(door: Door) -> None:
+    for number in range(CONNECTIONS):
+        await door.connect_plainly()
+        await until(lambda number=number: len(door.hall.handshakes) > number)  # type: ignore[misc]
+    late = await door.connect_plainly()
+    assert await late.end() == b""
+    door.clients[0].writer.close()
+    await until(lambda: len(door.hall.handshakes) < CONNECTIONS)
+    assert await answer(await door.connect()) == b"ok"
+
+
+async def test_a_drain_answers_who_is_shaking_hands(door: Door) -> None:
+    """And who has shaken hands but says nothing does not hold it up for long."""
+    waiting = [socket.create_connection(door.address) for _ in range(2)]
+    await until(lambda: len(door.hall.handshakes) == 2)
+    stopping = asyncio.create_task(door.running.stop())
+    await until(lambda: door.hall.draining)
+    asking, silent = [await door.connect(sock=sock, server_hostname="127.0.0.1") for sock in waiting]
+    asking.get("/")
+    status, headers, body = await asking.answer()
+    assert (status, headers["connection"], body) == (200, "close", b"ok")
+    assert await silent.end() == b""
+    for client in (asking, silent):
+        client.writer.close()
+    async with asyncio.timeout(10):
+        await stopping
+    assert door.running.server.cut == 0
