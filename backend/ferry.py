@@ -97,7 +97,7 @@ class Ferry:
                 wanted.append((number, found[0].positions[found[1]]))
         if lost:
             await node.write_all(source, lambda _: [records.TransferDone(destination, lost)])
-        loaded = await node.load(source, wanted)
+        loaded = await node.windows.load(source, wanted)
         if not target.fold.dropped and not source.fold.dropped:
             self._hand_over(source, target, {t: n for t, (n, _) in pending.items()}, loaded)
         node.changed(target)
@@ -119,7 +119,7 @@ class Ferry:
             if arrived is not None:
                 node.write(target, arrived, now, payload)
             node.write(source, records.TransferDone(target.id, [transfer]), now)
-            node.forget(source, [number])
+            node.windows.forget(source, [number])
 
     async def _open(self, target: Target) -> Partition | None:
         """The destination, opened if need be; None if its queue is deleted for good."""
@@ -165,7 +165,7 @@ class Ferry:
             await node.write_all(source, lambda _: [records.MoveEnded(task.task_id, status)])
             return
         began = node.clock()
-        loaded = await node.load(source, movable)
+        loaded = await node.windows.load(source, movable)
         chosen: list[tuple[int, Target]] = []
         for number, _ in movable:
             if number not in loaded:

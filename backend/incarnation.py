@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from backend.api import (
     BackendError,
@@ -36,32 +35,30 @@ from backend.api import (
     Unavailable,
 )
 from backend.engine import records
-from backend.engine.blocks import BACK, BLOCK_BITS, WAITING
 from backend.engine.fold import Fold
 from backend.engine.ids import message_id, unpack_id
-from backend.engine.queue import Claimed
-from backend.engine.records import Answered, Message, Record, decode_head, encode_head
+from backend.engine.queue import Claimed, Queue
+from backend.engine.records import Answered, Message, Record, encode_head
 from backend.engine.timers import NEVER
 from backend.ferry import Ferry
 from backend.journal.log import LocalLog
-from backend.journal.rows import RecordView, encode_record
-from backend.journal.segments import RottenRecord
+from backend.journal.rows import encode_record
 from backend.partition import RECORD_OVERHEAD_BYTES, Partition
 from backend.peek import look
 from backend.shards import Shards
+from backend.windows import Windows
 from metadata_service.store import StoreError
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 IDLE_LOOK_MS = 1000
 """How late a partition that nobody waits on is looked after."""
 ALARMS_SPARE = 64
 """More alarms than twice the partitions and this many: those that were set earlier or later since are thrown out."""
-WINDOW_MESSAGES = 8192
-"""A queue with fewer messages keeps those that are sent to it in memory, as far as there is room for all queues."""
-WINDOW_ENTRY_BYTES = 300
-"""What an entry takes beside its payload."""
-PREFETCH_MESSAGES = 64
+CLAIMS_ROOM_BYTES = 64 << 10
+"""More than the records of one receive, delete or change of visibility take."""
 COLLECT_PAUSE_SECONDS = 0.01
 """Between two partitions that are looked up after a start."""
 
@@ -89,9 +86,7 @@ class Incarnation:
         self.partitions = shards.partitions
         self.ferry = Ferry(self)
         self._loop = asyncio.get_running_loop()
-        self._window_bytes_left = window_bytes
-        self._windows: OrderedDict[int, Partition] = OrderedDict()
-        """Partitions that may have something in their window, the one used least lately first."""
+        self.windows = Windows(log, window_bytes, self._quarantine)
         self._alarms: list[tuple[int, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = NEVER
@@ -169,7 +164,7 @@ class Incarnation:
         for record in written:
             self.write(partition, record, now)
             if isinstance(record, records.Purged):
-                self._clear_window(partition)
+                self.windows.clear(partition)
         self.changed(partition)
         await self.durable()
 
@@ -223,8 +218,7 @@ class Incarnation:
             if partition is not None and partition.alarm == due:
                 partition.alarm = NEVER
                 partition.fold.advance(now)
-                if len(partition.window) > partition.fold.visible + partition.fold.delayed:
-                    self._trim_window(partition)
+                self.windows.trim(partition)
                 self.changed(partition)
         if self._alarms:
             self._set_timer(max(self._alarms[0][0], now + 1))
@@ -251,13 +245,9 @@ class Incarnation:
     def _store(self, partition: Partition, written: list[tuple[Message | Answered, bytes]], now: int) -> None:
         if len(written) > 1:
             self.log.check_room(_size(written))
-        fold, window = partition.fold, partition.window
-        keep = fold.visible < WINDOW_MESSAGES and self._has_window_room(partition)
         for record, payload in written:
             self.write(partition, record, now, payload, reserve=False)
-            if keep and isinstance(record, Message):
-                self._window_bytes_left -= len(payload) + WINDOW_ENTRY_BYTES
-                window[record.number] = (record, payload)
+        self.windows.keep(partition, written)
         if isinstance(record, Message):
             partition.weigh(payload)
         self.changed(partition)
@@ -277,7 +267,7 @@ class Incarnation:
                     for record in written:
                         self.write(partition, record, now)
                 except StorageFull:
-                    await self.log.wait_room(64 << 10, True)
+                    await self.log.wait_room(CLAIMS_ROOM_BYTES, True)
                     continue
                 if partition.fold.outgoing:
                     self.ferry.kick(partition)
@@ -333,18 +323,9 @@ class Incarnation:
     async def _deliver(self, partition: Partition, claims: Sequence[Claimed]) -> list[Received]:
         """The claimed messages with their payloads, once the claim is durable."""
         barrier = self.log.barrier()
-        window = partition.window
-        found: list[tuple[Message, bytes] | None] = []
-        missing = False
-        for claim in claims:
-            entry = window.pop(claim.number, None)
-            if entry is None:
-                missing = True
-            else:
-                self._window_bytes_left += len(entry[1]) + WINDOW_ENTRY_BYTES
-            found.append(entry)
-        if missing:
-            found = await self._load(partition, claims, found)
+        found = self.windows.take(partition, [claim.number for claim in claims])
+        if None in found:
+            found = await self.windows.fill(partition, claims, found)
         issue = partition.queue.handles.issue
         answer = []
         for claim, entry in zip(claims, found, strict=True):
@@ -369,145 +350,35 @@ class Incarnation:
             await barrier
         return answer
 
-    async def _load(
-        self, partition: Partition, claims: Sequence[Claimed], found: list[tuple[Message, bytes] | None]
-    ) -> list[tuple[Message, bytes] | None]:
-        """Fill the gaps from the journal, and read ahead while at it."""
-        missing = [(claim.number, claim.position) for claim, entry in zip(claims, found, strict=True) if entry is None]
-        while partition.loading is not None:
-            # Somebody is reading just here: what they read ahead may be what is missing.
-            await asyncio.shield(partition.loading)
-        loaded: dict[int, tuple[Message, bytes]] = {}
-        for number, _ in missing:
-            entry = partition.window.pop(number, None)
-            if entry is not None:
-                self._window_bytes_left += len(entry[1]) + WINDOW_ENTRY_BYTES
-                loaded[number] = entry
-        missing = [wanted for wanted in missing if wanted[0] not in loaded]
-        if missing:
-            ahead = self._neighbours(partition, missing) if self._has_window_room(partition) else []
-            partition.loading = self._loop.create_future()
-            try:
-                loaded |= await self.load(partition, missing + ahead)
-            finally:
-                partition.loading.set_result(None)
-                partition.loading = None
-            for number, _ in ahead:
-                entry = loaded.get(number)
-                if entry is not None and _is_waiting(partition.fold, number):
-                    self._window_bytes_left -= len(entry[1]) + WINDOW_ENTRY_BYTES
-                    partition.window[number] = entry
-        return [
-            entry if entry is not None else loaded.get(claim.number) for claim, entry in zip(claims, found, strict=True)
-        ]
-
-    def _neighbours(self, partition: Partition, missing: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """What waits just behind these messages, and so lies just behind them on the disk.
-
-        In a FIFO queue it is of other groups for the most part: their turn comes next.
-        """
-        window, blocks = partition.window, partition.fold.blocks
-        chosen: dict[int, int] = {}
-        for number, _ in missing:
-            block = blocks.get(number >> BLOCK_BITS)
-            if block is None:
-                continue
-            start = number + 1 - block.base
-            states = block.states[start : start + PREFETCH_MESSAGES]
-            positions = block.positions[start : start + PREFETCH_MESSAGES]
-            for place, state in enumerate(states, number + 1):
-                if state in (WAITING, BACK) and place not in window:
-                    chosen[place] = positions[place - number - 1]
-        return list(chosen.items())
-
-    async def load(self, partition: Partition, wanted: Sequence[tuple[int, int]]) -> dict[int, tuple[Message, bytes]]:
-        """Heads and payloads by number, for (number, position).  Rotten messages are quarantined and missing."""
-        views = await self.log.read_many([position for _, position in wanted])
-        loaded: dict[int, tuple[Message, bytes]] = {}
-        moved: list[tuple[int, int]] = []
-        rotten: list[int] = []
-        for (number, position), view in zip(wanted, views, strict=True):
-            head = None
-            if isinstance(view, RecordView) and view.partition == partition.id:
-                head = decode_head(view.kind, view.head)
-            if isinstance(view, RecordView) and isinstance(head, Message) and head.number == number:
-                loaded[number] = (head, view.body)
-                partition.weigh(loaded[number][1])
-                continue
-            found = partition.fold.locate(number)
-            if found is None:
-                continue  # it died meanwhile, and perhaps its segment went
-            if found[0].positions[found[1]] != position:
-                moved.append((number, found[0].positions[found[1]]))  # the cleaner was here
-                continue
-            what = str(view) if isinstance(view, RottenRecord) else "another record lies where it should be"
-            logger.error("message %d of partition %d is quarantined: %s", number, partition.id, what)
-            rotten.append(number)
-        if rotten:
-            self.write(partition, records.Quarantined(rotten), self.clock())
-        if moved:
-            loaded.update(await self.load(partition, moved))
-        return loaded
-
-    def _has_window_room(self, partition: Partition) -> bool:
-        """Whether the partition may keep more in memory; the windows used least lately give way to it."""
-        windows = self._windows
-        windows[partition.id] = partition
-        windows.move_to_end(partition.id)
-        while self._window_bytes_left <= 0 and len(windows) > 1:
-            _, idle = windows.popitem(last=False)
-            self._clear_window(idle)
-        return self._window_bytes_left > 0
-
-    def _trim_window(self, partition: Partition) -> None:
-        """Let go of messages that expired unread."""
-        for number in [number for number in partition.window if partition.fold.locate(number) is None]:
-            self._window_bytes_left += len(partition.window.pop(number)[1]) + WINDOW_ENTRY_BYTES
-
-    def forget(self, partition: Partition, numbers: Sequence[int]) -> None:
-        """These messages are no more: nor need their payloads be in the window."""
-        for number in numbers:
-            entry = partition.window.pop(number, None)
-            if entry is not None:
-                self._window_bytes_left += len(entry[1]) + WINDOW_ENTRY_BYTES
-
-    def _clear_window(self, partition: Partition) -> None:
-        for _, payload in partition.window.values():
-            self._window_bytes_left += len(payload) + WINDOW_ENTRY_BYTES
-        partition.window.clear()
+    def _quarantine(self, partition: Partition, numbers: list[int]) -> None:
+        self.write(partition, records.Quarantined(numbers), self.clock())
 
     # --- receipt handles --------------------------------------------------------------------------------
 
     async def delete(self, target: Target, handles: Sequence[str]) -> list[HandleOutcome]:
-        while True:
-            partition = self._find(target)
-            now = self.clock()
-            written, outcomes = partition.queue.delete(handles, now)
-            try:
-                for record in written:
-                    self.write(partition, record, now)
-                    if partition.window and isinstance(record, records.Deleted):
-                        self.forget(partition, record.numbers)
-                break
-            except StorageFull:
-                await self.log.wait_room(64 << 10, True)
-        self.changed(partition)
-        barrier = self.log.barrier()
-        if barrier is not None:
-            await barrier
-        return outcomes
+        return await self._settle_claims(target, Queue.delete, handles)
 
     async def change_visibility(self, target: Target, changes: Sequence[tuple[str, int]]) -> list[HandleOutcome]:
+        return await self._settle_claims(target, Queue.change_visibility, changes)
+
+    async def _settle_claims(
+        self,
+        target: Target,
+        decide: Callable[[Queue, Sequence[T], int], tuple[list[Record], list[HandleOutcome]]],
+        asked: Sequence[T],
+    ) -> list[HandleOutcome]:
         while True:
             partition = self._find(target)
             now = self.clock()
-            written, outcomes = partition.queue.change_visibility(changes, now)
+            written, outcomes = decide(partition.queue, asked, now)
             try:
                 for record in written:
                     self.write(partition, record, now)
+                    if isinstance(record, records.Deleted):
+                        self.windows.forget(partition, record.numbers)
                 break
             except StorageFull:
-                await self.log.wait_room(64 << 10, True)
+                await self.log.wait_room(CLAIMS_ROOM_BYTES, True)
         self.changed(partition)
         await self.durable()
         return outcomes
@@ -553,8 +424,7 @@ class Incarnation:
         if partition.fold.settings.queue_id == target.queue_id and not partition.fold.dropped:
             now = self.clock()
             self.write(partition, records.Dropped(target.queue_id), now)
-            self._clear_window(partition)
-            self._windows.pop(partition.id, None)
+            self.windows.remove(partition)
             self.shards.remove(partition)
             self.shards.drop(partition.id)
             gone = PartitionGone(f"the queue of partition {partition.id} was deleted")
@@ -636,11 +506,6 @@ def _settle(waiter: asyncio.Future[None], error: Exception | None = None) -> Non
         waiter.set_result(None)
     else:
         waiter.set_exception(error)
-
-
-def _is_waiting(fold: Fold, number: int) -> bool:
-    found = fold.locate(number)
-    return found is not None and found[0].states[found[1]] in (WAITING, BACK)
 
 
 def _size_of_heads(written: Sequence[Record]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from typing import TypeAlias
 
 from backend.api import PartitionGone, SettingsStale, Target
 from backend.engine.fold import Fold
@@ -11,6 +12,9 @@ from backend.engine.ids import Handles
 from backend.engine.queue import Queue
 from backend.engine.records import Message
 from backend.engine.timers import NEVER
+
+Entry: TypeAlias = tuple[Message, bytes]
+"""A message in memory: its head and its payload."""
 
 RECORD_OVERHEAD_BYTES = 192
 """More than a message's record takes beside its payload, group and id."""
@@ -43,8 +47,8 @@ class Partition:
         self.queue = Queue(fold, Handles(fold.partition, fold.settings.handle_key))
         self.waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         """Long polls, the longest waiting first."""
-        self.window: dict[int, tuple[Message, bytes]] = {}
-        """Heads and payloads of messages that are likely to be received soon."""
+        self.window: dict[int, Entry] = {}
+        """Messages that are likely to be received soon (:mod:`backend.windows`)."""
         self.loading: asyncio.Future[None] | None = None
         """Done when the reader under way has put into the window what it read ahead."""
         self.mean_bytes = 1024.0

@@ -98,7 +98,7 @@ def transfer_done_too_early() -> AbstractContextManager[Any]:
             head, payload = loaded[number]
             arrived = target.queue.transfer_in(source.fold, transfer, number, head, now)
             node.write(source, records.TransferDone(target.id, [transfer]), now)
-            node.forget(source, [number])
+            node.windows.forget(source, [number])
             if arrived is not None:
                 arrived.number = 0
                 node._loop.call_later(0.02, late, node, target, arrived, payload)

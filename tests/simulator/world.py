@@ -396,8 +396,8 @@ class World:
             if partition.waiters:
                 raise Violation(f"partition {partition.id} has waiters that nobody is")
             held += sum(len(payload) + 300 for _, payload in partition.window.values())
-        if held + self.incarnation._window_bytes_left != self.settings.window_bytes:
-            raise Violation(f"the window holds {held}, and {self.incarnation._window_bytes_left} are left")
+        if held + self.incarnation.windows.bytes_left != self.settings.window_bytes:
+            raise Violation(f"the window holds {held}, and {self.incarnation.windows.bytes_left} are left")
         self.event("looked", len(found))
 
     async def _stored(self) -> dict[bytes, list[tuple[QueueModel, int, int]]]:

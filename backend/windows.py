@@ -1,0 +1,184 @@
+"""What is in memory of messages whose place is the disk: the ones that are likely to be received soon.
+
+Each partition has a window of heads and payloads.  All windows together have a budget; when it is used up, the windows
+that were used least lately give way.  What a receive does not find in its window is read from the journal, with what
+lies just behind it.  A restart forgets all of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from backend.engine.blocks import BACK, BLOCK_BITS, WAITING
+from backend.engine.fold import Fold
+from backend.engine.queue import Claimed
+from backend.engine.records import Answered, Message, decode_head
+from backend.journal.log import LocalLog
+from backend.journal.rows import RecordView
+from backend.journal.segments import RottenRecord
+from backend.partition import Entry, Partition
+
+logger = logging.getLogger(__name__)
+
+WINDOW_MESSAGES = 8192
+"""A queue with fewer messages keeps those that are sent to it in memory, as far as there is room for all queues."""
+ENTRY_BYTES = 300
+"""What an entry takes beside its payload."""
+PREFETCH_MESSAGES = 64
+
+
+class Windows:
+    """The windows of all partitions of an incarnation, and the way to what is not in them."""
+
+    def __init__(self, log: LocalLog, budget_bytes: int, quarantine: Callable[[Partition, list[int]], None]) -> None:
+        self.bytes_left = budget_bytes
+        self._log = log
+        self._quarantine = quarantine
+        """Told of messages that cannot be read any more."""
+        self._used: OrderedDict[int, Partition] = OrderedDict()
+        """Partitions that may have something in their window, the one used least lately first."""
+
+    # --- what is there ------------------------------------------------------------------------------------
+
+    def keep(self, partition: Partition, written: Sequence[tuple[Message | Answered, bytes]]) -> None:
+        """These messages have just been sent: they are received from memory if that is soon."""
+        if partition.fold.visible - len(written) >= WINDOW_MESSAGES or not self._has_room(partition):
+            return
+        window = partition.window
+        for record, payload in written:
+            if isinstance(record, Message):
+                self.bytes_left -= len(payload) + ENTRY_BYTES
+                window[record.number] = (record, payload)
+
+    def take(self, partition: Partition, numbers: Sequence[int]) -> list[Entry | None]:
+        """The messages' entries, out of the window; None where it has none."""
+        pop = partition.window.pop
+        found, freed_bytes = [], 0
+        for number in numbers:
+            entry = pop(number, None)
+            if entry is not None:
+                freed_bytes += len(entry[1]) + ENTRY_BYTES
+            found.append(entry)
+        self.bytes_left += freed_bytes
+        return found
+
+    def forget(self, partition: Partition, numbers: Sequence[int]) -> None:
+        """These messages are no more: nor need their payloads be in the window."""
+        if partition.window:
+            self.take(partition, numbers)
+
+    def trim(self, partition: Partition) -> None:
+        """Let go of messages that expired unread."""
+        if len(partition.window) > partition.fold.visible + partition.fold.delayed:
+            self.take(partition, [number for number in partition.window if partition.fold.locate(number) is None])
+
+    def clear(self, partition: Partition) -> None:
+        """Let go of all."""
+        for _, payload in partition.window.values():
+            self.bytes_left += len(payload) + ENTRY_BYTES
+        partition.window.clear()
+
+    def remove(self, partition: Partition) -> None:
+        """The partition is gone."""
+        self.clear(partition)
+        self._used.pop(partition.id, None)
+
+    def _has_room(self, partition: Partition) -> bool:
+        """Whether the partition may keep more in memory; the windows used least lately give way to it."""
+        used = self._used
+        used[partition.id] = partition
+        used.move_to_end(partition.id)
+        while self.bytes_left <= 0 and len(used) > 1:
+            _, idle = used.popitem(last=False)
+            self.clear(idle)
+        return self.bytes_left > 0
+
+    # --- what has to be read --------------------------------------------------------------------------------
+
+    async def fill(
+        self, partition: Partition, claims: Sequence[Claimed], found: list[Entry | None]
+    ) -> list[Entry | None]:
+        """What :meth:`take` found for the claims, its gaps filled from the journal; reads ahead while at it."""
+        missing = [(claim.number, claim.position) for claim, entry in zip(claims, found, strict=True) if entry is None]
+        while partition.loading is not None:
+            # Somebody is reading just here: what they read ahead may be what is missing.
+            await asyncio.shield(partition.loading)
+        numbers = [number for number, _ in missing]
+        loaded = {
+            number: entry
+            for number, entry in zip(numbers, self.take(partition, numbers), strict=True)
+            if entry is not None
+        }
+        missing = [wanted for wanted in missing if wanted[0] not in loaded]
+        if missing:
+            ahead = self._neighbours(partition, missing) if self._has_room(partition) else []
+            partition.loading = asyncio.get_running_loop().create_future()
+            try:
+                loaded |= await self.load(partition, missing + ahead)
+            finally:
+                partition.loading.set_result(None)
+                partition.loading = None
+            for number, _ in ahead:
+                entry = loaded.get(number)
+                if entry is not None and _is_waiting(partition.fold, number):
+                    self.bytes_left -= len(entry[1]) + ENTRY_BYTES
+                    partition.window[number] = entry
+        return [
+            entry if entry is not None else loaded.get(claim.number) for claim, entry in zip(claims, found, strict=True)
+        ]
+
+    def _neighbours(self, partition: Partition, missing: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """What waits just behind these messages, and so lies just behind them on the disk.
+
+        In a FIFO queue it is of other groups for the most part: their turn comes next.
+        """
+        window, blocks = partition.window, partition.fold.blocks
+        chosen: dict[int, int] = {}
+        for number, _ in missing:
+            block = blocks.get(number >> BLOCK_BITS)
+            if block is None:
+                continue
+            start = number + 1 - block.base
+            states = block.states[start : start + PREFETCH_MESSAGES]
+            positions = block.positions[start : start + PREFETCH_MESSAGES]
+            for place, state in enumerate(states, number + 1):
+                if state in (WAITING, BACK) and place not in window:
+                    chosen[place] = positions[place - number - 1]
+        return list(chosen.items())
+
+    async def load(self, partition: Partition, wanted: Sequence[tuple[int, int]]) -> dict[int, Entry]:
+        """Heads and payloads by number, for (number, position).  Rotten messages are quarantined and missing."""
+        views = await self._log.read_many([position for _, position in wanted])
+        loaded: dict[int, Entry] = {}
+        moved: list[tuple[int, int]] = []
+        rotten: list[int] = []
+        for (number, position), view in zip(wanted, views, strict=True):
+            head = None
+            if isinstance(view, RecordView) and view.partition == partition.id:
+                head = decode_head(view.kind, view.head)
+            if isinstance(view, RecordView) and isinstance(head, Message) and head.number == number:
+                loaded[number] = (head, view.body)
+                partition.weigh(loaded[number][1])
+                continue
+            found = partition.fold.locate(number)
+            if found is None:
+                continue  # it died meanwhile, and perhaps its segment went
+            if found[0].positions[found[1]] != position:
+                moved.append((number, found[0].positions[found[1]]))  # the cleaner was here
+                continue
+            what = str(view) if isinstance(view, RottenRecord) else "another record lies where it should be"
+            logger.error("message %d of partition %d is quarantined: %s", number, partition.id, what)
+            rotten.append(number)
+        if rotten:
+            self._quarantine(partition, rotten)
+        if moved:
+            loaded.update(await self.load(partition, moved))
+        return loaded
+
+
+def _is_waiting(fold: Fold, number: int) -> bool:
+    found = fold.locate(number)
+    return found is not None and found[0].states[found[1]] in (WAITING, BACK)
