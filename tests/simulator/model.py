@@ -231,8 +231,7 @@ class Model:
                 if now < earlier + queue.window_ms and not cleared and not first.relaxed:
                     raise Violation(f"{msg.name} was stored beside its twin {first.name} within the window")
         if msg.attempts > 1:
-            # An earlier attempt may have been stored too: when the window had ended, or a purge took its token.
-            if now >= msg.asked_ms + queue.window_ms or queue.unsettled or queue.purged_at >= msg.asked_at:
+            if self._may_be_twice(queue, msg, now):
                 msg.relaxed = True
             elif msg.number and msg.number != answer.number:
                 raise Violation(f"{msg.name} was stored twice")
@@ -243,6 +242,10 @@ class Model:
             queue.tokens.setdefault(message.token, []).append((asked, now, msg))
         if queue.fifo and message.group is not None:
             queue.groups.setdefault(message.group, {})[answer.number] = msg
+
+    def _may_be_twice(self, queue: QueueModel, msg: Msg, now: int) -> bool:
+        """Whether attempts of one send may each have been stored: the window had ended, or a purge took the token."""
+        return now >= msg.asked_ms + queue.window_ms or queue.unsettled or queue.purged_at >= msg.asked_at
 
     def _acknowledged(self, queue: QueueModel, msg: Msg) -> None:
         msg.answered_at = min(msg.answered_at, self.tick)
@@ -277,6 +280,9 @@ class Model:
             if first.number in (0, answer.number) and (first is not msg or msg.attempts > 1)
         ]
         if not candidates:
+            if msg.attempts > 2 and self._may_be_twice(queue, msg, now):
+                msg.relaxed = True  # of an attempt in between, which was stored beside the first one
+                return
             raise Violation(f"{msg.name} was called a duplicate of something that was never sent")
         if len(candidates) == 1:
             first = candidates[0]
