@@ -569,8 +569,9 @@ class Model:
                 msg.gone(LOOKED)
                 continue
             queue, number, sent = stored[0]
-            msg.must = not msg.relaxed
-            msg.why = ""
+            if not queue.unsettled:  # else what was asked for may still be done to it
+                msg.must = not msg.relaxed
+                msg.why = ""
             msg.answered_at = min(msg.answered_at, self.tick)
             msg.earliest_expiry = sent + min(queue.least_retention(), msg.home.least_retention())
             if queue is msg.home and not queue.enters and not msg.relaxed:

@@ -121,6 +121,8 @@ class EngineMachine(RuleBasedStateMachine):
             if message.moving or (self.fifo and message.group in blocked):
                 continue
             due = message.sent + self.settings.delay_seconds * 1000 if self.fifo else message.due
+            if message.touched:
+                due = 0  # a delay keeps a message from its first receive only
             if not message.until and due <= self.now:
                 chosen.append(message)
             elif self.fifo:
