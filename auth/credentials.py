@@ -32,12 +32,14 @@ class Tenant(msgspec.Struct, frozen=True):
     account: str
     """12 digits."""
     name: str
-    state: Literal["active", "suspended", "deleted"] = "active"
-    """All its keys are refused while it is suspended.  A deleted one is never active again, and its account is not
-    given out anew."""
+    state: Literal["active", "suspended", "deleting", "deleted"] = "active"
+    """Only an active one's keys are let in.  A deleted one is never active again, and its account is not given out
+    anew; while it is ``deleting``, what it owns is being removed."""
     created_s: int = 0
     limits: TenantLimits = UNLIMITED
     version: int = 1
+    deleted_s: int | None = None
+    """When its deletion began."""
 
 
 class AccessKey(msgspec.Struct, frozen=True, dict=True):

@@ -14,6 +14,7 @@ from backend.journal.log import LogSettings
 from backend.journal.segments import LogInUse
 from backend.node import Node, NodeSettings
 from backend.replay import JournalDamaged
+from frontend.admin.removal import finish_deletions
 from frontend.app import FrontendApp, create_app
 from frontend.services import Services
 from frontend.settings import FrontendSettings
@@ -81,6 +82,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
     )
     resolver.queues.set_result(Queues(services))
     try:
+        await finish_deletions(services)
         await declare(services, root, settings.queues)
     except BaseException:
         await node.close()

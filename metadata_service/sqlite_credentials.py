@@ -152,7 +152,7 @@ class SQLiteCredentials:
     async def _put_owned(self, table: str, columns: dict[str, str], record: AccessKey | ApiKey | TenantRole) -> None:
         def put(db: sqlite3.Connection) -> None:
             tenant = _find(db, Tenant, "tenants WHERE account = ?", (record.account,))
-            if tenant is None or tenant.state == "deleted":
+            if tenant is None or tenant.state in ("deleting", "deleted"):
                 raise ValueError(f"no tenant {record.account}")
             _put(db, table, columns, record)
 

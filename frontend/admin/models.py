@@ -5,7 +5,7 @@ Times are in seconds since the epoch.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -150,3 +150,85 @@ class MessageReceived(BaseModel):
 
 class Receipt(BaseModel):
     messages: list[MessageReceived]
+
+
+# --- tenants, limits, keys -----------------------------------------------------------------------------------
+
+
+class RateShown(Given):
+    """A leaky bucket."""
+
+    per_second: float
+    burst: int
+
+
+class LimitsGiven(Given):
+    """What is named is set; null removes a limit."""
+
+    calls: RateShown | None = Field(None, description="all calls of the tenant")
+    send: RateShown | None = Field(None, description="calls that send")
+    receive: RateShown | None = Field(None, description="calls that receive, delete, or change a visibility timeout")
+    manage: RateShown | None = Field(None, description="all other calls")
+    each_queue: RateShown | None = Field(None, description="calls to any one queue")
+    queues: int | None = None
+    stored_bytes: int | None = None
+    connections: int | None = Field(None, description="calls under way at once")
+    long_polls: int | None = Field(None, description="receives that wait at once")
+
+
+class LimitsShown(LimitsGiven):
+    """null: no limit."""
+
+
+class TenantGiven(Given):
+    name: str = Field(min_length=1, max_length=128)
+    account: str | None = Field(None, description="12 digits; without it a free one is chosen")
+
+
+class TenantShown(BaseModel):
+    account: str
+    name: str
+    state: str = Field(description="active, suspended, deleting or deleted")
+    created: int
+    deleted: int | None
+    limits: LimitsShown
+
+
+class TenantPage(BaseModel):
+    tenants: list[TenantShown]
+    next: str | None = Field(None, description="give it as `after` to get the next page; null: this is the last one")
+
+
+class KeyGiven(Given):
+    name: str = Field(description="of the user whom the key is for; policies name it arn:aws:iam::ACCOUNT:user/NAME")
+    kind: Literal["access", "api"] = Field("access", description="access: signs requests; api: a bearer key")
+    role: Literal["operator", "admin", "user"] = "user"
+    scopes: list[Literal["send", "receive", "manage"]] = Field(["send", "receive", "manage"], min_length=1)
+    prefixes: list[str] = Field([], description="of queue names; empty: all queues")
+    expires_in_seconds: int | None = Field(None, ge=1)
+
+
+class KeyRotation(Given):
+    keep_seconds: int = Field(86_400, ge=0, le=31_536_000, description="how long the old key stays good")
+
+
+class KeyShown(BaseModel):
+    id: str
+    kind: str
+    account: str
+    name: str
+    role: str
+    scopes: list[str]
+    prefixes: list[str]
+    state: str = Field(description="active, expired or revoked")
+    created: int
+    expires: int | None
+    last_used: int | None = Field(description="exact to a minute")
+
+
+class KeyMade(KeyShown):
+    secret: str = Field(description="the secret access key, or the whole API key; it is never shown again")
+
+
+class KeyList(BaseModel):
+    keys: list[KeyShown]

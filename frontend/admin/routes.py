@@ -9,7 +9,7 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
-from frontend.admin import messages, queues
+from frontend.admin import keys, messages, queues, tenants
 from frontend.admin.models import ProblemDocument
 from frontend.admin.problems import MEDIA_TYPE, of_request
 from frontend.admin.visitor import KEY, problem_response
@@ -30,7 +30,14 @@ _PROBLEM: dict[int | str, dict[str, Any]] = {
 
 def add_routes(rest: FastAPI, context: Context) -> None:
     """Add what is under ``/v1`` to the application."""
-    for router in (queues.create_router(context), messages.create_router()):
+    services = context.services
+    routers = (
+        tenants.create_router(services),
+        keys.create_router(services),
+        queues.create_router(context),
+        messages.create_router(),
+    )
+    for router in routers:
         rest.include_router(router, prefix="/v1", dependencies=[Depends(_BEARER)], responses=_PROBLEM)
     rest.add_exception_handler(HTTPException, _not_routed)
 

@@ -1,0 +1,207 @@
+"""Access keys and API keys: create, rotate, revoke, list.  A secret is shown once, in the answer that made it.
+
+Nobody can make a key that may do more than its own, nor touch a key of a higher role.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Path, Query
+
+from auth import api_keys
+from auth.credentials import AccessKey, ApiKey, new_access_key, new_principal_id, user_arn
+from auth.principal import Principal
+from auth.store import Conflict
+from frontend.admin.models import KeyGiven, KeyList, KeyMade, KeyRotation, KeyShown
+from frontend.admin.problems import Problem, invalid, not_found, not_permitted
+from frontend.admin.visitor import AdminRoute, Visitor, Who
+from frontend.services import Services
+
+_TRIES = 4
+_RANK: dict[str, int] = {"user": 0, "admin": 1, "operator": 2}
+_NAME = re.compile(r"[\w+=,.@-]{1,64}\Z", re.ASCII)
+"""As IAM's names of users."""
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
+_API = api_keys.PREFIX
+
+Key = AccessKey | ApiKey
+Account = Annotated[str | None, Query(description="the account whose keys are meant; operators may name any")]
+KeyId = Annotated[str, Path(description="an access key's id, or hf_... and an API key's id", max_length=140)]
+
+
+def create_router(services: Services) -> APIRouter:
+    """The routes of keys."""
+    router = APIRouter(route_class=AdminRoute, tags=["keys"])
+    credentials, store = services.credentials, services.credentials.store
+
+    def now_s() -> int:
+        return int(services.clock())
+
+    @router.post("/keys", name="key.create", status_code=201)
+    async def create(who: Who, given: KeyGiven, account: Account = None) -> KeyMade:
+        """Make a key.  The answer is the only one that shows its secret."""
+        owner = who.account(account)
+        who.target = user_arn(owner, given.name)
+        who.require_role("operator", "admin")
+        _check(who.principal, given, owner)
+        tenant = await store.get_tenant(owner)
+        if tenant is None or tenant.state in ("deleting", "deleted"):
+            raise not_found(f"tenant {owner}")
+        same_user = [key for key in await _keys(owner) if key.name == given.name]
+        expires_s = None if given.expires_in_seconds is None else now_s() + given.expires_in_seconds
+        made, secret = _new(
+            given.kind,
+            owner,
+            name=given.name,
+            role=given.role,
+            scopes=tuple(given.scopes),
+            prefixes=tuple(given.prefixes),
+            expires_s=expires_s,
+            principal_id=same_user[0].principal_id if same_user else new_principal_id(),
+        )
+        who.target = _id(made)
+        await _put(made)
+        return KeyMade(**_facts(made, None), secret=secret)
+
+    @router.get("/keys", name="key.list")
+    async def list_keys(who: Who, account: Account = None) -> KeyList:
+        """All keys of an account, revoked ones too."""
+        owner = who.account(account)
+        who.require_role("operator", "admin")
+        keys = await _keys(owner)
+        uses = await store.key_uses([_stored_id(key) for key in keys])
+        return KeyList(keys=[KeyShown(**_facts(key, uses.get(_stored_id(key)))) for key in keys])
+
+    @router.post("/keys/{key_id}/rotate", name="key.rotate", status_code=201)
+    async def rotate(who: Who, key_id: KeyId, asked: KeyRotation, account: Account = None) -> KeyMade:
+        """Make a key like this one, which stays good for a while so that its users can change over."""
+        old = await _found(who, key_id, account)
+        if not old.active:
+            raise Problem(409, "KeyRevoked", f"The key {key_id} is revoked; make a new one.")
+        made, secret = _new(
+            "api" if isinstance(old, ApiKey) else "access",
+            old.account,
+            name=old.name,
+            role=old.role,
+            scopes=old.scopes,
+            prefixes=old.prefixes,
+            expires_s=None,
+            principal_id=old.principal_id,
+        )
+        await _put(made)
+        ends = now_s() + asked.keep_seconds
+        await _change(old, lambda key: {"expires_s": ends if key.expires_s is None else min(ends, key.expires_s)})
+        return KeyMade(**_facts(made, None), secret=secret)
+
+    @router.delete("/keys/{key_id}", name="key.revoke")
+    async def revoke(who: Who, key_id: KeyId, account: Account = None) -> KeyShown:
+        """Refuse the key from now on, everywhere within a second.  It cannot be made good again."""
+        key = await _found(who, key_id, account)
+        if key.active and key.role == "operator":
+            others = [one for one in await _keys(key.account) if one.role == "operator" and _state(one) == "active"]
+            if [_id(one) for one in others] == [_id(key)]:
+                raise Problem(409, "LastOperator", "This is the last key of an operator; make another one first.")
+        revoked = await _change(key, lambda _: {"active": False})
+        return KeyShown(**_facts(revoked, None))
+
+    def _new(kind: str, account: str, *, principal_id: str, **facts: Any) -> tuple[Key, str]:
+        if kind == "api":
+            return api_keys.new_api_key(account, principal_id=principal_id, created_s=now_s(), **facts)
+        made = msgspec.structs.replace(new_access_key(account), principal_id=principal_id, created_s=now_s(), **facts)
+        return made, made.secret
+
+    async def _put(key: Key) -> None:
+        if isinstance(key, AccessKey):
+            await credentials.put(key)
+        else:
+            await credentials.put_api_key(key)
+
+    async def _keys(account: str) -> list[Key]:
+        return [*await store.list_access_keys(account), *await store.list_api_keys(account)]
+
+    async def _get(key_id: str) -> Key | None:
+        if key_id.startswith(_API):
+            return await store.get_api_key(key_id.removeprefix(_API))
+        return await store.get_access_key(key_id)
+
+    async def _found(who: Visitor, key_id: str, account: str | None) -> Key:
+        """The key, which the caller may change."""
+        owner = who.account(account)
+        who.target = key_id
+        who.require_role("operator", "admin")
+        key = await _get(key_id)
+        if key is None or key.account != owner:
+            raise not_found(f"key {key_id} in account {owner}")
+        if _RANK[key.role] > _RANK[who.principal.role]:
+            raise not_permitted(f"The key {key_id} is an {key.role}'s.")
+        return key
+
+    async def _change(key: Key, changes: Callable[[Key], dict[str, Any]]) -> Key:
+        current: Key | None = key
+        for _ in range(_TRIES):
+            if current is None:
+                raise not_found(f"key {_id(key)}")
+            changed = msgspec.structs.replace(current, **changes(current))
+            try:
+                if isinstance(changed, AccessKey):
+                    return await credentials.update_access_key(changed)
+                return await credentials.update_api_key(changed)
+            except Conflict:
+                current = await _get(_id(key))
+        raise Problem(409, "Conflict", f"The key {_id(key)} is being changed by others; try again.")
+
+    def _state(key: Key) -> str:
+        if not key.active:
+            return "revoked"
+        return "active" if key.expires_s is None or key.expires_s > services.clock() else "expired"
+
+    def _facts(key: Key, last_used: int | None) -> dict[str, Any]:
+        return {
+            "id": _id(key),
+            "kind": "api" if isinstance(key, ApiKey) else "access",
+            "account": key.account,
+            "name": key.name,
+            "role": key.role,
+            "scopes": list(key.scopes),
+            "prefixes": list(key.prefixes),
+            "state": _state(key),
+            "created": key.created_s,
+            "expires": key.expires_s,
+            "last_used": last_used,
+        }
+
+    return router
+
+
+def _id(key: Key) -> str:
+    """As callers name it."""
+    return _API + key.key_id if isinstance(key, ApiKey) else key.access_key_id
+
+
+def _stored_id(key: Key) -> str:
+    return key.key_id if isinstance(key, ApiKey) else key.access_key_id
+
+
+def _check(principal: Principal, given: KeyGiven, account: str) -> None:
+    """Whether the caller may make such a key."""
+    if not _NAME.match(given.name):
+        raise invalid("The name of a key's user is 1 to 64 letters, digits or characters of +=,.@-_")
+    for prefix in given.prefixes:
+        if not _PREFIX.match(prefix):
+            raise invalid(f"{prefix[:100]!r} cannot begin the name of a queue.")
+    if given.name == "root" and not (principal.role == "operator" or principal.arn.endswith(":root")):
+        raise not_permitted("Only the account's root, or an operator, can make a key for root.")
+    if _RANK[given.role] > _RANK[principal.role]:
+        raise not_permitted(f"Your role is {principal.role}: you cannot make the key of an {given.role}.")
+    if given.role == "operator" and account != principal.account:
+        raise not_permitted("The key of an operator can only be made in an operator's own account.")
+    more = set(given.scopes) - set(principal.scopes)
+    if more:
+        raise not_permitted(f"Your key does not have the scope {sorted(more)[0]!r} itself.")
+    narrow = principal.prefixes
+    if narrow and not (given.prefixes and all(prefix.startswith(narrow) for prefix in given.prefixes)):
+        raise not_permitted(f"Your key is for names that begin with {' or '.join(narrow)}; so the new one has to be.")

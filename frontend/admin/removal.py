@@ -1,0 +1,86 @@
+"""The end of a tenant, in steps that can be repeated wherever they were cut off.
+
+First its state becomes ``deleting``, which refuses all its credentials; then its keys, roles, queues and data keys go;
+then its state becomes ``deleted``.  What is left is the record with its times, for the last invoice, and the account is
+never given out again.  A tenant that is found ``deleting`` at a start is finished then.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from auth.credentials import Tenant
+from auth.master_keys import KeyringError
+from backend.api import BackendError
+from frontend.services import Services
+from frontend.sqs.queues import Queues
+from metadata_service.store import ConditionFailed, QueueNotFound, StoreError
+
+_PAGE = 100
+_TRIES = 4
+
+log = logging.getLogger("holdfast.admin")
+
+
+async def delete_tenant(services: Services, tenant: Tenant) -> Tenant:
+    """Delete the tenant, or go on deleting it.  Raises what the stores raise; then it can be repeated."""
+    if tenant.state == "deleted":
+        return tenant
+    if tenant.state != "deleting":
+        tenant = await _become(services, tenant.account, "deleting")
+    account, credentials, store = tenant.account, services.credentials, services.credentials.store
+    for key in await store.list_access_keys(account):
+        await credentials.delete_access_key(key.access_key_id)
+    for api_key in await store.list_api_keys(account):
+        await credentials.delete_api_key(api_key.key_id)
+    for role in await store.list_roles(account):
+        await credentials.delete_role(account, role.name)
+    queues = Queues(services)
+    while names := await services.metadata.list_queues(account, limit=_PAGE):
+        for name in names:
+            await _delete_queue(services, queues, account, name)
+    if services.keyring is not None:
+        await services.keyring.destroy_tenant_keys(account)
+    return await _become(services, account, "deleted")
+
+
+async def finish_deletions(services: Services) -> None:
+    """Go on with what a process that ended has begun.  What cannot be done now is told, and left for the next start."""
+    after = ""
+    while tenants := await services.credentials.store.list_tenants(after=after, limit=_PAGE):
+        for tenant in tenants:
+            if tenant.state == "deleting":
+                try:
+                    await delete_tenant(services, tenant)
+                    log.info("the deletion of account %s was finished", tenant.account)
+                except (StoreError, BackendError, KeyringError) as error:
+                    log.error("the deletion of account %s cannot be finished yet: %s", tenant.account, error)
+        after = tenants[-1].account
+
+
+async def _delete_queue(services: Services, queues: Queues, account: str, name: str) -> None:
+    try:
+        queue = await services.metadata.delete(await services.metadata.get(account, name), now_ms=services.now_ms())
+    except QueueNotFound:
+        return
+    try:
+        await services.backend.drop(queues.view(queue).target)
+    except BackendError as error:
+        # As with DeleteQueue: what the backend still has of it, it drops when it next starts.
+        log.warning("the messages of queue %r of deleted account %s are still stored: %s", name, account, error)
+
+
+async def _become(services: Services, account: str, state: str) -> Tenant:
+    for _ in range(_TRIES):
+        tenant = await services.credentials.store.get_tenant(account)
+        assert tenant is not None, "tenants are never forgotten"
+        try:
+            deleted_s = tenant.deleted_s if tenant.deleted_s is not None else int(services.clock())
+            return await services.credentials.update_tenant(
+                msgspec.structs.replace(tenant, state=state, deleted_s=deleted_s)
+            )
+        except ConditionFailed:
+            continue
+    raise StoreError(f"account {account} is being changed by others")
