@@ -152,7 +152,7 @@ class _Statement:
 class Policy:
     """A compiled policy."""
 
-    __slots__ = ("_statements", "denies", "principals_most", "public")
+    __slots__ = ("_statements", "denies", "principals_most", "public", "statements")
 
     def __init__(self, statements: list[_Statement]) -> None:
         self._statements = statements
@@ -160,6 +160,7 @@ class Policy:
         """Whether it can say no, which also binds those who need nobody's yes."""
         self.public = any(not statement.denies and statement.principals.public for statement in statements)
         """Whether it can let somebody in who has not signed."""
+        self.statements = len(statements)
         self.principals_most = max((statement.principals.count for statement in statements), default=0)
 
     def decide(self, who: Principal | None, action: str, resource: str, facts: Facts) -> Decision:

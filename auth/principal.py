@@ -28,3 +28,13 @@ class Principal(msgspec.Struct, frozen=True):
     """What the credential may be used for, whatever else allows it."""
     prefixes: tuple[str, ...] = ()
     """Names of queues that the credential may be used for begin with one of these; empty: all queues."""
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether nobody signed the request: then the caller has no account."""
+        return not self.account
+
+
+def anonymous(address: str) -> Principal:
+    """Whoever sent a request that nobody signed; SQS, too, tells the address as the sender of such a message."""
+    return Principal(account="", principal_id=address, arn="anonymous", credential="")

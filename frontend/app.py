@@ -10,7 +10,8 @@ from frontend import rest
 from frontend.admin.door import PREFIX, AdminDoor
 from frontend.polls import AsgiReceive
 from frontend.services import Services
-from frontend.sqs.endpoint import AsgiSend, Scope, SqsEndpoint
+from frontend.sqs.calls import Scope
+from frontend.sqs.endpoint import AsgiSend, SqsEndpoint
 
 
 class FrontendApp:

@@ -31,7 +31,7 @@ async def declare(services: Services, root: AccessKey, queues: Sequence[Declared
     context = Context(dataclasses.replace(services, settings=settings))
     tenant = await services.credentials.store.get_tenant(root.account)
     assert tenant is not None, "its key is there"
-    call = Call(request_id="start", principal=root.principal, base_url="", receive=_never, tenant=tenant)
+    call = Call(request_id="start", principal=root.principal, base_url="", receive=_never, tenant=tenant, scope={})
     for queue in in_order(queues):
         try:
             await _declare(context, call, queue)

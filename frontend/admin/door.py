@@ -16,7 +16,8 @@ from frontend.bodies import read_body
 from frontend.polls import AsgiReceive, ClientGone
 from frontend.services import Services
 from frontend.sqs import limits
-from frontend.sqs.endpoint import AsgiSend, Scope, SqsEndpoint, Visit
+from frontend.sqs.calls import Scope
+from frontend.sqs.endpoint import AsgiSend, SqsEndpoint, Visit
 from frontend.sqs.errors import MALFORMED_INPUT, SqsError
 
 PREFIX = "/v1/"

@@ -92,7 +92,7 @@ def create_router(context: Context) -> APIRouter:
         owner = who.account(account)
         who.require_queue("manage", owner, name)
         who.require_scope("receive")
-        view = await context.queues.by_name(owner, name, who.call_of(owner))
+        view = await context.access.queue(who.call_of(owner), "ReceiveMessage", owner, name)
         peeked = await context.queues.run(view, context.backend.peek, limit)
         stored = [
             None

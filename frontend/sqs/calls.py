@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from frontend.dedup import Retry
 
 Members = dict[str, Any]
+Scope = MutableMapping[str, Any]
+"""An HTTP request as ASGI has it."""
 
 
 @dataclass(slots=True)
@@ -26,6 +29,8 @@ class Call:
     """The connection's next event: how a waiting call learns that its client has left."""
     tenant: Tenant
     """The caller's."""
+    scope: Scope
+    """Where the request came from and how: what conditions of queue policies ask."""
     retry: Retry | None = field(default=None, kw_only=True)
     """How repeats of a call that sends are known, if they can be."""
 

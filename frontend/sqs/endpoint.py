@@ -13,8 +13,11 @@ from typing import Any
 from urllib.parse import quote
 
 from auth.audit import SIGN_IN, Act
-from auth.errors import AuthError
+from auth.credentials import Tenant
+from auth.errors import AuthError, MissingAuthenticationToken
+from auth.principal import anonymous
 from backend.api import BackendError, PartitionDamaged, StorageFull
+from frontend.access import check_credential
 from frontend.authenticator import Authenticator, Caller
 from frontend.bodies import read_body
 from frontend.polls import AsgiReceive, ClientGone
@@ -22,17 +25,17 @@ from frontend.services import Services
 from frontend.sqs import errors, json_protocol, limits, query_protocol
 from frontend.sqs.actions.context import Context
 from frontend.sqs.actions.queues import auto_create_queue
-from frontend.sqs.calls import Call, Members
+from frontend.sqs.calls import Call, Members, Scope
 from frontend.sqs.errors import SqsError
 from frontend.sqs.model import ACTIONS
-from frontend.sqs.operations import NOT_AT_A_QUEUE_URL, ON_ACCOUNT, ON_QUEUE, SENDS
+from frontend.sqs.operations import NOT_AT_A_QUEUE_URL, ON_ACCOUNT, ON_QUEUE, SENDS, UNSIGNED
 from frontend.sqs.queues import QueueView, locate
 from metadata_service.store import StoreError
 
-Scope = MutableMapping[str, Any]
 AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _TARGET_PREFIX = b"AmazonSQS."
+_NO_TENANT = Tenant("", "nobody")
 _NO_HEADERS: list[tuple[bytes, bytes]] = []
 _FORM = b"application/x-www-form-urlencoded"
 _AUTH_KINDS = {
@@ -163,7 +166,16 @@ class SqsEndpoint:
         receive: AsgiReceive,
         scope: Scope,
     ) -> tuple[bytes, bytes]:
-        call = self._call(request, await self._authenticated(request, body), receive, scope)
+        try:
+            caller = await self._authenticated(request, body)
+        except MissingAuthenticationToken as refusal:
+            sound = content_type.startswith(json_protocol.CONTENT_TYPE) and request.method == "POST"
+            name = _action_in(target) if target is not None and sound else ""
+            result = await self._carry_out_unsigned(
+                request, scope, receive, name, lambda action: json_protocol.read(action, body), refusal
+            )
+            return json_protocol.CONTENT_TYPE, json_protocol.write(result)
+        call = self._call(request, caller, receive, scope)
         if target is None:
             raise SqsError(errors.MISSING_ACTION, "The request must contain the header X-Amz-Target.")
         if not content_type.startswith(json_protocol.CONTENT_TYPE) or request.method != "POST":
@@ -171,7 +183,7 @@ class SqsEndpoint:
                 errors.SERIALIZATION,
                 "A request with X-Amz-Target is a POST of Content-Type application/x-amz-json-1.0.",
             )
-        name = target[len(_TARGET_PREFIX) :].decode("latin-1") if target.startswith(_TARGET_PREFIX) else ""
+        name = _action_in(target)
         if name not in ACTIONS:
             raise _invalid_action(name or target.decode("latin-1"))
         request.action = name
@@ -188,7 +200,20 @@ class SqsEndpoint:
         name = parameters.get("Action", "")
         if not name and request.method == "GET" and _queue_in(request.path):
             raise _UnknownOperation
-        call = self._call(request, await self._authenticated(request, body), receive, scope)
+        try:
+            caller = await self._authenticated(request, body)
+        except MissingAuthenticationToken as refusal:
+            known = parameters.get("Version", query_protocol.VERSION) == query_protocol.VERSION
+            result = await self._carry_out_unsigned(
+                request,
+                scope,
+                receive,
+                name if known else "",
+                lambda action: query_protocol.read(ACTIONS[action], parameters),
+                refusal,
+            )
+            return self._written(request, name, result)
+        call = self._call(request, caller, receive, scope)
         if not name:
             raise SqsError(errors.MISSING_ACTION)
         if parameters.get("Version", query_protocol.VERSION) != query_protocol.VERSION:
@@ -202,40 +227,78 @@ class SqsEndpoint:
         result = await self._carry_out(request, call, name, query_protocol.read(action, parameters))
         if call.retry is not None:
             request.request_id = call.retry.request_id
+        return self._written(request, name, result)
+
+    def _written(self, request: _Request, name: str, result: Members | None) -> tuple[bytes, bytes]:
+        """The answer to a Query request."""
+        action = ACTIONS[name]
         if request.accept_json:
             return query_protocol.JSON, query_protocol.write_as_json(action, result, request.request_id)
         return query_protocol.XML, query_protocol.write(action, result, request.request_id)
 
     def _call(self, request: _Request, caller: Caller, receive: AsgiReceive, scope: Scope) -> Call:
+        return Call(request.request_id, caller.principal, self._base_url(request, scope), receive, caller.tenant, scope)
+
+    def _base_url(self, request: _Request, scope: Scope) -> str:
         base_url = self._services.settings.external_url
         if base_url is None:
-            base_url = f"{scope['scheme']}://{request.headers[b'host'].decode('latin-1')}"
-        return Call(request.request_id, caller.principal, base_url, receive, caller.tenant)
+            base_url = f"{scope['scheme']}://{request.headers.get(b'host', b'').decode('latin-1')}"
+        return base_url
 
     async def _carry_out(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
         operation = ON_QUEUE.get(name)
         if operation is None:
             if name in NOT_AT_A_QUEUE_URL and _queue_in(request.path):
                 raise _invalid_action(name)
+            check_credential(call.principal, name)
             return await ON_ACCOUNT[name](self.context, call, members)
-        url = members.pop("QueueUrl", None)
-        if url is None:
-            url = _queue_in(request.path)
-            if url is None:
-                raise errors.missing_parameter("QueueUrl")
-        view = await self._queue(call, name, url)
+        view = await self._queue(call, name, _url_of(request, members))
         if name in SENDS:
             call.retry = self.context.retries.of(request.headers, call.principal.account, view, members)
         return await operation(self.context, call, view, members)
 
+    async def _carry_out_unsigned(
+        self,
+        request: _Request,
+        scope: Scope,
+        receive: AsgiReceive,
+        name: str,
+        read: Callable[[str], Members],
+        refusal: MissingAuthenticationToken,
+    ) -> Members | None:
+        """What the policy of a queue lets anybody do.  Whatever stands against it is answered with ``refusal``,
+        so that those who do not sign learn nothing but that: not even whether their request could be read."""
+        if name not in UNSIGNED or b"authorization" in request.headers:
+            raise refusal
+        client = scope.get("client")
+        principal = anonymous(client[0] if client else "anonymous")
+        call = Call(request.request_id, principal, self._base_url(request, scope), receive, _NO_TENANT, scope)
+        try:
+            members = read(name)
+            account, queue_name = locate(_url_of(request, members), principal.account)
+        except SqsError:
+            raise refusal from None
+        found = await self.context.access.public_queue(call, name, account, queue_name)
+        if found is None:
+            raise refusal
+        view, call.tenant = found
+        request.action = name
+        if name in SENDS:
+            call.retry = self.context.retries.of(request.headers, principal.principal_id, view, members)
+            if call.retry is not None and not request.is_json:
+                request.request_id = call.retry.request_id
+        return await ON_QUEUE[name](self.context, call, view, members)
+
     async def _queue(self, call: Call, action: str, url: str) -> QueueView:
         account, name = locate(url, call.principal.account)
         try:
-            return await self.context.queues.by_name(account, name, call)
-        except SqsError:
+            return await self.context.access.queue(call, action, account, name)
+        except SqsError as error:
             may_create = action in SENDS and self._services.settings.auto_create_queues
-            if not may_create or account != call.principal.account:
+            absent = error.kind is errors.QUEUE_DOES_NOT_EXIST
+            if not may_create or not absent or account != call.principal.account:
                 raise
+        check_credential(call.principal, "CreateQueue", name)
         return self.context.queues.view(await auto_create_queue(self.context, account, name))
 
     # --- errors ---
@@ -344,6 +407,21 @@ def _as_sqs_error(error: Exception) -> SqsError:
         case BackendError() | StoreError():
             return SqsError(errors.SERVICE_UNAVAILABLE)
     return SqsError(errors.INTERNAL_FAILURE)
+
+
+def _action_in(target: bytes) -> str:
+    """The action that X-Amz-Target names; empty: none of SQS's."""
+    return target[len(_TARGET_PREFIX) :].decode("latin-1") if target.startswith(_TARGET_PREFIX) else ""
+
+
+def _url_of(request: _Request, members: Members) -> str:
+    """The URL of the queue that a call is about: a member, which is taken out, or where the request went."""
+    url: str | None = members.pop("QueueUrl", None)
+    if url is None:
+        url = _queue_in(request.path)
+        if url is None:
+            raise errors.missing_parameter("QueueUrl")
+    return url
 
 
 def _invalid_action(name: str) -> SqsError:

@@ -250,3 +250,8 @@ def invalid_attribute_value(name: str, reason: str = "") -> SqsError:
 
 def queue_does_not_exist() -> SqsError:
     return SqsError(QUEUE_DOES_NOT_EXIST)
+
+
+def no_access_to_queue() -> SqsError:
+    """For those who do not own the queue: it tells nothing of whether there is one."""
+    return SqsError(QUEUE_DOES_NOT_EXIST, "The specified queue does not exist or you do not have access to it.")

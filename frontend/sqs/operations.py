@@ -45,5 +45,8 @@ ON_ACCOUNT: dict[str, AccountOperation] = {
 NOT_AT_A_QUEUE_URL = frozenset(("CreateQueue", "ListQueues"))
 """What SQS calls not valid for the endpoint when the request goes to the URL of a queue."""
 
+UNSIGNED = frozenset(ON_QUEUE)
+"""What can be asked without a signature, if the queue's policy lets anybody: to ask for a URL one has to sign."""
+
 SENDS = frozenset(("SendMessage", "SendMessageBatch"))
 """What creates a queue, when the settings say so."""

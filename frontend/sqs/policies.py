@@ -5,11 +5,14 @@ Each is kept and answered in one canonical form, compact JSON, so that infrastru
 
 from __future__ import annotations
 
+import logging
 import re
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
 
+from auth.policies import NOBODY, Policy, PolicyError, compile_policy
 from frontend.sqs import arn, limits
 from frontend.sqs.errors import (
     OVER_LIMIT,
@@ -33,6 +36,9 @@ SHAREABLE_ACTIONS = (
     "SendMessage",
 )
 """What AddPermission can allow; the rest is the owner's alone (SQS Developer Guide, "Actions")."""
+GOVERNED_BY = {action: action.removesuffix("Batch") for action in ACTIONS}
+"""Whose name in a policy decides about an action: that of a single call also about its batch."""
+_GOVERNED = frozenset(GOVERNED_BY.values())
 
 
 class RedrivePolicy(NamedTuple):
@@ -117,24 +123,30 @@ def access_policy(text: str) -> str:
         raise invalid_attribute_value("Policy") from None
     if not isinstance(given, dict):
         raise invalid_attribute_value("Policy")
-    statements = given.get("Statement")
-    if isinstance(statements, dict):
-        statements = [statements]
-    if not isinstance(statements, list) or not statements:
-        raise invalid_attribute_value("Policy")
-    if len(statements) > limits.POLICY_STATEMENTS_MOST:
+    try:
+        policy = compile_policy(given, _GOVERNED)
+    except PolicyError as error:
+        raise invalid_attribute_value("Policy", str(error)) from None
+    if policy.statements > limits.POLICY_STATEMENTS_MOST:
         raise invalid_attribute_value(
             "Policy", f"A policy can have at most {limits.POLICY_STATEMENTS_MOST} statements."
         )
-    for statement in statements:
-        if (
-            not isinstance(statement, dict)
-            or statement.get("Effect") not in ("Allow", "Deny")
-            or not {"Principal", "NotPrincipal"} & set(statement)
-            or not {"Action", "NotAction"} & set(statement)
-        ):
-            raise invalid_attribute_value("Policy")
+    if policy.principals_most > limits.POLICY_PRINCIPALS_MOST:
+        raise invalid_attribute_value(
+            "Policy", f"A statement can have at most {limits.POLICY_PRINCIPALS_MOST} principals."
+        )
     return _compact(given)
+
+
+@lru_cache(maxsize=1024)
+def stored_access_policy(text: str) -> Policy:
+    """What a canonical form says."""
+    try:
+        return compile_policy(orjson.loads(text), _GOVERNED)
+    except PolicyError as error:
+        # The queue goes on serving its owner, who can set another policy.
+        logging.getLogger("holdfast.sqs").error("a stored policy lets nobody in, for it cannot be read: %s", error)
+        return NOBODY
 
 
 def with_permission(policy: str | None, queue_arn: str, label: str, accounts: list[str], actions: list[str]) -> str:
@@ -186,7 +198,10 @@ def with_permission(policy: str | None, queue_arn: str, label: str, accounts: li
             OVER_LIMIT, f"{len(principals)} principals were found, maximum allowed is {limits.POLICY_PRINCIPALS_MOST}."
         )
     document["Statement"] = statements
-    return _compact(document)
+    text = _compact(document)
+    if len(text.encode()) > limits.POLICY_BYTES_MOST:
+        raise SqsError(OVER_LIMIT, f"A policy can have at most {limits.POLICY_BYTES_MOST} bytes.")
+    return text
 
 
 def without_permission(policy: str | None, label: str) -> str | None:

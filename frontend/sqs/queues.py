@@ -8,6 +8,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
+from auth.policies import Policy
 from backend.api import (
     DeadLetter,
     PartitionGone,
@@ -19,7 +20,6 @@ from backend.api import (
 from frontend.services import Services
 from frontend.sqs import arn, attributes, policies
 from frontend.sqs.arn import QueueArn
-from frontend.sqs.calls import Call
 from frontend.sqs.errors import INVALID_ADDRESS, SERVICE_UNAVAILABLE, SqsError, queue_does_not_exist
 from frontend.sqs.validation import is_queue_name
 from metadata_service.models import Queue
@@ -48,6 +48,8 @@ class QueueView(msgspec.Struct, frozen=True):
     redrive: policies.RedrivePolicy | None
     sealed: bool
     """Whether what is sent is stored encrypted."""
+    policy: Policy | None
+    """None: only the owning account gets in."""
     target: Target
     settings: PartitionSettings
 
@@ -68,22 +70,13 @@ class Queues:
 
     # --- finding ---
 
-    async def by_url(self, url: str, call: Call) -> QueueView:
-        """Raises QueueDoesNotExist and InvalidAddress."""
-        account, name = locate(url, call.principal.account)
-        return await self.by_name(account, name, call)
-
-    async def by_name(self, account: str, name: str, call: Call) -> QueueView:
-        """The queue, if the caller may use it: so far, only the owning account may.  Raises QueueDoesNotExist."""
-        if account == call.principal.account:
-            queue = self._services.metadata.cached(account, name)
-            if queue is not None:
-                return self.view(queue)
-            if is_queue_name(name):
-                try:
-                    return self.view(await self._services.metadata.get(account, name))
-                except QueueNotFound:
-                    pass
+    async def find(self, account: str, name: str) -> QueueView:
+        """The queue as the store has it, whoever asks.  Raises QueueDoesNotExist."""
+        if is_queue_name(name):
+            try:
+                return self.view(await self._services.metadata.get(account, name))
+            except QueueNotFound:
+                pass
         raise queue_does_not_exist()
 
     async def by_arn(self, text: str, account: str) -> QueueView | None:
@@ -189,6 +182,7 @@ class Queues:
         settings = self._services.settings
         fifo = stored.get("FifoQueue") == "true"
         redrive = stored.get("RedrivePolicy")
+        policy = stored.get("Policy")
         partition = queue.partitions[0].id
         queue_arn = str(QueueArn(settings.region, queue.account, queue.name))
         return QueueView(
@@ -203,6 +197,7 @@ class Queues:
             wait_seconds=attributes.number(stored, "ReceiveMessageWaitTimeSeconds"),
             redrive=policies.stored_redrive_policy(redrive) if redrive else None,
             sealed=settings.encryption and attributes.is_encrypted(stored),
+            policy=policies.stored_access_policy(policy) if policy else None,
             target=Target(partition, queue.queue_id, queue.version),
             settings=PartitionSettings(
                 partition=partition,

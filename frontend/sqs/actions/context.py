@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from backend.api import Backend
+from frontend.access import Access
 from frontend.dedup import Retries
 from frontend.services import Services
 from frontend.sqs.queues import Queues
@@ -15,7 +16,7 @@ from metadata_service.client import MetadataClient
 class Context:
     """The services, and the view of queues over them."""
 
-    __slots__ = ("backend", "log", "metadata", "queues", "retries", "seals", "services")
+    __slots__ = ("access", "backend", "log", "metadata", "queues", "retries", "seals", "services")
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -24,4 +25,5 @@ class Context:
         self.queues = Queues(services)
         self.retries = Retries(self.queues, services.backend, services.settings.send_retry_window_seconds)
         self.seals = Seals(services.keyring)
+        self.access = Access(services, self.queues)
         self.log = logging.getLogger("holdfast.sqs")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from frontend.sqs import policies
+from auth.principal import Principal
+from frontend.access import check_credential, in_prefixes
+from frontend.sqs import arn, policies
 from frontend.sqs.actions import paging
 from frontend.sqs.actions.context import Context
 from frontend.sqs.calls import Call, Members
@@ -10,9 +12,17 @@ from frontend.sqs.errors import invalid_value
 from frontend.sqs.queues import QueueView
 
 
-async def check_target(context: Context, account: str, policy: str, source_arn: str, fifo: bool) -> None:
-    """Whether a queue may use this RedrivePolicy, which is canonical.  Raises InvalidParameterValue."""
+async def check_target(
+    context: Context, account: str, policy: str, source_arn: str, fifo: bool, principal: Principal | None
+) -> None:
+    """Whether a queue may use this RedrivePolicy, which is canonical, and ``principal`` may say so.
+
+    Raises InvalidParameterValue and AccessDenied.
+    """
     redrive = policies.stored_redrive_policy(policy)
+    named = arn.parse(redrive.dead_letter_arn)
+    if principal is not None and named is not None:
+        check_credential(principal, "SetQueueAttributes", named.name)
     target = await context.queues.by_arn(redrive.dead_letter_arn, account)
     reason = ""
     if target is None:
@@ -32,6 +42,7 @@ async def list_dead_letter_source_queues(context: Context, call: Call, view: Que
     account = view.queue.account
     names = await context.metadata.dead_letter_sources(account, view.arn, after=paging.after(members), limit=size + 1)
     names, token = paging.page(names, size, members)
+    names = in_prefixes(call.principal, names)
     result: Members = {"queueUrls": [call.queue_url(account, name) for name in names]}
     if token:
         result["NextToken"] = token

@@ -7,6 +7,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 import orjson
 
 from backend.api import MoveTask, MoveTaskRefused, MoveTaskUnknown
+from frontend.access import check_credential
 from frontend.sqs import arn, limits
 from frontend.sqs.actions.context import Context
 from frontend.sqs.calls import Call, Members
@@ -23,7 +24,7 @@ _RUNNING = "RUNNING"
 
 
 async def start_message_move_task(context: Context, call: Call, members: Members) -> Members:
-    source = await _queue(context, call, members, "SourceArn")
+    source = await _queue(context, call, members, "SourceArn", "StartMessageMoveTask")
     rate = members.get("MaxNumberOfMessagesPerSecond")
     if rate is not None and not 1 <= rate <= limits.MOVE_RATE_MOST:
         raise invalid_value(
@@ -35,7 +36,7 @@ async def start_message_move_task(context: Context, call: Call, members: Members
         raise SqsError(INVALID_PARAMETER_VALUE, "Source queue must be configured as a Dead Letter Queue.")
     destination: QueueView | None = None
     if members.get("DestinationArn"):
-        destination = await _queue(context, call, members, "DestinationArn")
+        destination = await _queue(context, call, members, "DestinationArn", "StartMessageMoveTask")
         if destination.arn == source.arn:
             raise SqsError(INVALID_PARAMETER_VALUE, "Source queue arn and destination queue arn cannot be the same.")
         if destination.fifo != source.fifo:
@@ -53,7 +54,7 @@ async def start_message_move_task(context: Context, call: Call, members: Members
 
 
 async def list_message_move_tasks(context: Context, call: Call, members: Members) -> Members:
-    source = await _queue(context, call, members, "SourceArn")
+    source = await _queue(context, call, members, "SourceArn", "ListMessageMoveTasks")
     most = members.get("MaxResults")
     if most is None:
         most = limits.MOVE_TASKS_PAGE_DEFAULT
@@ -70,9 +71,7 @@ async def cancel_message_move_task(context: Context, call: Call, members: Member
     if not text:
         raise missing_parameter("TaskHandle")
     task_id, source_arn = _parsed(text)
-    source = await context.queues.by_arn(source_arn, call.principal.account)
-    if source is None:
-        raise SqsError(RESOURCE_NOT_FOUND, "The resource that you specified for the SourceArn parameter doesn't exist.")
+    source = await _found(context, call, source_arn, "SourceArn", "CancelMessageMoveTask")
     try:
         task = await context.queues.run(source, context.backend.cancel_move, task_id)
     except MoveTaskUnknown:
@@ -80,17 +79,26 @@ async def cancel_message_move_task(context: Context, call: Call, members: Member
     return {"ApproximateNumberOfMessagesMoved": task.moved}
 
 
-async def _queue(context: Context, call: Call, members: Members, parameter: str) -> QueueView:
+async def _queue(context: Context, call: Call, members: Members, parameter: str, action: str) -> QueueView:
     text = members.get(parameter)
     if not text:
         raise missing_parameter(parameter)
     if arn.parse(text) is None:
         raise invalid_value(text, parameter, "Must be the ARN of a queue.")
+    return await _found(context, call, text, parameter, action)
+
+
+async def _found(context: Context, call: Call, text: str, parameter: str, action: str) -> QueueView:
+    """The queue of this ARN, if it is the caller's and the caller may do this to it."""
+    parsed = arn.parse(text)
+    if parsed is not None:
+        check_credential(call.principal, action, parsed.name)
     view = await context.queues.by_arn(text, call.principal.account)
     if view is None:
         raise SqsError(
             RESOURCE_NOT_FOUND, f"The resource that you specified for the {parameter} parameter doesn't exist."
         )
+    context.access.check_queue(call, action, view)
     return view
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from auth.principal import Principal
 from backend.api import BackendError
+from frontend.access import check_credential, listed_prefixes
 from frontend.sqs import attributes
 from frontend.sqs.actions import dead_letter, paging, tags
 from frontend.sqs.actions.context import Context
@@ -18,6 +20,7 @@ from frontend.sqs.errors import (
     UNSUPPORTED_OPERATION,
     SqsError,
     missing_parameter,
+    no_access_to_queue,
     queue_does_not_exist,
 )
 from frontend.sqs.queues import QueueView, Update
@@ -32,15 +35,26 @@ async def create_queue(context: Context, call: Call, members: Members) -> Member
     name = members.get("QueueName")
     if not name:
         raise missing_parameter("QueueName")
+    check_credential(call.principal, "CreateQueue", name)
     account = call.principal.account
-    await ensure_queue(context, account, name, members.get("Attributes") or {}, members.get("tags") or {})
+    await ensure_queue(
+        context, account, name, members.get("Attributes") or {}, members.get("tags") or {}, call.principal
+    )
     return {"QueueUrl": call.queue_url(account, name)}
 
 
 async def ensure_queue(
-    context: Context, account: str, name: str, given: Mapping[str, str], given_tags: Mapping[str, str]
+    context: Context,
+    account: str,
+    name: str,
+    given: Mapping[str, str],
+    given_tags: Mapping[str, str],
+    principal: Principal | None = None,
 ) -> Queue:
-    """The queue, made now or with the same attributes before.  Raises what CreateQueue answers."""
+    """The queue, made now or with the same attributes before.  Raises what CreateQueue answers.
+
+    ``principal`` is who asks for it; None: the service itself.
+    """
     fifo = given.get("FifoQueue", "").lower() == "true"
     values = attributes.canonical(given, fifo=fifo)
     check_new_queue_name(name, fifo)
@@ -49,7 +63,7 @@ async def ensure_queue(
     redrive = stored.get("RedrivePolicy")
     if redrive is not None:
         source_arn = str(QueueArn(context.services.settings.region, account, name))
-        await dead_letter.check_target(context, account, redrive, source_arn, fifo)
+        await dead_letter.check_target(context, account, redrive, source_arn, fifo, principal)
     settings = context.services.settings
     try:
         return await context.metadata.create(
@@ -107,17 +121,21 @@ async def get_queue_url(context: Context, call: Call, members: Members) -> Membe
         raise missing_parameter("QueueName")
     account = members.get("QueueOwnerAWSAccountId") or call.principal.account
     if not _ACCOUNT.match(account):
-        raise queue_does_not_exist()
-    view = await context.queues.by_name(account, name, call)
+        raise no_access_to_queue()
+    view = await context.access.queue(call, "GetQueueUrl", account, name)
     return {"QueueUrl": call.queue_url(view.queue.account, view.queue.name)}
 
 
 async def list_queues(context: Context, call: Call, members: Members) -> Members | None:
     size = paging.page_size(members)
     account = call.principal.account
-    names = await context.metadata.list_queues(
-        account, prefix=members.get("QueueNamePrefix") or "", after=paging.after(members), limit=size + 1
-    )
+    after = paging.after(members)
+    names: list[str] = []
+    for prefix in listed_prefixes(call.principal, members.get("QueueNamePrefix") or ""):
+        # each is of other names than those before it, and they come in order
+        limit = size + 1 - len(names)
+        if limit:
+            names += await context.metadata.list_queues(account, prefix=prefix, after=after, limit=limit)
     names, token = paging.page(names, size, members)
     result: Members = {"QueueUrls": [call.queue_url(account, name) for name in names]} if names else {}
     if token:
@@ -155,7 +173,7 @@ async def set_queue_attributes(context: Context, call: Call, view: QueueView, me
     values = attributes.canonical(given, fifo=view.fifo)
     redrive = values.get("RedrivePolicy")
     if redrive:
-        await dead_letter.check_target(context, view.queue.account, redrive, view.arn, view.fifo)
+        await dead_letter.check_target(context, view.queue.account, redrive, view.arn, view.fifo, call.principal)
 
     def update(queue: Queue) -> Update:
         return Update(attributes=attributes.merged(queue.attributes, values))
