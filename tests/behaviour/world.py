@@ -113,7 +113,7 @@ class World:
         return self._clockwork.now_ms()
 
 
-async def exchange(app: Any, request: Request) -> Answer:
+async def exchange(app: Any, request: Request, *, scheme: str = "http", client: str = "127.0.0.1") -> Answer:
     """One request handed to an ASGI application; AssertionError when what it sends is no HTTP answer."""
     path = request.path
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
@@ -124,12 +124,12 @@ async def exchange(app: Any, request: Request) -> Answer:
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": request.method,
-        "scheme": "http",
+        "scheme": scheme,
         "path": unquote(path),
         "raw_path": path.encode("latin-1"),
         "query_string": request.query.encode("latin-1"),
         "headers": headers,
-        "client": ("127.0.0.1", 1),
+        "client": (client, 1),
         "server": ("127.0.0.1", 9324),
     }
     never = asyncio.get_running_loop().create_future()

@@ -1,0 +1,162 @@
+"""A queue that is to be used, and those who try: accounts, credentials, and calls in either protocol."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from string import Template
+from typing import Any
+
+import msgspec
+
+from auth.credentials import AccessKey, Tenant, new_access_key
+from tests.behaviour import wire
+from tests.behaviour.signing import Signer
+from tests.behaviour.world import World, exchange
+
+_ACCOUNTS = itertools.count(300_000_000_000)
+MAIN, SOURCE, SPARE, GONE = "q-main", "q-source", "q-spare", "q-gone"
+HANDLES = ("DeleteMessage", "DeleteMessageBatch", "ChangeMessageVisibility", "ChangeMessageVisibilityBatch")
+REGION = World.region
+
+
+@dataclass
+class Caller:
+    """Who calls, and from where; ``signer`` None: nothing is signed."""
+
+    account: str
+    signer: Signer | None
+    scheme: str = "http"
+    client: str = "127.0.0.1"
+
+
+async def new_tenant(world: World) -> tuple[str, Caller]:
+    """An account, and its root."""
+    account = str(next(_ACCOUNTS))
+    await world.credentials.store.put_tenant(Tenant(account, f"tenant {account}"))
+    return account, await new_key(world, account)
+
+
+async def new_key(world: World, account: str, **changes: Any) -> Caller:
+    """A caller with a new access key, of which these fields are otherwise."""
+    key: AccessKey = msgspec.structs.replace(new_access_key(account), **changes)
+    await world.credentials.put(key)
+    return Caller(account, Signer(key.access_key_id, key.secret, REGION))
+
+
+async def set_state(world: World, account: str, state: str) -> None:
+    tenant = await world.credentials.store.get_tenant(account)
+    assert tenant is not None
+    await world.credentials.update_tenant(msgspec.structs.replace(tenant, state=state))
+
+
+async def send(world: World, caller: Caller, request: wire.Request) -> wire.Answer:
+    if caller.signer is None:
+        request.headers["Host"] = world.host
+    else:
+        request = caller.signer.sign(request, world.host, world.now_ms())
+    return await exchange(world.app, request, scheme=caller.scheme, client=caller.client)
+
+
+async def call(
+    world: World, caller: Caller, protocol: wire.Protocol, action: str, params: dict[str, Any], **options: Any
+) -> dict[str, Any] | wire.Refusal:
+    """The answer, its envelope checked."""
+    request = wire.encode(protocol, action, params, **options)
+    return wire.decode(protocol, action, await send(world, caller, request))
+
+
+async def done(world: World, caller: Caller, action: str, params: dict[str, Any]) -> dict[str, Any]:
+    """What must succeed."""
+    answer = await call(world, caller, "json", action, params)
+    assert isinstance(answer, dict), (action, answer)
+    return answer
+
+
+def url(world: World, account: str, name: str) -> str:
+    return f"http://{world.host}/{account}/{name}"
+
+
+def arn(account: str, name: str) -> str:
+    return f"arn:aws:sqs:{REGION}:{account}:{name}"
+
+
+def filled_in(value: Any, names: dict[str, str]) -> Any:
+    """``value`` with ``$names`` in its texts replaced."""
+    return json.loads(Template(json.dumps(value)).substitute(names))
+
+
+@dataclass
+class Scene:
+    """A queue of ``own`` that is a dead-letter queue, holds messages and has some in flight."""
+
+    own: str
+    root: Caller
+    other: str
+    third: str
+    handles: dict[str, str]
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {"own": self.own, "other": self.other, "third": self.third, "arn": arn(self.own, MAIN)}
+
+
+async def set_scene(world: World) -> tuple[Scene, Caller]:
+    """The scene, and the root of the other account."""
+    own, root = await new_tenant(world)
+    other, other_root = await new_tenant(world)
+    third, _ = await new_tenant(world)
+    redrive = json.dumps({"deadLetterTargetArn": arn(own, MAIN), "maxReceiveCount": 5})
+    await done(world, root, "CreateQueue", {"QueueName": MAIN})
+    await done(world, root, "CreateQueue", {"QueueName": SPARE})
+    await done(world, root, "CreateQueue", {"QueueName": SOURCE, "Attributes": {"RedrivePolicy": redrive}})
+    main = url(world, own, MAIN)
+    entries = [{"Id": str(number), "MessageBody": "m"} for number in range(9)]
+    await done(world, root, "SendMessageBatch", {"QueueUrl": main, "Entries": entries})
+    messages: list[Any] = []
+    while len(messages) < len(HANDLES):
+        most = len(HANDLES) - len(messages)
+        messages += (await done(world, root, "ReceiveMessage", {"QueueUrl": main, "MaxNumberOfMessages": most}))[
+            "Messages"
+        ]
+    handles = {action: message["ReceiptHandle"] for action, message in zip(HANDLES, messages, strict=True)}
+    return Scene(own, root, other, third, handles), other_root
+
+
+def calls_on(world: World, scene: Scene, name: str) -> dict[str, dict[str, Any]]:
+    """The parameters of a valid call of each action that is about the queue of this name, in an order in which
+    all 23 can be made; those that end the queue come last."""
+    queue = {"QueueUrl": url(world, scene.own, name)}
+    handles = scene.handles
+    return {
+        "GetQueueUrl": {"QueueName": name, "QueueOwnerAWSAccountId": scene.own},
+        "GetQueueAttributes": queue | {"AttributeNames": ["All"]},
+        "ListQueues": {"QueueNamePrefix": "q-"},
+        "ListQueueTags": queue,
+        "ListDeadLetterSourceQueues": queue,
+        "ListMessageMoveTasks": {"SourceArn": arn(scene.own, name)},
+        "SendMessage": queue | {"MessageBody": "m"},
+        "SendMessageBatch": queue | {"Entries": [{"Id": "a", "MessageBody": "m"}]},
+        "ReceiveMessage": queue,
+        "DeleteMessage": queue | {"ReceiptHandle": handles["DeleteMessage"]},
+        "DeleteMessageBatch": queue | {"Entries": [{"Id": "a", "ReceiptHandle": handles["DeleteMessageBatch"]}]},
+        "ChangeMessageVisibility": queue
+        | {"ReceiptHandle": handles["ChangeMessageVisibility"], "VisibilityTimeout": 60},
+        "ChangeMessageVisibilityBatch": queue
+        | {"Entries": [{"Id": "a", "ReceiptHandle": handles["ChangeMessageVisibilityBatch"], "VisibilityTimeout": 60}]},
+        "StartMessageMoveTask": {
+            "SourceArn": arn(scene.own, name),
+            "DestinationArn": arn(scene.own, SPARE),
+            "MaxNumberOfMessagesPerSecond": 1,
+        },
+        "CancelMessageMoveTask": {"TaskHandle": scene.handles.get("task", "")},
+        "TagQueue": queue | {"Tags": {"a": "b"}},
+        "UntagQueue": queue | {"TagKeys": ["a"]},
+        "AddPermission": queue | {"Label": "added", "AWSAccountIds": ["999999999999"], "Actions": ["SendMessage"]},
+        "RemovePermission": queue | {"Label": "table"},
+        "SetQueueAttributes": queue | {"Attributes": {"VisibilityTimeout": "31"}},
+        "CreateQueue": {"QueueName": "q-created"},
+        "PurgeQueue": queue,
+        "DeleteQueue": queue,
+    }

@@ -1,0 +1,171 @@
+"""Every row of ``who_may.yaml``: all 23 actions in both protocols, through the real door over the real journal."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from frontend.access import SCOPES_OF
+from frontend.sqs.model import ACTIONS
+from tests.behaviour import wire
+from tests.behaviour.world import World
+from tests.frontend.access.parties import (
+    GONE,
+    MAIN,
+    Caller,
+    Scene,
+    arn,
+    call,
+    calls_on,
+    done,
+    filled_in,
+    new_key,
+    set_scene,
+    set_state,
+    url,
+)
+
+TABLE = yaml.safe_load(Path(__file__).with_name("who_may.yaml").read_text())
+ALLOWED = "allowed"
+STATEMENT = {"Sid": "table", "Effect": "Allow", "Principal": {"AWS": "999999999999"}, "Action": "sqs:GetQueueUrl"}
+"""Stands in every policy of the table and lets in nobody who takes part: something for RemovePermission."""
+ANSWERS = {
+    "AccessDenied": ("AccessDenied", 403, "denied|explicit deny"),
+    "ExpiredToken": ("ExpiredToken", 403, "expired"),
+    "InvalidClientTokenId": ("InvalidClientTokenId", 403, "security token"),
+    "MissingAuthenticationToken": (
+        "MissingAuthenticationToken",
+        403,
+        "^The request must contain a valid \\(registered\\) AWS access key ID and signature\\.$",
+    ),
+    "OptInRequired": ("OptInRequired", 403, "account [0-9]{12} is "),
+    "QueueDoesNotExist": (
+        "AWS.SimpleQueueService.NonExistentQueue",
+        400,
+        "^The specified queue does not exist or you do not have access to it\\.$",
+    ),
+    "ResourceNotFoundException": ("ResourceNotFoundException", 404, "SourceArn parameter doesn't exist"),
+}
+"""Code, status and text of each refusal in the table."""
+
+
+def expected(row: dict[str, Any]) -> dict[str, str]:
+    """What is to come of each action."""
+    groups = TABLE["groups"]
+    allowed = {action for name in row["allowed"] for action in groups.get(name, [name])}
+    but = row.get("but", {})
+    assert allowed | set(but) <= set(ACTIONS), row["name"]
+    return {
+        action: ALLOWED if action in allowed else but[action] if action in but else row["refused"] for action in ACTIONS
+    }
+
+
+def _parameters() -> Iterator[Any]:
+    for row in TABLE["rows"]:
+        for protocol in wire.PROTOCOLS:
+            yield pytest.param(row, protocol, id=f"{row['name']}-{protocol}")
+
+
+@pytest.mark.parametrize(("row", "protocol"), list(_parameters()))
+def test_who_may(world: World, row: dict[str, Any], protocol: wire.Protocol) -> None:
+    world.run(_try_all(world, row, protocol))
+
+
+async def _try_all(world: World, row: dict[str, Any], protocol: wire.Protocol) -> None:
+    scene, other_root = await set_scene(world)
+    await _set_policy(world, scene, row)
+    caller = await _caller(world, scene, row["caller"], other_root)
+    caller.scheme = row.get("from", {}).get("scheme", caller.scheme)
+    caller.client = row.get("from", {}).get("client", caller.client)
+    for who, state in row.get("state", {}).items():
+        await set_state(world, scene.names[who], state)
+    wanted = expected(row)
+    problems = []
+    if row.get("hides", True):
+        problems += await _tells_nothing(world, scene, caller, protocol, wanted)
+    for action in calls_on(world, scene, MAIN):
+        if action == "CancelMessageMoveTask" and "task" not in scene.handles:
+            scene.handles["task"] = _task_handle(arn(scene.own, MAIN))
+        answer = await call(world, caller, protocol, action, calls_on(world, scene, MAIN)[action])
+        if action == "StartMessageMoveTask" and isinstance(answer, dict):
+            scene.handles["task"] = answer["TaskHandle"]
+        if action in ("DeleteMessageBatch", "ChangeMessageVisibilityBatch", "SendMessageBatch"):
+            assert isinstance(answer, wire.Refusal) or not answer.get("Failed"), answer
+        problem = _judge(wanted[action], answer)
+        if problem:
+            problems.append(f"{action}: expected {wanted[action]}: {problem}")
+    assert not problems, "\n".join(problems)
+
+
+async def _set_policy(world: World, scene: Scene, row: dict[str, Any]) -> None:
+    statements = [STATEMENT, *filled_in(row.get("policy", []), scene.names)]
+    policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    queue = url(world, scene.own, MAIN)
+    await done(world, scene.root, "SetQueueAttributes", {"QueueUrl": queue, "Attributes": {"Policy": policy}})
+    if "permit" in row:
+        params = {"QueueUrl": queue, "Label": "row", "AWSAccountIds": [scene.other], "Actions": row["permit"]}
+        await done(world, scene.root, "AddPermission", params)
+
+
+async def _caller(world: World, scene: Scene, given: dict[str, Any], other_root: Caller) -> Caller:
+    given = dict(given)
+    which = given.pop("account")
+    if which == "none":
+        return Caller("", None)
+    changes: dict[str, Any] = {}
+    if "user" in given:
+        changes["name"] = given.pop("user")
+    if given.pop("expired", False):
+        changes["expires_s"] = world.now_ms() // 1000 - 1
+    for name in ("scopes", "prefixes"):
+        if name in given:
+            changes[name] = tuple(given.pop(name))
+    return await new_key(world, scene.names[which], **changes, **given)
+
+
+async def _tells_nothing(
+    world: World, scene: Scene, caller: Caller, protocol: wire.Protocol, wanted: dict[str, str]
+) -> list[str]:
+    """Where a refusal is not the same for the queue and for one that is not there."""
+    there, gone = calls_on(world, scene, MAIN), calls_on(world, scene, GONE)
+    there["CancelMessageMoveTask"] = {"TaskHandle": _task_handle(arn(scene.own, MAIN))}
+    gone["CancelMessageMoveTask"] = {"TaskHandle": _task_handle(arn(scene.own, GONE))}
+    problems = []
+    for action, outcome in wanted.items():
+        if outcome != ALLOWED:
+            one = await call(world, caller, protocol, action, there[action])
+            other = await call(world, caller, protocol, action, gone[action])
+            if one != other:
+                problems.append(f"{action} tells that the queue is there: {one}, not {other}")
+    return problems
+
+
+def _judge(wanted: str, answer: dict[str, Any] | wire.Refusal) -> str:
+    """What is not as it should be; empty: nothing."""
+    if wanted == ALLOWED:
+        return "" if isinstance(answer, dict) else str(answer)
+    if not isinstance(answer, wire.Refusal):
+        return f"carried out: {answer}"
+    code, status, text = ANSWERS[wanted]
+    fits = (answer.code, answer.status) == (code, status) and re.search(text, answer.message)
+    return "" if fits else str(answer)
+
+
+def _task_handle(source_arn: str) -> str:
+    """A handle of the right form, made by somebody who has seen one."""
+    return base64.urlsafe_b64encode(json.dumps({"taskId": "task", "sourceArn": source_arn}).encode()).decode()
+
+
+def test_the_table_is_about_every_action() -> None:
+    assert set(SCOPES_OF) == set(ACTIONS)
+    groups = TABLE["groups"]
+    assert {*groups["send"], *groups["receive"], *groups["look"], *groups["manage"]} == set(ACTIONS)
+    for row in TABLE["rows"]:
+        assert set(expected(row)) == set(ACTIONS), row["name"]
