@@ -32,7 +32,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from holdfast.certificate import Certificate
-from holdfast.exchange import Exchange, Scope
+from holdfast.exchange import App, Exchange, Scope
+from holdfast.proxies import Forwarded
 
 HEAD_BYTES_LIMIT = 65_536
 """A request line with headers may be this long, and nearly half as much again where it arrives in large pieces.
@@ -68,10 +69,13 @@ class Hall(ServerState):
 
     connections: set[Connection]  # type: ignore[assignment]  # uvicorn names its own protocols
 
-    def __init__(self, limits: Limits, certificate: Certificate | None = None) -> None:
+    def __init__(
+        self, limits: Limits, certificate: Certificate | None = None, forwarded: Forwarded | None = None
+    ) -> None:
         super().__init__()
         self.limits = limits
         self.certificate = certificate
+        self.forwarded = forwarded
         self.handshakes: dict[asyncio.Task[None], None] = {}
         """Those under way, the oldest first."""
         self.common_headers = b""
@@ -107,7 +111,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self.hall = server_state
         self.loop = _loop or asyncio.get_running_loop()
-        self._app = config.loaded_app
+        self._app: App = config.loaded_app
         self.deadline = _NEVER
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what came before is answered first
@@ -138,6 +142,8 @@ class Connection(asyncio.Protocol):
         self._server = transport.get_extra_info("sockname", ())[:2]
         self._client = transport.get_extra_info("peername", ())[:2]
         self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        if hall.forwarded is not None and self._client and hall.forwarded.trusts(self._client[0]):
+            self._app = hall.forwarded
         if full:
             self.refuse(b"503 Service Unavailable", b"Too many connections.")
 

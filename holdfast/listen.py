@@ -16,6 +16,7 @@ from holdfast.door import Connection, Hall, Limits
 from holdfast.exchange import App
 from holdfast.handshake import Handshake
 from holdfast.logs import facts
+from holdfast.proxies import Forwarded
 
 log = logging.getLogger("holdfast")
 
@@ -79,12 +80,16 @@ class Server(uvicorn.Server):
         app: App,
         limits: Limits,
         certificate: Certificate | None = None,
+        forwarded: Forwarded | None = None,
         *,
         stop: asyncio.Event,
         started: Callable[[], None],
         drain: Callable[[], Awaitable[None]],
     ) -> None:
-        """``drain`` has the application end its long polls, once no new connections come."""
+        """``forwarded`` is the application as trusted proxies call it.
+
+        ``drain`` has the application end its long polls, once no new connections come.
+        """
         super().__init__(
             uvicorn.Config(
                 app,
@@ -100,7 +105,7 @@ class Server(uvicorn.Server):
                 backlog=BACKLOG,
             )
         )
-        self.server_state = self.hall = Hall(limits, certificate)
+        self.server_state = self.hall = Hall(limits, certificate, forwarded)
         self.cut = 0
         """So many calls were cut off at the end."""
         self._stop = stop

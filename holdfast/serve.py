@@ -23,6 +23,7 @@ from holdfast.exchange import App
 from holdfast.folder import Claim
 from holdfast.keyring import open_keyring
 from holdfast.listen import Server, bind
+from holdfast.proxies import Forwarded, parse_networks
 from holdfast.root import endpoint, ensure_root, shell_lines
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
@@ -113,7 +114,13 @@ async def _run(
 
             service.failed.add_done_callback(failed)
             server = Server(
-                service.app, _limits(settings), certificate, stop=stop, started=started, drain=service.drain
+                service.app,
+                _limits(settings),
+                certificate,
+                _forwarded(settings, service.app),
+                stop=stop,
+                started=started,
+                drain=service.drain,
             )
             await server.serve(sockets)
             return 3 if service.failed.done() else 0
@@ -131,6 +138,11 @@ def _limits(settings: Settings) -> Limits:
         idle_seconds=settings.idle_seconds,
         drain_seconds=settings.drain_seconds,
     )
+
+
+def _forwarded(settings: Settings, app: App) -> Forwarded | None:
+    networks = parse_networks(settings.trusted_proxies)
+    return Forwarded(app, networks, settings.forwarded_header) if networks else None
 
 
 def _stop_or_quit(stop: asyncio.Event, number: int) -> None:

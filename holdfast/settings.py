@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 
 from auth.credentials import check_access_key, check_account
 from auth.master_keys import MasterKeysUnusable, keys_of_setting
+from holdfast.proxies import parse_networks
 
 PREFIX = "HOLDFAST_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
@@ -115,6 +116,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     segment_bytes: Annotated[
         int, Meta(ge=1 << 20, le=1 << 27, description="size of a segment of the journal, preallocated on disk")
     ] = 1 << 25
+    trusted_proxies: Annotated[
+        str,
+        Meta(
+            description="addresses and networks, separated by commas, of proxies whose word is taken on the client's "
+            "address and on HTTPS; of nobody else is it taken"
+        ),
+    ] = ""
+    forwarded_header: Annotated[
+        Literal["x-forwarded-for", "forwarded"],
+        Meta(description="what these proxies write: `x-forwarded-for` with `x-forwarded-proto`, or `forwarded`"),
+    ] = "x-forwarded-for"
     connections_limit: Annotated[
         int, Meta(ge=1, le=1_000_000, description="most connections at once; more are answered 503")
     ] = 10_000
@@ -225,6 +237,10 @@ def _check(settings: Settings) -> None:
         raise SettingsError(f"account: {error}") from None
     if settings.external_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", settings.external_url):
         raise SettingsError(f"external_url has to be like https://queue.example.com, not {settings.external_url!r}")
+    try:
+        parse_networks(settings.trusted_proxies)
+    except ValueError as error:
+        raise SettingsError(f"trusted_proxies: {error}") from None
     for one, other in (("tls_cert", "tls_key"), ("root_access_key_id", "root_secret_access_key")):
         if (getattr(settings, one) is None) != (getattr(settings, other) is None):
             raise SettingsError(f"{one} and {other} can only be given together")

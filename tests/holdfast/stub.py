@@ -18,6 +18,7 @@ from holdfast.certificate import Certificate
 from holdfast.door import Limits
 from holdfast.exchange import App
 from holdfast.listen import Server
+from holdfast.proxies import Forwarded
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
 
@@ -81,11 +82,14 @@ class Running:
         limits: Limits,
         drain: Callable[[], Awaitable[None]] | None = None,
         certificate: Certificate | None = None,
+        forwarded: Forwarded | None = None,
     ) -> None:
         self._stop = asyncio.Event()
         started = asyncio.Event()
         self._started = asyncio.create_task(started.wait())
-        self.server = Server(app, limits, certificate, stop=self._stop, started=started.set, drain=drain or _nothing)
+        self.server = Server(
+            app, limits, certificate, forwarded, stop=self._stop, started=started.set, drain=drain or _nothing
+        )
         self._serving = asyncio.create_task(self.server.serve(sockets))
 
     async def started(self) -> None:

@@ -1,0 +1,142 @@
+"""Trusted proxies: whose word is taken on where a request came from, and how.
+
+A proxy appends what it saw to the header that it got, so only the right end of a header is worth anything: the last
+hop was written by the peer, which is trusted; the one before it by the proxy that the last hop names, if that is
+trusted too; and so on.  The client is the first address from the right that is no trusted proxy.  What cannot be
+read as an address ends the search: nobody knows what is left of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any, Literal, NamedTuple
+
+from holdfast.exchange import App, Scope
+
+HOPS_LIMIT = 32
+"""A header with more proxies is not believed."""
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+Header = Literal["x-forwarded-for", "forwarded"]
+
+_NODE = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9.]+))(?::[0-9]{1,5})?|([0-9a-f:.]+)", re.IGNORECASE)
+"""An address, with a port or without.  No zone, whose name could be any text."""
+_TOKEN = r"[!#$%&'*+.^_`|~0-9a-z-]+"
+_PAIR = re.compile(rf'({_TOKEN})=({_TOKEN}|"[^"\\]*")', re.IGNORECASE)
+_ELEMENT = re.compile(rf"{_PAIR.pattern}(?:[ \t]*;[ \t]*{_PAIR.pattern})*", re.IGNORECASE)
+"""An element of ``Forwarded`` (RFC 7239) with the parameters that one proxy wrote."""
+
+
+class Origin(NamedTuple):
+    """Where a request came from, as far as its headers tell."""
+
+    client: str | None
+    scheme: str | None
+
+
+_UNKNOWN = Origin(None, None)
+
+
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """Addresses and networks, separated by commas.  Raises :class:`ValueError`, whose text names the wrong one."""
+    return tuple(ip_network(part) for piece in text.split(",") if (part := piece.strip()))
+
+
+class Forwarded:
+    """The application, for requests that come from a trusted proxy.
+
+    It sees as ``client`` and ``scheme`` what the trusted proxies saw; what they do not tell stays as the connection
+    has it.  ``header`` is the one that they write; the other is not looked at, since a proxy that does not know a
+    header passes on what anybody has put into it.
+    """
+
+    def __init__(self, app: App, networks: tuple[Network, ...], header: Header) -> None:
+        self._app = app
+        self._networks = networks
+        self._origin = self._x_forwarded if header == "x-forwarded-for" else self._forwarded
+
+    def __call__(self, scope: Scope, receive: Any, send: Any) -> Awaitable[None]:
+        client, scheme = self._origin(scope["headers"])
+        if client is not None:
+            scope["client"] = (client, 0)
+        if scheme is not None:
+            scope["scheme"] = scheme
+        return self._app(scope, receive, send)
+
+    def trusts(self, host: str) -> bool:
+        """Whether a connection from there comes from a trusted proxy."""
+        address = _address(host.partition("%")[0])  # a zone says by which interface it came
+        return address is not None and self._is_proxy(address)
+
+    def _is_proxy(self, address: Address) -> bool:
+        return any(address in network for network in self._networks)
+
+    def _x_forwarded(self, headers: list[tuple[bytes, bytes]]) -> Origin:
+        """By X-Forwarded-For and X-Forwarded-Proto."""
+        nodes = _list_of(headers, b"x-forwarded-for")
+        schemes = _list_of(headers, b"x-forwarded-proto")
+        found = self._find(nodes)
+        if not schemes:
+            return Origin(None if found is None else found[1], None)
+        if found is None:
+            return Origin(None, _scheme(schemes[-1]))
+        # some proxies append to both, then they go together; others write the scheme anew
+        return Origin(found[1], _scheme(schemes[found[0] if len(schemes) == len(nodes) else -1]))
+
+    def _forwarded(self, headers: list[tuple[bytes, bytes]]) -> Origin:
+        """By Forwarded."""
+        elements = [_parameters(element) for element in _list_of(headers, b"forwarded")]
+        if not elements:
+            return _UNKNOWN
+        found = self._find([element.get("for", "") for element in elements])
+        index, client = found or (-1, None)
+        return Origin(client, _scheme(elements[index].get("proto", "")))
+
+    def _find(self, nodes: list[str]) -> tuple[int, str] | None:
+        """The client's place among the hops, and its address."""
+        client: Address | None = None
+        for index in range(len(nodes) - 1, -1, -1):
+            client = _node(nodes[index])
+            if client is None:
+                return None
+            if not self._is_proxy(client):
+                return index, str(client)
+        return None if client is None else (0, str(client))  # it came from a proxy itself
+
+
+def _list_of(headers: list[tuple[bytes, bytes]], name: bytes) -> list[str]:
+    """The parts of a header that is a list.  Several lines are one list; of a long one, the left is one part."""
+    values = [value for key, value in headers if key == name]
+    if not values:
+        return []
+    return [part.strip(" \t") for part in b",".join(values).decode("latin-1").rsplit(",", HOPS_LIMIT)]
+
+
+def _node(text: str) -> Address | None:
+    found = _NODE.fullmatch(text)
+    return None if found is None else _address(found[1] or found[2] or found[3])
+
+
+def _address(text: str) -> Address | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+
+
+def _scheme(text: str) -> str | None:
+    scheme = text.lower()
+    return scheme if scheme in ("http", "https") else None
+
+
+def _parameters(element: str) -> dict[str, str]:
+    """The parameters of an element of ``Forwarded``; none if it is malformed."""
+    if _ELEMENT.fullmatch(element) is None:
+        return {}
+    pairs = [(pair[1].lower(), pair[2].strip('"')) for pair in _PAIR.finditer(element)]
+    parameters = dict(pairs)
+    return parameters if len(parameters) == len(pairs) else {}
