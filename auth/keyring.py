@@ -293,7 +293,7 @@ class Keyring:
 
     # --- administration ---
 
-    async def check(self) -> int:
+    async def check(self, *, rewrap: bool = True) -> int:
         """See at a start that every stored data key opens, and wrap with the primary master key what is not.
 
         So a rotation of the master key that a crash cut off is ended.  Returns how many were wrapped anew.  Raises
@@ -316,6 +316,8 @@ class Keyring:
                     stale.append((key, data_key))
         if missing:
             raise MissingMasterKeys(missing)
+        if not rewrap:
+            return 0
         for at in range(0, len(stale), _TOGETHER):
             await asyncio.gather(*(self._rewrap(key, data_key) for key, data_key in stale[at : at + _TOGETHER]))
         return len(stale)

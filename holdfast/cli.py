@@ -51,6 +51,9 @@ def _serve(settings: Settings) -> int:
 
 
 def _show_keys(settings: Settings) -> int:
+    from auth.master_keys import KeyringError
+    from auth.sealed_store import sealed
+    from holdfast.keyring import read_keyring
     from holdfast.root import endpoint, shell_lines
     from metadata_service.sqlite import SQLiteStore
     from metadata_service.sqlite_schema import CannotOpen
@@ -66,7 +69,12 @@ def _show_keys(settings: Settings) -> int:
 
     async def keys() -> int:
         try:
-            found = [key for key in await store.list_access_keys(settings.account) if key.active]
+            keyring = await read_keyring(settings, store)
+            opened = store if keyring is None else sealed(store, keyring)
+            found = [key for key in await opened.list_access_keys(settings.account) if key.active]
+        except KeyringError as error:
+            print(f"holdfast: {error}", file=sys.stderr)
+            return 1
         finally:
             await store.close()
         for key in found:
@@ -88,6 +96,24 @@ def _accept_damage(settings: Settings) -> int:
     from holdfast.damage import show_damage
 
     return show_damage(settings, accept=True)
+
+
+def _show_keyring(settings: Settings) -> int:
+    from holdfast.rotation import show_keyring
+
+    return show_keyring(settings)
+
+
+def _rotate_keyring(settings: Settings) -> int:
+    from holdfast.rotation import rotate_keyring
+
+    return rotate_keyring(settings, data_keys=False)
+
+
+def _rotate_data_keys(settings: Settings) -> int:
+    from holdfast.rotation import rotate_keyring
+
+    return rotate_keyring(settings, data_keys=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -116,6 +142,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_flags(show, ("host", "port", "data", "region", "account"))
     show.set_defaults(run=_show_keys)
+
+    keyring = commands.add_parser("keyring", help="the master keys under which everything is stored encrypted")
+    keyring_commands = keyring.add_subparsers(required=True, metavar="COMMAND")
+    show = keyring_commands.add_parser("show", help="print the ids of the master keys, and what is wrapped with each")
+    _add_flags(show, ("data",))
+    show.set_defaults(run=_show_keyring)
+    rotate = keyring_commands.add_parser(
+        "rotate",
+        help="make a new master key, and wrap all data keys with it",
+        description="Make a new master key in the keyring file and wrap all data keys with it.  The service must not "
+        "be running.  Messages are not touched.",
+    )
+    _add_flags(rotate, ("data",))
+    rotate.add_argument(
+        "--data-keys",
+        action="store_const",
+        const=_rotate_data_keys,
+        default=_rotate_keyring,
+        dest="run",
+        help="make new data keys too, which encrypt what is sent from now on",
+    )
 
     damage = commands.add_parser(
         "damage",

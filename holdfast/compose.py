@@ -8,6 +8,7 @@ from auth.audit import AuditFile, AuditLog
 from auth.credentials import AccessKey
 from auth.keyring import Keyring
 from auth.lookup import Credentials
+from auth.sealed_store import sealed
 from backend.api import BackendError, PartitionSettings, Target
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
@@ -70,7 +71,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
     except OSError as error:
         await node.close()
         raise CannotStart(f"the audit log {settings.audit_path} cannot be written: {error.strerror}") from error
-    credentials = Credentials(store)
+    credentials = Credentials(sealed(store, keyring))
     services = Services(
         frontend,
         credentials,

@@ -51,14 +51,33 @@ async def open_keyring(settings: Settings, store: DataKeyStore) -> Keyring:
         write_file(path, [new_master_key()])
         masters = LocalMasterKeys(read_file(path))
         log.warning("made a master key: without this file nothing can be read, so back it up %s", logs.facts(file=path))
-    keyring = Keyring(store, masters)
-    try:
-        rewrapped = await keyring.check()
-    except MissingMasterKeys as error:
-        raise MasterKeysUnusable(_missing(settings, str(error), masters)) from error
+    keyring, rewrapped = await _checked(settings, store, masters, rewrap=True)
     if rewrapped:
         log.info("wrapped data keys anew %s", logs.facts(keys=rewrapped, master=masters.primary))
     return keyring
+
+
+async def read_keyring(settings: Settings, store: DataKeyStore) -> Keyring | None:
+    """The keyring to look something up with, also beside a running service: nothing is changed.  None: none was made.
+
+    Raises :class:`~auth.master_keys.KeyringError`.
+    """
+    masters = local_master_keys(settings)
+    if masters is not None:
+        return (await _checked(settings, store, masters, rewrap=False))[0]
+    if await store.data_keys():
+        raise MasterKeysUnusable(_missing(settings, "all of them", None))
+    return None
+
+
+async def _checked(
+    settings: Settings, store: DataKeyStore, masters: LocalMasterKeys, *, rewrap: bool
+) -> tuple[Keyring, int]:
+    keyring = Keyring(store, masters)
+    try:
+        return keyring, await keyring.check(rewrap=rewrap)
+    except MissingMasterKeys as error:
+        raise MasterKeysUnusable(_missing(settings, str(error), masters)) from error
 
 
 def _missing(settings: Settings, which: str, masters: LocalMasterKeys | None) -> str:

@@ -16,6 +16,7 @@ import uvloop
 
 from auth.credentials import AccessKey
 from auth.keyring import Keyring
+from auth.sealed_store import seal_older_secrets, sealed
 from holdfast import __version__, logs
 from holdfast.certificate import Certificate
 from holdfast.door import Limits
@@ -95,7 +96,8 @@ async def _run(
     store = SQLiteStore(settings.metadata_file)
     try:
         keyring = await open_keyring(settings, store)
-        key, new = await ensure_root(store, settings)
+        await seal_older_secrets(store, keyring)
+        key, new = await ensure_root(sealed(store, keyring), settings)
         service = await compose(settings, store, key, keyring)
         try:
 

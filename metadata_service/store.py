@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from auth.keyring import DataKeyStore
-from auth.store import Conflict, CredentialStore
+from auth.sealed_store import SealableStore
+from auth.store import Conflict
 from metadata_service.models import LogEntry, Queue, ShardEntry
 
 
@@ -137,11 +138,8 @@ class EntryStore(Protocol):
         """
 
 
-class MetadataStore(QueueStore, EntryStore, CredentialStore, DataKeyStore, Protocol):
+class MetadataStore(QueueStore, EntryStore, SealableStore, DataKeyStore, Protocol):
     """Everything that a whole service keeps in its metadata."""
-
-    async def scrub(self) -> None:
-        """See that nothing that was deleted or overwritten remains in the store's files."""
 
     async def close(self) -> None:
         """Finish what is under way and let go of all resources.  Repeatable."""

@@ -16,6 +16,7 @@ from auth.credentials import AccessKey, Tenant, new_access_key
 from auth.keyring import Keyring
 from auth.lookup import Credentials
 from auth.master_keys import LocalMasterKeys, new_master_key
+from auth.sealed_store import sealed
 from backend.clock import SteadyClock
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
@@ -81,8 +82,8 @@ class World:
             clock=SteadyClock(clockwork.wall, clockwork.monotonic, clockwork.monotonic),
             settings=NodeSettings(log=LogSettings(segment_bytes=4 << 20, low_water_bytes=8 << 20)),
         )
-        self.credentials = Credentials(self._store, clock=clockwork.monotonic)
         keyring = Keyring(self._store, LocalMasterKeys([new_master_key()]), clock=clockwork.wall)
+        self.credentials = Credentials(sealed(self._store, keyring), clock=clockwork.monotonic)
         services = Services(self._settings, self.credentials, metadata, self._node, clockwork.wall, keyring=keyring)
         resolver.queues.set_result(Queues(services))
         self.app = create_app(services)

@@ -381,6 +381,16 @@ class CredentialConformance:
         (winner,) = [outcome for outcome in outcomes if isinstance(outcome, Tenant)]
         assert await store.get_tenant(ACCOUNT) == winner
 
+    async def test_access_keys_are_told_apart_by_how_their_secret_begins(self, store: MetadataStore) -> None:
+        await store.put_tenant(Tenant(ACCOUNT, "root"))
+        secrets = ("plain-secret", "mark", "mar", "other mark ", "mark rest", "mark ")
+        for number, secret in enumerate(secrets):
+            await store.put_access_key(AccessKey(f"AKIA{number:016d}", secret, ACCOUNT, "AIDA"))
+        found = {key.secret for key in await store.access_keys_without("mark ")}
+        assert found == {"plain-secret", "mark", "mar", "other mark "}
+        await store.scrub()
+        assert len(await store.list_access_keys(ACCOUNT)) == len(secrets)
+
     async def test_access_keys(self, store: MetadataStore) -> None:
         await store.put_tenant(Tenant(ACCOUNT, "root"))
         await store.put_tenant(Tenant("111111111111", "other"))

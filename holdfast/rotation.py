@@ -1,0 +1,104 @@
+"""``holdfast keyring``: which master keys there are, and a new one in their place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import Counter
+
+from auth.keyring import DataKey, Keyring
+from auth.master_keys import KeyringError, new_master_key, read_file, write_file
+from holdfast.folder import Claim, FolderUnusable
+from holdfast.keyring import keyring_path, local_master_keys, open_keyring
+from holdfast.settings import Settings
+from metadata_service.sqlite import SQLiteStore
+from metadata_service.store import StoreError
+
+
+def show_keyring(settings: Settings) -> int:
+    """Print the master keys' ids and what is wrapped with them, and return the exit code.  Nothing is changed."""
+    if not _is_data_folder(settings):
+        return 1
+    try:
+        return asyncio.run(_show(settings))
+    except (KeyringError, StoreError) as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+
+
+def rotate_keyring(settings: Settings, *, data_keys: bool) -> int:
+    """Make a new primary master key and wrap all data keys with it; with ``data_keys`` new ones of these, too.
+
+    Returns the exit code.  Cut off anywhere, it can be repeated, and the next start ends what it began.
+    """
+    if not _is_data_folder(settings):
+        return 1
+    logging.disable(logging.CRITICAL)  # what a start would log is printed here
+    try:
+        claim = Claim(settings.data)
+    except FolderUnusable as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+    try:
+        return asyncio.run(_rotate(settings, data_keys))
+    except (KeyringError, StoreError) as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+    finally:
+        claim.release()
+
+
+def _is_data_folder(settings: Settings) -> bool:
+    if settings.metadata_file.exists():
+        return True
+    print(f"holdfast: {settings.data} is no data folder of Holdfast", file=sys.stderr)
+    return False
+
+
+async def _show(settings: Settings) -> int:
+    store = SQLiteStore(settings.metadata_file)
+    try:
+        wrapped = Counter(key.master_id for key in await store.data_keys())
+    finally:
+        await store.close()
+    masters = local_master_keys(settings)
+    ids = [] if masters is None else list(masters.keys)
+    for master_id in [*ids, *sorted(wrapped.keys() - ids)]:
+        state = "MISSING" if master_id not in ids else "primary" if master_id == ids[0] else "older"
+        print(f"{master_id}  {state:<8} {wrapped[master_id]} data keys")
+    if not ids and not wrapped:
+        print("There are no keys yet: the first start of the service makes them.")
+    return 1 if wrapped.keys() - ids else 0
+
+
+async def _rotate(settings: Settings, data_keys: bool) -> int:
+    path = keyring_path(settings)
+    if settings.master_key is not None:
+        print(
+            "holdfast: the master key is given in the settings, so a new one has to be put there: put it before the "
+            "old one, with a comma between, and start the service, which then needs the new one alone. "
+            "Nothing was changed",
+            file=sys.stderr,
+        )
+        return 2
+    store = SQLiteStore(settings.metadata_file)
+    try:
+        await open_keyring(settings, store)
+        write_file(path, [new_master_key(), *read_file(path)])
+        keyring = await open_keyring(settings, store)
+        stored = await store.data_keys()
+        print(f"The primary master key is now {keyring.masters.primary}; it wraps {len(stored)} data keys.")
+        if data_keys:
+            print(f"New data keys were made for {await _renew(keyring, stored)} accounts.")
+        print(f"Back up {path} now.  The older master keys in it are needed for older backups of the data only.")
+        return 0
+    finally:
+        await store.close()
+
+
+async def _renew(keyring: Keyring, stored: list[DataKey]) -> int:
+    accounts = sorted({key.account for key in stored})
+    for account in accounts:
+        await keyring.renew(account)
+    return len(accounts)
