@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ QUOTA_MOST = 2**62
 """What the stores can keep as a number, with room for sums."""
 
 _RATE = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,9})?)(?::([0-9]{1,7}))?\Z", re.ASCII)
+_QUOTA = re.compile(r"[0-9]{1,19}\Z", re.ASCII)
 _RATES = ("calls", "send", "receive", "manage", "each_queue")
 _QUOTAS = ("queues", "stored_bytes", "connections", "long_polls")
 
@@ -92,6 +94,27 @@ class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 UNLIMITED = TenantLimits()
 """What a tenant has of whom nothing else was said."""
+
+
+def parse_limits(text: str) -> TenantLimits:
+    """``calls=100:500 send=50 queues=20``: rates as :func:`parse_rate` reads them and quotas, between spaces or commas.
+
+    Empty text is no limits.  Raises ``ValueError``.
+    """
+    given: dict[str, Any] = {}
+    for item in text.replace(",", " ").split():
+        name, _, value = item.partition("=")
+        if name in given:
+            raise ValueError(f"the limit {name} is given twice")
+        if name in _RATES:
+            given[name] = parse_rate(value)
+        elif name in _QUOTAS and _QUOTA.match(value):
+            given[name] = int(value)
+        elif name in _QUOTAS:
+            raise ValueError(f"the quota {name} is a whole number from 0 on, not {value!r}")
+        else:
+            raise ValueError(f"{name!r} is no limit; there are {', '.join((*_RATES, *_QUOTAS))}")
+    return TenantLimits(**given)
 
 
 def _is_whole(value: object) -> bool:

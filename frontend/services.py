@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from auth.audit import AuditLog
 from auth.keyring import Keyring
@@ -13,6 +14,7 @@ from backend.api import Backend
 from frontend.polls import LongPolls
 from frontend.settings import FrontendSettings
 from metadata_service.client import MetadataClient
+from ratelimit.limiter import BaseLimiter, Limiter
 
 
 @dataclass(slots=True)
@@ -32,6 +34,8 @@ class Services:
     """None: no audit log is kept."""
     keyring: Keyring | None = None
     """None: messages are not encrypted."""
+    limiter: BaseLimiter[Any] = field(default_factory=Limiter)
+    """Counts calls against the rates of tenants."""
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

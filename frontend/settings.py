@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from auth.limits import UNLIMITED, TenantLimits
 from frontend.sqs.limits import IN_FLIGHT_MOST
 
 
@@ -30,6 +31,8 @@ class FrontendSettings:
     """Whether DeleteQueue is refused while the queue holds messages."""
     encryption: bool = True
     """Whether messages are stored encrypted, in queues that do not say otherwise."""
+    default_limits: TenantLimits = UNLIMITED
+    """Of tenants that have none of their own."""
     max_body_bytes: int = 8 * 1024 * 1024
     """Longest body that is read.  A message of 1 MiB can be six times as long in JSON (``\\u0041``) and three times
     in a form (``%41``); its other members come on top."""

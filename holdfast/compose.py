@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from auth.audit import AuditFile, AuditLog
 from auth.credentials import AccessKey
 from auth.keyring import Keyring
+from auth.limits import parse_limits
 from auth.lookup import Credentials
 from auth.sealed_store import sealed
 from backend.api import BackendError, PartitionSettings, Target
@@ -27,6 +29,8 @@ from holdfast.settings import Settings
 from metadata_service.client import MetadataClient
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import QueueNotFound, QueueStore
+from ratelimit.address import MEMORY
+from ratelimit.limiter import BaseLimiter, Limiter
 
 
 class Embedded:
@@ -45,6 +49,7 @@ class Embedded:
 
     async def close(self) -> None:
         await self._node.close()
+        await self.app.services.limiter.close()
         await self._credentials.close()
         self._audit.close()
 
@@ -72,6 +77,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         await node.close()
         raise CannotStart(f"the audit log {settings.audit_path} cannot be written: {error.strerror}") from error
     credentials = Credentials(sealed(store, keyring))
+    limiter = limiter_of(settings)
     services = Services(
         frontend,
         credentials,
@@ -80,13 +86,16 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         serving=lambda: node.ready,
         audit=audit,
         keyring=keyring,
+        limiter=limiter,
     )
     resolver.queues.set_result(Queues(services))
     try:
+        await limiter.start()
         await finish_deletions(services)
         await declare(services, root, settings.queues)
     except BaseException:
         await node.close()
+        await limiter.close()
         audit.close()
         raise
     return Embedded(create_app(services), node, audit, credentials)
@@ -105,7 +114,17 @@ def frontend_settings(settings: Settings) -> FrontendSettings:
         auto_create_queues=settings.auto_create_queues,
         forbid_deleting_nonempty_queues=settings.forbid_deleting_nonempty_queues,
         encryption=settings.encryption == "on",
+        default_limits=parse_limits(settings.default_limits),
     )
+
+
+def limiter_of(settings: Settings) -> BaseLimiter[Any]:
+    """What counts calls against the rates of tenants, not yet started."""
+    if settings.rate_limit_storage == MEMORY:
+        return Limiter()
+    from ratelimit.shared import SharedLimiter  # with the clients of Redis, which nobody else needs to load
+
+    return SharedLimiter(settings.rate_limit_storage, processes=settings.rate_limit_processes)
 
 
 class StoreResolver:

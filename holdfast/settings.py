@@ -18,8 +18,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from auth.credentials import check_access_key, check_account
+from auth.limits import parse_limits
 from auth.master_keys import MasterKeysUnusable, keys_of_setting
 from holdfast.proxies import parse_networks
+from ratelimit.address import check_url
 
 PREFIX = "HOLDFAST_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
@@ -113,6 +115,24 @@ class Settings(Struct, frozen=True, kw_only=True):
     forbid_deleting_nonempty_queues: Annotated[
         bool, Meta(description="whether DeleteQueue is refused while messages are stored")
     ] = False
+    default_limits: Annotated[
+        str,
+        Meta(
+            description="limits of tenants that have none of their own, such as `calls=1000:5000 queues=500`; "
+            "without it none"
+        ),
+    ] = ""
+    rate_limit_storage: Annotated[
+        str,
+        Meta(
+            description="where rates are counted: `memory://`, or for several processes a Redis, "
+            "`redis://host:port/database`, `rediss://…` or `unix:///path`"
+        ),
+    ] = "memory://"
+    rate_limit_processes: Annotated[
+        int,
+        Meta(ge=1, le=10_000, description="processes that share the Redis, as long as it has not told the number"),
+    ] = 1
     segment_bytes: Annotated[
         int, Meta(ge=1 << 20, le=1 << 27, description="size of a segment of the journal, preallocated on disk")
     ] = 1 << 25
@@ -235,6 +255,11 @@ def _check(settings: Settings) -> None:
         check_account(settings.account)
     except ValueError as error:
         raise SettingsError(f"account: {error}") from None
+    for setting, check in (("default_limits", parse_limits), ("rate_limit_storage", check_url)):
+        try:
+            check(getattr(settings, setting))
+        except ValueError as error:
+            raise SettingsError(f"{setting}: {error}") from None
     if settings.external_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", settings.external_url):
         raise SettingsError(f"external_url has to be like https://queue.example.com, not {settings.external_url!r}")
     try:

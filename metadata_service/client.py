@@ -53,11 +53,12 @@ class MetadataClient:
         *,
         now_ms: int,
         hold_seconds: float,
+        queues_most: int | None = None,
     ) -> Queue:
         """As :meth:`QueueStore.create_queue`."""
         try:
             created = await self._store.create_queue(
-                account, name, attributes, tags, now_ms=now_ms, hold_seconds=hold_seconds
+                account, name, attributes, tags, now_ms=now_ms, hold_seconds=hold_seconds, queues_most=queues_most
             )
         except QueueExists as error:
             self._remember(error.queue)

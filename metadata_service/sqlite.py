@@ -26,6 +26,7 @@ from metadata_service.store import (
     QueueNotFound,
     StoreError,
     StoreUnavailable,
+    TooManyQueues,
 )
 from metadata_service.worker import Worker
 
@@ -73,6 +74,7 @@ class SQLiteStore(SQLiteCredentials):
         *,
         now_ms: int,
         hold_seconds: float,
+        queues_most: int | None = None,
     ) -> Queue:
         arn = dead_letter_arn(attributes)
 
@@ -81,6 +83,10 @@ class SQLiteStore(SQLiteCredentials):
             if row is not None:
                 raise QueueExists(_decode_queue(row[0]))
             _check_hold(db, account, name, now_ms, hold_seconds)
+            if queues_most is not None:
+                (count,) = db.execute("SELECT COUNT(*) FROM queues WHERE account = ?", (account,)).fetchone()
+                if count >= queues_most:
+                    raise TooManyQueues(f"account {account} has {count} queues of at most {queues_most}")
             queue = Queue(
                 queue_id=_next_id(db, "queue"),
                 account=account,

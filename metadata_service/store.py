@@ -40,6 +40,10 @@ class QueueDeletedRecently(StoreError):
         self.seconds_left = seconds_left
 
 
+class TooManyQueues(StoreError):
+    """The account has as many queues as it may have."""
+
+
 class PurgeInProgress(StoreError):
     """The queue was purged less than the interval ago."""
 
@@ -68,10 +72,12 @@ class QueueStore(Protocol):
         *,
         now_ms: int,
         hold_seconds: float,
+        queues_most: int | None = None,
     ) -> Queue:
         """A new queue with one partition, a new id and a new handle key.
 
-        Raises :class:`QueueExists`, and :class:`QueueDeletedRecently` within ``hold_seconds`` of a deletion.
+        Raises :class:`QueueExists`, :class:`QueueDeletedRecently` within ``hold_seconds`` of a deletion, and
+        :class:`TooManyQueues` if the account has ``queues_most`` already (None: however many).
         """
 
     async def get_queue(self, account: str, name: str) -> Queue:

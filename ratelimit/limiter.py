@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from ratelimit.meter import Meter
@@ -17,6 +17,8 @@ class BaseLimiter(Generic[M]):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._meters: dict[str, M] = {}
+        self._dropped: dict[str, M] = {}
+        """Those of them that go when they have drained."""
 
     def meter(self, key: str, per_second: float, burst: float) -> M:
         """The meter of this key, with these numbers from now on; what is in its bucket stays.
@@ -27,6 +29,7 @@ class BaseLimiter(Generic[M]):
         if meter is None:
             meter = self._meters[key] = self._make(key, per_second, burst)
         else:
+            self._dropped.pop(key, None)
             self._set(meter, per_second, burst)
         return meter
 
@@ -55,10 +58,14 @@ class BaseLimiter(Generic[M]):
         for meter in meters:
             meter.level = max(0.0, meter.level - cost)
 
-    def forget_drained(self) -> None:
-        """Drop meters that are as good as new ones.  Whoever keeps any drops them first, and asks again."""
+    def drop(self, meters: Iterable[M]) -> None:
+        """The caller keeps these no longer.  Each goes once it has drained, and is as good as a new one."""
         now = self._clock()
-        self._meters = {key: meter for key, meter in self._meters.items() if not self._drained(meter, now)}
+        self._dropped.update((meter.key, meter) for meter in meters)
+        for key, meter in list(self._dropped.items()):
+            if self._drained(meter, now):
+                del self._dropped[key]
+                del self._meters[key]
 
     async def start(self) -> None:
         """Before the first call."""

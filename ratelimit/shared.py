@@ -34,6 +34,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from ratelimit.address import check_url, shown
 from ratelimit.limiter import BaseLimiter
 from ratelimit.meter import SLACK, Meter
 from ratelimit.script import SCRIPT, Grant, Order, arguments, grants
@@ -330,31 +331,6 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
         else:
             self._counts.append(max(1, count))
             self._found()
-
-
-def check_url(url: str) -> str:
-    """The URL, if it is ``memory://`` or that of a Redis (``ValueError``)."""
-    if url == "memory://":
-        return url
-    parts = urlsplit(url)
-    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
-        return url
-    try:
-        known = parts.scheme in ("redis", "rediss") and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:
-        known = None
-    if not known or not (parts.path in ("", "/") or parts.path[1:].isdigit()):
-        raise ValueError(
-            "limits are kept at memory://, redis://host:port/database, rediss://host:port/database "
-            f"or unix:///path/of/socket, not at {shown(url)!r}"
-        )
-    return url
-
-
-def shown(url: str) -> str:
-    """The URL as logs may show it: without its password."""
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _storage(url: str, key_prefix: str, timeout_seconds: float) -> RedisStorage:

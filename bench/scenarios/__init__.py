@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from bench.scenarios import backlog, core, generator, idle
+from bench.scenarios import backlog, core, generator, idle, limits
 from bench.scenarios.run import Run
 from bench.servers import Server
 
@@ -27,6 +27,7 @@ class Scenario(NamedTuple):
 
 SCENARIOS = [
     Scenario("generator", generator.ceiling, frozenset({"nothing"})),
+    Scenario("limits", limits.decide, frozenset({"nothing"})),
     Scenario("send", core.send, shares_server=True),
     Scenario("half-load", core.half_load, shares_server=True),
     Scenario("send-batch", core.send_batch, shares_server=True),
@@ -35,6 +36,7 @@ SCENARIOS = [
     Scenario("fifo-send", core.fifo_send, shares_server=True),
     Scenario("fifo-receive", core.fifo_receive, shares_server=True),
     Scenario("send-1000-queues", core.send_many_queues, shares_server=True),
+    Scenario("send-limited", limits.send, HOLDFAST, environment=limits.SETTINGS),
     Scenario("backlog-standard", backlog.standard),
     Scenario("backlog-fifo", backlog.fifo, HOLDFAST, environment={"HOLDFAST_DEDUPLICATION_WINDOW_SECONDS": "5"}),
     Scenario("long-polls", idle.long_polls),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import orjson
@@ -41,13 +42,14 @@ _TITLES = {
 class Problem(Exception):
     """A request cannot be answered as asked."""
 
-    def __init__(self, status: int, code: str, detail: str) -> None:
+    def __init__(self, status: int, code: str, detail: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(detail)
         self.status = status
         self.code = code
         """One word, for programs."""
         self.detail = detail
         """A sentence, for people."""
+        self.retry_after_s = retry_after_s
 
     def document(self, request_id: str) -> bytes:
         title = _TITLES.get(self.status, "The service has failed" if self.status >= 500 else "Not done")
@@ -62,6 +64,8 @@ class Problem(Exception):
         return orjson.dumps(content)
 
     def headers(self) -> dict[str, str]:
+        if self.retry_after_s is not None:
+            return {"retry-after": str(math.ceil(self.retry_after_s))}
         return {"www-authenticate": 'Bearer realm="holdfast"'} if self.status == 401 else {}
 
 
@@ -94,7 +98,7 @@ def of_sqs(error: SqsError, cause: Exception) -> Problem:
         status = 403 if kind.query_code == "OptInRequired" else 401
     else:
         status = _STATUS.get(kind.shape, kind.status)
-    return Problem(status, kind.query_code.rpartition(".")[2], error.message)
+    return Problem(status, kind.query_code.rpartition(".")[2], error.message, retry_after_s=error.retry_after_s)
 
 
 def _place(location: tuple[int | str, ...]) -> str:

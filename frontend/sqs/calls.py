@@ -12,6 +12,7 @@ from frontend.polls import AsgiReceive
 
 if TYPE_CHECKING:
     from frontend.dedup import Retry
+    from frontend.throttle import Allowance
 
 Members = dict[str, Any]
 Scope = MutableMapping[str, Any]
@@ -31,6 +32,8 @@ class Call:
     """The caller's."""
     scope: Scope
     """Where the request came from and how: what conditions of queue policies ask."""
+    allowance: Allowance | None = field(default=None, kw_only=True)
+    """What the tenant has left; None: it has no limits."""
     retry: Retry | None = field(default=None, kw_only=True)
     """How repeats of a call that sends are known, if they can be."""
 

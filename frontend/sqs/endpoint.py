@@ -101,6 +101,7 @@ class SqsEndpoint:
     def __init__(self, services: Services) -> None:
         self.context = Context(services)
         self._services = services
+        self._throttle = self.context.throttle
         self._authenticated = Authenticator(services)
         self._request_ids = RequestIds()
 
@@ -246,6 +247,13 @@ class SqsEndpoint:
         return base_url
 
     async def _carry_out(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
+        """The action's result, if the limits of the caller's tenant let it."""
+        allowance = self._throttle.allowance(call.tenant)
+        if allowance is None:
+            return await self._act(request, call, name, members)
+        return await self._throttle.within(allowance, call, name, lambda: self._act(request, call, name, members))
+
+    async def _act(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
         operation = ON_QUEUE.get(name)
         if operation is None:
             if name in NOT_AT_A_QUEUE_URL and _queue_in(request.path):
@@ -253,6 +261,8 @@ class SqsEndpoint:
             check_credential(call.principal, name)
             return await ON_ACCOUNT[name](self.context, call, members)
         view = await self._queue(call, name, _url_of(request, members))
+        if call.allowance is not None or view.queue.account != call.tenant.account:
+            await self._throttle.admit_to_queue(call, name, view.queue)
         if name in SENDS:
             call.retry = self.context.retries.of(request.headers, call.principal.account, view, members)
         return await operation(self.context, call, view, members)
@@ -287,7 +297,15 @@ class SqsEndpoint:
             call.retry = self.context.retries.of(request.headers, principal.principal_id, view, members)
             if call.retry is not None and not request.is_json:
                 request.request_id = call.retry.request_id
-        return await ON_QUEUE[name](self.context, call, view, members)
+        allowance = self._throttle.allowance(call.tenant)
+        if allowance is None:
+            return await ON_QUEUE[name](self.context, call, view, members)
+
+        async def act() -> Members | None:
+            await self._throttle.admit_to_queue(call, name, view.queue)
+            return await ON_QUEUE[name](self.context, call, view, members)
+
+        return await self._throttle.within(allowance, call, name, act)
 
     async def _queue(self, call: Call, action: str, url: str) -> QueueView:
         account, name = locate(url, call.principal.account)
@@ -314,7 +332,9 @@ class SqsEndpoint:
         if isinstance(error, _UnknownOperation):
             return 404, query_protocol.XML, query_protocol.UNKNOWN_OPERATION, []
         answer = self._logged(request, error)
-        headers = [] if request.body_read else [(b"connection", b"close")]
+        headers = answer.retry_headers()
+        if not request.body_read:
+            headers.append((b"connection", b"close"))
         if request.is_json:
             body, query_error = json_protocol.write_error(answer)
             headers.append((b"x-amzn-query-error", query_error))

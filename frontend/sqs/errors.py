@@ -7,6 +7,8 @@ status and Query codes are those of the Smithy trait ``awsQueryError`` and of re
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 SHOWN_MOST = 2_048
@@ -36,10 +38,21 @@ class ErrorKind(msgspec.Struct, frozen=True):
 class SqsError(Exception):
     """A request, or an entry of a batch, is answered with an error of this kind."""
 
-    def __init__(self, kind: ErrorKind, message: str | None = None) -> None:
+    def __init__(self, kind: ErrorKind, message: str | None = None, *, retry_after_s: float | None = None) -> None:
         super().__init__(message or kind.text)
         self.kind = kind
         self.message = message or kind.text
+        self.retry_after_s = retry_after_s
+        """When the same request may come again, where that is known."""
+
+    def retry_headers(self) -> list[tuple[bytes, bytes]]:
+        """When to come again, for everybody (whole seconds) and for AWS SDKs (milliseconds)."""
+        if self.retry_after_s is None:
+            return []
+        return [
+            (b"retry-after", b"%d" % math.ceil(self.retry_after_s)),
+            (b"x-amz-retry-after", b"%d" % math.ceil(self.retry_after_s * 1000)),
+        ]
 
     def text_for_query(self) -> str:
         """The message in the Query protocol, which for a few errors has a wording of its own."""
@@ -246,6 +259,15 @@ def shown(value: object) -> str:
 def invalid_attribute_value(name: str, reason: str = "") -> SqsError:
     text = f"Invalid value for the parameter {name}."
     return SqsError(INVALID_ATTRIBUTE_VALUE, f"{text} Reason: {reason}" if reason else text)
+
+
+def too_many_queues(account: str, most: int) -> SqsError:
+    """The quota of queues is used up."""
+    return SqsError(
+        OVER_LIMIT,
+        f"The account {account} may have {most} queues, its quota 'queues', and has as many. "
+        "Delete one, or ask the operator of this service for more.",
+    )
 
 
 def queue_does_not_exist() -> SqsError:

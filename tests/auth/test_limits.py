@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auth.limits import UNLIMITED, Rate, TenantLimits, parse_rate
+from auth.limits import UNLIMITED, Rate, TenantLimits, parse_limits, parse_rate
 
 
 def test_nothing_is_limited_unless_it_is_said() -> None:
@@ -71,3 +71,26 @@ def test_what_is_no_rate_is_told_how_one_is_written(text: str) -> None:
 def test_a_rate_reads_as_it_is_written(per_second: float, burst: int) -> None:
     rate = Rate(per_second, burst)
     assert parse_rate(str(rate)) == rate
+
+
+def test_limits_can_be_written() -> None:
+    assert parse_limits("") == UNLIMITED
+    assert parse_limits(" calls=100:500, send=50 queues=0,") == TenantLimits(
+        calls=Rate(100, 500), send=Rate(50, 50), queues=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("sends=5", "'sends' is no limit; there are calls, send"),
+        ("queues=-1", "the quota queues is a whole number"),
+        ("queues", "the quota queues is a whole number"),
+        ("send", "such as 50:200"),
+        ("send=0", "calls per second from"),
+        ("send=1 send=2", "the limit send is given twice"),
+    ],
+)
+def test_what_is_no_limits_is_told(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        parse_limits(text)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from auth.limits import Rate, TenantLimits
 from backend.api import NewMessage, Receive
 from frontend.settings import FrontendSettings
 from frontend.sqs.queues import Queues, QueueView
@@ -101,6 +102,14 @@ def test_the_frontend_gets_its_settings() -> None:
     }
     assert dataclasses.asdict(frontend_settings(Settings(**changed))).items() >= changed.items()
     assert frontend_settings(Settings()) == FrontendSettings()
+    limited = frontend_settings(Settings(default_limits="calls=5:9 queues=3"))
+    assert limited.default_limits == TenantLimits(calls=Rate(5, 9), queues=3)
+
+
+async def test_it_starts_without_its_redis_and_says_so(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    async with start(rate_limit_storage="unix:///nowhere/redis", default_limits="calls=1") as (service, _):
+        assert await status(service, "/health/ready") == 200
+    assert "Redis at unix:///nowhere/redis does not answer" in caplog.text
 
 
 async def test_messages_are_there_after_a_restart(start: Start) -> None:

@@ -83,6 +83,13 @@ def test_queues_are_declared_in_the_file(file: Path) -> None:
             "external_url has to be like https://",
         ),
         ({"HOLDFAST_ACCOUNT": "12"}, "account: an account is 12 digits, not '12'"),
+        ({"HOLDFAST_DEFAULT_LIMITS": "sends=5"}, "default_limits: 'sends' is no limit; there are calls, send"),
+        (
+            {"HOLDFAST_RATE_LIMIT_STORAGE": "redis://user:secret@host:x"},
+            "rate_limit_storage: limits are kept at memory://, redis://host:port/database, "
+            "rediss://host:port/database or unix:///path/of/socket, not at 'redis://host:x'",
+        ),
+        ({"HOLDFAST_RATE_LIMIT_PROCESSES": "0"}, "HOLDFAST_RATE_LIMIT_PROCESSES cannot be '0'"),
         ({"HOLDFAST_TLS_CERT": "a.pem"}, "tls_cert and tls_key can only be given together"),
         ({"HOLDFAST_ROOT_ACCESS_KEY_ID": "A" * 20}, "root_access_key_id and root_secret_access_key can only"),
         ({"HOLDFAST_CONFIG": "/none.toml"}, "the settings file /none.toml cannot be read: No such file"),

@@ -23,6 +23,7 @@ from metadata_service.store import (
     QueueDeletedRecently,
     QueueExists,
     QueueNotFound,
+    TooManyQueues,
 )
 
 ACCOUNT = "000000000000"
@@ -99,6 +100,25 @@ class QueueConformance:
         losers = [outcome for outcome in outcomes if isinstance(outcome, QueueExists)]
         assert len(losers) == 19
         assert all(loser.queue == queues[0] for loser in losers)
+
+    async def test_an_account_has_no_more_queues_than_it_may(self, store: MetadataStore) -> None:
+        async def make(name: str, account: str = ACCOUNT, hold_seconds: float = 0) -> Queue:
+            return await store.create_queue(
+                account, name, {}, {}, now_ms=NOW_MS, hold_seconds=hold_seconds, queues_most=2
+            )
+
+        outcomes = await asyncio.gather(*(make(f"q{n}") for n in range(5)), return_exceptions=True)
+        queues = [outcome for outcome in outcomes if isinstance(outcome, Queue)]
+        assert len(queues) == 2
+        assert sum(isinstance(outcome, TooManyQueues) for outcome in outcomes) == 3
+        with pytest.raises(QueueExists):
+            await make(queues[0].name)
+        await make("q0", account="111111111111")
+        await store.delete_queue(queues[0].queue_id, now_ms=NOW_MS)
+        with pytest.raises(QueueDeletedRecently):
+            await make(queues[0].name, hold_seconds=60)
+        await make("another")
+        await create(store, "one more without a bound")
 
     async def test_a_deleted_name_is_held(self, store: MetadataStore) -> None:
         queue = await create(store, "orders")

@@ -124,14 +124,30 @@ def test_new_numbers_hold_at_once_for_the_same_bucket(time: Time) -> None:
     assert admitted(limiter, meter, calls=9) == 1
 
 
-def test_only_drained_buckets_are_forgotten(time: Time) -> None:
+def test_what_is_dropped_goes_when_it_has_drained(time: Time) -> None:
     limiter = Limiter(time)
-    used, idle = limiter.meter("used", 0.001, 1), limiter.meter("idle", 1, 1)
-    assert limiter.admit_now((used, idle)) == 0
+    slow, quick, kept = limiter.meter("slow", 0.1, 1), limiter.meter("quick", 1, 1), limiter.meter("kept", 1, 1)
+    assert limiter.admit_now((slow, quick, kept)) == 0
     time.now += 1
-    limiter.forget_drained()
-    assert limiter.meter("used", 0.001, 1) is used
-    assert limiter.meter("idle", 1, 1) is not idle
+    limiter.drop((slow, quick))
+    assert limiter.meter("quick", 1, 1) is not quick
+    assert limiter.meter("slow", 0.1, 1) is slow
+    limiter.drop((slow,))
+    time.now += 9
+    limiter.drop(())
+    assert limiter.meter("slow", 0.1, 1) is not slow
+    assert limiter.meter("kept", 1, 1) is kept
+
+
+def test_what_is_dropped_and_asked_for_again_stays(time: Time) -> None:
+    limiter = Limiter(time)
+    meter = limiter.meter("m", 1, 1)
+    assert limiter.admit_now((meter,)) == 0
+    limiter.drop((meter,))
+    assert limiter.meter("m", 1, 1) is meter
+    time.now += 1
+    limiter.drop(())
+    assert limiter.meter("m", 1, 1) is meter
 
 
 def test_a_clock_that_steps_back_lets_nothing_more_through(time: Time) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from ratelimit.address import check_url, shown
 from ratelimit.meter import Meter
-from ratelimit.shared import LEASE_SECONDS, SharedLimiter, check_url, shown
+from ratelimit.shared import LEASE_SECONDS, SharedLimiter
 from tests.ratelimit.redis_server import RedisServer
 
 SLOW = 0.001
@@ -238,9 +239,9 @@ async def test_a_flushed_redis_gives_one_burst_more_and_forgets_nobody(redis_ser
         for _ in range(2):
             total = sum([await admitted(limiter, ("a", SLOW, 30)) for limiter in limiters])
             assert total == 30
-            for limiter in limiters:
-                limiter.forget_drained()  # and with them what each remembers of its refusals
             redis_server.flush()
+            for limiter in limiters:  # and with Redis they forget how long they were refused
+                limiter.meter("a", SLOW, 30).refused_until = 0
         assert limiters[2].up
         await limiters[2]._beat()  # which finds itself alone
         redis_server.kill()

@@ -10,13 +10,14 @@ from frontend.dedup import Retries
 from frontend.services import Services
 from frontend.sqs.queues import Queues
 from frontend.sqs.seals import Seals
+from frontend.throttle import Throttle
 from metadata_service.client import MetadataClient
 
 
 class Context:
     """The services, and the view of queues over them."""
 
-    __slots__ = ("access", "backend", "log", "metadata", "queues", "retries", "seals", "services")
+    __slots__ = ("access", "backend", "log", "metadata", "queues", "retries", "seals", "services", "throttle")
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -26,4 +27,5 @@ class Context:
         self.retries = Retries(self.queues, services.backend, services.settings.send_retry_window_seconds)
         self.seals = Seals(services.keyring)
         self.access = Access(services, self.queues)
+        self.throttle = Throttle(services)
         self.log = logging.getLogger("holdfast.sqs")

@@ -170,7 +170,10 @@ async def _claim(context: Context, call: Call, view: QueueView, command: Receive
         if received or polls.draining:
             return received
         command.wait_seconds = wait
-    return await polls.run(context.queues.run(view, context.backend.receive, command), call.receive, [])
+    if call.allowance is None:
+        return await polls.run(context.queues.run(view, context.backend.receive, command), call.receive, [])
+    with call.allowance.long_poll():
+        return await polls.run(context.queues.run(view, context.backend.receive, command), call.receive, [])
 
 
 def _system_names(members: Members) -> frozenset[str]:

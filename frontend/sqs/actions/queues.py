@@ -22,11 +22,12 @@ from frontend.sqs.errors import (
     missing_parameter,
     no_access_to_queue,
     queue_does_not_exist,
+    too_many_queues,
 )
 from frontend.sqs.queues import QueueView, Update
 from frontend.sqs.validation import check_new_queue_name
 from metadata_service.models import Queue
-from metadata_service.store import PurgeInProgress, QueueDeletedRecently, QueueExists, QueueNotFound
+from metadata_service.store import PurgeInProgress, QueueDeletedRecently, QueueExists, QueueNotFound, TooManyQueues
 
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 
@@ -38,7 +39,13 @@ async def create_queue(context: Context, call: Call, members: Members) -> Member
     check_credential(call.principal, "CreateQueue", name)
     account = call.principal.account
     await ensure_queue(
-        context, account, name, members.get("Attributes") or {}, members.get("tags") or {}, call.principal
+        context,
+        account,
+        name,
+        members.get("Attributes") or {},
+        members.get("tags") or {},
+        call.principal,
+        await context.throttle.queues_most(account),
     )
     return {"QueueUrl": call.queue_url(account, name)}
 
@@ -50,10 +57,12 @@ async def ensure_queue(
     given: Mapping[str, str],
     given_tags: Mapping[str, str],
     principal: Principal | None = None,
+    queues_most: int | None = None,
 ) -> Queue:
     """The queue, made now or with the same attributes before.  Raises what CreateQueue answers.
 
-    ``principal`` is who asks for it; None: the service itself.
+    ``principal`` is who asks for it; None: the service itself.  ``queues_most`` is how many the account may have;
+    None: however many.
     """
     fifo = given.get("FifoQueue", "").lower() == "true"
     values = attributes.canonical(given, fifo=fifo)
@@ -73,6 +82,7 @@ async def ensure_queue(
             given_tags,
             now_ms=context.services.now_ms(),
             hold_seconds=settings.queue_name_hold_seconds,
+            queues_most=queues_most,
         )
     except QueueExists as error:
         different = attributes.first_difference(error.queue.attributes, values)
@@ -82,6 +92,9 @@ async def ensure_queue(
                 f"A queue already exists with the same name and a different value for attribute {different}",
             ) from None
         return error.queue
+    except TooManyQueues:
+        assert queues_most is not None
+        raise too_many_queues(account, queues_most) from None
     except QueueDeletedRecently:
         hold = settings.queue_name_hold_seconds
         raise SqsError(
@@ -92,7 +105,9 @@ async def ensure_queue(
 
 async def auto_create_queue(context: Context, account: str, name: str) -> Queue:
     """The queue of a first send, with all defaults."""
-    return await ensure_queue(context, account, name, {"FifoQueue": "true"} if name.endswith(".fifo") else {}, {})
+    given = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
+    most = await context.throttle.queues_most(account)
+    return await ensure_queue(context, account, name, given, {}, queues_most=most)
 
 
 async def delete_queue(context: Context, call: Call, view: QueueView, members: Members) -> None:

@@ -1,0 +1,218 @@
+"""A tenant's limits, as they meet its calls: rates, calls under way, receives that wait.
+
+A tenant without limits costs a look into a dictionary.  Rates are counted by the process's limiter, and with a Redis
+behind it by all processes together; what is under way or waiting is counted in each process alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from auth.credentials import Tenant
+from auth.limits import UNLIMITED, Rate, TenantLimits
+from auth.principal import SCOPES, Scope
+from frontend.access import SCOPES_OF
+from frontend.services import Services
+from frontend.sqs.calls import Call
+from frontend.sqs.errors import REQUEST_THROTTLED, SqsError
+from metadata_service.models import Queue
+from ratelimit.meter import Meter
+
+ACCOUNTS_MOST = 10_000
+"""Accounts that are known at a time."""
+QUEUES_MOST = 10_000
+"""Queues of one account whose rates are known at a time."""
+RETRY_SECONDS_MOST = 900.0
+"""More is never asked of a client."""
+BUSY_RETRY_SECONDS = 1.0
+"""When to come again where nothing tells when there will be room."""
+
+CLASS_OF: dict[str, Scope] = {
+    action: next(iter(scopes)) if len(scopes) == 1 else "manage" for action, scopes in SCOPES_OF.items()
+}
+"""The class of each action: its scope; what is read with any scope counts as managing."""
+
+T = TypeVar("T")
+Meters = tuple[Any, ...]
+"""Of the limiter that the process has."""
+
+
+class Allowance:
+    """What a tenant may do, and what of it is in use here."""
+
+    __slots__ = ("account", "calls", "limits", "meters", "polls", "queues")
+
+    def __init__(self, account: str, limits: TenantLimits) -> None:
+        self.account = account
+        self.limits = limits
+        self.meters: dict[str, Meters] = {}
+        """By action, without those of queues."""
+        self.queues: dict[str, Meters] = {}
+        """By name, as far as they were used."""
+        self.calls = 0
+        """Under way."""
+        self.polls = 0
+        """Receives that wait for a message."""
+
+    def begin_call(self) -> None:
+        """Count a call as under way; whoever does so lowers ``calls`` at its end.  Raises RequestThrottled."""
+        most = self.limits.connections
+        if most is not None and self.calls >= most:
+            raise SqsError(
+                REQUEST_THROTTLED,
+                f"The account {self.account} has {self.calls} calls under way at this server, and its quota "
+                f"'connections' is {most}. Try again when one of them has been answered.",
+                retry_after_s=BUSY_RETRY_SECONDS,
+            )
+        self.calls += 1
+
+    @contextmanager
+    def long_poll(self) -> Iterator[None]:
+        """Around a receive that waits.  Raises RequestThrottled."""
+        most = self.limits.long_polls
+        if most is not None and self.polls >= most:
+            raise SqsError(
+                REQUEST_THROTTLED,
+                f"The account {self.account} has {self.polls} receives waiting for messages at this server, and its "
+                f"quota 'long_polls' is {most}. Receive with WaitTimeSeconds 0, or try again later.",
+                retry_after_s=BUSY_RETRY_SECONDS,
+            )
+        self.polls += 1
+        try:
+            yield
+        finally:
+            self.polls -= 1
+
+
+class Throttle:
+    """The allowances of all tenants that call this process."""
+
+    def __init__(self, services: Services) -> None:
+        self._limiter = services.limiter
+        self._admit_now = services.limiter.admit_now
+        self._defaults = services.settings.default_limits
+        self._tenants = services.credentials.tenants
+        self._known: dict[str, tuple[TenantLimits, Allowance | None]] = {}
+        """By account: what the tenant's record says, and what is made of it; None: nothing is limited."""
+
+    def allowance(self, tenant: Tenant) -> Allowance | None:
+        """What is left to this tenant; None: it has no limits."""
+        known = self._known.get(tenant.account)
+        if known is not None and known[0] is tenant.limits:
+            return known[1]
+        return self._look(tenant, None if known is None else known[1])
+
+    async def within(self, allowance: Allowance, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
+        """What ``act`` makes of the call, if the account's limits let it through.  Raises RequestThrottled."""
+        call.allowance = allowance
+        allowance.begin_call()
+        try:
+            meters = allowance.meters[action]
+            if meters and self._admit_now(meters) != 0.0:
+                limits = allowance.limits
+                scope = CLASS_OF[action]
+                await self._wait(allowance, meters, (("calls", limits.calls), (scope, getattr(limits, scope))))
+            return await act()
+        finally:
+            allowance.calls -= 1
+
+    async def admit_to_queue(self, call: Call, action: str, queue: Queue) -> None:
+        """Count a call, which its caller's account has let through, against the rate that the queue's owner has for it.
+
+        If it is refused it no longer counts against the caller's account either.  Raises RequestThrottled.
+        """
+        caller = call.allowance
+        allowance = caller if queue.account == call.tenant.account else self._of_owner(queue.account)
+        rate = None if allowance is None else allowance.limits.each_queue
+        if allowance is None or rate is None:
+            return
+        meters = allowance.queues.get(queue.name) or self._queue_meters(allowance, rate, queue.name)
+        if self._admit_now(meters) != 0.0:
+            try:
+                await self._wait(allowance, meters, (("each_queue", rate),))
+            except SqsError:
+                if caller is not None:
+                    self._limiter.give_back(caller.meters.get(action, ()))
+                raise
+
+    async def queues_most(self, account: str) -> int | None:
+        """How many queues the account may have; None: however many."""
+        tenant = await self._tenants.find(account)
+        allowance = None if tenant is None else self.allowance(tenant)
+        return None if allowance is None else allowance.limits.queues
+
+    # --- making them ---
+
+    def _of_owner(self, account: str) -> Allowance | None:
+        """Of the owner of a queue whom the check of its policy has just looked up."""
+        tenant = self._tenants.cached(account)
+        return None if tenant is None else self.allowance(tenant)
+
+    def _look(self, tenant: Tenant, allowance: Allowance | None) -> Allowance | None:
+        limits = self._defaults if tenant.limits == UNLIMITED else tenant.limits
+        if limits == UNLIMITED:
+            if allowance is not None:
+                self._drop(allowance)
+            allowance = None
+        elif allowance is None:
+            allowance = Allowance(tenant.account, limits)
+            self._set(allowance, limits)
+        elif allowance.limits != limits:
+            self._drop(allowance)
+            self._set(allowance, limits)
+        if tenant.account not in self._known and len(self._known) >= ACCOUNTS_MOST:
+            self._make_room()
+        self._known[tenant.account] = (tenant.limits, allowance)
+        return allowance
+
+    def _set(self, allowance: Allowance, limits: TenantLimits) -> None:
+        allowance.limits = limits
+        of_all = self._meters(allowance.account, "calls", limits.calls)
+        by_class = {scope: of_all + self._meters(allowance.account, scope, getattr(limits, scope)) for scope in SCOPES}
+        allowance.meters = {action: by_class[scope] for action, scope in CLASS_OF.items()}
+
+    def _queue_meters(self, allowance: Allowance, rate: Rate, name: str) -> Meters:
+        if len(allowance.queues) >= QUEUES_MOST:
+            self._drop_queues(allowance)
+        meters = allowance.queues[name] = self._meters(allowance.account, f"queue:{name}", rate)
+        return meters
+
+    def _meters(self, account: str, what: str, rate: Rate | None) -> Meters:
+        """The keys of one account are kept together, should the Redis be a cluster."""
+        return () if rate is None else (self._limiter.meter(f"{{{account}}}:{what}", rate.per_second, rate.burst),)
+
+    def _drop(self, allowance: Allowance) -> None:
+        self._limiter.drop({meter.key: meter for meters in allowance.meters.values() for meter in meters}.values())
+        allowance.meters = {}
+        self._drop_queues(allowance)
+
+    def _drop_queues(self, allowance: Allowance) -> None:
+        dropped: list[Meter] = [meter for meters in allowance.queues.values() for meter in meters]
+        self._limiter.drop(dropped)
+        allowance.queues = {}
+
+    def _make_room(self) -> None:
+        """Forget who has nothing under way."""
+        for account, (_, allowance) in list(self._known.items()):
+            if allowance is None:
+                del self._known[account]
+            elif not allowance.calls:
+                self._drop(allowance)
+                del self._known[account]
+
+    async def _wait(self, allowance: Allowance, meters: Meters, limits: tuple[tuple[str, Rate | None], ...]) -> None:
+        """Let the call through after all, or refuse it."""
+        wait = min(await self._limiter.admit(meters), RETRY_SECONDS_MOST)
+        if not wait:
+            return
+        said = " and ".join(
+            f"{name} {rate.per_second:g} a second, {rate.burst} at once" for name, rate in limits if rate is not None
+        )
+        raise SqsError(
+            REQUEST_THROTTLED,
+            f"The request was denied due to throttling. For this call the account {allowance.account} has the limits "
+            f"{said}. Try again in {wait:.3g} seconds.",
+            retry_after_s=wait,
+        )

@@ -1,0 +1,260 @@
+"""A tenant's limits, as its calls meet them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from auth.credentials import Tenant, new_access_key
+from auth.limits import UNLIMITED, Rate, TenantLimits
+from auth.principal import SCOPES
+from backend.api import Receive, Received, Target
+from frontend.settings import FrontendSettings
+from frontend.sqs.model import ACTIONS
+from frontend.throttle import CLASS_OF
+from tests.frontend.fakes import KEY, Answer, Service, running
+
+SLOW = 0.001
+"""A rate at which nothing drains within a test."""
+
+
+async def limit(service: Service, account: str = KEY.account, **limits: Any) -> None:
+    credentials = service.app.services.credentials
+    tenant = await credentials.store.get_tenant(account)
+    assert tenant is not None
+    await credentials.update_tenant(msgspec.structs.replace(tenant, limits=TenantLimits(**limits)))
+
+
+async def send(service: Service, queue: str = "q") -> Answer:
+    return await service.json("SendMessage", {"QueueUrl": service.url(queue), "MessageBody": "x"})
+
+
+async def receive(service: Service, queue: str = "q", **members: Any) -> Answer:
+    return await service.json("ReceiveMessage", {"QueueUrl": service.url(queue), **members})
+
+
+async def passed(service: Service, *queues: str, calls: int = 6) -> int:
+    """How many of so many sends were let through."""
+    answers = [await send(service, queue) for queue in queues or ("q",) for _ in range(calls)]
+    assert {answer.status for answer in answers} <= {200, 403}
+    assert all(answer.code == "RequestThrottled" for answer in answers if answer.status == 403)
+    return sum(answer.status == 200 for answer in answers)
+
+
+# --- rates -------------------------------------------------------------------------------------------------
+
+
+async def test_a_tenant_without_limits_is_not_limited(service: Service) -> None:
+    await service.make_queue("q")
+    assert await passed(service, calls=50) == 50
+
+
+async def test_too_many_calls_are_refused_in_json(service: Service) -> None:
+    await service.make_queue("q")
+    await limit(service, calls=Rate(0.1, 2))
+    assert await passed(service, calls=2) == 2
+    answer = await send(service)
+    assert answer.status == 403
+    assert answer.json["__type"].endswith("#RequestThrottled")
+    assert answer.headers["x-amzn-query-error"] == "RequestThrottled;Sender"
+    assert answer.headers["retry-after"] == "10"
+    assert 9_000 < int(answer.headers["x-amz-retry-after"]) <= 10_000
+    assert f"the account {KEY.account} has the limits calls 0.1 a second, 2 at once" in answer.message
+
+
+async def test_too_many_calls_are_refused_in_query(service: Service) -> None:
+    await service.make_queue("q")
+    await limit(service, calls=Rate(SLOW, 1))
+    for expected in (200, 403):
+        answer = await service.query("SendMessage", {"MessageBody": "x", "QueueUrl": service.url("q")})
+        assert answer.status == expected
+    assert answer.code == "RequestThrottled"
+    assert answer.text("Error/Type") == "Sender"
+    assert answer.headers["retry-after"] == "900", "no client is asked to wait for longer"
+
+
+async def test_each_class_of_actions_has_a_limit_of_its_own(service: Service) -> None:
+    await service.make_queue("q")
+    await limit(service, send=Rate(SLOW, 2), receive=Rate(SLOW, 3))
+    assert await passed(service) == 2
+    for expected in (200, 200, 200, 403):
+        answer = await receive(service)
+        assert answer.status == expected
+    assert "has the limits receive 0.001 a second, 3 at once" in answer.message
+    handle = {"QueueUrl": service.url("q"), "ReceiptHandle": "1:1"}
+    assert (await service.json("DeleteMessage", handle)).code == "RequestThrottled"
+    assert (await service.json("GetQueueAttributes", {"QueueUrl": service.url("q")})).status == 200
+
+
+async def test_a_class_counts_towards_all_calls(service: Service) -> None:
+    await service.make_queue("q")
+    await limit(service, calls=Rate(SLOW, 4), send=Rate(SLOW, 3))
+    assert await passed(service) == 3
+    assert (await receive(service)).status == 200
+    assert (await receive(service)).status == 403
+
+
+async def test_each_queue_has_a_limit_of_its_own(service: Service) -> None:
+    await service.make_queue("q")
+    await service.make_queue("other")
+    await limit(service, each_queue=Rate(SLOW, 2))
+    assert await passed(service, "q", "other") == 4
+    answer = await send(service)
+    assert "has the limits each_queue 0.001 a second, 2 at once" in answer.message
+    assert (await service.json("GetQueueUrl", {"QueueName": "q"})).status == 200
+
+
+async def test_a_call_that_its_queue_refuses_does_not_count_for_the_tenant(service: Service) -> None:
+    await service.make_queue("q")
+    await service.make_queue("other")
+    await limit(service, calls=Rate(SLOW, 5), send=Rate(SLOW, 5), each_queue=Rate(SLOW, 2))
+    assert await passed(service, calls=20) == 2
+    assert await passed(service, "other", calls=2) == 2
+
+
+async def test_calls_to_queues_that_do_not_exist_count(service: Service) -> None:
+    await limit(service, calls=Rate(SLOW, 2))
+    for expected in ("NonExistentQueue", "NonExistentQueue", "RequestThrottled"):
+        assert (await send(service, "none")).code.endswith(expected)
+
+
+async def test_other_tenants_are_not_slowed(service: Service) -> None:
+    await service.store.put_tenant(Tenant("222222222222", "other"))
+    key = new_access_key("222222222222")
+    await service.app.services.credentials.put(key)
+    await service.make_queue("q")
+    await limit(service, calls=Rate(SLOW, 1))
+    assert await passed(service) == 1
+    headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.ListQueues"}
+    for _ in range(5):
+        assert (await service.signed("POST", "/", b"{}", headers, key)).status == 200
+
+
+async def test_limits_change_at_once_and_what_was_used_stays_used(service: Service) -> None:
+    await service.make_queue("q")
+    await limit(service, calls=Rate(SLOW, 2), each_queue=Rate(SLOW, 9))
+    assert await passed(service) == 2
+    await limit(service, calls=Rate(SLOW, 5), each_queue=Rate(SLOW, 9))
+    assert await passed(service) == 3
+    await limit(service)
+    assert await passed(service) == 6
+    await limit(service, calls=Rate(SLOW, 6))
+    assert await passed(service) == 1
+
+
+async def test_a_record_that_is_read_again_changes_nothing(service: Service) -> None:
+    await service.make_queue("q")
+    for _ in range(3):
+        await limit(service, calls=Rate(SLOW, 2))
+        await passed(service, calls=1)
+    assert await passed(service) == 0
+
+
+async def test_tenants_without_limits_have_those_of_the_settings(tmp_path: Any) -> None:
+    settings = FrontendSettings(default_limits=TenantLimits(send=Rate(SLOW, 3)))
+    async with running(tmp_path, settings) as service:
+        await service.make_queue("q")
+        assert await passed(service) == 3
+        await limit(service, queues=100)
+        assert await passed(service) == 6
+
+
+def test_every_action_has_a_class() -> None:
+    assert CLASS_OF.keys() == ACTIONS.keys()
+    assert set(CLASS_OF.values()) == set(SCOPES)
+    assert CLASS_OF["DeleteMessageBatch"] == CLASS_OF["ChangeMessageVisibility"] == "receive"
+    assert CLASS_OF["SendMessageBatch"] == "send"
+    assert CLASS_OF["GetQueueAttributes"] == "manage"
+    assert TenantLimits() == UNLIMITED
+
+
+# --- quotas ------------------------------------------------------------------------------------------------
+
+
+async def test_the_quota_of_queues(service: Service) -> None:
+    await limit(service, queues=2)
+    for name in ("a", "b"):
+        await service.make_queue(name)
+    answer = await service.json("CreateQueue", {"QueueName": "c"})
+    assert (answer.status, answer.code) == (403, "OverLimit")
+    assert f"The account {KEY.account} may have 2 queues, its quota 'queues', and has as many." in answer.message
+    await service.make_queue("a")  # is there already
+    assert (await service.json("DeleteQueue", {"QueueUrl": service.url("b")})).status == 200
+    await service.make_queue("c")
+
+
+async def test_the_quota_of_queues_holds_for_those_that_a_send_creates(tmp_path: Any) -> None:
+    async with running(tmp_path, FrontendSettings(auto_create_queues=True)) as service:
+        await limit(service, queues=1)
+        assert (await send(service, "a")).status == 200
+        assert (await send(service, "b")).code == "OverLimit"
+
+
+class Waiting:
+    """Receives that wait, until they are told to answer."""
+
+    def __init__(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.service = service
+        self.count = 0
+        self.answer = asyncio.Event()
+        monkeypatch.setattr(service.backend, "receive", self._receive)
+        self.tasks: list[asyncio.Task[Answer]] = []
+
+    async def _receive(self, target: Target, command: Receive) -> list[Received]:
+        if command.wait_seconds:
+            self.count += 1
+            await self.answer.wait()
+        return []
+
+    async def begin(self, count: int) -> None:
+        self.tasks += [asyncio.create_task(receive(self.service, WaitTimeSeconds=20)) for _ in range(count)]
+        async with asyncio.timeout(30):
+            while self.count < len(self.tasks):
+                await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        self.answer.set()
+        assert [task.status for task in await asyncio.gather(*self.tasks)] == [200] * len(self.tasks)
+
+
+async def test_the_quota_of_long_polls(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    await service.make_queue("q")
+    await limit(service, long_polls=2)
+    waiting = Waiting(service, monkeypatch)
+    await waiting.begin(2)
+    answer = await receive(service, WaitTimeSeconds=20)
+    assert (answer.status, answer.code) == (403, "RequestThrottled")
+    assert "has 2 receives waiting for messages" in answer.message
+    assert "quota 'long_polls' is 2" in answer.message
+    assert answer.headers["retry-after"] == "1"
+    assert (await receive(service)).status == 200, "a receive that does not wait is none"
+    await waiting.end()
+    assert (await receive(service, WaitTimeSeconds=20)).status == 200
+
+
+async def test_the_quota_of_calls_under_way(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    await service.make_queue("q")
+    await limit(service, connections=2, calls=Rate(SLOW, 4))
+    waiting = Waiting(service, monkeypatch)
+    await waiting.begin(2)
+    for _ in range(5):
+        answer = await send(service)
+        assert (answer.status, answer.code) == (403, "RequestThrottled")
+        assert "has 2 calls under way" in answer.message
+        assert "quota 'connections' is 2" in answer.message
+    await waiting.end()
+    assert await passed(service) == 2, "what was refused did not count against the rate"
+
+
+async def test_the_rest_form_is_limited_as_well(service: Service) -> None:
+    await service.make_queue("q")
+    await limit(service, send=Rate(0.1, 1))
+    path = "/v1/queues/q/messages"
+    for expected in (201, 429):
+        answer = await service.signed("POST", path, b"x", {"Content-Type": "text/plain"})
+        assert answer.status == expected, answer.content
+    assert answer.headers["retry-after"] == "10"
+    assert answer.json["code"] == "RequestThrottled"

@@ -1,0 +1,72 @@
+"""Rate limits of a real server, as boto3 meets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from tests.ratelimit.redis_server import RedisServer
+from tests.system.server import Server
+
+CALLS = 12
+
+
+@pytest.fixture(params=["memory", "redis"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    settings = {"DEFAULT_LIMITS": "send=8:4"}
+    if request.param == "redis":
+        redis: RedisServer = request.getfixturevalue("redis_server")
+        settings["RATE_LIMIT_STORAGE"] = redis.url
+    with Server(tmp_path, settings) as made:
+        yield made
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    redis = RedisServer()
+    try:
+        redis.start()
+        yield redis
+    finally:
+        redis.close()
+
+
+def client(server: Server, **retries: Any) -> Any:
+    return boto3.client(
+        "sqs",
+        endpoint_url=server.endpoint,
+        region_name=server.region,
+        aws_access_key_id=server.access_key_id,
+        aws_secret_access_key=server.secret_access_key,
+        config=Config(retries=retries),
+    )
+
+
+def send_all(sqs: Any, url: str) -> list[Any]:
+    return [sqs.send_message(QueueUrl=url, MessageBody=str(n)) for n in range(CALLS)]
+
+
+@pytest.mark.parametrize("mode", ["standard", "adaptive"])
+def test_boto3_retries_until_it_is_let_through(server: Server, mode: str) -> None:
+    sqs = client(server, mode=mode, total_max_attempts=10)
+    url = sqs.create_queue(QueueName="q")["QueueUrl"]
+    answers = send_all(sqs, url)
+    assert sum(answer["ResponseMetadata"]["RetryAttempts"] for answer in answers) > 0
+    count = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
+    assert count["Attributes"]["ApproximateNumberOfMessages"] == str(CALLS)
+
+
+def test_without_retries_boto3_knows_the_error(server: Server) -> None:
+    sqs = client(server, mode="standard", total_max_attempts=1)
+    url = sqs.create_queue(QueueName="q")["QueueUrl"]
+    with pytest.raises(sqs.exceptions.RequestThrottled) as raised:
+        send_all(sqs, url)
+    error: ClientError = raised.value
+    assert error.response["Error"]["Code"] == "RequestThrottled"
+    assert error.response["ResponseMetadata"]["HTTPHeaders"]["retry-after"] == "1"
