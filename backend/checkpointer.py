@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
 
 import msgspec
 
@@ -19,7 +20,6 @@ from backend.cleaner import Cleaner
 from backend.engine import snapshot
 from backend.engine.blocks import Block, Ref
 from backend.engine.fold import Fold
-from backend.engine.snapshot import Snapshot
 from backend.engine.tokens import Chunk
 from backend.incarnation import Incarnation
 from backend.journal.checkpoints import PieceStore, PieceWriter
@@ -27,7 +27,8 @@ from backend.journal.pins import Pins
 from backend.journal.rows import SEGMENT_MAX
 from backend.journal.segments import SegmentFiles
 from backend.shards import Shard, as_ref
-from metadata_service.models import LogEntry, ShardEntry
+from backend.tasks import Complaints
+from metadata_service.models import LogEntry
 from metadata_service.store import EntryStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -54,19 +55,23 @@ decode_manifest = msgspec.msgpack.Decoder(ShardManifest).decode
 
 
 class _Taken:
-    """A shard's state, taken at a cut, that is not published yet."""
+    """What was taken of a shard's state that is not published yet; all of it, once it has its entry."""
 
-    def __init__(self, shard: Shard, entry: ShardEntry) -> None:
+    def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.entry = entry
+        self.entry = shard.entry
         self.pieces: dict[int, tuple[Ref, list[Ref]]] = {}
-        self.snapshots: list[Snapshot] = []
+        self.fresh: list[tuple[Block | Chunk, Ref]] = []
         self.folds: list[Fold] = []
 
     def undo(self) -> None:
-        """It was not published: all of it is to be taken again."""
-        for taken in self.snapshots:
-            taken.undo()
+        """It was not published: all of it is to be taken again.
+
+        Whatever names a piece that was never written must forget it: else the next checkpoint would name it, too.
+        """
+        for holder, ref in self.fresh:
+            if holder.ref == ref:
+                holder.ref = None
         for fold in self.folds:
             fold.changed = True
         self.shard.changed = True
@@ -103,6 +108,7 @@ class Checkpointer:
 
     async def run(self) -> None:
         """Take checkpoints when they are due, until cancelled."""
+        complaints = Complaints()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             log = self._node.log
@@ -113,8 +119,10 @@ class Checkpointer:
                 await self.checkpoint()
                 if await self._cleaner.clean(self._pins, log.log_id, log.next_segment, eager=full):
                     await self.checkpoint()
+                complaints.settled("checkpoint")
             except (Unavailable, StorageFull, StoreError) as error:
-                logger.warning("no checkpoint now: %s", error)
+                if complaints.is_news("checkpoint", str(error)):
+                    logger.warning("no checkpoint now: %s", error)
 
     def _something_to_gain(self) -> bool:
         return any(shard.dirty for shard in self._node.shards.all)
@@ -144,7 +152,13 @@ class Checkpointer:
                 if shard.damage is not None or any(node.shards.of(number) is shard for number in node.shards.damage):
                     held = True  # what cannot be read now must be found again
                 elif shard.dirty or any(log_id != log.log_id for log_id, _, _ in shard.entry.chain):
-                    taken.append(self._take(shard, writer))
+                    one = _Taken(shard)
+                    taken.append(one)
+                    for _ in self._take_ahead(one, writer):
+                        if time.perf_counter() - began > SLICE_SECONDS:
+                            await asyncio.sleep(0)
+                            began = time.perf_counter()
+                    self._take(one, writer)
                 if time.perf_counter() - began > SLICE_SECONDS:
                     await asyncio.sleep(0)
                     began = time.perf_counter()
@@ -188,34 +202,36 @@ class Checkpointer:
         self._pins.set_floor(own, self.entry.floor_segment)
         self._unsettled = False
 
-    def _take(self, shard: Shard, writer: PieceWriter) -> _Taken:
-        log = self._node.log
+    def _take_ahead(self, taken: _Taken, writer: PieceWriter) -> Iterator[None]:
+        """Write what has changed of the shard, step by step: commands may run between two steps.
+
+        A block that changes afterwards forgets its piece and is written again by :meth:`_take`, which therefore has
+        little left to do however large the shard is.
+        """
+        for partition in list(taken.shard.partitions.values()):
+            if partition.fold.changed:
+                yield from snapshot.ahead(partition.fold, lambda piece: as_ref(writer.add(piece)), taken.fresh)
+
+    def _take(self, taken: _Taken, writer: PieceWriter) -> None:
+        """The shard's state at one cut, in one instant."""
+        log, shard = self._node.log, taken.shard
         through = log.cut()  # not an empty row behind it: for that nobody waits
-
-        def add(piece: bytes) -> Ref:
-            return as_ref(writer.add(piece))
-
-        pieces: dict[int, tuple[Ref, list[Ref]]] = {}
-        snapshots: list[Snapshot] = []
-        folds: list[Fold] = []
         live: set[int] = set()
         for number, partition in shard.partitions.items():
             fold = partition.fold
             known = shard.pieces.get(number)
             if known is None or fold.changed:
-                one = snapshot.take(fold, add)
-                known = (one.ref, one.refs)
-                snapshots.append(one)
-                folds.append(fold)
+                taken.folds.append(fold)
+                known = snapshot.take(fold, lambda piece: as_ref(writer.add(piece)), taken.fresh)
                 fold.changed = False
-            pieces[number] = known
+            taken.pieces[number] = known
             live.update(fold.segments)
         manifest = None
-        if pieces:
-            content = ShardManifest(MANIFEST_FORMAT, [(number, ref) for number, (ref, _) in pieces.items()])
+        if taken.pieces:
+            content = ShardManifest(MANIFEST_FORMAT, [(number, ref) for number, (ref, _) in taken.pieces.items()])
             manifest = writer.add(encode_manifest(content))
         shard.changed = False
-        entry = msgspec.structs.replace(
+        taken.entry = msgspec.structs.replace(
             shard.entry,
             checkpoint=manifest,
             checkpoint_log=log.log_id,
@@ -224,9 +240,6 @@ class Checkpointer:
             live=tuple(sorted((key >> SEGMENT_BITS, key & SEGMENT_MASK) for key in live)),
             accepted=(),  # nothing is replayed again that the marks could be of
         )
-        taken = _Taken(shard, entry)
-        taken.pieces, taken.snapshots, taken.folds = pieces, snapshots, folds
-        return taken
 
     # --- letting go -------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ each 1,024 messages).  Lists are not stored: a fold that is read back links its 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from heapq import heappush
 from typing import Any, TypeAlias
 
@@ -76,26 +76,30 @@ _decode_chunk = msgspec.msgpack.Decoder(_ChunkPiece).decode
 _decode_partition = msgspec.msgpack.Decoder(_PartitionPiece).decode
 
 
-class Snapshot:
-    """What was taken from one fold: the ref of its piece, all refs that hang on it, and how to take it back."""
+def ahead(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> Iterator[None]:
+    """Hand over what has changed piece by piece, before :meth:`take`: the fold may change between two steps.
 
-    def __init__(self, ref: Ref, refs: list[Ref], fresh: list[tuple[Block | Chunk, Ref]]) -> None:
-        self.ref = ref
-        self.refs = refs
-        """Of the pieces that the partition's piece names."""
-        self._fresh = fresh
+    What changes after it was handed over names its piece no more.  ``fresh`` gets each holder of a new piece, at once.
+    """
+    for key, block in list(fold.blocks.items()):
+        if block.ref is None and fold.blocks.get(key) is block:
+            block.ref = add(_encode(_block_piece(fold, block)))
+            fresh.append((block, block.ref))
+            yield
+    for chunk in (*fold.tokens.chunks(), *fold.retries.chunks()):
+        if chunk.ref is None:
+            chunk.ref = add(_encode(_chunk_piece(chunk)))
+            fresh.append((chunk, chunk.ref))
+            yield
 
-    def undo(self) -> None:
-        """The checkpoint failed: what was first written with it is to be written again."""
-        for holder, ref in self._fresh:
-            if holder.ref == ref:
-                holder.ref = None
 
+def take(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> tuple[Ref, list[Ref]]:
+    """Hand the state over to a checkpoint: the ref of its piece, and those that hang on it.
 
-def take(fold: Fold, add: Add) -> Snapshot:
-    """Hand the state over to a checkpoint.  What has not changed since the last one is only named."""
+    What has not changed since the last one is only named.  ``fresh`` gets each block and chunk that is named for the
+    first time: if the checkpoint fails, they have to forget their pieces.
+    """
     assert fold.settings is not None
-    fresh: list[tuple[Block | Chunk, Ref]] = []
     block_refs: list[Ref] = []
     for block in fold.blocks.values():
         if block.ref is None:
@@ -124,7 +128,7 @@ def take(fold: Fold, add: Add) -> Snapshot:
         [(key, a.expires, a.numbers, a.receives, a.valid) for key, a in fold.attempts.items()],
         retry_refs,
     )
-    return Snapshot(add(_encode(piece)), block_refs + chunk_refs + retry_refs, fresh)
+    return add(_encode(piece)), block_refs + chunk_refs + retry_refs
 
 
 def _take_tokens(tokens: Tokens, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> list[Ref]:

@@ -343,8 +343,8 @@ class EngineMachine(RuleBasedStateMachine):
             block.ref = None
         for chunk in (*self.fold.tokens.chunks(), *self.fold.retries.chunks()):
             chunk.ref = None
-        taken = snapshot.take(self.fold, add)
-        read, _ = finished(snapshot.read(taken.ref, fetch))
+        ref, _ = snapshot.take(self.fold, add, [])
+        read, _ = finished(snapshot.read(ref, fetch))
         assert snapshot.describe(read) == snapshot.describe(self.fold)
         self.fold = read
         self.queue = self._queue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 import uuid
+from typing import Any
 
 import msgspec
 import pytest
@@ -126,9 +127,9 @@ async def _read_back(queue: Machine) -> tuple[Fold, int]:
     async def fetch(refs: list[Ref]) -> list[bytes]:
         return [store[ref] for ref in refs]
 
-    taken = snapshot.take(queue.fold, add)
-    fold, hanging = await snapshot.read(taken.ref, fetch)
-    assert hanging == taken.refs
+    ref, refs = snapshot.take(queue.fold, add, [])
+    fold, hanging = await snapshot.read(ref, fetch)
+    assert hanging == refs
     return fold, len(store)
 
 
@@ -175,11 +176,39 @@ async def test_a_snapshot_writes_only_what_has_changed() -> None:
         pieces.append(piece)
         return (1, 2, len(pieces), len(piece), 0)
 
-    taken = snapshot.take(queue.fold, add)
+    fresh: list[Any] = []
+    snapshot.take(queue.fold, add, fresh)
     assert len(pieces) == 2, "one block, and the partition's own piece"
-    taken.undo()
-    snapshot.take(queue.fold, add)
-    assert len(pieces) == 4, "what was not published is written again"
+    assert [holder for holder, _ in fresh] == [max(queue.fold.blocks.values(), key=lambda block: block.base)]
+    snapshot.take(queue.fold, add, fresh)
+    assert len(pieces) == 3, "nothing has changed: the partition's own piece only"
+
+
+async def test_what_was_written_ahead_is_written_again_only_where_it_changed() -> None:
+    queue = Machine()
+    for _ in range(50):
+        queue.send(*("x" * 10 for _ in range(100)))
+    store: dict[Ref, bytes] = {}
+
+    def add(piece: bytes) -> Ref:
+        ref = (1, 1, len(store), len(piece), 0)
+        store[ref] = piece
+        return ref
+
+    async def fetch(refs: list[Ref]) -> list[bytes]:
+        return [store[ref] for ref in refs]
+
+    fresh: list[Any] = []
+    for step, _ in enumerate(snapshot.ahead(queue.fold, add, fresh)):
+        if step == 3:  # while it is being written: blocks written, not yet written, and new
+            queue.delete(*queue.claim(10, 60))
+            queue.send("late")
+    written = len(store)
+    ref, _ = snapshot.take(queue.fold, add, fresh)
+    assert len(store) - written == 2, "the first block has changed since, and the partition's own piece"
+    assert len(fresh) == len(store) - 1
+    fold, _ = await snapshot.read(ref, fetch)
+    assert snapshot.describe(fold) == snapshot.describe(queue.fold)
 
 
 def test_timers_that_mean_nothing_any_more_are_thrown_away() -> None:
