@@ -55,6 +55,9 @@ class Order(Protocol):
     def candidates(self, now: int) -> Iterator[int]:
         """What may be claimed now, in order.  The fold must not change while it is read."""
 
+    def claimable(self, number: int, lane: Lane, block: Block, now: int) -> bool:
+        """Whether a living message is among the candidates, wherever in their order."""
+
     def any(self, now: int) -> bool: ...
 
     def next_due(self) -> int: ...
@@ -205,6 +208,9 @@ class StandardOrder:
                 fresh = after(fresh)
             turn = not turn
 
+    def claimable(self, number: int, lane: Lane, block: Block, now: int) -> bool:
+        return block.states[number - block.base] in (WAITING, BACK)
+
     def any(self, now: int) -> bool:
         return bool(self._default.waiting or self._ready)
 
@@ -351,6 +357,18 @@ class FifoOrder:
                         break
                     yield number
                     number = block.next[index]
+
+    def claimable(self, number: int, lane: Lane, block: Block, now: int) -> bool:
+        if lane.index not in self._ready:
+            return False
+        for earlier in lane.outstanding or ():
+            other = self._blocks[earlier >> BLOCK_BITS]
+            if other.states[earlier - other.base] != BACK:
+                return False
+            if earlier == number:
+                return True
+        index = number - block.base
+        return block.states[index] == WAITING and block.sent[index] <= now - self.delay_ms
 
     def any(self, now: int) -> bool:
         return bool(self._ready)

@@ -344,10 +344,13 @@ class Queue:
         """Send away those of the chosen that are still there to be claimed, grouped by destination."""
         fold = self.fold
         fold.advance(now)
-        still = set(islice(fold.order.candidates(fold.now), len(chosen)))
         # By partition: transfers of one pair are numbered in one record, whatever version of the target each one knows.
         by_partition: dict[int, tuple[Target, list[int]]] = {}
         for number, target in chosen:
-            if number in still:
+            found = fold.locate(number)
+            if found is None:
+                continue
+            block, index = found
+            if fold.order.claimable(number, fold.lanes[block.lane_of(index)], block, fold.now):
                 by_partition.setdefault(target.partition, (target, []))[1].append(number)
         return [self.transfer_out(numbers, target, redrive=True) for target, numbers in by_partition.values()]
