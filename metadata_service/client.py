@@ -37,9 +37,6 @@ class MetadataClient:
             self.invalidate(account, name)
             raise
 
-    async def get_by_id(self, queue_id: int) -> Queue | None:
-        return await self._store.get_queue_by_id(queue_id)
-
     def invalidate(self, account: str, name: str) -> None:
         """Forget what is cached of this name."""
         self._queues.pop((account, name), None)

@@ -6,13 +6,14 @@ checkpoint pieces.  A position names a log by its id; which folder that is, this
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from backend.journal.disk import Disk
 from backend.journal.rows import (
-    RECORD_HEADER_BYTES,
     SEGMENT_MAX,
     RecordView,
     Rotten,
@@ -110,6 +111,10 @@ class SegmentFiles:
         self._directories: dict[int, str] = {}
         self._open: dict[int, _OpenFile] = {}
         """By segment key, oldest first."""
+        self._opening: dict[int, int] = {}
+        """How many are just opening the segment of this key."""
+        self._overtaken: set[int] = set()
+        """Of those, the segments that were dropped meanwhile."""
 
     def register(self, log_id: int, name: str) -> str:
         """Tell which folder a log lies in.  Returns its path."""
@@ -126,30 +131,6 @@ class SegmentFiles:
         return f"{self._directories.get(log_id, f'{self.root}/?{log_id}')}/{segment_name(segment)}"
 
     # --- reading ---
-
-    def read_now(self, position: int) -> RecordView | RottenRecord | None:
-        """The record at a position, or None if the disk would have to be waited for."""
-        file = self._open.get(position >> 24)
-        if file is None:
-            return None
-        offset = (position & 0xFFFFFF) << 3
-        try:
-            data = self.disk.pread_now(file.fd, FIRST_READ_BYTES, offset)
-            if not data:
-                return None
-            view = decode_record(data, 0)
-            if isinstance(view, RecordView):
-                return view
-            size_bytes = record_bytes_at(data, 0)
-            if size_bytes > len(data):
-                data = self.disk.pread_now(file.fd, size_bytes, offset)
-                if data is None or len(data) < size_bytes:
-                    return None
-            elif not size_bytes and len(data) < RECORD_HEADER_BYTES:
-                return None
-        except OSError:
-            return None  # read_many will say what is wrong
-        return check_record(data, 0, position, self.path(*place_of(position)[:2]))
 
     async def read_many(self, positions: Iterable[int]) -> list[RecordView | RottenRecord]:
         """The records at these positions, in their order.  Neighbours are read together."""
@@ -197,7 +178,23 @@ class SegmentFiles:
         return data
 
     async def _open_file(self, key: int) -> _OpenFile:
-        fd = await self.disk.run(self.disk.open, self.path(key >> 20, key & SEGMENT_MAX))
+        path = self.path(key >> 20, key & SEGMENT_MAX)
+        self._opening[key] = self._opening.get(key, 0) + 1
+        opened = asyncio.ensure_future(self.disk.run(self.disk.open, path))
+        try:
+            fd = await asyncio.shield(opened)
+        except asyncio.CancelledError:
+            opened.add_done_callback(self._close_unwanted)
+            raise
+        finally:
+            dropped = key in self._overtaken
+            self._opening[key] -= 1
+            if not self._opening[key]:
+                del self._opening[key]
+                self._overtaken.discard(key)
+        if dropped:  # kept open, it would hold its space on the disk
+            self.disk.close(fd)
+            raise FileNotFoundError(errno.ENOENT, "dropped", path)
         file = self._open.get(key)
         if file is not None:
             self.disk.close(fd)  # somebody else was faster
@@ -207,12 +204,18 @@ class SegmentFiles:
             self._forget(next(iter(self._open)))
         return file
 
+    def _close_unwanted(self, opened: asyncio.Future[int]) -> None:
+        if not opened.cancelled() and opened.exception() is None:
+            self.disk.close(opened.result())
+
     def _release(self, file: _OpenFile) -> None:
         file.users -= 1
         if file.dropped and not file.users:
             self.disk.close(file.fd)
 
     def _forget(self, key: int) -> None:
+        if key in self._opening:
+            self._overtaken.add(key)
         file = self._open.pop(key, None)
         if file is not None:
             file.dropped = True  # whoever reads it still closes it
@@ -220,7 +223,7 @@ class SegmentFiles:
                 self.disk.close(file.fd)
 
     def close(self) -> None:
-        for key in list(self._open):
+        for key in [*self._open, *self._opening]:
             self._forget(key)
 
     # --- listing and dropping ---

@@ -48,7 +48,7 @@ async def test_an_absent_queue_is_not_remembered(store: MetadataStore, client: M
     assert await client.get(ACCOUNT, "orders") == queue
 
 
-async def test_changes_made_through_the_client_are_seen_at_once(client: MetadataClient) -> None:
+async def test_changes_made_through_the_client_are_seen_at_once(store: MetadataStore, client: MetadataClient) -> None:
     queue = await client.create(ACCOUNT, "orders", {}, {}, now_ms=NOW_MS, hold_seconds=60)
     assert client.cached(ACCOUNT, "orders") == queue
     queue = await client.update(queue, now_ms=NOW_MS, attributes={"DelaySeconds": "1"})
@@ -57,10 +57,10 @@ async def test_changes_made_through_the_client_are_seen_at_once(client: Metadata
     queue = await client.begin_purge(queue, now_ms=NOW_MS, interval_seconds=60)
     assert client.cached(ACCOUNT, "orders") == queue
     assert queue.purge_id == 1
-    assert await client.get_by_id(queue.queue_id) == queue
+    assert await store.get_queue_by_id(queue.queue_id) == queue
     await client.delete(queue, now_ms=NOW_MS)
     assert client.cached(ACCOUNT, "orders") is None
-    assert await client.get_by_id(queue.queue_id) is None
+    assert await store.get_queue_by_id(queue.queue_id) is None
 
 
 async def test_a_queue_in_the_way_of_a_creation_is_cached(store: MetadataStore, client: MetadataClient) -> None:

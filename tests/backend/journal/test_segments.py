@@ -86,3 +86,35 @@ def test_trim_gives_back_what_was_never_used() -> None:
         assert (await scanned(disk, sealed_seq=end.seq))[1].seq == len(rows)
 
     virtual(main())
+
+
+@pytest.mark.parametrize("end", ["dropped", "cancelled", "closed"])
+def test_a_segment_that_is_let_go_while_it_is_being_opened_is_not_kept_open(end: str) -> None:
+    """Its space on the disk would be held, by a file that nobody finds any more."""
+
+    async def main() -> None:
+        disk = sim_disk(cold=1.0)
+        log = await a_log(disk)
+        position = log.append(a_record(1, 500))
+        await log.close()
+        assert not disk._fds
+        files = SegmentFiles(disk, ROOT)
+        files.register(9, "n-9")
+        read = asyncio.ensure_future(files.read_many([position]))
+        await asyncio.sleep(0)
+        assert files._opening
+        if end == "dropped":
+            await files.drop(9, [1])
+        elif end == "cancelled":
+            read.cancel()
+        else:
+            files.close()
+        await asyncio.wait([read])
+        if end != "cancelled":
+            assert getattr(read.result()[0], "part", None) == "file"
+        await asyncio.sleep(1)
+        assert not disk._fds
+        assert not files._opening
+        assert not files._overtaken
+
+    virtual(main())
