@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from backend.api import BackendError, MoveTask, StorageFull, Target, Unavailable
 from backend.engine import records
 from backend.engine.records import Message
 from backend.partition import Partition
+from backend.tasks import Complaints
 from metadata_service.store import StoreError
 
 if TYPE_CHECKING:
@@ -35,24 +35,14 @@ class Ferry:
 
     def __init__(self, incarnation: Incarnation) -> None:
         self._node = incarnation
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._complaints = Complaints()
 
     def kick(self, partition: Partition) -> None:
         """Look whether the partition has something to be moved."""
         if partition.ferry is None and any(out.pending for out in partition.fold.outgoing.values()):
-            partition.ferry = self._start(self._transfer_all(partition))
+            partition.ferry = self._node.tasks.start(self._transfer_all(partition), f"transfers from {partition.id}")
         if partition.mover is None and partition.fold.running_task is not None:
-            partition.mover = self._start(self._move(partition))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+            partition.mover = self._node.tasks.start(self._move(partition), f"the move task of {partition.id}")
 
     # --- transfers --------------------------------------------------------------------------------------
 
@@ -66,12 +56,14 @@ class Ferry:
                 for destination in destinations:  # one that cannot be reached does not keep the others waiting
                     try:
                         await self._transfer(source, destination)
+                        self._complaints.settled((source.id, destination))
                     except StorageFull:
                         stuck = True
                     except Unavailable:
                         return  # the next incarnation takes it up again
                     except (BackendError, StoreError) as error:
-                        logger.warning("transfers from partition %d to %d wait: %s", source.id, destination, error)
+                        if self._complaints.is_news((source.id, destination), str(error)):
+                            logger.warning("transfers from partition %d to %d wait: %s", source.id, destination, error)
                         stuck = True
                 if stuck:
                     await asyncio.sleep(RETRY_SECONDS)
@@ -98,10 +90,12 @@ class Ferry:
         if lost:
             await node.write_all(source, lambda _: [records.TransferDone(destination, lost)])
         loaded = await node.windows.load(source, wanted)
-        if not target.fold.dropped and not source.fold.dropped:
-            self._hand_over(source, target, {t: n for t, (n, _) in pending.items()}, loaded)
-        node.changed(target)
-        node.changed(source)
+        try:
+            if not target.fold.dropped and not source.fold.dropped:
+                self._hand_over(source, target, {t: n for t, (n, _) in pending.items()}, loaded)
+        finally:  # when there was room for some of them only, those have arrived
+            node.changed(target)
+            node.changed(source)
         await node.durable()
 
     def _hand_over(
@@ -140,12 +134,14 @@ class Ferry:
             while (task := source.fold.running_task) is not None and not source.fold.dropped:
                 try:
                     await self._move_some(source, task)
+                    self._complaints.settled(task.task_id)
                 except StorageFull:
                     await asyncio.sleep(RETRY_SECONDS)
                 except Unavailable:
                     return
                 except (BackendError, StoreError) as error:
-                    logger.warning("move task %s of partition %d waits: %s", task.task_id, source.id, error)
+                    if self._complaints.is_news(task.task_id, str(error)):
+                        logger.warning("move task %s of partition %d waits: %s", task.task_id, source.id, error)
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
             source.mover = None
@@ -167,11 +163,15 @@ class Ferry:
         began = node.clock()
         loaded = await node.windows.load(source, movable)
         chosen: list[tuple[int, Target]] = []
+        targets: dict[str, Target | None] = {}
+        """Asked once for each batch: most messages of one have the same destination."""
         for number, _ in movable:
             if number not in loaded:
                 continue
             arn = task.destination_arn or loaded[number][0].origin
-            target = await node.resolver.target(arn) if arn is not None else None
+            if arn is not None and arn not in targets:
+                targets[arn] = await node.resolver.target(arn)
+            target = targets[arn] if arn is not None else None
             if target is None:
                 failure = "CouldNotDetermineMessageSource" if arn is None else NO_QUEUE
                 ended = records.MoveEnded(task.task_id, "FAILED", failure)

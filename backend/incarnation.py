@@ -46,6 +46,7 @@ from backend.journal.rows import encode_record
 from backend.partition import RECORD_OVERHEAD_BYTES, Partition
 from backend.peek import look
 from backend.shards import Shards
+from backend.tasks import Tasks
 from backend.windows import Windows
 from metadata_service.store import StoreError
 
@@ -77,9 +78,16 @@ class Incarnation:
     """Serves the partitions of its shards.  Implements :class:`backend.api.Backend`."""
 
     def __init__(
-        self, log: LocalLog, shards: Shards, clock: Callable[[], int], resolver: Resolver, window_bytes: int
+        self,
+        log: LocalLog,
+        shards: Shards,
+        clock: Callable[[], int],
+        resolver: Resolver,
+        window_bytes: int,
+        tasks: Tasks,
     ) -> None:
         self.log = log
+        self.tasks = tasks
         self.shards = shards
         self.clock = clock
         self.resolver = resolver
@@ -91,14 +99,13 @@ class Incarnation:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = NEVER
         self._draining = False
-        self._collector: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Take up what was under way when the last incarnation ended."""
         for partition in list(self.partitions.values()):
             self.ferry.kick(partition)
             self.changed(partition)
-        self._collector = self._loop.create_task(self._collect())
+        self.tasks.start(self._collect(), "the collector")
 
     async def _collect(self) -> None:
         """Drop partitions whose queue is gone, and tell the others their settings, in case the service has new ones.
@@ -209,6 +216,12 @@ class Incarnation:
         self._timer = self._loop.call_later(max(0.0, (due - self.clock()) / 1000), self._ring)
 
     def _ring(self) -> None:
+        try:
+            self._look_after_due()
+        except Exception as error:  # no alarm would ring any more
+            self.tasks.failed("the alarm", error)
+
+    def _look_after_due(self) -> None:
         self._timer = None
         self._timer_due = NEVER
         now = self.clock()
@@ -489,9 +502,7 @@ class Incarnation:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.ferry.stop()
-        if self._collector is not None:
-            self._collector.cancel()
+        self.tasks.stop()
         for partition in self.partitions.values():
             for waiter in partition.waiters:
                 _settle(waiter, error)

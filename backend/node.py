@@ -31,12 +31,15 @@ from backend.incarnation import Incarnation, Resolver
 from backend.journal.disk import Disk
 from backend.journal.log import LogSettings
 from backend.startup import start
+from backend.tasks import Tasks
 from metadata_service.store import EntryStore, StoreError
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS_FIRST = 0.2
 RETRY_SECONDS_MOST = 5.0
+STEADY_SECONDS = 5.0
+"""An incarnation that lived so long was not at fault itself: the next one begins without waiting longer."""
 
 
 class NodeSettings(NamedTuple):
@@ -77,6 +80,9 @@ class Node:
         self._letting_go: asyncio.Task[None] | None = None
         """Of the log that failed."""
         self._restart: asyncio.Task[None] | None = None
+        self._pause = RETRY_SECONDS_FIRST
+        """Before the next attempt to start over."""
+        self._begun_at = 0.0
         self._error = Unavailable("the node is starting")
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets an exception when the node has failed and cannot recover."""
@@ -109,7 +115,10 @@ class Node:
             on_failure=self._failed,
             settings=settings.log,
         )
-        incarnation = Incarnation(started.log, started.shards, self._clock, self._resolver, settings.window_bytes)
+        tasks = Tasks(self._failed)
+        incarnation = Incarnation(
+            started.log, started.shards, self._clock, self._resolver, settings.window_bytes, tasks
+        )
         self._checkpointer = Checkpointer(
             incarnation,
             started.entry,
@@ -121,15 +130,18 @@ class Node:
             settings.log.segment_bytes,
         )
         self._incarnation = incarnation
-        self._checkpoints = asyncio.get_running_loop().create_task(self._checkpointer.run())
+        self._begun_at = asyncio.get_running_loop().time()
+        self._checkpoints = tasks.start(self._checkpointer.run(), "the checkpointer")
         incarnation.begin()
 
     def _failed(self, error: BaseException) -> None:
-        """The log cannot be written: start over."""
+        """The log cannot be written, or what is in memory cannot be trusted: start over."""
         logger.error("the journal has failed, starting over: %s", error)
         incarnation = self._end(Unavailable("the journal has failed; the service is recovering"))
         if incarnation is not None:
             loop = asyncio.get_running_loop()
+            if loop.time() - self._begun_at >= STEADY_SECONDS:
+                self._pause = RETRY_SECONDS_FIRST
             self._letting_go = loop.create_task(incarnation.log.close())
             self._restart = loop.create_task(self._start_over(self._letting_go))
 
@@ -143,11 +155,13 @@ class Node:
         return incarnation
 
     async def _start_over(self, letting_go: asyncio.Task[None]) -> None:
-        await asyncio.shield(letting_go)
-        pause = RETRY_SECONDS_FIRST
+        try:
+            await asyncio.shield(letting_go)
+        except Exception:  # what is still held of it, the next attempt will say
+            logger.exception("the log that has failed cannot be closed")
         while True:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_SECONDS_MOST)
+            await asyncio.sleep(self._pause)
+            self._pause = min(2 * self._pause, RETRY_SECONDS_MOST)
             try:
                 await self._begin()
                 logger.warning("the journal has been recovered")
@@ -200,6 +214,8 @@ class Node:
                 await self._checkpointer.checkpoint()
             except (StoreError, StorageFull, Unavailable) as error:
                 logger.warning("no checkpoint at the end: %s", error)
+            except Exception:  # nothing is lost: the next start folds what the last one did not hold
+                logger.exception("no checkpoint at the end")
         if self._restart is not None and self._letting_go is not None:  # perhaps since that checkpoint only
             self._restart.cancel()
             await asyncio.wait([self._restart, self._letting_go])

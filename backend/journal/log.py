@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ from backend.journal.rows import (
     position_of,
 )
 from backend.journal.segments import RottenRecord, SegmentFiles, check_record
+
+logger = logging.getLogger(__name__)
 
 
 class LogSettings(NamedTuple):
@@ -378,16 +381,21 @@ class LocalLog:
         for future in batch.futures:
             if not future.done():
                 future.set_result(None)
-        if batch.segment is not self._batch.segment:
-            self._let_go(batch.segment)
-        self._stock.look()
-        self._flush()
+        try:
+            if batch.segment is not self._batch.segment:
+                self._let_go(batch.segment)
+            self._stock.look()
+        finally:
+            self._flush()
 
     def _let_go(self, segment: Segment) -> None:
         """Close a segment that is full, unless a row of it is still to be written."""
         rows = (*self._queue, self._under_way) if self._under_way is not None else self._queue
         if all(row.segment is not segment for row in rows):
-            self._disk.close(segment.fd)
+            try:
+                self._disk.close(segment.fd)
+            except OSError as error:  # all of it is durable: the log goes on
+                logger.warning("cannot close a segment of %s: %s", self._directory, error)
 
     def _fail(self, error: BaseException) -> None:
         """A write or sync has failed.  It is not repeated: after such an error the kernel may call pages clean that
@@ -445,11 +453,6 @@ class LocalLog:
         self._flush()
 
     # --- reading ---
-
-    def read_now(self, position: int) -> RecordView | RottenRecord | None:
-        """The record at a position of this or an earlier log, if it is in memory or in the page cache."""
-        view = self._from_memory(position)
-        return view if view is not None else self._files.read_now(position)
 
     async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
         """The records at these positions, in their order."""

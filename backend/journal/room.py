@@ -134,6 +134,10 @@ class Stock:
             if str(error) != self._complaint:  # it is tried again and again, but said once
                 self._complaint = str(error)
                 logger.warning("cannot preallocate a segment in %s: %s", self._directory, error)
+        except Exception as error:  # a failed assertion, say; until it works, nothing is stored
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                logger.exception("cannot preallocate a segment in %s", self._directory)
         finally:
             self._maker = None
             self._tell_made(None)

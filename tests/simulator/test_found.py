@@ -111,6 +111,54 @@ def test_a_move_task_numbers_its_transfers_once() -> None:
     assert len(fold.outgoing[9].pending) == fold.moving == 4
 
 
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_move_task_moves_what_receives_have_left(fifo: bool) -> None:
+    """What was chosen was looked for at the head of the candidates: receives had turned it on, and nothing moved."""
+    fold, queue = plain_queue(fifo)
+    for number in range(60):
+        store(fold, queue, 1, f"group {number}")
+    chosen = [(number, Target(9, 9, 1)) for number, _ in queue.movable(20, NOW)]
+    written, claims = queue.receive(Receive(10, 30), NOW)
+    for record in written:
+        fold.apply(record, NOW)
+    taken = {claim.number for claim in claims} & {number for number, _ in chosen}
+    (moved,) = queue.move_out(chosen, NOW)
+    assert len(taken) == 10
+    assert [number for number, _ in moved.moves] == [number for number, _ in chosen if number not in taken]  # type: ignore[union-attr]
+
+
+def test_a_fifo_message_is_not_moved_while_an_earlier_one_of_its_group_is_in_flight() -> None:
+    fold, queue = plain_queue(fifo=True)
+    store(fold, queue, 3, "g")
+    chosen = [(number, Target(9, 9, 1)) for number, _ in queue.movable(3, NOW)]
+    assert len(chosen) == 3
+    written, _ = queue.receive(Receive(1, 30), NOW)
+    fold.apply(written[0], NOW)
+    assert queue.move_out(chosen, NOW) == []
+    fold.advance(NOW + 30_000)
+    assert [len(record.moves) for record in queue.move_out(chosen, NOW + 30_000)] == [3]  # type: ignore[union-attr]
+
+
+def test_a_move_task_asks_for_its_destination_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    source, other = service.queue(7), service.queue(8)
+    for number in range(30):
+        service.send(source, b"body %d" % number)
+    asked = []
+    real = service.store.target
+
+    async def target(arn: str) -> Target | None:
+        asked.append(arn)
+        return await real(arn)
+
+    monkeypatch.setattr(service.store, "target", target)
+    service.run(service.node.start_move(source, "queue8", 0))
+    service.loop.until(service.quiet, 60)
+    assert service.run(service.node.counters(other)).visible == 30
+    assert asked == ["queue8"]
+    service.close()
+
+
 def test_groups_of_returned_messages_are_served_after_a_restart() -> None:
     """Lanes took turns only once something of a group had arrived; a checkpoint may hold returned messages alone."""
     fold, queue = plain_queue()
@@ -128,7 +176,7 @@ def test_groups_of_returned_messages_are_served_after_a_restart() -> None:
     async def fetch(refs: list[Any]) -> list[bytes]:
         return [pieces[ref[2]] for ref in refs]
 
-    again, _ = finished(snapshot.read(snapshot.take(fold, add).ref, fetch))
+    again, _ = finished(snapshot.read(snapshot.take(fold, add, [])[0], fetch))
     _, claims = Queue(again, queue.handles).receive(Receive(10, 1), NOW + 2000)
     assert len(claims) == 3
 

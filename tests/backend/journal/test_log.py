@@ -12,7 +12,7 @@ from backend.api import StorageFull, Unavailable
 from backend.journal.disk import Disk, RealDisk
 from backend.journal.log import LocalLog, LogSettings
 from backend.journal.room import AHEAD
-from backend.journal.rows import RecordView, place_of
+from backend.journal.rows import place_of
 from backend.journal.segments import LogInUse, RottenRecord, lock_log
 from tests.backend.journal.support import (
     ROOT,
@@ -116,8 +116,8 @@ def test_records_are_found_at_their_positions_before_and_after_they_are_durable(
             positions.append(log.append(record))
             if number % 4 == 0:
                 await asyncio.sleep(0)
-                view = log.read_now(positions[-1])
-                assert view is None or number_of(view) == number
+                (view,) = await log.read_many(positions[-1:])
+                assert number_of(view) == number
             if number % 30 == 0:
                 assert [number_of(view) for view in await log.read_many(positions)] == list(range(number + 1))
         await durable(log)
@@ -144,11 +144,7 @@ def test_a_rotten_record_says_where_it_is() -> None:
         assert (bad.file, bad.offset, bad.part, bad.partition) == (path, place.offset, "body", 1001)
         assert bad.record is not None
         assert bad.record.head == b"head 1"
-        now = log.read_now(positions[1])
-        assert isinstance(now, RottenRecord)
-        assert now[:6] == bad[:6]
         disk.unreadable.add(path)
-        assert log.read_now(positions[0]) is None
         assert [getattr(view, "part", None) for view in await log.read_many(positions)] == ["file"] * 3
         disk.unlink(path)
         log._files.close()
@@ -399,10 +395,6 @@ async def test_on_a_real_disk(disk: RealDisk, tmp_path: Path) -> None:
             await durable(log)
     await durable(log)
     assert [number_of(view) for view in await log.read_many(positions)] == list(range(500))
-    now = [log.read_now(position) for position in positions]
-    assert [number_of(view) for view in now if view is not None] == [
-        n for n, view in enumerate(now) if view is not None
-    ]
     await log.close()
     rows, end = await scanned(disk, f"{root}/n-9")
     assert numbers_in(rows) == list(range(500))
@@ -441,9 +433,8 @@ async def test_without_reads_that_do_not_wait(tmp_path: Path) -> None:
     disk: Disk = NoNowait()
     log = await a_log(disk, str(tmp_path), settings=SMALL._replace(low_water_bytes=0))
     position = log.append(a_record(1))
-    assert isinstance(log.read_now(position), RecordView)
+    assert [number_of(view) for view in await log.read_many([position])] == [1]
     await durable(log)
-    assert log.read_now(position) is None
     assert [number_of(view) for view in await log.read_many([position])] == [1]
     await log.close()
     assert isinstance(disk, RealDisk)
