@@ -77,7 +77,9 @@ class Ferry:
         pending = dict(islice(outgoing.pending.items(), BATCH))
         if target is None:
             logger.warning("the queue of partition %d is gone: its messages go back to %d", destination, source.id)
-            await node.write_all(source, lambda _: [records.TransferBack(destination, list(pending))])
+            await node.write_all(
+                source, lambda _: [records.TransferBack(destination, list(pending)), records.Forgotten([destination])]
+            )
             return
         wanted = []
         lost = []

@@ -17,7 +17,6 @@ from heapq import heapify, heappop, heappush
 from typing import Protocol, TypeVar
 
 from backend.api import (
-    BackendError,
     Counters,
     HandleOutcome,
     MoveTask,
@@ -34,6 +33,7 @@ from backend.api import (
     Target,
     Unavailable,
 )
+from backend.collector import Collector
 from backend.engine import records
 from backend.engine.fold import Fold
 from backend.engine.ids import message_id, unpack_id
@@ -48,7 +48,6 @@ from backend.peek import look
 from backend.shards import Shards
 from backend.tasks import Tasks
 from backend.windows import Windows
-from metadata_service.store import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +59,6 @@ ALARMS_SPARE = 64
 """More alarms than twice the partitions and this many: those that were set earlier or later since are thrown out."""
 CLAIMS_ROOM_BYTES = 64 << 10
 """More than the records of one receive, delete or change of visibility take."""
-COLLECT_PAUSE_SECONDS = 0.01
-"""Between two partitions that are looked up after a start."""
 
 
 class Resolver(Protocol):
@@ -93,6 +90,7 @@ class Incarnation:
         self.resolver = resolver
         self.partitions = shards.partitions
         self.ferry = Ferry(self)
+        self._collector = Collector(self)
         self._loop = asyncio.get_running_loop()
         self.windows = Windows(log, window_bytes, self._quarantine)
         self._alarms: list[tuple[int, int]] = []
@@ -105,27 +103,15 @@ class Incarnation:
         for partition in list(self.partitions.values()):
             self.ferry.kick(partition)
             self.changed(partition)
-        self.tasks.start(self._collect(), "the collector")
+        self.tasks.start(self._collector.run(), "the collector")
 
-    async def _collect(self) -> None:
-        """Drop partitions whose queue is gone, and tell the others their settings, in case the service has new ones.
-
-        A queue is gone when the process ended between the two halves of its deletion.
-        """
-        for partition in list(self.partitions.values()):
-            settings = partition.fold.settings
-            assert settings is not None
-            target = Target(partition.id, settings.queue_id)
-            try:
-                current = await self.resolver.settings(target)
-                if current is None:
-                    logger.info("the queue of partition %d is gone, so is the partition", partition.id)
-                    await self.drop(target)
-                elif current != settings:
-                    await self.configure(current)
-            except (StoreError, BackendError) as error:
-                logger.warning("whether the queue of partition %d is gone is not known: %s", partition.id, error)
-            await asyncio.sleep(COLLECT_PAUSE_SECONDS)
+    def settings(self) -> list[tuple[int, PartitionSettings]]:
+        """Settings of all open partitions."""
+        return [
+            (number, partition.fold.settings)
+            for number, partition in self.partitions.items()
+            if partition.fold.settings is not None
+        ]
 
     # --- the way every command goes ---------------------------------------------------------------------
 
@@ -444,6 +430,10 @@ class Incarnation:
             for waiter in partition.waiters:
                 _settle(waiter, gone)
             partition.waiters.clear()
+            fold = partition.fold
+            if fold.outgoing or fold.taken:
+                peers = {*fold.outgoing, *fold.taken}
+                self.tasks.start(self._collector.forget(partition.id, peers), "the collector")
         return await self.durable()
 
     async def purge(self, target: Target, purge_id: int) -> None:

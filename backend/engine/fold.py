@@ -672,6 +672,13 @@ class Fold:
             block.oldest = min(block.oldest, block.sent[index])
             self.order.returned(number, self._lane(block, index), block, now)
 
+    def _forgotten(self, record: records.Forgotten, now: int, position: int) -> None:
+        for partition in record.partitions:
+            outgoing = self.outgoing.get(partition)
+            if outgoing is not None and not outgoing.pending:
+                del self.outgoing[partition]
+            self.taken.pop(partition, None)
+
     def _move_started(self, record: records.MoveStarted, now: int, position: int) -> None:
         task = MoveTask(record.task_id, "RUNNING", now, record.rate_per_second, record.destination_arn, record.total)
         self.tasks.insert(0, task)
@@ -700,4 +707,5 @@ _APPLIERS: dict[type, Callable[[Fold, Any, int, int], None]] = {
     records.MoveEnded: Fold._move_ended,
     records.Quarantined: Fold._quarantined,
     records.Answered: Fold._answered,
+    records.Forgotten: Fold._forgotten,
 }

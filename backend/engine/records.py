@@ -147,6 +147,13 @@ class Answered(msgspec.Struct, array_like=True, gc=False):
     retry: bytes
 
 
+class Forgotten(msgspec.Struct, array_like=True, gc=False):
+    """These partitions are gone for good: what was transferred to them and from them need not be known any more."""
+
+    KIND: ClassVar[int] = 16
+    partitions: list[int]
+
+
 Record = (
     Message
     | Received
@@ -162,6 +169,7 @@ Record = (
     | MoveEnded
     | Quarantined
     | Answered
+    | Forgotten
 )
 _KINDS: tuple[type[Any], ...] = (
     Message,
@@ -179,6 +187,7 @@ _KINDS: tuple[type[Any], ...] = (
     MoveEnded,
     Quarantined,
     Answered,
+    Forgotten,
 )
 _DECODERS: dict[int, Callable[[bytes], Any]] = {kind.KIND: msgspec.msgpack.Decoder(kind).decode for kind in _KINDS}
 encode_head: Callable[[Record], bytes] = msgspec.msgpack.Encoder().encode

@@ -526,11 +526,17 @@ class World:
                 raise Violation(f"an empty queue still holds {str(left)[:300]}")
         if any(flip.hit in ("record", "checkpoint") for flip in self.flips):
             return  # what is damaged is kept for the operator
+        self.loop.until(lambda: not self._peers_that_are_gone(), 120)
         files = Counter(path.rsplit(".")[-1] for path in self.disk.paths())
         if files["log"] > 6 or files["bin"] > len(self.partitions()) + 2:
             raise Violation(f"files are left: {self.disk.paths()}")
         if self.loop.waiting() > 12:
             raise Violation(f"{self.loop.waiting()} timers are left")
+
+    def _peers_that_are_gone(self) -> set[int]:
+        """Partitions that were dropped, and that others still keep transfers of."""
+        known = {peer for p in self.partitions() for peer in (*p.fold.outgoing, *p.fold.taken)}
+        return known - self.incarnation.partitions.keys()
 
 
 _TROUBLE = {

@@ -1,0 +1,97 @@
+"""The collector: lets go of what deleted queues have left, when nobody is calling for it.
+
+A queue is deleted in the metadata first and in the backend afterwards, so a process that ends in between leaves a
+partition that nobody will ever ask for.  And what two queues know of each other's transfers outlives both, unless
+it is forgotten when one of them is gone for good: partition ids are never used twice, so nothing more can come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from backend.api import BackendError, PartitionGone, Target, Unavailable
+from backend.engine.records import Forgotten
+from backend.partition import Partition
+from backend.tasks import Complaints
+from metadata_service.store import StoreError
+
+if TYPE_CHECKING:
+    from backend.incarnation import Incarnation
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 0.01
+"""Between two partitions that are looked up after a start."""
+RETRY_SECONDS = 5.0
+
+
+class Collector:
+    """Runs beside the calls of an incarnation."""
+
+    def __init__(self, incarnation: Incarnation) -> None:
+        self._node = incarnation
+
+    async def run(self) -> None:
+        """After a start: drop partitions whose queue is gone, and tell the others their settings, in case the service
+        has new ones.  What cannot be said yet is asked again."""
+        left = {number: settings.queue_id for number, settings in self._node.settings()}
+        complaints = Complaints()
+        while left:
+            for number, queue_id in list(left.items()):
+                try:
+                    await self._look_at(Target(number, queue_id))
+                    del left[number]
+                except Unavailable:
+                    return  # the next incarnation begins anew
+                except (StoreError, BackendError) as error:
+                    if complaints.is_news(None, str(error)):
+                        logger.warning("whether the queue of partition %d is gone is not known: %s", number, error)
+                await asyncio.sleep(PAUSE_SECONDS)
+            if left:
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _look_at(self, target: Target) -> None:
+        node = self._node
+        current = await node.resolver.settings(target)
+        partition = node.partitions.get(target.partition)
+        if current is None:
+            logger.info("the queue of partition %d is gone, so is the partition", target.partition)
+            await node.drop(target)
+        elif partition is not None:
+            if current != partition.fold.settings:
+                await node.configure(current)
+            # All partitions of this cluster are this node's: what is neither open nor damaged was dropped.
+            fold = partition.fold
+            await self._forget(
+                partition,
+                [
+                    peer
+                    for peer in (*fold.outgoing, *fold.taken)
+                    if peer not in node.partitions and node.shards.damage_of(peer) is None
+                ],
+            )
+
+    async def forget(self, gone: int, peers: Iterable[int]) -> None:
+        """A partition was dropped: those that it exchanged messages with need not know of it any more."""
+        for number in peers:
+            partition = self._node.partitions.get(number)
+            if partition is not None:
+                try:
+                    await self._forget(partition, [gone])
+                except PartitionGone:
+                    continue
+                except BackendError:
+                    return  # the next start finds it
+
+    async def _forget(self, partition: Partition, gone: list[int]) -> None:
+        fold = partition.fold
+        known = [
+            peer
+            for peer in dict.fromkeys(gone)
+            if peer in fold.taken or (peer in fold.outgoing and not fold.outgoing[peer].pending)
+        ]
+        if known:
+            await self._node.write_all(partition, lambda _: [Forgotten(known)])
