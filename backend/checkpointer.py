@@ -144,14 +144,13 @@ class Checkpointer:
             await self._settle()
         writer = await self._pieces.begin(log.log_id)
         floor_seq, floor_segment = log.cut() + 1, log.next_segment
-        held = False
         taken: list[_Taken] = []
         began = time.perf_counter()
         try:
             for shard in node.shards.all:
-                if shard.damage is not None or any(node.shards.of(number) is shard for number in node.shards.damage):
-                    held = True  # what cannot be read now must be found again
-                elif shard.dirty or any(log_id != log.log_id for log_id, _, _ in shard.entry.chain):
+                if shard.damage is not None:
+                    continue  # what cannot be read now must be found again; it has no records in this log
+                if shard.dirty or any(log_id != log.log_id for log_id, _, _ in shard.entry.chain):
                     one = _Taken(shard)
                     taken.append(one)
                     for _ in self._take_ahead(one, writer):
@@ -174,10 +173,11 @@ class Checkpointer:
         for one, entry in zip(taken, stored, strict=True):
             one.shard.entry = entry
             one.shard.pieces = one.pieces
-            self._pins.set_live(entry.shard, entry.live)
-            self._pins.set_chain(entry.shard, ())
+            self._pins.set_live(entry.shard, entry.segments())
+            # Of its own log the floor says all.
+            self._pins.set_chain(entry.shard, [(log_id, 0) for log_id in entry.logs() if log_id != log.log_id])
         self._begun_at = log.next_segment
-        if not held and floor_seq > self.entry.floor_seq:
+        if floor_seq > self.entry.floor_seq:
             moved = msgspec.structs.replace(self.entry, floor_segment=floor_segment, floor_seq=floor_seq)
             self._unsettled = True
             self.entry = await self._entries.update_log(moved)
@@ -217,6 +217,7 @@ class Checkpointer:
         log, shard = self._node.log, taken.shard
         through = log.cut()  # not an empty row behind it: for that nobody waits
         live: set[int] = set()
+        stopped = [one for number, one in self._node.shards.stopped.items() if self._node.shards.of(number) is shard]
         for number, partition in shard.partitions.items():
             fold = partition.fold
             known = shard.pieces.get(number)
@@ -230,6 +231,7 @@ class Checkpointer:
         if taken.pieces:
             content = ShardManifest(MANIFEST_FORMAT, [(number, ref) for number, (ref, _) in taken.pieces.items()])
             manifest = writer.add(encode_manifest(content))
+        taken.pieces.update((one.partition, known) for one in stopped if (known := shard.pieces.get(one.partition)))
         shard.changed = False
         taken.entry = msgspec.structs.replace(
             shard.entry,
@@ -238,7 +240,8 @@ class Checkpointer:
             checkpoint_seq=through,
             chain=((log.log_id, shard.epoch, through + 1),),
             live=tuple(sorted((key >> SEGMENT_BITS, key & SEGMENT_MASK) for key in live)),
-            accepted=(),  # nothing is replayed again that the marks could be of
+            accepted=shard.entry.accepted if stopped else (),  # else nothing is replayed that the marks could be of
+            stopped=tuple(stopped),
         )
 
     # --- letting go -------------------------------------------------------------------------------------
@@ -250,7 +253,7 @@ class Checkpointer:
         for shard in shards:
             for key, size in shard.files().items():
                 needed[key] = needed.get(key, 0) + size
-        chained = {log_id for shard in shards for log_id, _, _ in shard.entry.chain}
+        chained = {log_id for shard in shards for log_id in shard.entry.logs()}
         sparse = set()
         for log_id, file, size in await self._pieces.list_files():
             if (log_id, file) not in needed:

@@ -38,6 +38,7 @@ class Collector:
         """After a start: drop partitions whose queue is gone, and tell the others their settings, in case the service
         has new ones.  What cannot be said yet is asked again."""
         left = {number: settings.queue_id for number, settings in self._node.settings()}
+        left.update((one.partition, one.queue_id) for one in self._node.shards.stopped.values() if one.queue_id)
         complaints = Complaints()
         while left:
             for number, queue_id in list(left.items()):

@@ -417,6 +417,8 @@ class Incarnation:
     async def drop(self, target: Target) -> None:
         partition = self.partitions.get(target.partition)
         if partition is None or partition.fold.settings is None:
+            if target.partition in self.shards.damage:
+                await self._drop_damaged(target)
             self.shards.drop(target.partition)
             return await self.durable()
         await self.log.wait_room(4096, True)
@@ -435,6 +437,21 @@ class Incarnation:
                 peers = {*fold.outgoing, *fold.taken}
                 self.tasks.start(self._collector.forget(partition.id, peers), "the collector")
         return await self.durable()
+
+    async def _drop_damaged(self, target: Target) -> None:
+        """What is damaged of a partition matters no more: a replay passes over it when it comes to this record."""
+        await self.log.wait_room(4096, True)
+        number = target.partition
+        if number not in self.shards.damage:
+            return  # another call was faster
+        shard, record = self.shards.of(number), records.Dropped(target.queue_id)
+        data = encode_record(record.KIND, shard.number, number, shard.epoch, self.clock(), encode_head(record))
+        self.log.append(data, reserve=True)
+        logger.warning("the queue of partition %d was deleted, so is what was damaged of it", number)
+        self.shards.forget_damage(number)
+        peers = [one.id for one in self.partitions.values() if number in one.fold.outgoing or number in one.fold.taken]
+        if peers:
+            self.tasks.start(self._collector.forget(number, peers), "the collector")
 
     async def purge(self, target: Target, purge_id: int) -> None:
         partition = self._find(target)

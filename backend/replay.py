@@ -24,8 +24,8 @@ from backend.journal.disk import Disk
 from backend.journal.recovery import LogEnd, Row, Scan
 from backend.journal.rows import RecordView
 from backend.journal.segments import RottenRecord, SegmentFiles
-from backend.shards import as_piece, shard_of
-from metadata_service.models import LogEntry, ShardEntry
+from backend.shards import as_piece, as_ref, shard_of
+from metadata_service.models import LogEntry, ShardEntry, StoppedPartition
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +48,28 @@ class Harm(NamedTuple):
     """Names the damage, so that it can be accepted (:attr:`ShardEntry.accepted`)."""
     why: str
     """With file and offset."""
+    queue_id: int = 0
+    """Whose partition it is; 0: not known."""
 
     def __str__(self) -> str:
         whose = f"shard {self.shard}" if self.partition is None else f"partition {self.partition}"
         return f"{whose}: {self.why}"
+
+
+class Chained(NamedTuple):
+    """Which records of one log count: those from a row on."""
+
+    shards: dict[tuple[int, int], int]
+    """By shard and epoch."""
+    stopped: dict[tuple[int, int], int]
+    """By partition and epoch, of partitions that are stopped: for them earlier rows count, too."""
+
+    def __bool__(self) -> bool:
+        return bool(self.shards or self.stopped)
+
+    def known_seq(self) -> int:
+        """A row that is known to be durable."""
+        return max((from_seq - 1 for from_seq in (*self.shards.values(), *self.stopped.values())), default=0)
 
 
 class Replay:
@@ -59,12 +77,20 @@ class Replay:
 
     def __init__(self, entries: dict[int, ShardEntry]) -> None:
         self.entries = entries
+        self.stopped = {one.partition: one for entry in entries.values() for one in entry.stopped}
+        """Partitions that could not be served before, as far as they have not been dropped since."""
         self.folds: dict[int, Fold] = {}
         self.pieces: dict[int, dict[int, tuple[Ref, list[Ref]]]] = {}
         self.partition_harm: dict[int, Harm] = {}
         self.shard_harm: dict[int, Harm] = {}
         self._lost: set[int] = set()
         """Partitions whose checkpoint is gone, which was accepted: they begin anew."""
+        self._refs: dict[int, Ref] = {}
+        """Own pieces of the partitions in their checkpoints."""
+        self._resumed: set[int] = set()
+        """Stopped partitions that have been served again since: their loss was accepted."""
+        self._seen: dict[int, set[int]] = {}
+        """By shard: the logs in which there are records that count."""
         self.time_ms = 0
         self.replayed = 0
 
@@ -73,72 +99,100 @@ class Replay:
             return await pieces.get_many([as_piece(ref) for ref in refs])
 
         for shard, entry in self.entries.items():
-            if entry.checkpoint is None:
-                continue
-            self.pieces[shard] = {}
-            try:
-                manifest = decode_manifest(await pieces.get(entry.checkpoint))
-            except (PieceDamaged, msgspec.MsgspecError) as error:
-                self._stop(shard, None, "checkpoint", f"its checkpoint is damaged: {error}")
-                continue
-            for number, ref in manifest.partitions:
+            refs = [(one.partition, as_ref(one.checkpoint)) for one in entry.stopped if one.checkpoint is not None]
+            if entry.checkpoint is not None:
                 try:
-                    self.folds[number], hanging = await snapshot.read(ref, fetch)
+                    refs += decode_manifest(await pieces.get(entry.checkpoint)).partitions
+                except (PieceDamaged, msgspec.MsgspecError) as error:
+                    self._stop(shard, None, "checkpoint", f"its checkpoint is damaged: {error}")
+            self.pieces[shard] = {}
+            for number, ref in refs:
+                self._refs[number] = ref
+                try:
+                    fold, hanging = await snapshot.read(ref, fetch)
                 except (PieceDamaged, msgspec.MsgspecError, ValueError) as error:
                     self._stop(shard, number, f"checkpoint of {number}", f"its checkpoint is damaged: {error}")
                     self._lost.add(number)
                     continue
                 self.pieces[shard][number] = (ref, hanging)
                 # Its rows may be below the floor by now: then only the checkpoint carries the time.
-                self.time_ms = max(self.time_ms, self.folds[number].now)
+                self.time_ms = max(self.time_ms, fold.now)
+                if shard not in self.shard_harm:
+                    self.folds[number] = fold
                 await asyncio.sleep(0)
 
-    def chained(self, log_id: int) -> dict[tuple[int, int], int]:
-        """(shard, epoch) → the row from which the log counts for it."""
-        return {
+    def chained(self, log_id: int) -> Chained:
+        """Which records of a log count."""
+        shards = {
             (shard, epoch): from_seq
             for shard, entry in self.entries.items()
             for chained, epoch, from_seq in entry.chain
             if chained == log_id
         }
+        stopped = {
+            (number, epoch): from_seq
+            for number, one in self.stopped.items()
+            for chained, epoch, from_seq in one.chain
+            if chained == log_id
+        }
+        return Chained(shards, stopped)
 
-    def apply_row(self, log_id: int, row: Row, chained: dict[tuple[int, int], int]) -> None:
+    def apply_row(self, log_id: int, row: Row, chained: Chained) -> None:
         """Apply the records of a row that count."""
         self.time_ms = max(self.time_ms, row.time_ms)
         mark = f"row {log_id}:{row.seq}"
         for position, record in row.records:
             view: RecordView | None
             if isinstance(record, RottenRecord):
+                if record.shard is not None:
+                    self._seen.setdefault(record.shard, set()).add(log_id)
                 view = self._salvage(record, row.seq, chained, mark)
                 if view is None:
                     continue
             else:
                 view = record
-            from_seq = chained.get((view.shard, view.epoch))
-            if from_seq is None or row.seq < from_seq:
-                continue
+            from_seq = chained.shards.get((view.shard, view.epoch))
+            if from_seq is not None and row.seq >= from_seq:
+                if view.partition in self.stopped:
+                    self._resumed.add(view.partition)
+            else:
+                from_seq = chained.stopped.get((view.partition, view.epoch))
+                if from_seq is None or row.seq < from_seq:
+                    continue
+            self._seen.setdefault(view.shard, set()).add(log_id)
             self._apply(view, position, mark)
 
-    def _salvage(
-        self, rotten: RottenRecord, seq: int, chained: dict[tuple[int, int], int], mark: str
-    ) -> RecordView | None:
+    def _salvage(self, rotten: RottenRecord, seq: int, chained: Chained, mark: str) -> RecordView | None:
         """What may be applied of a damaged record: all, if only its body is rotten."""
+        partitions = [rotten.partition] if rotten.partition is not None else []
         if rotten.shard is not None and not any(
-            shard == rotten.shard and seq >= from_seq for (shard, _), from_seq in chained.items()
+            shard == rotten.shard and seq >= from_seq for (shard, _), from_seq in chained.shards.items()
         ):
-            return None  # it is behind that shard's checkpoint
+            # It is behind that shard's checkpoint.  But perhaps it is of a partition that this is not a checkpoint of.
+            partitions = [
+                number
+                for (number, _), from_seq in chained.stopped.items()
+                if shard_of(number) == rotten.shard and seq >= from_seq and rotten.partition in (None, number)
+            ]
+            if not partitions:
+                return None
         if rotten.part == "body" and rotten.record is not None:
             logger.error("%s: that message is lost, its queue goes on", rotten)
             return rotten.record
-        if rotten.partition is not None:
-            self._stop(shard_of(rotten.partition), rotten.partition, mark, str(rotten))
-        elif rotten.shard is not None:
+        for number in partitions:
+            self._stop(shard_of(number), number, mark, str(rotten))
+        if not partitions and rotten.shard is not None:
             self._stop(rotten.shard, None, mark, str(rotten))
         return None  # whose it was is not known: the scan says so, and that the damage is severe
 
     def _apply(self, view: RecordView, position: int, mark: str) -> None:
         number = view.partition
-        if number in self.partition_harm or view.shard in self.shard_harm:
+        if view.shard in self.shard_harm:
+            return
+        if view.kind == records.Dropped.KIND:
+            self._dropped(view.shard, number)
+            return
+        if number in self.partition_harm:
             return
         self.replayed += 1
         fold = self.folds.get(number)
@@ -155,13 +209,52 @@ class Replay:
         except (UnknownRecord, AssertionError, LookupError) as error:
             # Written by a later version, or it does not follow from what was before it.
             self._stop(view.shard, number, mark, f"a record in {mark} cannot be applied: {error}")
-            return
-        if fold.dropped:
-            del self.folds[number]
+
+    def _dropped(self, shard: int, number: int) -> None:
+        """The queue was deleted: whatever was damaged of it matters no more."""
+        self.folds.pop(number, None)
+        self.stopped.pop(number, None)
+        self._lost.discard(number)
+        self.pieces.get(shard, {}).pop(number, None)
+        if self.partition_harm.pop(number, None) is not None:
+            logger.info("partition %d was dropped: its damage no longer matters", number)
+
+    def still_stopped(self) -> list[StoppedPartition]:
+        """The partitions that cannot be served, where their shard can."""
+        return [self._as_stopped(harm) for harm in self.partition_harm.values() if harm.shard not in self.shard_harm]
+
+    def _as_stopped(self, harm: Harm) -> StoppedPartition:
+        assert harm.partition is not None
+        number, entry = harm.partition, self.entries[harm.shard]
+        before = self.stopped.get(number)
+        if before is not None and number not in self._resumed:
+            return before
+        chain = (*(before.chain if before is not None else ()), *self.chain_of(harm.shard))
+        ref = self._refs.get(number)
+        return StoppedPartition(
+            number,
+            harm.queue_id or (before.queue_id if before is not None else 0),
+            as_piece(ref) if ref is not None else None,
+            tuple(dict.fromkeys(chain)),
+            tuple(sorted({*entry.live, *(before.live if before is not None else ())})),
+        )
+
+    def chain_of(self, shard: int) -> tuple[tuple[int, int, int], ...]:
+        """The shard's chain without logs that turned out to hold nothing of it.
+
+        Only once all of them are sealed.  So restarts alone make no chain longer.
+        """
+        entry = self.entries[shard]
+        kept = set(self._seen.get(shard, ()))
+        if shard in self.shard_harm and entry.checkpoint is not None:
+            kept.add(entry.checkpoint.log_id)  # its pieces are kept for the operator, too
+        return tuple(link for link in entry.chain if link[0] in kept)
 
     def _stop(self, shard: int, partition: int | None, mark: str, why: str) -> None:
         """Serve the partition (None: the shard) no more, unless this damage was accepted."""
-        harm = Harm(shard, partition, mark, why)
+        fold = self.folds.get(partition) if partition is not None else None
+        queue_id = fold.settings.queue_id if fold is not None and fold.settings is not None else 0
+        harm = Harm(shard, partition, mark, why, queue_id)
         entry = self.entries.get(shard)
         if entry is not None and mark in entry.accepted:
             logger.warning("%s (accepted)", harm)
@@ -188,14 +281,13 @@ async def replay_log(
         if entry.state == "sealed" and entry.sealed_seq and not entry.accepted:
             raise JournalDamaged(entry.log_id, f"the folder {files.root}/{folder_of(entry)} is missing")
         return None
-    known = max((from_seq - 1 for from_seq in chained.values()), default=0)
     scan = Scan(
         disk,
         files.directory(entry.log_id),
         entry.log_id,
         from_segment=entry.floor_segment,
         from_seq=entry.floor_seq,
-        known_seq=max(known, entry.floor_seq - 1),
+        known_seq=max(chained.known_seq(), entry.floor_seq - 1),
         sealed_seq=entry.sealed_seq if entry.state == "sealed" else None,
     )
     async for row in scan.rows():

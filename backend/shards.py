@@ -10,7 +10,7 @@ from backend.api import SHARDS
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.partition import Partition
-from metadata_service.models import PieceRef, ShardEntry
+from metadata_service.models import PieceRef, ShardEntry, StoppedPartition
 
 DROPPED_KEPT = 4096
 
@@ -48,11 +48,13 @@ class Shard:
     def files(self) -> dict[tuple[int, int], int]:
         """(log, file) → bytes of pieces in it that the last checkpoint rests on."""
         used: dict[tuple[int, int], int] = {}
-        manifest = self.entry.checkpoint
+        manifests = [self.entry.checkpoint, *(one.checkpoint for one in self.entry.stopped)]
         refs: Iterable[Ref] = (ref for own, hanging in self.pieces.values() for ref in (own, *hanging))
         for log_id, file, _, length, _ in refs:
             used[log_id, file] = used.get((log_id, file), 0) + length
-        if manifest is not None:
+        for manifest in manifests:
+            if manifest is None:
+                continue
             key = (manifest.log_id, manifest.file)
             used[key] = used.get(key, 0) + manifest.length
         return used
@@ -67,6 +69,8 @@ class Shards:
         self.partitions: dict[int, Partition] = {}
         self.damage: dict[int, str] = {}
         """Partition → why it cannot be served."""
+        self.stopped: dict[int, StoppedPartition] = {}
+        """Of these, where what is left of them lies."""
         self._dropped: OrderedDict[int, None] = OrderedDict()
 
     def of(self, partition: int) -> Shard:
@@ -95,6 +99,19 @@ class Shards:
     def was_dropped(self, partition: int) -> bool:
         """Whether it was, of late.  What is older, the metadata have known to be gone for long."""
         return partition in self._dropped
+
+    def stop(self, stopped: StoppedPartition, why: str) -> None:
+        """A partition cannot be served, though others of its shard can."""
+        self.damage[stopped.partition] = why
+        self.stopped[stopped.partition] = stopped
+
+    def forget_damage(self, partition: int) -> None:
+        """Its queue was deleted, durably: what is left of it need not be kept."""
+        shard = self.of(partition)
+        del self.damage[partition]
+        del self.stopped[partition]
+        shard.pieces.pop(partition, None)
+        shard.changed = True
 
     def damage_of(self, partition: int) -> str | None:
         """Why a partition that is not open cannot be; None if it can."""

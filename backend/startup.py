@@ -124,18 +124,20 @@ async def _take_over(entries: EntryStore, mine: LogEntry, recovery: Replay) -> S
     taken = []
     for number in range(SHARDS):
         entry = recovery.entries.get(number) or ShardEntry(shard=number, owner_log=mine.log_id, epoch=0)
+        chain = recovery.chain_of(number) if number in recovery.entries else ()
         taken.append(
             msgspec.structs.replace(
                 entry,
                 owner_log=mine.log_id,
                 epoch=entry.epoch + 1,
-                chain=(*entry.chain, (mine.log_id, entry.epoch + 1, 1)),
+                chain=(*chain, (mine.log_id, entry.epoch + 1, 1)),
             )
         )
     shards = Shards(await entries.update_shards(taken))
     for number, harm in recovery.shard_harm.items():
         shards.all[number].damage = str(harm)
-    shards.damage.update((number, str(harm)) for number, harm in recovery.partition_harm.items())
+    for stopped in recovery.still_stopped():
+        shards.stop(stopped, str(recovery.partition_harm[stopped.partition]))
     for fold in recovery.folds.values():
         shard = shards.of(fold.partition)
         fold.open(shard.epoch)
@@ -152,8 +154,8 @@ def _pins(files: SegmentFiles, earlier: Sequence[LogEntry], mine: LogEntry, shar
         pins.set_floor(log_id, floors.get(log_id, 0))
     pins.set_floor(mine.log_id, mine.floor_segment)
     for shard in shards.all:
-        pins.set_live(shard.number, shard.entry.live)
+        pins.set_live(shard.number, shard.entry.segments())
         # Of its own log the floor says all: it passes a shard only when that has no records below, or a checkpoint.
-        earlier_logs = [log_id for log_id, _, _ in shard.entry.chain if log_id != mine.log_id]
+        earlier_logs = [log_id for log_id in shard.entry.logs() if log_id != mine.log_id]
         pins.set_chain(shard.number, [(log_id, floors.get(log_id, 0)) for log_id in earlier_logs])
     return pins

@@ -79,6 +79,23 @@ class PieceRef(msgspec.Struct, frozen=True, array_like=True):
     crc: int
 
 
+class StoppedPartition(msgspec.Struct, frozen=True, array_like=True):
+    """A partition that cannot be served, because what it rests on is damaged: where all that is left of it lies.
+
+    Kept apart, so that the rest of its shard goes on.  It ends when its loss is accepted or its queue is deleted.
+    """
+
+    partition: int
+    queue_id: int
+    """0: not known."""
+    checkpoint: PieceRef | None
+    """Its own piece in the last checkpoint that held it."""
+    chain: tuple[tuple[int, int, int], ...]
+    """As :attr:`ShardEntry.chain`: what is folded on top of that."""
+    live: tuple[tuple[int, int], ...]
+    """As :attr:`ShardEntry.live`."""
+
+
 class ShardEntry(msgspec.Struct, frozen=True):
     """Who owns a shard, and what its state is folded from."""
 
@@ -97,6 +114,17 @@ class ShardEntry(msgspec.Struct, frozen=True):
     """0: not stored yet."""
     accepted: tuple[str, ...] = ()
     """Marks of damage whose loss an operator has accepted: it is passed over when the shard is folded."""
+    stopped: tuple[StoppedPartition, ...] = ()
+    """Partitions that neither ``checkpoint`` nor ``chain`` is of, for they cannot be served."""
+
+    def logs(self) -> set[int]:
+        """Logs that the shard, or a stopped partition of it, is folded from."""
+        chains = (self.chain, *(one.chain for one in self.stopped))
+        return {log_id for chain in chains for log_id, _, _ in chain}
+
+    def segments(self) -> set[tuple[int, int]]:
+        """(log id, segment) of each segment that a checkpoint of it points into."""
+        return {segment for live in (self.live, *(one.live for one in self.stopped)) for segment in live}
 
 
 class _RedrivePolicy(msgspec.Struct):

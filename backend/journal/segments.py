@@ -12,6 +12,7 @@ import errno
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from backend.api import Unavailable
 from backend.journal.disk import Disk
 from backend.journal.rows import (
     SEGMENT_MAX,
@@ -115,6 +116,7 @@ class SegmentFiles:
         """How many are just opening the segment of this key."""
         self._overtaken: set[int] = set()
         """Of those, the segments that were dropped meanwhile."""
+        self._closed = False
 
     def register(self, log_id: int, name: str) -> str:
         """Tell which folder a log lies in.  Returns its path."""
@@ -133,7 +135,10 @@ class SegmentFiles:
     # --- reading ---
 
     async def read_many(self, positions: Iterable[int]) -> list[RecordView | RottenRecord]:
-        """The records at these positions, in their order.  Neighbours are read together."""
+        """The records at these positions, in their order.  Neighbours are read together.
+
+        Raises :class:`Unavailable` when it is closed meanwhile.
+        """
         positions = list(positions)
         found: dict[int, RecordView | RottenRecord] = {}
         for span in _spans(sorted(positions)):
@@ -192,6 +197,9 @@ class SegmentFiles:
             if not self._opening[key]:
                 del self._opening[key]
                 self._overtaken.discard(key)
+        if self._closed:
+            self.disk.close(fd)
+            raise Unavailable("the log is closed")
         if dropped:  # kept open, it would hold its space on the disk
             self.disk.close(fd)
             raise FileNotFoundError(errno.ENOENT, "dropped", path)
@@ -223,7 +231,8 @@ class SegmentFiles:
                 self.disk.close(file.fd)
 
     def close(self) -> None:
-        for key in [*self._open, *self._opening]:
+        self._closed = True
+        for key in list(self._open):
             self._forget(key)
 
     # --- listing and dropping ---

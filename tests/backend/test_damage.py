@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from backend.api import PartitionDamaged, Unavailable
+from backend.api import PartitionDamaged, PartitionUnknown, Target, Unavailable
 from backend.damage import accept, survey
 from backend.journal.disk import RealDisk
+from backend.shards import shard_of
 from metadata_service.sqlite import SQLiteStore
 from tests.backend.nodes import Cluster
 
@@ -26,6 +28,9 @@ class _Damaged(Cluster):
         self.node._end(Unavailable("killed"))
         await incarnation.log.close()
         await self.store.close()
+
+    def store_logs(self) -> list[Path]:
+        return list((self.folder / "journal").glob("*/*.log"))
 
     def flip(self, wanted: bytes, back: int = 0) -> Path:
         """Flip a bit where the first segment that holds ``wanted`` has it, or ``back`` bytes before."""
@@ -87,6 +92,126 @@ async def test_a_rotten_record_stops_its_queue_until_its_loss_is_accepted(
     await cluster.start()
     assert [message.payload for message in await cluster.receive(queue)] == [b"first one", b"third one"]
     assert not cluster.node.damage
+    await cluster.stop()
+
+
+SAME_SHARD = next(number for number in range(2, 1 << 20) if shard_of(number) == shard_of(1))
+
+
+async def damaged(tmp_path: Path) -> tuple[_Damaged, Target, Target]:
+    """A service with a damaged queue, and a sound one in the same shard."""
+    cluster = _Damaged(tmp_path)
+    await cluster.start()
+    queue, other = await cluster.queue(1), await cluster.queue(SAME_SHARD)
+    await cluster.send(queue, "before")
+    await cluster.node.checkpoint()
+    await cluster.send(queue, "first one", "second one", "third one")
+    await cluster.send(other, "untouched")
+    await cluster.kill()
+    cluster.flip(b"second one", back=1)
+    await cluster.start()
+    with pytest.raises(PartitionDamaged):
+        await cluster.receive(queue)
+    return cluster, queue, other
+
+
+async def test_the_others_of_its_shard_have_checkpoints_and_the_log_is_let_go(tmp_path: Path) -> None:
+    cluster, queue, other = await damaged(tmp_path)
+    for number in range(3):
+        await cluster.send(other, f"more {number}")
+        await cluster.node.checkpoint()
+        (log, *_) = sorted(await cluster.store.logs("node"), key=lambda entry: -entry.log_id)
+        assert log.floor_seq > 1
+        entry = (await cluster.store.shards())[shard_of(1)]
+        assert [link[0] for link in entry.chain] == [log.log_id], "nothing earlier is replayed for the others"
+        assert [one.partition for one in entry.stopped] == [1]
+        await cluster.send(other, f"and more {number}")
+        await cluster.kill()
+        await cluster.start()
+        with pytest.raises(PartitionDamaged, match=r"1/00000001\.log"):
+            await cluster.receive(queue)
+    payloads = {message.payload for message in await cluster.receive(other)}
+    assert payloads == {b"untouched", *(b"%smore %d" % (a, n) for a in (b"", b"and ") for n in range(3))}
+    await cluster.node.checkpoint()
+    entry = (await cluster.store.shards())[shard_of(1)]
+    needed = {f"node-{log_id}" for log_id, _ in entry.segments()} | {"node-1", f"node-{log.incarnation + 1}"}
+    assert {path.parent.name for path in cluster.store_logs()} == needed
+    await cluster.stop()
+
+    store = SQLiteStore(tmp_path / "metadata.db")
+    found = await survey(RealDisk(), str(tmp_path / "journal"), "node", store)
+    await accept(found, "node", store)
+    await store.close()
+    for _ in range(2):
+        await cluster.start()
+        assert not cluster.node.damage
+        assert {one.payload for one in await cluster.receive(queue, visibility=0)} == {
+            b"before",
+            b"first one",
+            b"third one",
+        }
+        assert (await cluster.node.counters(other)).in_flight == 7
+        await cluster.send(queue, "after")
+        (message,) = [one for one in await cluster.receive(queue, visibility=0) if one.payload == b"after"]
+        await cluster.node.delete(queue, [message.handle])
+        await cluster.kill()
+    await cluster.start()
+    await cluster.node.checkpoint()
+    assert (await cluster.store.shards())[shard_of(1)].stopped == ()
+    await cluster.stop()
+
+
+@pytest.mark.parametrize("checkpoint", ["before", "after", "never"])
+@pytest.mark.parametrize("part", ["record", "checkpoint"])
+async def test_deleting_a_damaged_queue_settles_its_damage(tmp_path: Path, checkpoint: str, part: str) -> None:
+    cluster, queue, other = await damaged(tmp_path)
+    if part == "checkpoint":
+        await cluster.node.checkpoint()
+        await cluster.kill()
+        for path in (tmp_path / "journal").glob("*/ckpt-*.bin"):
+            data = bytearray(path.read_bytes())
+            at = data.find(b"queue-1" + bytes([0xC4, 16]))  # its settings: the ARN, and then the handle key
+            if at >= 0:
+                data[at] ^= 1
+                path.write_bytes(data)
+        await cluster.start()
+        assert "checkpoint" in cluster.node.damage[0]
+    if checkpoint == "before":
+        await cluster.node.checkpoint()
+    del cluster.resolver.known[1]
+    await cluster.node.drop(queue)
+    await cluster.node.drop(queue)
+    assert cluster.node.damage == []
+    if checkpoint == "after":
+        await cluster.node.checkpoint()
+    for _ in range(2):
+        await cluster.kill()
+        await cluster.start()
+        assert cluster.node.damage == []
+        with pytest.raises(PartitionUnknown):
+            await cluster.receive(queue)
+        assert [one.payload for one in await cluster.receive(other, visibility=0)] == [b"untouched"]
+    await cluster.node.checkpoint()
+    entry = (await cluster.store.shards())[shard_of(1)]
+    assert entry.stopped == ()
+    assert entry.accepted == ()
+    (last,) = await cluster.receive(other)
+    await cluster.node.delete(other, [last.handle])
+    await cluster.node.checkpoint()
+    assert len({path.parent for path in cluster.store_logs()}) == 1, "nothing holds the damaged log any more"
+    await cluster.stop()
+
+
+async def test_a_damaged_queue_that_was_deleted_while_nobody_looked_is_collected(tmp_path: Path) -> None:
+    """The process had ended between the two halves of the deletion."""
+    cluster, queue, _ = await damaged(tmp_path)
+    await cluster.kill()
+    del cluster.resolver.known[queue.partition]
+    await cluster.start()
+    while cluster.node.damage:
+        await asyncio.sleep(0.005)
+    await cluster.restart()
+    assert cluster.node.damage == []
     await cluster.stop()
 
 

@@ -162,7 +162,12 @@ def checkpoint_not_durable() -> AbstractContextManager[Any]:
 def replayed_below_the_checkpoint() -> AbstractContextManager[Any]:
     """Replay does not ask from which row on a log counts for a shard: what the checkpoint holds is applied again."""
     real = replay.Replay.chained
-    return mock.patch.object(replay.Replay, "chained", lambda self, log_id: dict.fromkeys(real(self, log_id), 0))
+
+    def chained(self: replay.Replay, log_id: int) -> replay.Chained:
+        counted = real(self, log_id)
+        return counted._replace(shards=dict.fromkeys(counted.shards, 0))
+
+    return mock.patch.object(replay.Replay, "chained", chained)
 
 
 @_mutation

@@ -484,6 +484,7 @@ class World:
         self.loop.complete(self.node.checkpoint(), 600)
         self.loop.complete(self.node.checkpoint(), 600)
         self._check_leaks()
+        self._delete_damaged()
 
     def _check_reports(self) -> None:
         """A message that rot has cost was not passed over in silence."""
@@ -532,6 +533,24 @@ class World:
             raise Violation(f"files are left: {self.disk.paths()}")
         if self.loop.waiting() > 12:
             raise Violation(f"{self.loop.waiting()} timers are left")
+
+    def _delete_damaged(self) -> None:
+        """A queue that is damaged can be deleted, and with it goes its damage."""
+        stopped = self.incarnation.shards.stopped
+        damaged = [queue for queue in self.queues if queue.pid in stopped]
+        for queue in damaged:
+            self.event("damaged queue deleted", queue.pid)
+            self.clients.drop(queue)
+            self.queues.remove(queue)
+            self.old.append(queue)
+        self.settle()
+        for _ in range(2 if damaged else 0):
+            gone = {queue.pid for queue in damaged}
+            if gone & self.incarnation.shards.stopped.keys() or gone & self.incarnation.partitions.keys():
+                raise Violation(f"deleted, and still there: {gone}, {self.node.damage}")
+            self.crash(power=True)
+            self.settle()
+            self.loop.complete(self.node.checkpoint(), 600)
 
     def _peers_that_are_gone(self) -> set[int]:
         """Partitions that were dropped, and that others still keep transfers of."""

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from backend.api import Unavailable
 from backend.journal import segments
 from backend.journal.rows import place_of
 from backend.journal.segments import SegmentFiles
@@ -110,8 +111,10 @@ def test_a_segment_that_is_let_go_while_it_is_being_opened_is_not_kept_open(end:
         else:
             files.close()
         await asyncio.wait([read])
-        if end != "cancelled":
+        if end == "dropped":
             assert getattr(read.result()[0], "part", None) == "file"
+        elif end == "closed":  # nothing is rotten
+            assert isinstance(read.exception(), Unavailable)
         await asyncio.sleep(1)
         assert not disk._fds
         assert not files._opening
