@@ -118,8 +118,12 @@ class Queues:
             return await method(view.target, *args, **kwargs)
         except (PartitionUnknown, SettingsStale, PartitionGone):
             pass
+        policy = view.queue.attributes.get("Policy")
         for _ in range(_TRIES):
             view = await self.refresh(view)
+            if view.queue.attributes.get("Policy") != policy:
+                # whoever was let in by another policy, perhaps that of a queue of this name before, has to ask again
+                raise SqsError(SERVICE_UNAVAILABLE, "The queue's policy has changed during the call. Try again.")
             await self.configure(view)
             try:
                 return await method(view.target, *args, **kwargs)

@@ -310,6 +310,45 @@ def test_permissions_take_effect_at_once(world: World, protocol: wire.Protocol) 
 
 
 @in_world
+async def test_who_was_let_in_by_one_queue_is_not_let_into_its_successor(world: World) -> None:
+    """The queue is deleted and made anew, without the policy, after the guest was let in and before it sends."""
+    scene, guest = await set_scene(world)
+    await set_policy(world, scene, allow(Principal={"AWS": guest.account}))
+    queue = {"QueueUrl": url(world, scene.own, MAIN)}
+    backend = world.app.sqs.context.backend
+    first = True
+
+    class Slow:
+        """A backend that the first send reaches late."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(backend, name)
+
+        async def send(self, *args: Any) -> Any:
+            nonlocal first
+            if first:
+                first = False
+                await done(world, scene.root, "DeleteQueue", queue)
+                await world.advance(61)
+                await done(world, scene.root, "CreateQueue", {"QueueName": MAIN})
+            return await backend.send(*args)
+
+    retries = world.app.sqs.context.retries
+    world.app.sqs.context.backend = retries._backend = Slow()
+    try:
+        answer = await call(world, guest, "json", "SendMessage", queue | {"MessageBody": "m"})
+    finally:
+        world.app.sqs.context.backend = retries._backend = backend
+    assert not first
+    assert isinstance(answer, wire.Refusal), answer
+    assert answer.status == 503
+    assert await counters(world, scene.root) == ("0", "0")
+    answer = await call(world, guest, "json", "SendMessage", queue | {"MessageBody": "m"})
+    assert isinstance(answer, wire.Refusal), answer
+    assert answer.message == NO_ACCESS
+
+
+@in_world
 async def test_a_sender_is_told_as_who_it_is(world: World) -> None:
     """The sender of another account is named, the public by its address; the messages are the owner's."""
     scene, guest = await set_scene(world)
