@@ -34,6 +34,8 @@ from metadata_service.store import EntryStore, StoreError
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+CHAIN_MOST = 8
+"""A shard that is folded from more logs than this gets its first checkpoint at once: perhaps no start lives long."""
 SLICE_SECONDS = 0.002
 """The loop gets a turn after so much work on end."""
 SPARSE = 4
@@ -109,8 +111,11 @@ class Checkpointer:
     async def run(self) -> None:
         """Take checkpoints when they are due, until cancelled."""
         complaints = Complaints()
+        longest = max((len(one.entry.chain) for one in self._node.shards.all if one.damage is None), default=0)
+        pause = LOOK_SECONDS if longest <= CHAIN_MOST else 0.0
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(pause)
+            pause = LOOK_SECONDS
             log = self._node.log
             full = log.short()
             if log.next_segment - self._begun_at < self._every and not (full and self._something_to_gain()):

@@ -41,7 +41,7 @@ class Cleaner:
         Returns whether anything was copied.
         """
         copied = False
-        for key in self._sparse(segment_key(log_id, segment)):
+        for key in self._sparse(log_id, segment):
             try:
                 await self._copy_out(key)
             except StorageFull:
@@ -51,12 +51,13 @@ class Cleaner:
                 break
         return copied
 
-    def _sparse(self, current: int) -> list[int]:
+    def _sparse(self, log_id: int, segment: int) -> list[int]:
         """Keys of the segments to be cleaned, those with the least that lives first."""
+        current, end = segment_key(log_id, segment), segment_key(log_id + 1, 0)
         living: dict[int, float] = {}
         for partition in self._node.partitions.values():
             for key, count in partition.fold.segments.items():
-                if key < current:
+                if not current <= key < end:
                     living[key] = living.get(key, 0.0) + count * partition.mean_bytes
         sparse = [key for key, size in living.items() if size * LIVE_SHARE < self._segment_bytes]
         return sorted(sparse, key=living.__getitem__)

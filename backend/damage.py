@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -31,7 +32,7 @@ async def survey(disk: Disk, root: str, name: str, entries: EntryStore) -> Surve
     """
     files = SegmentFiles(disk, root)
     present = set(await disk.run(disk.listdir, root))
-    logs = await entries.logs(name)
+    logs = sorted(await entries.logs(name), key=attrgetter("incarnation"))
     locks: list[int] = []
     damaged: list[JournalDamaged] = []
     try:

@@ -113,6 +113,7 @@ class Replay:
                 except (PieceDamaged, msgspec.MsgspecError, ValueError) as error:
                     self._stop(shard, number, f"checkpoint of {number}", f"its checkpoint is damaged: {error}")
                     self._lost.add(number)
+                    self.pieces[shard][number] = (ref, await self._hanging(ref, fetch))  # kept for the operator
                     continue
                 self.pieces[shard][number] = (ref, hanging)
                 # Its rows may be below the floor by now: then only the checkpoint carries the time.
@@ -120,6 +121,13 @@ class Replay:
                 if shard not in self.shard_harm:
                     self.folds[number] = fold
                 await asyncio.sleep(0)
+
+    async def _hanging(self, ref: Ref, fetch: snapshot.Fetch) -> list[Ref]:
+        """What hangs on the piece of a partition that is damaged, if that itself can be read."""
+        try:
+            return await snapshot.hanging(ref, fetch)
+        except (PieceDamaged, msgspec.MsgspecError):
+            return []
 
     def chained(self, log_id: int) -> Chained:
         """Which records of a log count."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -62,22 +63,27 @@ async def start(
     pieces = LocalPieces(disk, files)
     await disk.run(disk.mkdir, root)
     present = set(await disk.run(disk.listdir, root))
-    earlier = await entries.logs(name)
+    earlier = sorted(await entries.logs(name), key=attrgetter("incarnation"))  # the ids are in no order
     locks: list[int] = []
     try:
         for entry in earlier:
             if (folder := folder_of(entry)) in present:
                 directory = files.register(entry.log_id, folder)
                 locks.append(await disk.run(lock_log, disk, directory))
-        mine = await entries.new_incarnation(name)
-        open_logs = [entry for entry in earlier if entry.state != "sealed"]
-        claimed = {
-            entry.log_id: await entries.update_log(
+        shard_entries = {entry.shard: entry for entry in await entries.shards()}
+        mine = await entries.new_incarnation(name, _spare(earlier, present, shard_entries.values()))
+        earlier = [entry for entry in earlier if entry.log_id != mine.log_id]
+        claimed: dict[int, LogEntry] = {}
+        for entry in earlier:
+            if entry.state == "sealed":
+                continue
+            known = await entries.update_log(
                 msgspec.structs.replace(entry, state="recovering", recovering_by=mine.log_id)
             )
-            for entry in open_logs
-        }
-        shard_entries = {entry.shard: entry for entry in await entries.shards()}
+            if folder_of(entry) in present:
+                claimed[entry.log_id] = known
+            else:  # never begun: it is settled at once, for whatever keeps this start from succeeding may last
+                await entries.update_log(msgspec.structs.replace(known, state="sealed", sealed_seq=0))
         recovery = Replay(shard_entries)
         await recovery.load_checkpoints(pieces)
         for entry in earlier:
@@ -85,14 +91,14 @@ async def start(
                 continue
             end = await replay_log(disk, files, entry, present, recovery)
             if entry.log_id in claimed:
-                if end is not None:
-                    await rewrite_tail(disk, files.directory(entry.log_id), end)
-                sealed = msgspec.structs.replace(
-                    claimed[entry.log_id], state="sealed", sealed_seq=end.seq if end else 0
+                assert end is not None, "its folder is there"
+                await rewrite_tail(disk, files.directory(entry.log_id), end)
+                await entries.update_log(
+                    msgspec.structs.replace(claimed[entry.log_id], state="sealed", sealed_seq=end.seq)
                 )
-                await entries.update_log(sealed)
-                if end is not None:
-                    await files.trim(entry.log_id, end.segment, end.offset)
+                await files.trim(entry.log_id, end.segment, end.offset)
+                if not end.seq:
+                    await files.remove_log(entry.log_id)
         not_before(recovery.time_ms)
         for fold in recovery.folds.values():
             fold.advance(clock())
@@ -117,6 +123,20 @@ async def start(
     logger.info("recovered %d partitions, %d records replayed", len(recovery.folds), recovery.replayed)
     pins = _pins(files, earlier, mine, shards)
     return Started(mine, log, shards, pins, files, pieces, recovery.time_ms)
+
+
+def _spare(earlier: Sequence[LogEntry], present: set[str], shards: Iterable[ShardEntry]) -> LogEntry | None:
+    """A log of which nothing is left: its entry may serve again.
+
+    It is sealed, and its process is gone, for it would hold the lock of this folder's logs.  It has no folder, so there
+    are no rows and no pieces of checkpoints of it, and a new incarnation gets a folder of another name.  No shard
+    mentions it, so no position names a message in it.
+    """
+    mentioned = {log_id for shard in shards for log_id in shard.mentions()}
+    for entry in earlier:
+        if entry.state == "sealed" and folder_of(entry) not in present and entry.log_id not in mentioned:
+            return entry
+    return None
 
 
 async def _take_over(entries: EntryStore, mine: LogEntry, recovery: Replay) -> Shards:

@@ -49,7 +49,11 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """What one incarnation of a backend node writes, and whether it still may.  Never deleted."""
+    """What one incarnation of a backend node writes, and whether it still may.
+
+    Never deleted, but when nothing is left of a log, no file and no mention of it, a new incarnation of its node may
+    take over the entry, and with it the id: so restarts do not use the ids up.
+    """
 
     log_id: int
     """Unique in the cluster, 1 <= log_id < LOG_ID_LIMIT."""
@@ -121,6 +125,19 @@ class ShardEntry(msgspec.Struct, frozen=True):
         """Logs that the shard, or a stopped partition of it, is folded from."""
         chains = (self.chain, *(one.chain for one in self.stopped))
         return {log_id for chain in chains for log_id, _, _ in chain}
+
+    def mentions(self) -> set[int]:
+        """All logs that anything here refers to."""
+        pieces = (self.checkpoint, *(one.checkpoint for one in self.stopped))
+        marked = {int(mark[4:].partition(":")[0]) for mark in self.accepted if mark.startswith("row ")}
+        return {
+            self.owner_log,
+            self.checkpoint_log,
+            *self.logs(),
+            *marked,
+            *(log_id for log_id, _ in self.segments()),
+            *(piece.log_id for piece in pieces if piece is not None),
+        }
 
     def segments(self) -> set[tuple[int, int]]:
         """(log id, segment) of each segment that a checkpoint of it points into."""

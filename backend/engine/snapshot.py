@@ -173,6 +173,13 @@ def _chunk_piece(chunk: Chunk) -> _ChunkPiece:
     )
 
 
+async def hanging(ref: Ref, fetch: Fetch) -> list[Ref]:
+    """The refs that hang on a fold's piece."""
+    (data,) = await fetch([ref])
+    piece = _decode_partition(data)
+    return piece.blocks + piece.chunks + piece.retries
+
+
 async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
     """The fold that a checkpoint holds, and the refs that hang on its piece."""
     (data,) = await fetch([ref])
