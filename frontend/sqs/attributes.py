@@ -6,6 +6,7 @@ service's own begin with ``Holdfast`` and stay out of ``All`` while they are not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -48,6 +49,12 @@ _CHOICES = {
 }
 _REMOVABLE = ("Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId")
 """Set to an empty string, they are removed."""
+_ALIAS = re.compile(r"alias/[A-Za-z0-9/_-]+\Z")
+"""As KMS has them."""
+_NO_KMS = (
+    "There is no AWS KMS here, so only an alias can be given, such as alias/aws/sqs: all of them stand for the "
+    "service's own keyring."
+)
 SETTABLE = (*_NUMBERS, *_CHOICES, *_REMOVABLE)
 
 _DEFAULTS_ALL = {
@@ -80,10 +87,14 @@ def number(stored: Mapping[str, str], name: str) -> int:
     return _NUMBERS[name].default if value is None else int(value)
 
 
-def effective(stored: Mapping[str, str]) -> Attributes:
-    """Everything that was set or has a default."""
+def effective(stored: Mapping[str, str], *, encryption: bool = True) -> Attributes:
+    """Everything that was set or has a default.  ``encryption``: whether the service encrypts messages at all."""
     defaults = _DEFAULTS_ALL | _DEFAULTS_FIFO if stored.get("FifoQueue") == "true" else _DEFAULTS_ALL
-    return defaults | dict(stored)
+    every = defaults | dict(stored)
+    if not encryption:
+        every["SqsManagedSseEnabled"] = "false"
+        every.pop("KmsMasterKeyId", None)
+    return every
 
 
 def is_encrypted(stored: Mapping[str, str]) -> bool:
@@ -101,8 +112,10 @@ def unknown(name: str) -> SqsError:
     return SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
 
 
-def canonical(given: Mapping[str, str], *, fifo: bool) -> Attributes:
+def canonical(given: Mapping[str, str], *, fifo: bool, encryption: bool = True) -> Attributes:
     """Canonical values of attributes for a queue of this type; an empty one is to be removed.
+
+    ``encryption``: whether the service encrypts messages at all.
 
     Raises InvalidAttributeName, InvalidAttributeValue, InvalidParameterValue.
     """
@@ -117,6 +130,10 @@ def canonical(given: Mapping[str, str], *, fifo: bool) -> Attributes:
         raise invalid_attribute_value("FifoQueue", "Modifying queue type is not supported.")
     if values.get("SqsManagedSseEnabled") == "true" and values.get("KmsMasterKeyId"):
         raise _both_encryptions()
+    if not encryption:
+        for name in ("SqsManagedSseEnabled", "KmsMasterKeyId"):
+            if values.get(name) not in (None, "", "false"):
+                raise invalid_attribute_value(name, "Encryption is switched off on this service (HOLDFAST_ENCRYPTION).")
     return values
 
 
@@ -145,9 +162,9 @@ def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
     return result
 
 
-def first_difference(stored: Mapping[str, str], values: Mapping[str, str]) -> str | None:
+def first_difference(stored: Mapping[str, str], values: Mapping[str, str], *, encryption: bool = True) -> str | None:
     """The name of the first of ``values``, which are canonical, that the queue has with another value."""
-    current = effective(stored)
+    current = effective(stored, encryption=encryption)
     for name, value in values.items():
         default = str(_NUMBERS[name].default) if name in _NUMBERS else ""
         if current.get(name, default) != value:
@@ -186,8 +203,8 @@ def _canonical_value(name: str, text: str) -> str:
         return policies.redrive_policy(text)[0]
     if name == "RedriveAllowPolicy":
         return policies.redrive_allow_policy(text)
-    if len(text) > limits.KMS_KEY_ID_LENGTH_MOST or not text.isprintable():
-        raise invalid_attribute_value(name)
+    if len(text) > limits.KMS_KEY_ID_LENGTH_MOST or not _ALIAS.match(text):
+        raise invalid_attribute_value(name, _NO_KMS)
     return text
 
 

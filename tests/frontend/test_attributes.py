@@ -90,9 +90,47 @@ def test_one_kind_of_encryption_at_a_time() -> None:
     keyed = attributes.merged({}, canonical(KmsMasterKeyId="alias/k"))
     assert keyed == {"KmsMasterKeyId": "alias/k", "SqsManagedSseEnabled": "false"}
     assert attributes.merged(keyed, canonical(KmsMasterKeyId="")) == {"SqsManagedSseEnabled": "false"}
-    assert refused(KmsMasterKeyId="k", SqsManagedSseEnabled="true").kind.shape == "InvalidAttributeName"
+    assert refused(KmsMasterKeyId="alias/k", SqsManagedSseEnabled="true").kind.shape == "InvalidAttributeName"
     assert refused(stored=keyed, SqsManagedSseEnabled="true").kind.shape == "InvalidAttributeName"
     assert attributes.merged({}, canonical(KmsDataKeyReusePeriodSeconds="300")) == {}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "k",
+        "alias/",
+        "alias/a b",
+        "alias/a\n",
+        "1234abcd-12ab-34cd-56ef-1234567890ab",
+        "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab",
+        "alias/" + "a" * 2048,
+    ],
+)
+def test_a_key_that_is_not_here_is_refused(key: str) -> None:
+    error = refused(KmsMasterKeyId=key)
+    assert error.kind.shape == "InvalidAttributeValue"
+    assert "only an alias can be given" in error.message
+    for alias in ("alias/aws/sqs", "alias/my_key-1"):
+        assert canonical(KmsMasterKeyId=alias) == {"KmsMasterKeyId": alias}
+
+
+def test_a_service_that_does_not_encrypt_never_says_that_it_does() -> None:
+    for stored in (
+        {},
+        {"SqsManagedSseEnabled": "true"},
+        {"SqsManagedSseEnabled": "false", "KmsMasterKeyId": "alias/k"},
+    ):
+        shown = attributes.effective(stored, encryption=False)
+        assert shown["SqsManagedSseEnabled"] == "false"
+        assert "KmsMasterKeyId" not in shown
+    for wanted in ({"SqsManagedSseEnabled": "true"}, {"KmsMasterKeyId": "alias/k"}):
+        with pytest.raises(SqsError, match="switched off on this service"):
+            attributes.canonical(wanted, fifo=False, encryption=False)
+    for harmless in ({"SqsManagedSseEnabled": "false"}, {"KmsMasterKeyId": ""}):
+        assert attributes.canonical(harmless, fifo=False, encryption=False) == harmless
+    assert attributes.first_difference({}, {"SqsManagedSseEnabled": "false"}, encryption=False) is None
+    assert attributes.first_difference({}, {"SqsManagedSseEnabled": "false"}) == "SqsManagedSseEnabled"
 
 
 def test_effective_attributes_have_defaults() -> None:

@@ -95,6 +95,13 @@ async def test_a_service_can_be_told_not_to_seal(tmp_path: Path) -> None:
         await send(service, url)
         assert in_clear(service) == set(SECRETS)
         assert len(await received(service, url)) == 1
+        asked = {"QueueUrl": url, "AttributeNames": ["All"]}
+        shown = (await service.json("GetQueueAttributes", asked)).json["Attributes"]
+        assert shown["SqsManagedSseEnabled"] == "false"
+        wanted = {"QueueUrl": url, "Attributes": {"SqsManagedSseEnabled": "true"}}
+        refused = await service.json("SetQueueAttributes", wanted)
+        assert (refused.status, refused.code) == (400, "InvalidAttributeValue")
+        assert await service.make_queue("q", SqsManagedSseEnabled="false") == url
 
 
 async def test_messages_from_before_and_after_are_read_together(service: Service) -> None:

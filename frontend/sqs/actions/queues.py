@@ -65,7 +65,8 @@ async def ensure_queue(
     None: however many.
     """
     fifo = given.get("FifoQueue", "").lower() == "true"
-    values = attributes.canonical(given, fifo=fifo)
+    encryption = context.services.settings.encryption
+    values = attributes.canonical(given, fifo=fifo, encryption=encryption)
     check_new_queue_name(name, fifo)
     stored = attributes.merged({}, values)
     tags.check(given_tags, name)
@@ -85,7 +86,7 @@ async def ensure_queue(
             queues_most=queues_most,
         )
     except QueueExists as error:
-        different = attributes.first_difference(error.queue.attributes, values)
+        different = attributes.first_difference(error.queue.attributes, values, encryption=encryption)
         if different is not None:
             raise SqsError(
                 QUEUE_NAME_EXISTS,
@@ -166,7 +167,7 @@ async def get_queue_attributes(context: Context, call: Call, view: QueueView, me
         attributes.check_readable(name, fifo=view.fifo)
     view = await context.queues.refresh(view)
     queue = view.queue
-    every = attributes.effective(queue.attributes)
+    every = attributes.effective(queue.attributes, encryption=context.services.settings.encryption)
     every["QueueArn"] = view.arn
     every["CreatedTimestamp"] = str(queue.created_s)
     every["LastModifiedTimestamp"] = str(queue.modified_s)
@@ -185,7 +186,7 @@ async def set_queue_attributes(context: Context, call: Call, view: QueueView, me
     given = members.get("Attributes")
     if not given:
         raise missing_parameter("Attributes")
-    values = attributes.canonical(given, fifo=view.fifo)
+    values = attributes.canonical(given, fifo=view.fifo, encryption=context.services.settings.encryption)
     redrive = values.get("RedrivePolicy")
     if redrive:
         await dead_letter.check_target(context, view.queue.account, redrive, view.arn, view.fifo, call.principal)
