@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
+import uuid
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -29,7 +30,15 @@ class Signer:
     A request costs about 7 µs: the signing key is kept for the day, the date for the second.
     """
 
-    def __init__(self, host: str, credentials: Credentials, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        host: str,
+        credentials: Credentials,
+        clock: Callable[[], float] = time.time,
+        *,
+        invocation_ids: bool = False,
+    ) -> None:
+        """``invocation_ids``: give each call a name of its own, as the SDKs do."""
         self._host = host
         self._credentials = credentials
         self._clock = clock
@@ -38,6 +47,7 @@ class Signer:
         self._date = ""
         self._scope = ""
         self._key = b""
+        self._invocation = uuid.uuid4().int if invocation_ids else 0
 
     def request(self, action: str, body: bytes) -> bytes:
         """The bytes of one call.  ``body`` is the JSON of the action's input."""
@@ -55,8 +65,12 @@ class Signer:
             f"X-Amz-Target: AmazonSQS.{action}\r\nX-Amz-Date: {self._date}\r\n"
             f"Authorization: AWS4-HMAC-SHA256 Credential={self._credentials.access_key_id}/{self._scope}, "
             f"SignedHeaders={SIGNED_HEADERS}, Signature={signature}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
+            f"Content-Length: {len(body)}\r\n"
         )
+        if self._invocation:
+            self._invocation += 1
+            head += f"amz-sdk-invocation-id: {self._invocation:032x}\r\n"
+        head += "\r\n"
         return head.encode() + body
 
     def _turn(self, second: int) -> None:

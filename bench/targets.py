@@ -82,6 +82,13 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
         Target(
             "SendMessage, 1,000 queues in turn against one", 1.2, False, "times", _ratio("send-1000-queues", "send")
         ),
+        Target(
+            "SendMessage: encryption, rate limits and safe retries together, added to a call",
+            15,
+            False,
+            "µs",
+            _figure("send-guarded", "added to a SendMessage"),
+        ),
         *_backlog("standard", depths, 40),
         *_backlog("fifo", depths, 80),
         Target(

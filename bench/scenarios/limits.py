@@ -1,26 +1,15 @@
-"""What rate limits cost: the decision by itself, and a SendMessage that three of them let through."""
+"""What rate limits cost: the decision by itself."""
 
 from __future__ import annotations
 
 import timeit
 
-from bench.jobs import Sqs
-from bench.scenarios.run import Run, again
+from bench.scenarios.run import Run
 from bench.servers import Server
 from ratelimit.limiter import Limiter
 
-HIGHEST = "1000000:1000000"
-"""A rate that is counted, and never reached."""
-SETTINGS = {"HOLDFAST_DEFAULT_LIMITS": f"calls={HIGHEST} send={HIGHEST} each_queue={HIGHEST}"}
-
 _DECISIONS = 200_000
 _REPEATS = 5
-
-
-async def send(run: Run, server: Server) -> None:
-    """SendMessage of a tenant whose calls, sends and queues each have a rate."""
-    url = server.create_queue("send-limited")
-    await run.closed("send-limited", server, Sqs(server.signer).send(again(url)))
 
 
 async def decide(run: Run, server: Server) -> None:
