@@ -1,7 +1,8 @@
 """``holdfast``: the command line.
 
-Exit codes: 0 done, 1 could not start (the reason is on standard error), 2 wrong arguments or settings,
-3 the service had to stop by itself.
+Exit codes of what runs on the data folder: 0 done, 1 could not start (the reason is on standard error), 2 wrong
+arguments or settings, 3 the service had to stop by itself.  Those of commands that talk to a running service are in
+:mod:`holdfast.client`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast import __version__
+from holdfast.commands import Group, add_commands, run
 from holdfast.settings import Settings, SettingsError, describe, describe_one, load
 
 _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "log_level")
@@ -23,6 +25,11 @@ _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "l
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     parsed = _parser().parse_args(arguments)
+    if "act" in parsed:
+        try:
+            return run(parsed)
+        except KeyboardInterrupt:
+            return 130
     try:
         given = {name: value for name in _FLAGS if (value := getattr(parsed, name, None)) is not None}
         settings = load(given, os.environ, parsed.config)
@@ -135,13 +142,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_flags(serve, _FLAGS)
     serve.set_defaults(run=_serve)
 
-    key = commands.add_parser("key", help="the root tenant's access keys")
-    key_commands = key.add_subparsers(required=True, metavar="COMMAND")
-    show = key_commands.add_parser(
+    key = Group(commands.add_parser("key", help="create, rotate, revoke and list keys; show the root tenant's"))
+    show = key.commands.add_parser(
         "show", help="print the lines that make a shell use the service, with the secret access key"
     )
     _add_flags(show, ("host", "port", "data", "region", "account"))
     show.set_defaults(run=_show_keys)
+
+    add_commands(commands, key)
 
     keyring = commands.add_parser("keyring", help="the master keys under which everything is stored encrypted")
     keyring_commands = keyring.add_subparsers(required=True, metavar="COMMAND")

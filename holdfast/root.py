@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 
 import msgspec
 
@@ -28,12 +29,50 @@ async def ensure_root(store: CredentialStore, settings: Settings) -> tuple[Acces
         if key != known:
             await store.put_access_key(key)
         return key, key != known
-    active = [key for key in await store.list_access_keys(settings.account) if key.active]
-    if active:
-        return active[0], False
+    found = await _operators_key(store, settings.account)
+    if found is not None:
+        return found, False
     key = msgspec.structs.replace(new_access_key(settings.account), role="operator")
     await store.put_access_key(key)
     return key, True
+
+
+class KeyUnknown(Exception):
+    """There is no key of an operator to be had; the text says why."""
+
+
+async def operator_key(settings: Settings) -> AccessKey:
+    """An operator's access key in the data folder; the service may be running.  Raises :class:`KeyUnknown`."""
+    from auth.master_keys import KeyringError
+    from auth.sealed_store import sealed
+    from holdfast.keyring import read_keyring
+    from metadata_service.sqlite import SQLiteStore
+    from metadata_service.store import StoreError
+
+    if not settings.metadata_file.exists():
+        raise KeyUnknown(f"{settings.data} is no data folder of Holdfast")
+    try:
+        store = SQLiteStore(settings.metadata_file)
+        try:
+            keyring = await read_keyring(settings, store)
+            opened = store if keyring is None else sealed(store, keyring)
+            key = await _operators_key(opened, settings.account)
+        finally:
+            await store.close()
+    except (StoreError, KeyringError) as error:
+        raise KeyUnknown(str(error)) from error
+    if key is None:
+        raise KeyUnknown(f"account {settings.account} has no access key of an operator; the next start makes one")
+    return key
+
+
+async def _operators_key(store: CredentialStore, account: str) -> AccessKey | None:
+    """One that is good now."""
+    now = time.time()
+    for key in await store.list_access_keys(account):
+        if key.active and key.role == "operator" and (key.expires_s is None or key.expires_s > now):
+            return key
+    return None
 
 
 def shell_lines(key: AccessKey, endpoint: str, region: str) -> list[str]:

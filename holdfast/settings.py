@@ -26,6 +26,8 @@ from ratelimit.address import check_url
 PREFIX = "HOLDFAST_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 """Names the TOML file, as ``--config`` does."""
+CLIENT_VARIABLES = frozenset((PREFIX + "ENDPOINT", PREFIX + "API_KEY"))
+"""For the commands that talk to a running service; no settings of one."""
 
 Seconds = Annotated[float, Meta(ge=0, le=1_209_600)]
 """Up to 14 days."""
@@ -210,7 +212,7 @@ def load(
 def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], Path | None]:
     values: dict[str, Any] = {}
     for variable, value in environment.items():
-        if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
+        if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE or variable in CLIENT_VARIABLES:
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name not in _FIELDS or name == "queues" or variable != PREFIX + name.upper():

@@ -1,0 +1,195 @@
+"""Talks to the REST interface of a running Holdfast, for the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import httpx
+
+from auth.signer import sign
+
+REFUSED = 1
+USAGE = 2
+NOT_FOUND = 3
+NOT_PERMITTED = 4
+UNREACHABLE = 5
+"""Exit codes of commands; 0 is done."""
+
+ENDPOINT_VARIABLE = "HOLDFAST_ENDPOINT"
+API_KEY_VARIABLE = "HOLDFAST_API_KEY"
+DEFAULT_ENDPOINT = "http://127.0.0.1:9324"
+TIMEOUT_SECONDS = 60
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_EXIT_CODES = {401: NOT_PERMITTED, 403: NOT_PERMITTED, 404: NOT_FOUND, 429: UNREACHABLE}
+
+
+class CommandFailed(Exception):
+    """The command was not carried out: a sentence for people, and the exit code."""
+
+    def __init__(self, message: str, code: int = REFUSED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """What requests are signed with."""
+
+    access_key_id: str
+    secret: str
+    region: str
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.access_key_id!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Where to, and as whom, as the command line and the environment say."""
+
+    endpoint: str | None
+    api_key_file: Path | None
+    data: Path | None
+    ca_file: Path | None
+    config: Path | None
+
+
+class Client:
+    """Calls of one command."""
+
+    def __init__(self, asked: Asked, environment: Mapping[str, str]) -> None:
+        """Raises :class:`CommandFailed`."""
+        endpoint = asked.endpoint or environment.get(ENDPOINT_VARIABLE)
+        self._bearer: str | None = None
+        self._signing: SigningKey | None = None
+        if asked.api_key_file is not None:
+            self._bearer = _key_in(asked.api_key_file)
+        elif asked.data is not None:
+            self._signing, here = _of_folder(asked.data, asked.config, environment)
+            endpoint = endpoint or here
+        elif API_KEY_VARIABLE in environment:
+            self._bearer = environment[API_KEY_VARIABLE].strip()
+        elif "AWS_ACCESS_KEY_ID" in environment and "AWS_SECRET_ACCESS_KEY" in environment:
+            region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
+            self._signing = SigningKey(environment["AWS_ACCESS_KEY_ID"], environment["AWS_SECRET_ACCESS_KEY"], region)
+            endpoint = endpoint or environment.get("AWS_ENDPOINT_URL_SQS")
+        else:
+            raise CommandFailed(
+                f"nobody to sign in as: set {API_KEY_VARIABLE}, or name a file with --api-key-file, "
+                "or on the machine of the service its data folder with --data",
+                USAGE,
+            )
+        self._endpoint = _checked(endpoint or DEFAULT_ENDPOINT)
+        local = urlsplit(self._endpoint).hostname in _LOOPBACK
+        try:
+            verify = ssl.create_default_context(cafile=None if asked.ca_file is None else str(asked.ca_file))
+        except (OSError, ssl.SSLError) as error:
+            raise CommandFailed(f"the certificates in {asked.ca_file} cannot be read: {error}", USAGE) from None
+        self._http = httpx.Client(verify=verify, timeout=TIMEOUT_SECONDS, trust_env=not local)
+
+    def call(
+        self, method: str, *path: str, query: Mapping[str, str | int | None] | None = None, body: Any = None
+    ) -> Any:
+        """The answer's JSON; None if it has none.  ``path`` are parts after ``/v1``.  Raises :class:`CommandFailed`."""
+        url = self._endpoint + "/v1/" + "/".join(quote(part, safe="") for part in path)
+        given = {name: value for name, value in (query or {}).items() if value not in (None, "")}
+        if given:
+            url += "?" + urlencode(given, quote_via=quote)
+        request = self._http.build_request(method, url, json=body)
+        request.headers["user-agent"] = "holdfast-cli"
+        self._sign_in(request)
+        try:
+            response = self._http.send(request)
+        except httpx.TimeoutException:
+            raise CommandFailed(
+                f"{self._endpoint} did not answer within {TIMEOUT_SECONDS} s; whether it was done is not known",
+                UNREACHABLE,
+            ) from None
+        except httpx.HTTPError as error:
+            raise CommandFailed(f"{self._endpoint} cannot be reached: {error}", UNREACHABLE) from None
+        if response.is_success:
+            return response.json() if response.content else None
+        raise _failure(response, self._endpoint)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _sign_in(self, request: httpx.Request) -> None:
+        if self._bearer is not None:
+            request.headers["authorization"] = f"Bearer {self._bearer}"
+            return
+        key = self._signing
+        assert key is not None
+        path, _, query = request.url.raw_path.partition(b"?")
+        request.headers.update(
+            sign(
+                request.method,
+                path,
+                query,
+                {"host": request.headers["host"]},
+                request.content,
+                access_key_id=key.access_key_id,
+                secret=key.secret,
+                region=key.region,
+                now=time.time(),
+            )
+        )
+
+
+def _failure(response: httpx.Response, endpoint: str) -> CommandFailed:
+    code = _EXIT_CODES.get(response.status_code, REFUSED if response.status_code < 502 else UNREACHABLE)
+    if not response.headers.get("content-type", "").startswith("application/problem+json"):
+        return CommandFailed(
+            f"{endpoint} answered {response.status_code}, not as a Holdfast of this version does", code
+        )
+    problem = response.json()
+    detail = str(problem["detail"])
+    if response.status_code >= 500:
+        detail = f"{detail.rstrip('.')} (request {problem['request_id']})"
+    return CommandFailed(detail, code)
+
+
+def _checked(endpoint: str) -> str:
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise CommandFailed(f"an endpoint is like https://queue.example.com, not {endpoint!r}", USAGE)
+    return endpoint.rstrip("/")
+
+
+def _key_in(file: Path) -> str:
+    try:
+        key = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise CommandFailed(f"the file {file} cannot be read: {reason}", USAGE) from None
+    if not key or not key.isascii() or not key.isprintable():
+        raise CommandFailed(f"the file {file} holds no API key", USAGE)
+    return key
+
+
+def _of_folder(data: Path, config: Path | None, environment: Mapping[str, str]) -> tuple[SigningKey, str]:
+    """The operator's key in a data folder, and the endpoint of the service that has these settings."""
+    from holdfast.root import KeyUnknown, endpoint, operator_key
+    from holdfast.settings import SettingsError, load
+
+    try:
+        settings = load({"data": str(data)}, environment, config)
+        key = asyncio.run(operator_key(settings))
+    except (SettingsError, KeyUnknown) as error:
+        raise CommandFailed(str(error), USAGE) from None
+    return SigningKey(key.access_key_id, key.secret, settings.region), endpoint(settings, settings.port)
+
+
+def from_arguments(
+    endpoint: str | None, api_key_file: Path | None, data: Path | None, ca_file: Path | None, config: Path | None
+) -> Client:
+    """The client that a command's options ask for.  Raises :class:`CommandFailed`."""
+    return Client(Asked(endpoint, api_key_file, data, ca_file, config), os.environ)

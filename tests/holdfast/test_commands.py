@@ -1,0 +1,283 @@
+"""The commands that administer a service, each as its own process, against a real ``holdfast serve``."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+
+from holdfast.cli import main
+from holdfast.tables import shown, table
+from tests.system.server import REPOSITORY, Server, clean_environment, free_port
+
+DEAD_ARN = "arn:aws:sqs:us-east-1:000000000000:dead"
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("service"), settings={"SEGMENT_BYTES": "1048576"}) as running:
+        yield running
+
+
+def holdfast(server: Server, *arguments: str, data: bool = True, environment: dict[str, str] | None = None) -> Result:
+    """Run a command in this process, with nobody to ask; ``data``: signed in by the data folder."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, _environment(server, environment), clear=True),
+        open(os.devnull) as nobody,
+        mock.patch.object(sys, "stdin", nobody),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            code = main([*arguments, *_where(server, data)])
+        except SystemExit as exit_:
+            code = int(str(exit_.code))
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+def process(server: Server, *arguments: str, stdin: int = subprocess.DEVNULL) -> Result:
+    """The same as a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *arguments, *_where(server, True)],
+        env=_environment(server, {"PYTHONPATH": str(REPOSITORY)}),
+        stdin=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def _where(server: Server, data: bool) -> list[str]:
+    return ["--data", str(server.data)] if data else []
+
+
+def _environment(server: Server, more: dict[str, str] | None) -> dict[str, str]:
+    return {**clean_environment(), "HOLDFAST_ENDPOINT": server.endpoint, **(more or {})}
+
+
+# --- queues ---------------------------------------------------------------------------------------------------
+
+
+def test_queues_are_listed_shown_looked_at_purged_and_deleted(server: Server) -> None:
+    client = server.client()
+    client.create_queue(QueueName="dead")
+    policy = json.dumps({"deadLetterTargetArn": DEAD_ARN, "maxReceiveCount": 1})
+    url = client.create_queue(QueueName="work", Attributes={"RedrivePolicy": policy}, tags={"team": "shop"})["QueueUrl"]
+    client.send_message(QueueUrl=url, MessageBody="first \x9b31m\nline [red]")
+    client.send_message(QueueUrl=url, MessageBody="later", DelaySeconds=600)
+    client.receive_message(QueueUrl=url, VisibilityTimeout=600)
+
+    listed = holdfast(server, "queue", "list", "--prefix", "wo")
+    assert listed.code == 0
+    heading, row = listed.out.splitlines()
+    assert heading.split() == ["QUEUE", "VISIBLE", "IN", "FLIGHT", "DELAYED"]
+    assert row.split() == ["work", "0", "1", "1"]
+    assert {queue["name"] for queue in holdfast(server, "queue", "list", "--json").json["queues"]} >= {"work", "dead"}
+
+    shown_ = holdfast(server, "queue", "show", "work")
+    assert "team=shop" in shown_.out
+    assert DEAD_ARN in shown_.out
+    assert holdfast(server, "queue", "show", "work", "--json").json["messages"]["in_flight"] == 1
+
+    for _ in range(2):
+        peeked = holdfast(server, "queue", "peek", "work")
+        assert "first \\x9b31m\\nline [red]" in peeked.out
+        assert "in_flight" in peeked.out
+        assert "\x9b" not in peeked.out
+    first, later = holdfast(server, "queue", "peek", "work", "--json").json["messages"]
+    assert (first["body"], first["receives"]) == ("first \x9b31m\nline [red]", 1)
+    assert (later["body"], later["state"]) == ("later", "delayed")
+
+    refused = holdfast(server, "queue", "purge", "work")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == "holdfast: this cannot be undone, and there is nobody to ask: add --yes\n"
+    assert holdfast(server, "queue", "purge", "work", "--yes").code == 0
+    again = holdfast(server, "queue", "purge", "work", "--yes")
+    assert again.code == 1
+    assert again.err == "holdfast: Only one PurgeQueue operation on work is allowed every 60 seconds.\n"
+    assert holdfast(server, "queue", "peek", "work").out == "The queue is empty.\n"
+    assert holdfast(server, "queue", "delete", "work", "--yes").code == 0
+    gone = process(server, "queue", "show", "work")
+    assert gone == (3, "", "holdfast: The specified queue does not exist.\n")
+
+
+def test_messages_are_moved(server: Server) -> None:
+    client = server.client()
+    arn = DEAD_ARN.replace("dead", "moved-dead")
+    dead = client.create_queue(QueueName="moved-dead")["QueueUrl"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    client.create_queue(QueueName="moved", Attributes={"RedrivePolicy": policy})
+    client.send_message(QueueUrl=dead, MessageBody="m")
+    assert "are being moved to moved" in holdfast(server, "queue", "move", "moved-dead", "--to", "moved").out
+    queue = client.get_queue_url(QueueName="moved")["QueueUrl"]
+    (message,) = client.receive_message(QueueUrl=queue, WaitTimeSeconds=20)["Messages"]
+    assert message["Body"] == "m"
+    assert "MOVE TASK" in holdfast(server, "queue", "show", "moved-dead").out
+
+
+@pytest.mark.parametrize(("typed", "code", "left"), [("no\n", 1, True), ("yes\n", 0, False)])
+def test_a_person_is_asked(server: Server, typed: str, code: int, left: bool) -> None:
+    server.client().create_queue(QueueName=f"asked-{code}")
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, typed.encode())
+        result = process(server, "queue", "delete", f"asked-{code}", stdin=theirs)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert result.code == code
+    assert "cannot be had back" in result.err
+    assert (holdfast(server, "queue", "show", f"asked-{code}").code == 0) == left
+
+
+# --- tenants, limits, keys ------------------------------------------------------------------------------------
+
+
+def test_the_life_of_a_tenant(server: Server) -> None:
+    made = holdfast(server, "tenant", "create", "Acme Inc", "--json").json
+    account = made["account"]
+    assert "Acme Inc" in holdfast(server, "tenant", "list").out
+    key = holdfast(server, "key", "create", "boss", "--role", "admin", "--account", account, "--json").json
+    boss = {"AWS_ACCESS_KEY_ID": key["id"], "AWS_SECRET_ACCESS_KEY": key["secret"]}
+
+    def as_boss(*arguments: str) -> Result:
+        return holdfast(server, *arguments, data=False, environment=boss)
+
+    assert as_boss("tenant", "show", account).code == 0
+    assert as_boss("tenant", "list").code == 4
+    assert key["id"] in as_boss("key", "list").out
+    worker = as_boss("key", "create", "worker", "--scope", "send", "--prefix", "jobs-", "--expires-in", "1h")
+    assert "not shown again" in worker.out
+    client = server.client(aws_access_key_id=key["id"], aws_secret_access_key=key["secret"])
+    url = client.create_queue(QueueName="jobs-1")["QueueUrl"]
+    client.send_message(QueueUrl=url, MessageBody="of Acme")
+
+    limits = holdfast(server, "limits", "set", account, "calls=50:200", "stored-bytes=1000000").out
+    assert "50:200" in limits
+    assert "1000000" in limits
+    holdfast(server, "limits", "set", account, "calls=none", "stored-bytes=none")
+    assert set(holdfast(server, "limits", "show", account, "--json").json.values()) == {None}
+
+    assert holdfast(server, "tenant", "suspend", account).code == 0
+    assert as_boss("queue", "list").code == 4
+    assert holdfast(server, "tenant", "resume", account).code == 0
+    assert as_boss("queue", "list").code == 0
+
+    rotated = as_boss("key", "rotate", key["id"], "--keep", "1h", "--json").json
+    assert rotated["id"] != key["id"]
+    assert as_boss("key", "revoke", rotated["id"], "--yes").code == 0
+
+    with sqlite3.connect(f"file:{server.data}/metadata.sqlite?mode=ro", uri=True) as metadata:
+        count = "SELECT count(*) FROM data_keys WHERE account = ?"
+        assert metadata.execute(count, (account,)).fetchone() == (1,)
+        assert holdfast(server, "tenant", "delete", account, "--yes").code == 0
+        assert metadata.execute(count, (account,)).fetchone() == (0,)
+        assert metadata.execute("SELECT count(*) FROM queues WHERE account = ?", (account,)).fetchone() == (0,)
+    metadata.close()
+    deleted = holdfast(server, "tenant", "show", account, "--json").json
+    assert (deleted["state"], deleted["name"]) == ("deleted", "Acme Inc")
+    assert deleted["deleted"] >= deleted["created"] > 0
+    assert as_boss("queue", "list").code == 4
+
+    audit = (server.data / "audit.jsonl").read_text()
+    assert key["secret"] not in audit
+    acts = [line["action"] for line in map(json.loads, audit.splitlines()) if line["target"] == account]
+    changed = ["limits.set", "limits.set", "tenant.suspend", "tenant.resume", "tenant.delete"]
+    assert acts == ["tenant.create", *changed]
+
+
+def test_a_key_is_revoked_for_good(server: Server) -> None:
+    key = holdfast(server, "key", "create", "temporary", "--json").json
+    mine = {"AWS_ACCESS_KEY_ID": key["id"], "AWS_SECRET_ACCESS_KEY": key["secret"]}
+    assert holdfast(server, "queue", "list", data=False, environment=mine).code == 0
+    assert holdfast(server, "key", "revoke", key["id"], "--yes").code == 0
+    assert holdfast(server, "queue", "list", data=False, environment=mine).code == 4
+    assert "revoked" in holdfast(server, "key", "list").out
+    assert key["secret"] not in holdfast(server, "key", "list", "--json").out
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------
+
+
+def test_who_is_not_signed_in(server: Server, tmp_path: Path) -> None:
+    nobody = holdfast(server, "queue", "list", data=False)
+    assert nobody.code == 2
+    assert "HOLDFAST_API_KEY" in nobody.err
+    wrong = {"AWS_ACCESS_KEY_ID": server.access_key_id, "AWS_SECRET_ACCESS_KEY": "another-secret"}
+    assert holdfast(server, "queue", "list", data=False, environment=wrong).code == 4
+    assert holdfast(server, "queue", "list", data=False, environment={"HOLDFAST_API_KEY": "nonsense"}).code == 4
+    assert holdfast(server, "queue", "list", "--api-key-file", str(tmp_path / "none"), data=False).code == 2
+
+
+def test_what_cannot_be_reached(server: Server, tmp_path: Path) -> None:
+    elsewhere = f"http://127.0.0.1:{free_port()}"
+    refused = process(server, "queue", "list", "--endpoint", elsewhere)
+    assert refused.code == 5
+    assert refused.err.startswith(f"holdfast: {elsewhere} cannot be reached: ")
+    assert refused.err.count("\n") == 1
+    assert holdfast(server, "queue", "list", "--endpoint", "queue.example.com").code == 2
+    assert holdfast(server, "queue", "list", "--data", str(tmp_path), data=False).code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("queue",),
+        ("queue", "show"),
+        ("key", "create", "x", "--scope", "all"),
+        ("key", "create", "x", "--expires-in", "soon"),
+        ("limits", "set", "000000000000"),
+        ("limits", "set", "000000000000", "calls=fast"),
+        ("limits", "set", "000000000000", "speed=1"),
+    ],
+)
+def test_wrong_arguments(server: Server, arguments: tuple[str, ...]) -> None:
+    result = holdfast(server, *arguments, data=False)
+    assert (result.code, result.out) == (2, "")
+    assert "error:" in result.err
+
+
+def test_the_servers_own_commands_know_the_variables_of_the_others(server: Server) -> None:
+    shown_ = holdfast(server, "key", "show", environment={"HOLDFAST_API_KEY": "x"})
+    assert shown_.code == 0
+    assert server.secret_access_key in shown_.out
+
+
+# --- what is printed ------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_whole_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = table(("NAME", "N"), [("x" * 500, 1), ("y", 22)], nothing="-")
+    assert [line.split() for line in text.splitlines()] == [["NAME", "N"], ["x" * 500, "1"], ["y", "22"]]
+    assert table(("NAME",), [], nothing="There is nothing.") == "There is nothing."
+
+
+def test_nothing_raw_reaches_the_terminal() -> None:
+    assert shown("a\x1b[2J\x9b\n\u2028\ud800é") == "a\\x1b[2J\\x9b\\n\\u2028\\ud800é"
+    assert shown(["a", "b"]) == "a, b"
+    assert (shown(None), shown([]), shown(True)) == ("-", "-", "yes")
