@@ -19,7 +19,7 @@ from frontend.admin.models import (
     QueuePage,
     QueueShown,
 )
-from frontend.admin.visitor import AdminRoute, Visitor, Who
+from frontend.admin.visitor import AdminRoute, Who
 from frontend.sqs import md5
 from frontend.sqs.actions.context import Context
 from frontend.sqs.attributes import COUNTERS
@@ -50,12 +50,16 @@ def create_router(context: Context) -> APIRouter:
         """The queues of an account, by name; those that the key may be used for."""
         owner = who.account(account)
         who.require_scope("manage")
-        names = await _names(context, who.principal.prefixes, owner, prefix, after, limit + 1)
-        lines = [
-            QueueLine(name=name, account=owner, messages=await _counted(who, owner, name) if counters else None)
-            for name in names[:limit]
-        ]
-        return QueuePage(queues=lines, next=names[limit - 1] if len(names) > limit else None)
+
+        async def page() -> QueuePage:
+            names = await _names(context, who.principal.prefixes, owner, prefix, after, limit + 1)
+            lines = [
+                QueueLine(name=name, account=owner, messages=await _counted(context, owner, name) if counters else None)
+                for name in names[:limit]
+            ]
+            return QueuePage(queues=lines, next=names[limit - 1] if len(names) > limit else None)
+
+        return await who.visit.within_limits(who.call, "ListQueues", page)
 
     @router.get("/queues/{name}", name="queue.show")
     async def show_queue(who: Who, name: Name, account: Account = None) -> QueueShown:
@@ -92,15 +96,19 @@ def create_router(context: Context) -> APIRouter:
         owner = who.account(account)
         who.require_queue("manage", owner, name)
         who.require_scope("receive")
-        view = await context.access.queue(who.call_of(owner), "ReceiveMessage", owner, name)
-        peeked = await context.queues.run(view, context.backend.peek, limit)
-        stored = [
-            None
-            if message.payload is None
-            else await context.seals.look_into(view, message.message_id, message.payload)
-            for message in peeked
-        ]
-        return Peek(messages=[_peeked(*looked) for looked in zip(peeked, stored, strict=True)])
+
+        async def look() -> Peek:
+            view = await context.access.queue(who.call_of(owner), "ReceiveMessage", owner, name)
+            peeked = await context.queues.run(view, context.backend.peek, limit)
+            stored = [
+                None
+                if message.payload is None
+                else await context.seals.look_into(view, message.message_id, message.payload)
+                for message in peeked
+            ]
+            return Peek(messages=[_peeked(*looked) for looked in zip(peeked, stored, strict=True)])
+
+        return await who.visit.within_limits(who.call, "ReceiveMessage", look)
 
     @router.post("/queues/{name}/purge", name="queue.purge", status_code=204)
     async def purge(who: Who, name: Name, account: Account = None) -> Response:
@@ -157,15 +165,13 @@ async def _names(
     return names
 
 
-async def _counted(who: Visitor, account: str, name: str) -> Counted | None:
+async def _counted(context: Context, account: str, name: str) -> Counted | None:
     """None: the queue was deleted meanwhile, or cannot be counted now: the others can."""
     try:
-        got = await who.carry_out_for(
-            account, "GetQueueAttributes", {"QueueUrl": _url(account, name), "AttributeNames": [*COUNTERS]}
-        )
+        counters = await context.queues.run(await context.queues.find(account, name), context.backend.counters)
     except (SqsError, BackendError):
         return None
-    return _counters(got["Attributes"])
+    return Counted(visible=counters.visible, in_flight=counters.in_flight, delayed=counters.delayed)
 
 
 def _counters(attributes: dict[str, str]) -> Counted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from auth.audit import SIGN_IN, Act
@@ -80,6 +80,9 @@ class _Request:
         """What was not read of a request would be taken for the next one: then the connection is closed."""
         self.action = ""
         self.who = ""
+
+
+T = TypeVar("T")
 
 
 class RequestIds:
@@ -398,6 +401,12 @@ class Visit:
     async def carry_out(self, call: Call, action: str, members: Members) -> Members | None:
         """The result of an SQS action.  A queue is named by its URL among the members.  Raises what actions raise."""
         return await self._endpoint._carry_out(self._request, call, action, members)
+
+    async def within_limits(self, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
+        """What ``act`` gives; it counts towards the tenant's limits as that SQS action.  Raises RequestThrottled."""
+        throttle = self._endpoint._throttle
+        allowance = throttle.allowance(call.tenant)
+        return await act() if allowance is None else await throttle.within(allowance, call, action, act)
 
     def logged(self, error: Exception, action: str) -> SqsError:
         """What the client is told of the error; the log has the rest."""
