@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
 
 import httptools
@@ -33,7 +33,11 @@ from uvicorn.server import ServerState
 
 from holdfast.certificate import Certificate
 from holdfast.exchange import App, Exchange, Scope
+from holdfast.places import Places
 from holdfast.proxies import Forwarded
+
+if TYPE_CHECKING:
+    from holdfast.handshake import Handshake
 
 HEAD_BYTES_LIMIT = 65_536
 """A request line with headers may be this long, and nearly half as much again where it arrives in large pieces.
@@ -62,6 +66,7 @@ class Limits(NamedTuple):
     read_seconds: float
     idle_seconds: float
     drain_seconds: float
+    connections_per_client: int | None = None
 
 
 class Hall(ServerState):
@@ -74,9 +79,10 @@ class Hall(ServerState):
     ) -> None:
         super().__init__()
         self.limits = limits
+        self.places = Places(limits.connections, limits.connections_per_client)
         self.certificate = certificate
         self.forwarded = forwarded
-        self.handshakes: dict[asyncio.Task[None], None] = {}
+        self.handshakes: dict[Handshake, None] = {}
         """Those under way, the oldest first."""
         self.common_headers = b""
         """``default_headers`` as they are written."""
@@ -84,9 +90,11 @@ class Hall(ServerState):
         self.emptied = asyncio.Event()
         """Set when the last connection is gone while ``draining``."""
 
-    def is_full(self) -> bool:
-        """Whether there is no place for one more connection."""
-        return len(self.connections) + len(self.handshakes) >= self.limits.connections
+    def client(self, host: str) -> str:
+        """The client whose places a connection from there takes."""
+        if self.forwarded is not None and self.forwarded.trusts(host):
+            return ""  # a proxy brings connections of many
+        return self.places.client(host)
 
     @property
     def is_empty(self) -> bool:
@@ -136,19 +144,21 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         hall = self.hall
-        full = hall.is_full()
         hall.connections.add(self)
         self.deadline = self.loop.time() + (LAST_CALL_SECONDS if hall.draining else hall.limits.read_seconds)
         self._server = transport.get_extra_info("sockname", ())[:2]
-        self._client = transport.get_extra_info("peername", ())[:2]
+        self._client = (transport.get_extra_info("peername") or ("", 0))[:2]
         self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
-        if hall.forwarded is not None and self._client and hall.forwarded.trusts(self._client[0]):
+        host = self._client[0]
+        if hall.forwarded is not None and hall.forwarded.trusts(host):
             self._app = hall.forwarded
-        if full:
+        self._takes = hall.client(host)
+        if not hall.places.take(self._takes):
             self.refuse(b"503 Service Unavailable", b"Too many connections.")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.hall.connections.discard(self)
+        self.hall.places.give_back(self._takes)
         for exchange in (self._answering, self._receiving):
             if exchange is not None:
                 exchange.disconnect()

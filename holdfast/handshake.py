@@ -38,27 +38,47 @@ class Handshake(asyncio.Protocol):
         self._hall = server_state
         self._loop = _loop or asyncio.get_running_loop()
         self._make = lambda: _Secured(self, config, server_state, app_state, self._loop)
-        self._shaking: asyncio.Task[None]
+        self._takes = ""
+        self._sock: socket.socket | None = None
+        """Not yet handed to the loop."""
+        self._shaking: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         hall = self._hall
+        client = transport.get_extra_info("peername") or ("",)
+        self._takes = hall.client(client[0])
         try:
-            if not hall.is_full():
-                sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-                self._shaking = self._loop.create_task(self._shake(sock, transport.get_extra_info("peername")))
-                hall.handshakes[self._shaking] = None
+            if hall.places.take(self._takes):
+                self._sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+                self._shaking = self._loop.create_task(self._shake(self._sock, client))
+                self._shaking.add_done_callback(lambda _: self.over())
+                hall.handshakes[self] = None
                 if len(hall.handshakes) > HANDSHAKES_LIMIT:
-                    _drop_oldest(hall)
+                    next(iter(hall.handshakes)).drop()  # of those that take long, the least likely to be honest
         finally:
+            if self._shaking is None:
+                hall.places.give_back(self._takes)
             transport.abort()  # type: ignore[attr-defined]  # nothing was read; the socket lives on in its copy
 
     def over(self) -> None:
         """The place is free: for the connection that comes of it, or for another."""
-        self._hall.handshakes.pop(self._shaking, None)
-        self._hall.tell_if_empty()
+        if self._shaking is not None:
+            self._shaking = None
+            del self._hall.handshakes[self]
+            self._hall.places.give_back(self._takes)
+            self._hall.tell_if_empty()
+
+    def drop(self) -> None:
+        """Close the connection."""
+        if self._shaking is not None:
+            self._shaking.cancel()
+        if self._sock is not None:
+            self._sock.close()
+        self.over()
 
     async def _shake(self, sock: socket.socket, client: Any) -> None:
         assert self._hall.certificate is not None
+        self._sock = None
         try:
             await self._loop.connect_accepted_socket(
                 self._make,
@@ -69,8 +89,6 @@ class Handshake(asyncio.Protocol):
             )
         except OSError as error:
             log.debug("a TLS handshake failed %s", facts(client=client, error=error))
-        finally:
-            self.over()
 
 
 class _Secured(Connection):
@@ -83,10 +101,3 @@ class _Secured(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._handshake.over()
         super().connection_made(transport)
-
-
-def _drop_oldest(hall: Hall) -> None:
-    """Of many that have not finished, the oldest is the least likely to be honest."""
-    oldest = next(iter(hall.handshakes))
-    del hall.handshakes[oldest]
-    oldest.cancel()

@@ -23,6 +23,8 @@ log = logging.getLogger("holdfast")
 BACKLOG = 2048
 SWEEP_TICKS = 10
 """uvicorn ticks every tenth of a second."""
+TELL_REFUSED_SECONDS = 60
+"""The log tells at most so often that connections were refused."""
 _TURNS = 10
 """Python's own loop needs five."""
 
@@ -108,6 +110,7 @@ class Server(uvicorn.Server):
         self.server_state = self.hall = Hall(limits, certificate, forwarded)
         self.cut = 0
         """So many calls were cut off at the end."""
+        self._tells_refused = 0.0
         self._stop = stop
         self._when_started = started
         self._drain_app = drain
@@ -134,6 +137,10 @@ class Server(uvicorn.Server):
                 connection.sweep(now)
             if self.hall.certificate is not None:
                 self.hall.certificate.look()
+            if self.hall.places.refused and now >= self._tells_refused:
+                log.warning("connections were refused, there were too many %s", facts(count=self.hall.places.refused))
+                self.hall.places.refused = 0
+                self._tells_refused = now + TELL_REFUSED_SECONDS
         return self._stop.is_set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -174,7 +181,7 @@ class Server(uvicorn.Server):
         for connection in list(self.hall.connections):
             connection.transport.abort()
         for handshake in list(self.hall.handshakes):
-            handshake.cancel()
+            handshake.drop()
         if late:
             await asyncio.wait(late, timeout=1)
         return len(late)

@@ -139,6 +139,7 @@ def _limits(settings: Settings) -> Limits:
         read_seconds=settings.request_read_seconds,
         idle_seconds=settings.idle_seconds,
         drain_seconds=settings.drain_seconds,
+        connections_per_client=settings.connections_per_client_limit,
     )
 
 

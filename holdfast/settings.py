@@ -152,6 +152,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     connections_limit: Annotated[
         int, Meta(ge=1, le=1_000_000, description="most connections at once; more are answered 503")
     ] = 10_000
+    connections_per_client_limit: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            description="most connections at once from one address (of IPv6: one /64 network) that is no trusted "
+            "proxy; without it no limit",
+        ),
+    ] = None
     request_read_seconds: Annotated[
         float, Meta(gt=0, le=3600, description="a request has to arrive whole within this time")
     ] = 30

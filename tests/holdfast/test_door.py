@@ -258,6 +258,17 @@ async def test_only_so_many_connections(door: Door) -> None:
         assert (await client.answer())[0] == 200
 
 
+async def test_what_was_refused_is_told_but_not_each_time(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(CONNECTIONS):
+        await door.connect()
+    for _ in range(2):
+        for _ in range(3):
+            assert (await (await door.connect()).answer())[0] == 503
+        await door.server.on_tick(0)
+    (line,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert line == "connections were refused, there were too many count=3"
+
+
 async def test_requests_in_a_row_are_answered_in_order(door: Door) -> None:
     client = await door.connect()
     client.send(b"".join(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n%02d" % i for i in range(50)))

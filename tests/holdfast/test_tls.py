@@ -150,6 +150,7 @@ async def test_what_is_no_handshake_is_closed(door: Door) -> None:
     await client.end()
     await until(lambda: not door.hall.handshakes)
     assert door.service.requests == 0
+    assert door.hall.places.taken == 0
 
 
 async def test_a_handshake_has_to_end_in_time(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +169,20 @@ async def test_of_too_many_handshakes_the_oldest_ends(door: Door, monkeypatch: p
     assert await answer(await door.connect()) == b"ok"
     assert await silent[0].end() == b""
     assert len(door.hall.handshakes) == 2
+
+
+async def test_a_burst_of_handshakes(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some are dropped before they began."""
+    monkeypatch.setattr(handshake, "HANDSHAKES_LIMIT", 2)
+    burst = [socket.create_connection(door.address) for _ in range(CONNECTIONS)]
+    await until(lambda: len(door.hall.handshakes) == 2)
+    await until(lambda: door.hall.places.taken == 2)
+    for sock in burst[:-2]:
+        client = Client(*await asyncio.open_connection(sock=sock))
+        door.clients.append(client)
+        assert await client.end() == b""
+    for sock in burst[-2:]:
+        assert await answer(await door.connect(sock=sock, server_hostname="127.0.0.1")) == b"ok"
 
 
 async def test_a_handshake_takes_a_place(door: Door) -> None:
@@ -191,9 +206,9 @@ async def test_a_drain_answers_who_is_shaking_hands(door: Door) -> None:
     asking.get("/")
     status, headers, body = await asking.answer()
     assert (status, headers["connection"], body) == (200, "close", b"ok")
-    assert await silent.end() == b""
-    for client in (asking, silent):
-        client.writer.close()
     async with asyncio.timeout(10):
+        assert await silent.end() == b""
+        for client in (asking, silent):
+            client.writer.close()
         await stopping
     assert door.running.server.cut == 0
