@@ -26,8 +26,10 @@ from backend.api import (
     SettingsStale,
     StorageFull,
     Target,
+    TokenReused,
     Unavailable,
 )
+from backend.engine.tokens import TOKEN_BYTES
 from tests.simulator.model import Model, Msg, QueueModel, Violation
 
 if TYPE_CHECKING:
@@ -38,6 +40,12 @@ T = TypeVar("T")
 TOKENS = 12
 """So few different deduplication ids that many sends are twins."""
 POOL_MOST = 200
+
+
+def name_call(new: list[NewMessage], call: int) -> None:
+    """Give all messages of a call their retry tokens, and its digest."""
+    for place, one in enumerate(new):
+        one.retry = call.to_bytes(15, "big") + bytes((place,)) + call.to_bytes(16, "big")
 
 
 class QueueGone(Exception):
@@ -58,14 +66,19 @@ class Clients:
         """Receipt handles that clients hold, by partition."""
         self.again: list[tuple[QueueModel, NewMessage, int]] = []
         """Sends with a token whose answer was lost, to be repeated, and when they were made."""
+        self.repeatable: list[tuple[QueueModel, list[NewMessage], int]] = []
+        """Calls with a retry token, and when they were made: those whose answer was lost, and others."""
         self.attempts: dict[int, list[tuple[str, int, int, int]]] = {}
         self.tasks: dict[int, list[str]] = {}
         self.error: BaseException | None = None
         self._sent = 0
         self._attempt = 0
+        self._calls = 0
         self._ops: list[tuple[int, Callable[[QueueModel], None]]] = [
             (34, self.send),
             (6, self.send_again),
+            (6, self.repeat_send),
+            (1, self.reuse_token),
             (34, self.receive),
             (6, self.repeat_receive),
             (30, self.delete),
@@ -159,13 +172,39 @@ class Clients:
 
     def send(self, queue: QueueModel) -> None:
         count = self.random.choice((1, 1, 1, 2, 5, 10))
-        self.start(self._send(queue, [self.new_message(queue) for _ in range(count)]))
+        new = [self.new_message(queue) for _ in range(count)]
+        if self.random.random() < 0.4:
+            self._calls += 1
+            name_call(new, self._calls)
+            if self.random.random() < 0.2:
+                self.start(self._send(queue, new))  # a client that did not wait for the answer
+        self.start(self._send(queue, new))
 
     def send_again(self, queue: QueueModel) -> None:
         """Repeat a send whose answer was lost."""
         if self.again:
             queue, new, _ = self.again.pop(self.random.randrange(len(self.again)))
             self.start(self._send(queue, [new]))
+
+    def repeat_send(self, queue: QueueModel) -> None:
+        """Repeat a call that has a retry token, whether its answer was lost or not."""
+        if self.repeatable:
+            at = len(self.repeatable) - 1 - min(self.random.randrange(20), len(self.repeatable) - 1)
+            queue, new, asked = self.repeatable[at]
+            if self.world.now() > asked + queue.retry_ms:
+                del self.repeatable[at]  # once more after the window, and never again
+            self.start(self._send(queue, new))
+
+    def reuse_token(self, queue: QueueModel) -> None:
+        """Another call with the token of an earlier one."""
+        if self.repeatable:
+            queue, first, _ = self.random.choice(self.repeatable[-5:])
+            new = [self.new_message(queue) for _ in first]
+            for one, earlier in zip(new, first, strict=True):
+                assert earlier.retry is not None
+                self._calls += 1
+                one.retry = earlier.retry[:TOKEN_BYTES] + self._calls.to_bytes(16, "big")
+            self.start(self._send(queue, new))
 
     async def _send(self, queue: QueueModel, new: list[NewMessage]) -> None:
         world, model = self.world, self.model
@@ -178,14 +217,23 @@ class Clients:
             model.refused(msgs)
         except Unavailable:
             world.count("unavailable")
-            if all(one.token is None for one in new):
-                model.unanswered(msgs)
-            self.again += [(queue, one, asked) for one in new if one.token is not None]
+            if new[0].retry is not None:
+                self.repeatable.append((queue, new, asked))
+            else:
+                if all(one.token is None for one in new):
+                    model.unanswered(msgs)
+                self.again += [(queue, one, asked) for one in new if one.token is not None]
+        except TokenReused:
+            world.count("token reused")
+            model.token_reused(queue, new, msgs)
         except (QueueGone, PartitionDamaged):
             model.refused(msgs)
         else:
             world.event("sent", queue.pid, [answer.number for answer in answers])
             model.sent(queue, new, msgs, answers, asked, world.now())
+            if new[0].retry is not None and self.random.random() < 0.3:
+                self.repeatable.append((queue, new, asked))
+                del self.repeatable[:-POOL_MOST]
 
     # --- receiving ---
 

@@ -13,9 +13,11 @@ ticks, a count of the calls and answers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from backend.api import HandleOutcome, NewMessage, PartitionSettings, Received, Stored
 from backend.engine.ids import Handles
+from backend.engine.tokens import TOKEN_BYTES
 
 NEVER = 1 << 62
 LOOKED = "not stored when last looked"
@@ -119,6 +121,7 @@ class QueueModel:
         """Least and most that was ever set."""
         self.delay_ms = [settings.delay_seconds * 1000] * 2
         self.window_ms = settings.token_window_seconds * 1000
+        self.retry_ms = settings.retry_window_seconds * 1000
         self.dropped = False
         self.drop_asked = False
         self.purge_asked = False
@@ -142,10 +145,14 @@ class QueueModel:
         """FIFO: messages sent to it, by number."""
         self.delivered: dict[str, list[tuple[int, frozenset[int], int]]] = {}
         """FIFO: (number, what came with it, when it was claimed)."""
-        self.tokens: dict[bytes, list[tuple[int, int, Msg]]] = {}
-        """(asked, answered, message) of sends that were stored, by token."""
+        self.tokens: dict[bytes, list[tuple[int, int, Msg, int]]] = {}
+        """(asked, answered, message, number) of sends that were stored, by token."""
         self.tried: dict[bytes, list[Msg]] = {}
         """Sends by token, whatever became of them."""
+        self.retries: dict[bytes, list[Answered]] = {}
+        """By retry token: what its sends were answered first."""
+        self.named: dict[bytes, set[bytes]] = {}
+        """Digests of calls by retry token, whatever became of them."""
 
     @property
     def unsettled(self) -> bool:
@@ -175,6 +182,17 @@ class QueueModel:
         return min(queue.retention_ms[0] for queue in self.reach())
 
 
+class Answered(NamedTuple):
+    """A send with a retry token was answered."""
+
+    digest: bytes
+    asked: int
+    """The token is journaled not earlier than this, and not later than the answer."""
+    answered: int
+    number: int
+    message_id: str
+
+
 class Model:
     """All messages of a run."""
 
@@ -200,7 +218,7 @@ class Model:
                     msg.delay_ms = message.delay_seconds * 1000
             else:
                 msg.asked_ms = min(msg.asked_ms, now)  # a restart may have set the time back to the last row's
-                remembered = now + 5000 < msg.asked_ms + queue.window_ms and queue.purged_at < msg.asked_at
+                remembered = not self._forgotten(queue, message, msg, now + 5000)
                 if not msg.may and (msg.why.startswith("not") or not remembered):
                     msg.may, msg.why, msg.number, msg.message_id = True, "", 0, ""
                 elif not remembered:
@@ -208,8 +226,22 @@ class Model:
             msg.attempts += 1
             if message.token is not None and msg not in queue.tried.setdefault(message.token, []):
                 queue.tried[message.token].append(msg)
+            if message.retry is not None:
+                digests = queue.named.setdefault(message.retry[:TOKEN_BYTES], set())
+                digests.add(message.retry[TOKEN_BYTES:])
             asked.append(msg)
         return asked
+
+    @staticmethod
+    def _forgotten(queue: QueueModel, message: NewMessage, msg: Msg, now: int) -> bool:
+        """Whether the tokens of the first attempt to send this message may have been forgotten.
+
+        A purge takes deduplication ids; retry tokens stay.
+        """
+        if message.retry is not None and now < msg.asked_ms + queue.retry_ms:
+            return False
+        purged = queue.unsettled or queue.purged_at >= msg.asked_at
+        return message.token is None or purged or now >= msg.asked_ms + queue.window_ms
 
     def sent(
         self, queue: QueueModel, new: Sequence[NewMessage], msgs: Sequence[Msg], answers: Sequence[Stored], asked: int,
@@ -219,19 +251,62 @@ class Model:
         if len(answers) != len(new):
             raise Violation(f"{len(new)} messages were sent, {len(answers)} answered")
         for message, msg, answer in zip(new, msgs, answers, strict=True):
+            if message.retry is not None and self._repeated(queue, message, message.retry, msg, answer, asked, now):
+                continue
             if answer.duplicate:
                 self._twin(queue, message, msg, answer, asked, now)
             else:
                 self._stored(queue, message, msg, answer, asked, now)
 
+    def _repeated(
+        self, queue: QueueModel, message: NewMessage, retry: bytes, msg: Msg, answer: Stored, asked: int, now: int
+    ) -> bool:
+        """Check an answer against those that the retry token had before.  Whether that is all to be said of it."""
+        answered = queue.retries.setdefault(retry[:TOKEN_BYTES], [])
+        for first in answered:
+            same = (first.number, first.message_id) == (answer.number, answer.message_id)
+            if now < first.asked + queue.retry_ms:
+                if first.digest != retry[TOKEN_BYTES:]:
+                    raise Violation(f"{msg.name} was taken with the retry token of another call")
+                if not same:
+                    raise Violation(f"a repeat of {msg.name} was answered {answer}, first {first}")
+            if same and first.digest == retry[TOKEN_BYTES:]:
+                if asked >= first.answered + queue.retry_ms and message.token is None:
+                    raise Violation(f"{msg.name} was called a repeat after the window")
+                return answer.duplicate
+        answered.append(Answered(retry[TOKEN_BYTES:], msg.asked_ms, now, answer.number, answer.message_id))
+        if not answer.duplicate or msg.attempts == 1:
+            return False
+        return self._answer_was_lost(queue, message, msg, answer)
+
+    def _answer_was_lost(self, queue: QueueModel, message: NewMessage, msg: Msg, answer: Stored) -> bool:
+        """A repeat is the first to be answered.  False: perhaps it was answered as the twin of another message."""
+        if message.token is not None:
+            return False
+        if msg.number not in (0, answer.number) and not msg.relaxed:
+            raise Violation(f"a repeat of {msg.name} was answered with number {answer.number}, not {msg.number}")
+        msg.number, msg.message_id = answer.number, answer.message_id
+        if msg.may:
+            self._acknowledged(queue, msg)
+        elif not msg.claims and not msg.why.startswith("its queue") and not msg.relaxed:
+            raise Violation(f"{msg.name} was called a repeat, but it was {msg.why}")
+        return True
+
+    def token_reused(self, queue: QueueModel, new: Sequence[NewMessage], msgs: Iterable[Msg]) -> None:
+        """The call was refused because of its retry token."""
+        tokens = [(one.retry[:TOKEN_BYTES], one.retry[TOKEN_BYTES:]) for one in new if one.retry is not None]
+        if not any(queue.named[token] - {digest} for token, digest in tokens):
+            raise Violation("a call was refused as another with its retry token, which no other had")
+        self.refused(msgs)
+
     def _stored(self, queue: QueueModel, message: NewMessage, msg: Msg, answer: Stored, asked: int, now: int) -> None:
         for token in (message.token, message.also):
-            for earlier, _, first in queue.tokens.get(token, ()) if token is not None else ():
+            for earlier, _, first, _ in queue.tokens.get(token, ()) if token is not None else ():
                 cleared = queue.unsettled or queue.purged_at >= first.asked_at
                 if now < earlier + queue.window_ms and not cleared and not first.relaxed:
                     raise Violation(f"{msg.name} was stored beside its twin {first.name} within the window")
         if msg.attempts > 1:
-            if self._may_be_twice(queue, msg, now):
+            if self._forgotten(queue, message, msg, now):
                 msg.relaxed = True
             elif msg.number and msg.number != answer.number:
                 raise Violation(f"{msg.name} was stored twice")
@@ -239,13 +314,9 @@ class Model:
         msg.number, msg.message_id = answer.number, answer.message_id
         self._acknowledged(queue, msg)
         if message.token is not None:
-            queue.tokens.setdefault(message.token, []).append((asked, now, msg))
+            queue.tokens.setdefault(message.token, []).append((asked, now, msg, answer.number))
         if queue.fifo and message.group is not None:
             queue.groups.setdefault(message.group, {})[answer.number] = msg
-
-    def _may_be_twice(self, queue: QueueModel, msg: Msg, now: int) -> bool:
-        """Whether attempts of one send may each have been stored: the window had ended, or a purge took the token."""
-        return now >= msg.asked_ms + queue.window_ms or queue.unsettled or queue.purged_at >= msg.asked_at
 
     def _acknowledged(self, queue: QueueModel, msg: Msg) -> None:
         msg.answered_at = min(msg.answered_at, self.tick)
@@ -263,11 +334,11 @@ class Model:
         if not tokens:
             raise Violation(f"{msg.name} has no token and was called a duplicate")
         for token in tokens:
-            for _, answered, first in queue.tokens.get(token, ()):
-                if first.number == answer.number:
-                    if first.message_id != answer.message_id:
+            for _, answered, first, number in queue.tokens.get(token, ()):
+                if number == answer.number:
+                    if first.number == number and first.message_id != answer.message_id:
                         raise Violation(f"a twin of {first.name} was answered with another message id")
-                    if asked >= answered + queue.window_ms:
+                    if asked >= answered + queue.window_ms and message.retry is None:
                         raise Violation(f"{msg.name} was called a duplicate after the window")
                     if first is not msg and msg.attempts == 1 and not msg.claims:
                         msg.gone("not stored, it was a duplicate")
@@ -280,7 +351,7 @@ class Model:
             if first.number in (0, answer.number) and (first is not msg or msg.attempts > 1)
         ]
         if not candidates:
-            if msg.attempts > 2 and self._may_be_twice(queue, msg, now):
+            if msg.attempts > 2 and self._forgotten(queue, message, msg, now):
                 msg.relaxed = True  # of an attempt in between, which was stored beside the first one
                 return
             raise Violation(f"{msg.name} was called a duplicate of something that was never sent")

@@ -79,6 +79,73 @@ def tokens_forgotten_at_restart() -> AbstractContextManager[Any]:
 
 
 @_mutation
+def retry_token_not_journaled() -> AbstractContextManager[Any]:
+    """A replay does not know the retry tokens of messages: a call that is repeated after a crash is stored again."""
+    real = records.decode_head
+
+    def decode(kind: int, head: bytes) -> records.Record:
+        record = real(kind, head)
+        if isinstance(record, records.Message):
+            record.retry = None
+        return record
+
+    return mock.patch.object(replay, "decode_head", decode)
+
+
+@_mutation
+def retry_tokens_not_in_checkpoints() -> AbstractContextManager[Any]:
+    """A checkpoint leaves the retry tokens out: below the log's floor nobody finds them again."""
+    real = snapshot._take_tokens
+
+    def take(tokens: Tokens, add: Any, fresh: Any) -> Any:
+        holds_retries = any(chunk.digests for chunk in tokens.chunks())
+        return [] if holds_retries else real(tokens, add, fresh)
+
+    return mock.patch.object(snapshot, "_take_tokens", take)
+
+
+@_mutation
+def retry_digest_not_compared() -> AbstractContextManager[Any]:
+    """Another call with the same retry token is taken for a repeat: its messages are lost, and it is told otherwise."""
+
+    class Same(bytes):
+        def __ne__(self, other: object) -> bool:
+            return False
+
+    def find(self: Tokens, token: bytes) -> tuple[int, bytes] | None:
+        found = real(self, token)
+        return None if found is None else (found[0], Same(found[1]))
+
+    real = Tokens.find
+    return mock.patch.object(Tokens, "find", find)
+
+
+@_mutation
+def retry_tokens_purged() -> AbstractContextManager[Any]:
+    """A purge takes the retry tokens as it takes deduplication ids: what was sent before it comes again after it."""
+    real = Fold._purged
+
+    def purged(self: Fold, record: records.Purged, now: int, position: int) -> None:
+        self.retries.clear()
+        real(self, record, now, position)
+
+    return mock.patch.dict(fold._APPLIERS, {records.Purged: purged})
+
+
+@_mutation
+def twins_answer_not_journaled() -> AbstractContextManager[Any]:
+    """A send that is answered as the twin of another keeps no retry token: when the deduplication id is forgotten, its
+    repeat is stored."""
+    real = Queue.send
+
+    def send(self: Queue, messages: Any, now: int) -> Any:
+        written, answers = real(self, messages, now)
+        return [one for one in written if not isinstance(one[0], records.Answered)], answers
+
+    return mock.patch.object(Queue, "send", send)
+
+
+@_mutation
 def transfer_forgotten() -> AbstractContextManager[Any]:
     """The source lets go of a message that the destination never journaled."""
     return mock.patch.object(Queue, "transfer_in", return_value=None)

@@ -134,6 +134,7 @@ class World:
             delay_seconds=random.choice((0, 0, 0, 1, 5)),
             in_flight_limit=random.choice((3, 20, 120_000)),
             token_window_seconds=random.choice((20, 60, 300)),
+            retry_window_seconds=random.choice((10, 60)),
         )
         queue = QueueModel(settings, dead_letter, random.choice((1, 2, 3)))
         queue.lossy = dead_letter is not None and dead_letter.lossy
@@ -570,6 +571,7 @@ def _state(fold: Fold, now: int) -> dict[str, Any]:
     """What two recoveries of a partition have to agree on."""
     fold.advance(now)
     fold.tokens.expire(now)
+    fold.retries.expire(now)
     state = snapshot.describe(fold)
     for key in ("next_number", "purged_below"):  # every owner begins with numbers of its own
         del state[key]
