@@ -615,6 +615,8 @@ class Model:
             msg = self.messages.get(payload)
             if msg is None:
                 raise Violation(f"{payload[:20]!r} is stored and was never sent")
+            if msg.why == LOOKED and now < msg.gone_ms:
+                msg.may = True
             if not msg.may:
                 raise Violation(f"{msg.name} is stored, but {msg.why}")
             if len(places) > 1 and not msg.relaxed:
@@ -637,7 +639,8 @@ class Model:
                     continue  # in the window of payloads it may still be good
                 if msg.must and now < msg.earliest_expiry:
                     raise Violation(f"{msg.name} (number {msg.number}) is lost")
-                msg.gone(LOOKED)
+                # By time alone it comes back when a restart sets the time back to the last row's.
+                msg.gone(LOOKED, NEVER, began if began >= msg.earliest_expiry else 0)
                 continue
             queue, number, sent = stored[0]
             if not queue.unsettled:  # else what was asked for may still be done to it
