@@ -12,9 +12,10 @@ arrives while the first is still under way waits for the end of that one.  Then 
 gets the first one's answer, or, if the first one failed, has its own try.
 
 A token is a hash of what the client gave, of the caller's account and of the queue, so nobody meets another tenant's
-tokens.  With it goes a digest of the call's members, keyed with the queue's secret: it tells a repeat from another
-call that uses the same token, says nothing of the messages to a reader of the journal, and does not depend on how
-they are sealed, on the protocol or on the order of JSON members.
+tokens.  With it goes a digest of the call's members, which tells a repeat from another call that uses the same token.
+It is taken of the plain text, so it does not depend on how messages are sealed, on the protocol or on the order of JSON
+members.  Its key comes from the same hash and is not kept: a reader of the journal, who finds hash and digest, cannot
+try out what the messages may be unless they guess the client's token as well, which is random in an SDK.
 
 A batch has one token.  Each of its messages gets it with the entry's place, so that of a batch that a crash cut in
 half a repeat stores what is missing, and each entry keeps its answer.
@@ -93,11 +94,11 @@ class Retries:
             )
         elif not self._on:
             return None
-        key = view.settings.handle_key
-        return Retry(
-            blake2b(given + b"\0" + account.encode(), digest_size=_BASE_BYTES, person=key).digest(),
-            blake2b(_encode(members), digest_size=16, key=key).digest(),
-        )
+        # 15 bytes that are kept and 32 that are not.  The queue's key keeps the tokens of queues apart.
+        both = blake2b(
+            given + b"\0" + account.encode(), digest_size=_BASE_BYTES + 32, person=view.settings.handle_key
+        ).digest()
+        return Retry(both[:_BASE_BYTES], blake2b(_encode(members), digest_size=16, key=both[_BASE_BYTES:]).digest())
 
     async def send(self, call: Call, view: QueueView, messages: Sequence[NewMessage]) -> list[Stored]:
         """Store messages, which carry the call's token if it has one.  Raises what the backend raises, and
