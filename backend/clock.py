@@ -3,18 +3,41 @@
 Shard time follows the monotonic clock, slewed by at most a tenth towards the wall clock: never stepped, never back.
 So a wall clock that jumps ends no claim, delay or deduplication window early.  It starts at the later of the last time
 that the journal carries and the wall clock, so after two days of downtime two days have passed.  A machine that was
-suspended counts like one that was down: its monotonic clock stood still, and the gap is taken from the wall clock.
+suspended counts like one that was down: its monotonic clock stood still, and shard time goes on by as long as it slept.
+
+**A wall clock that is years ahead.**  A machine may start with such a clock, until it has asked a time server.  To
+believe it would be for good: every message that is stored would expire, and shard time, which does not go back, would
+be years ahead ever after.  It cannot be told from years of downtime either; so the start waits until the clock is set,
+or has gone on steadily for some minutes.  Nothing can be sent meanwhile that would then be taken for old.
+
+Where shard time is further ahead of the wall clock than slewing makes up for in a useful time (the clock was wrong for
+long, or by less), it goes on at its own pace: timeouts, delays and windows, which are all relative to it, are exact,
+and only the times that it shows are off.  That is said as long as it lasts.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable
+from typing import Final
 
-SLEW_MOST = 0.1
-ADJUST_SECONDS = 1.0
-CORRECT_WITHIN_SECONDS = 10.0
-SUSPENDED_SECONDS = 1.0
+logger = logging.getLogger(__name__)
+
+DAY_MS: Final = 86_400_000
+SLEW_MOST: Final = 0.1
+ADJUST_SECONDS: Final = 1.0
+CORRECT_WITHIN_SECONDS: Final = 10.0
+SUSPENDED_SECONDS: Final = 1.0
+DOUBTED_MS: Final = 400 * DAY_MS
+"""A longer downtime than this is not believed at once."""
+STEADY_SECONDS: Final = 180.0
+"""So long the wall clock has to go on as the monotonic one does, to be believed then."""
+STEADY_WITHIN_SECONDS: Final = 1.0
+SLEWED_MOST_MS: Final = DAY_MS
+"""Further ahead than this, shard time is not slewed back: it would take more than ten days."""
+SAID_AGAIN_SECONDS: Final = 3600.0
 
 
 def _boottime() -> float:
@@ -39,8 +62,43 @@ class SteadyClock:
         self._base = monotonic()
         self._rate = 1000.0
         self._asleep = boottime() - self._base
+        self._opened = False
+        self._said_at = -SAID_AGAIN_SECONDS
 
-    def not_before(self, time_ms: int) -> None:
+    async def open(self, time_ms: int) -> None:
+        """Go on from the last time that the journal carries (0: from none), or from the wall clock if that is later.
+
+        Returns at once, unless the wall clock is so far ahead that it may be wrong.
+        """
+        if not self._opened:
+            await self._wait_for_a_likely_time(time_ms)
+            self._opened = True
+        self._not_before(time_ms)
+
+    async def _wait_for_a_likely_time(self, time_ms: int) -> None:
+        since = self._monotonic()
+        offset = self._wall() - since
+        told = False
+        while time_ms and self._wall() * 1000 - time_ms > DOUBTED_MS and self._monotonic() - since < STEADY_SECONDS:
+            if not told:
+                told = True
+                days = (self._wall() * 1000 - time_ms) / DAY_MS
+                logger.error(
+                    "the clock says that the journal was last written %.0f days ago: the start waits until the clock "
+                    "is set, or has gone on steadily for %.0f s and is believed; then old messages expire",
+                    days,
+                    STEADY_SECONDS,
+                )
+            await asyncio.sleep(ADJUST_SECONDS)
+            now = self._monotonic()
+            if abs(self._wall() - now - offset) > STEADY_WITHIN_SECONDS:
+                since, offset = now, self._wall() - now
+        if told:
+            self._base = self._monotonic()
+            self._base_ms = self._wall() * 1000
+            self._asleep = self._boottime() - self._base
+
+    def _not_before(self, time_ms: int) -> None:
         """Go on from this time if it is later than now."""
         if time_ms > self():
             self._base_ms = float(time_ms)
@@ -59,12 +117,25 @@ class SteadyClock:
         elapsed = now - self._base
         slewed = min(elapsed, CORRECT_WITHIN_SECONDS)  # nobody may have asked for hours: then the slew is long over
         value = self._base_ms + slewed * self._rate + (elapsed - slewed) * 1000
-        wall = self._wall() * 1000
         asleep = self._boottime() - now
         if asleep - self._asleep > SUSPENDED_SECONDS:
-            value = max(value, wall)
+            value += (asleep - self._asleep) * 1000
         self._asleep = asleep
-        slew = (wall - value) / (CORRECT_WITHIN_SECONDS * 1000)
-        self._rate = 1000.0 * (1.0 + max(-SLEW_MOST, min(SLEW_MOST, slew)))
+        ahead = value - self._wall() * 1000
+        if ahead > SLEWED_MOST_MS:
+            self._rate = 1000.0
+            self._say_that_it_is_ahead(ahead, now)
+        else:
+            slew = -ahead / (CORRECT_WITHIN_SECONDS * 1000)
+            self._rate = 1000.0 * (1.0 + max(-SLEW_MOST, min(SLEW_MOST, slew)))
         self._base_ms = value
         self._base = now
+
+    def _say_that_it_is_ahead(self, ahead_ms: float, now: float) -> None:
+        if now - self._said_at >= SAID_AGAIN_SECONDS:
+            self._said_at = now
+            logger.error(
+                "the time of the queues is %.1f days ahead of the clock: it was set that far ahead once, or is wrong "
+                "now; timeouts are exact, but timestamps of messages are off by as much",
+                ahead_ms / DAY_MS,
+            )

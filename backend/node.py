@@ -111,7 +111,7 @@ class Node:
             settings.name,
             self._entries,
             clock=self._clock,
-            not_before=self._clock.not_before,
+            open_clock=self._clock.open,
             on_failure=self._failed,
             settings=settings.log,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ async def start(
     entries: EntryStore,
     *,
     clock: Callable[[], int],
-    not_before: Callable[[int], None],
+    open_clock: Callable[[int], Awaitable[None]],
     on_failure: Callable[[BaseException], None],
     settings: LogSettings,
 ) -> Started:
@@ -99,7 +99,7 @@ async def start(
                 await files.trim(entry.log_id, end.segment, end.offset)
                 if not end.seq:
                     await files.remove_log(entry.log_id)
-        not_before(recovery.time_ms)
+        await open_clock(recovery.time_ms)
         for fold in recovery.folds.values():
             fold.advance(clock())
         log = await LocalLog.create(
