@@ -21,6 +21,7 @@ from frontend.access import check_credential
 from frontend.authenticator import Authenticator, Caller
 from frontend.bodies import read_body
 from frontend.polls import AsgiReceive, ClientGone
+from frontend.refusals import Refusals
 from frontend.services import Services
 from frontend.sqs import errors, json_protocol, limits, query_protocol
 from frontend.sqs.actions.context import Context
@@ -107,6 +108,7 @@ class SqsEndpoint:
         self._throttle = self.context.throttle
         self._authenticated = Authenticator(services)
         self._request_ids = RequestIds()
+        self._refusals = Refusals(self.context.log)
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         request = _Request(self._request_ids(), scope)
@@ -361,10 +363,13 @@ class SqsEndpoint:
         )
         if answer.kind.status < 500:
             log.info("%s %s by %r: %d %s: %r", *about, answer.message)
+        elif isinstance(error, PartitionDamaged):
+            self._refusals.say(f"{answer.kind.query_code}: {error}", "%s %s by %r: %d %s: %r", *about, error)
         elif answer.kind is errors.INTERNAL_FAILURE:
             log.error("%s %s by %r: %d %s", *about, exc_info=error)
         else:
-            log.error("%s %s by %r: %d %s: %r", *about, error)
+            kind = f"{answer.kind.query_code}, {type(error).__name__}"
+            self._refusals.say(kind, "%s %s by %r: %d %s: %r", *about, error)
         return answer
 
 

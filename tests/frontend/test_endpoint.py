@@ -66,6 +66,22 @@ async def test_a_bug_is_answered_and_logged_with_its_traceback(
     assert answer.headers["x-amzn-requestid"] in caplog.text
 
 
+async def test_a_long_outage_does_not_fill_the_log(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    url = await service.make_queue("q")
+    answers = []
+    with caplog.at_level(logging.INFO, "holdfast.sqs"):
+        for error in (Unavailable("the disk is away"), StorageFull("full"), PartitionDamaged("file:7")):
+            service.backend.fail_with = error
+            answers += [await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b"}) for _ in range(50)]
+        assert len(caplog.records) == 3
+        for first in (0, 50, 100):
+            assert answers[first].headers["x-amzn-requestid"] in caplog.text
+        service.backend.fail_with = RuntimeError("a bug of ours")
+        for _ in range(2):
+            answer = await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b"})
+            assert answer.headers["x-amzn-requestid"] in caplog.text, "of other errors each has its line"
+
+
 # --- the audit log -----------------------------------------------------------------------------------------
 
 
@@ -426,6 +442,7 @@ async def test_a_flood_of_headers(service: Service) -> None:
 async def test_errors_of_the_layers_below(
     service: Service, caplog: pytest.LogCaptureFixture, error: Exception, status: int, code: str
 ) -> None:
+    caplog.set_level(logging.DEBUG, "holdfast.sqs")
     url = await service.make_queue("q")
     service.backend.fail_with = error
     for answer in (
