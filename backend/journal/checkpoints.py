@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
@@ -106,19 +106,33 @@ class LocalPieceWriter:
                 raise StorageFull(f"no room for a checkpoint in {self._directory}") from error
             raise Unavailable(f"a checkpoint cannot be written in {self._directory}: {error}") from error
 
+    def _chunks(self) -> Iterator[bytes]:
+        """What is to be written, in chunks that are put together quickly: meanwhile the event loop stands still."""
+        parts, self._parts = self._parts, []
+        parts.reverse()
+        chunk: list[bytes] = []
+        size_bytes = 0
+        while parts:
+            chunk.append(parts.pop())
+            size_bytes += len(chunk[-1])
+            if size_bytes >= SYNC_BYTES or not parts:
+                yield b"".join(chunk)
+                chunk.clear()
+                size_bytes = 0
+
     def _write(self) -> None:
-        data = b"".join(self._parts)
-        self._parts.clear()
-        assert len(data) == self._offset
         path = _path(self._directory, self._number)
         fd = self._disk.create(path)
         try:
-            for start in range(0, len(data), SYNC_BYTES):
-                self._disk.pwrite(fd, data[start : start + SYNC_BYTES], start)
+            written = 0
+            for data in self._chunks():
+                self._disk.pwrite(fd, data, written)
                 self._disk.fdatasync(fd)
+                written += len(data)
+            assert written == self._offset
             for ref in self._refs:
                 assert self._disk.pread(fd, _PIECE.size, ref.offset) == _PIECE.pack(ref.length, ref.crc)
-            assert self._disk.size(path) == len(data)
+            assert self._disk.size(path) == written
             self._disk.fsync_dir(self._directory)
         except OSError:
             with contextlib.suppress(OSError):
