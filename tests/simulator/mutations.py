@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from operator import attrgetter
 from typing import Any
 from unittest import mock
 
@@ -30,6 +31,7 @@ from backend.journal.log import LocalLog
 from backend.journal.pins import Pins
 from backend.journal.rows import RecordView, Rotten
 from backend.partition import Partition
+from metadata_service.models import LogEntry
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 MUTATIONS: dict[str, Mutation] = {}
@@ -352,6 +354,22 @@ def moving_not_counted() -> AbstractContextManager[Any]:
         self.moving -= len(record.moves)
 
     return mock.patch.dict(fold._APPLIERS, {records.TransferOut: transfer_out})
+
+
+@_mutation
+def logs_replayed_by_id() -> AbstractContextManager[Any]:
+    """Logs are folded in the order of their ids, which serve again: older records come after newer ones."""
+    return mock.patch.object(startup, "attrgetter", return_value=attrgetter("log_id"))
+
+
+@_mutation
+def id_used_again_too_early() -> AbstractContextManager[Any]:
+    """The id of a log serves again while messages in that log live."""
+
+    def spare(earlier: list[LogEntry], *_: object) -> LogEntry | None:
+        return next((entry for entry in earlier if entry.state == "sealed"), None)
+
+    return mock.patch.object(startup, "_spare", spare)
 
 
 @_mutation
