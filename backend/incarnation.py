@@ -134,7 +134,11 @@ class Incarnation:
             record.KIND, partition.shard, partition.id, partition.epoch, now, encode_head(record), body
         )
         position = self.log.append(data, reserve=reserve)
-        partition.fold.apply(record, now, position)
+        try:
+            partition.fold.apply(record, now, position)
+        except Exception as error:  # it is in the log, and in memory perhaps by half
+            self.tasks.failed(f"a record of partition {partition.id}", error)
+            raise
 
     async def write_all(self, partition: Partition, decide: Callable[[int], Sequence[Record]]) -> None:
         """Append and apply records of no body, all or none, and wait until they are durable.

@@ -102,6 +102,28 @@ def test_a_fault_beside_the_calls_is_said_and_the_node_starts_over(
     service.close()
 
 
+def test_a_record_that_cannot_be_applied_does_not_leave_memory_behind_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node went on with a state that was not what the journal said."""
+    service = Service()
+    target = service.queue(7)
+    before = service.incarnation
+    real = Fold.apply
+
+    def once(*_: object) -> None:
+        monkeypatch.setattr(Fold, "apply", real)
+        raise RuntimeError("a fault in the code")
+
+    monkeypatch.setattr(Fold, "apply", once)
+    with pytest.raises(RuntimeError):
+        service.send(target, b"body")
+    with pytest.raises(Unavailable):
+        service.send(target, b"body")
+    service.loop.until(lambda: service.node.ready, 60)
+    assert service.incarnation is not before
+    assert [message.payload for message in service.receive(target)] == [b"body"]
+    service.close()
+
+
 def test_a_checkpoint_that_breaks_off_names_no_piece_that_was_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next checkpoint would name it as well, and after a restart the messages in it were gone."""
     service = Service()
