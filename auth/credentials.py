@@ -23,7 +23,7 @@ _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 _ACCESS_KEY_ID = re.compile(r"\w{16,128}\Z", re.ASCII)
 """The pattern and lengths of IAM's AccessKeyId."""
 _SECRET = re.compile(r"[!-~]{8,128}\Z")
-_BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 
 class Tenant(msgspec.Struct, frozen=True):
@@ -179,7 +179,7 @@ def check_access_key(access_key_id: str, secret: str) -> None:
 def new_access_key(account: str) -> AccessKey:
     """A key with random id, secret and principal, of the forms that AWS gives out."""
     return AccessKey(
-        access_key_id="AKIA" + "".join(secrets.choice(_BASE32) for _ in range(16)),
+        access_key_id="AKIA" + "".join(secrets.choice(BASE32) for _ in range(16)),
         secret=secrets.token_urlsafe(30),
         account=account,
         principal_id=new_principal_id(),
@@ -188,4 +188,4 @@ def new_access_key(account: str) -> AccessKey:
 
 def new_principal_id(prefix: str = "AIDA") -> str:
     """A user's id of the form that IAM gives out (``AIDA``), or a role's (``AROA``)."""
-    return prefix + "".join(secrets.choice(_BASE32) for _ in range(17))
+    return prefix + "".join(secrets.choice(BASE32) for _ in range(17))

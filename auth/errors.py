@@ -76,6 +76,10 @@ class ExpiredToken(AuthError):
         super().__init__(message)
 
 
+class IssuerUnreachable(Exception):
+    """The keys of an outside issuer of tokens are not known and cannot be fetched now: nobody's fault who calls."""
+
+
 class OptInRequired(AuthError):
     """The credential is good, but its account cannot use the service now."""
 

@@ -29,7 +29,7 @@ log = logging.getLogger("holdfast.auth")
 class Known(Generic[K]):
     """A key with its tenant."""
 
-    __slots__ = ("expires_s", "key", "principal", "tenant", "usable")
+    __slots__ = ("expires_s", "key", "principal", "recorded_s", "tenant", "usable")
 
     def __init__(self, key: K, tenant: Tenant) -> None:
         self.key: K = key
@@ -37,6 +37,8 @@ class Known(Generic[K]):
         self.principal: Principal = key.principal
         self.usable = key.active and tenant.state == "active"
         self.expires_s = math.inf if key.expires_s is None else key.expires_s
+        self.recorded_s = 0.0
+        """When :meth:`Credentials.used` was told of a use: it need not be told of each."""
 
     def refusal(self) -> AuthError:
         """Why somebody who has proved to hold the key may not use it."""

@@ -15,7 +15,8 @@ Decisions where AWS's documents leave a choice, or where its services differ:
 * **Query strings.**  Clients disagree on how an odd query string is written in the canonical request.  Two forms
   are accepted: each part decoded and encoded anew (the specification), and the parts as they were sent (botocore
   with a ready-made URL).  Both bind every byte of what is then read from the query, so neither weakens the other.
-* **Temporary credentials** do not exist here: a session token is refused, not ignored.
+* **Session tokens** are handed to the caller, who gets the secret from them.  A token in a header has to be signed like
+  every ``x-amz-`` header; one in the query string is bound by the signature as all of the query string is.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from urllib.parse import quote, unquote_to_bytes
 
 from auth.errors import (
     IncompleteSignature,
-    InvalidClientTokenId,
     MissingAuthenticationToken,
     RequestExpired,
     SignatureDoesNotMatch,
@@ -88,6 +88,8 @@ class Claim(NamedTuple):
     """The same in seconds since the epoch."""
     expires_seconds: int | None
     """None: signed in the header."""
+    session_token: bytes | None
+    """What came along as ``X-Amz-Security-Token``."""
 
 
 class Verifier:
@@ -163,19 +165,18 @@ class Verifier:
         for name in headers:
             if name[:6] == b"x-amz-" and name not in names:
                 raise SignatureDoesNotMatch(f"The header '{name.decode('latin-1')}' is sent, but not signed.")
-        if b"x-amz-security-token" in headers:
-            raise _no_temporary_credentials()
+        session_token = headers.get(b"x-amz-security-token")
         sent = headers.get(b"x-amz-date")
         if sent is not None:
             stamp = sent.decode("latin-1").strip()
-            return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), None)
+            return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), None, session_token)
         sent = headers.get(b"date")
         if sent is None or b"date" not in names:
             raise IncompleteSignature(
                 "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header."
             )
         stamp = _stamp_of_date_header(sent.decode("latin-1"))
-        return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), None)
+        return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), None, session_token)
 
     def _query_claim(self, query: bytes, headers: Headers) -> Claim:
         found: dict[str, str] = {}
@@ -197,8 +198,6 @@ class Verifier:
         signature = found["X-Amz-Signature"].encode()
         if not _HEX64.match(signature):
             raise SignatureDoesNotMatch
-        if "X-Amz-Security-Token" in found or b"x-amz-security-token" in headers:
-            raise _no_temporary_credentials()
         expires = found["X-Amz-Expires"]
         if not (expires.isascii() and expires.isdigit() and len(expires) <= 6):
             raise IncompleteSignature("X-Amz-Expires should be a number of seconds, at most 604800.")
@@ -209,7 +208,9 @@ class Verifier:
             if name[:6] == b"x-amz-" and name not in scheme.names:
                 raise SignatureDoesNotMatch(f"The header '{name.decode('latin-1')}' is sent, but not signed.")
         stamp = found["X-Amz-Date"]
-        return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), int(expires))
+        token = found.get("X-Amz-Security-Token")
+        session_token = headers.get(b"x-amz-security-token") if token is None else token.encode("latin-1")
+        return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), int(expires), session_token)
 
     def _check_scope(self, claim: Claim) -> None:
         scheme = claim.scheme
@@ -329,13 +330,6 @@ def _check_time(claim: Claim, now: float) -> None:
             f"Signature not yet current: {claim.stamp} is still later than {_stamp(now + WINDOW_SECONDS)} "
             f"({_stamp(now)} + 15 min.)"
         )
-
-
-def _no_temporary_credentials() -> InvalidClientTokenId:
-    return InvalidClientTokenId(
-        "The security token included in the request is invalid. "
-        "There are no temporary credentials here: unset the session token."
-    )
 
 
 @lru_cache(maxsize=4096)

@@ -1,17 +1,32 @@
 """Who sent a request: from its headers and query string to a principal, or the reason why not.
 
-One way for SQS and for the REST interface.  Nothing of it waits while the caller's key is in the cache.
+One way for SQS, STS and the REST interface.  A caller presents one of these:
+
+* a signature (SigV4, in the header or in the query string) made with an access key;
+* the same, made with a session's temporary key, and the session's token beside it;
+* ``Authorization: Bearer hf_...``: an API key;
+* ``Authorization: Bearer`` and a JWT that an API key has bought, or one of the trusted OIDC issuer.
+
+Nothing of it waits while the caller's key is in the cache.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from auth.api_keys import is_key, key_id_in
 from auth.credentials import Tenant
-from auth.errors import InvalidClientTokenId
+from auth.errors import IncompleteSignature, InvalidClientTokenId
+from auth.jwts import ISSUER, issuer_of
+from auth.lookup import USE_SECONDS, not_active
 from auth.principal import Principal
-from auth.sigv4 import Verifier
+from auth.sigv4 import Claim, Verifier
 from frontend.services import Services
+
+if TYPE_CHECKING:
+    from auth.oidc import Oidc
+
+_BEARER = b"bearer "
 
 
 class Presented(Protocol):
@@ -37,15 +52,24 @@ class Caller(Protocol):
     def tenant(self) -> Tenant: ...
 
 
-class Authenticator:
-    """Checks what requests present."""
+class _Outside(NamedTuple):
+    """Somebody for whom another issuer vouches."""
 
-    def __init__(self, services: Services) -> None:
+    principal: Principal
+    tenant: Tenant
+
+
+class Authenticator:
+    """Checks what requests present.  Signatures have to be made for ``service``."""
+
+    def __init__(self, services: Services, service: str = "sqs") -> None:
         self._credentials = services.credentials
         self._cached_access_key = services.credentials.access_keys.cached
-        self._used = services.credentials.used
+        self._sessions = services.sessions
+        self._tokens = services.tokens
+        self._oidc = services.oidc
         self._clock = services.clock
-        self._verifier = Verifier(services.settings.region)
+        self._verifier = Verifier(services.settings.region, service)
 
     async def __call__(self, request: Presented, body: bytes) -> Caller:
         """Who sent the request.
@@ -53,8 +77,13 @@ class Authenticator:
         Raises :class:`auth.errors.AuthError`, and what the store raises.
         """
         headers = request.headers
+        authorization = headers.get(b"authorization", b"AWS4")
+        if authorization[:4] != b"AWS4" and authorization[:7].lower() == _BEARER:
+            return await self._bearer(request, authorization[7:].strip())
         claim = self._verifier.claim(headers, request.query)
         request.who = access_key_id = claim.access_key_id
+        if claim.session_token is not None:
+            return await self._session(request, claim, claim.session_token, body)
         known = self._cached_access_key(access_key_id)
         if known is None:
             known = await self._credentials.find(access_key_id)
@@ -73,5 +102,69 @@ class Authenticator:
         )
         if not known.usable or now >= known.expires_s:
             raise known.refusal()
-        self._used(access_key_id, now)
+        if now - known.recorded_s >= USE_SECONDS:
+            known.recorded_s = now
+            self._credentials.used(access_key_id, now)
         return known
+
+    async def _session(self, request: Presented, claim: Claim, token: bytes, body: bytes) -> Caller:
+        opened = await self._sessions.find(token)
+        if opened.session.access_key_id != claim.access_key_id:
+            raise InvalidClientTokenId
+        now = self._clock()
+        self._verifier.check(
+            claim,
+            opened.session.secret,
+            method=request.method.encode(),
+            path=request.path,
+            query=request.query,
+            headers=request.headers,
+            body=body,
+            now=now,
+        )
+        await opened.check(self._credentials, now)
+        return opened
+
+    async def _bearer(self, request: Presented, presented: bytes) -> Caller:
+        if b"host" not in request.headers:
+            raise IncompleteSignature("The request has no Host header.")
+        key_id = key_id_in(presented)
+        if key_id is None:
+            return await self._jwt(request, presented)
+        request.who = f"hf_{key_id}"
+        known = self._credentials.api_keys.cached(key_id)
+        if known is None:
+            known = await self._credentials.find_api_key(key_id)
+        if known is None or not is_key(presented, known.key):
+            raise InvalidClientTokenId
+        now = self._clock()
+        if not known.usable or now >= known.expires_s:
+            raise known.refusal()
+        if now - known.recorded_s >= USE_SECONDS:
+            known.recorded_s = now
+            self._credentials.used(key_id, now)
+        return known
+
+    async def _jwt(self, request: Presented, token: bytes) -> Caller:
+        request.who = "a token"
+        now = self._clock()
+        issuer = issuer_of(token)
+        if self._oidc is not None and issuer == self._oidc.settings.issuer:
+            return await self._outsider(self._oidc, request, token, now)
+        if issuer != ISSUER:
+            raise InvalidClientTokenId
+        granted = await self._tokens.find(token, now)
+        request.who = granted.grant.credential
+        await granted.check(self._credentials, now)
+        return granted
+
+    async def _outsider(self, oidc: Oidc, request: Presented, token: bytes, now: float) -> Caller:
+        outsider = await oidc.check(token, now)
+        request.who = outsider.credential
+        principal = oidc.principal(outsider)
+        tenant = await self._credentials.tenants.find(principal.account)
+        if tenant is None:
+            raise InvalidClientTokenId
+        if tenant.state != "active":
+            raise not_active(tenant)
+        return _Outside(principal, tenant)

@@ -5,16 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from auth.audit import AuditLog
+from auth.jwts import Tokens
 from auth.keyring import Keyring
 from auth.lookup import Credentials
+from auth.service_keys import ServiceKeys
+from auth.sessions import Sessions
 from backend.api import Backend
 from frontend.polls import LongPolls
 from frontend.settings import FrontendSettings
 from metadata_service.client import MetadataClient
 from ratelimit.limiter import BaseLimiter, Limiter
+
+if TYPE_CHECKING:
+    from auth.oidc import Oidc
 
 
 @dataclass(slots=True)
@@ -36,6 +42,15 @@ class Services:
     """None: messages are not encrypted."""
     limiter: BaseLimiter[Any] = field(default_factory=Limiter)
     """Counts calls against the rates of tenants."""
+    oidc: Oidc | None = None
+    """None: no outside issuer is trusted."""
+    sessions: Sessions = field(init=False)
+    tokens: Tokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        store = self.credentials.store
+        self.sessions = Sessions(ServiceKeys(store, "session", clock=self.clock))
+        self.tokens = Tokens(ServiceKeys(store, "token", clock=self.clock))
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

@@ -14,9 +14,10 @@ from urllib.parse import quote
 
 from auth.audit import SIGN_IN, Act
 from auth.credentials import Tenant
-from auth.errors import AuthError, MissingAuthenticationToken
+from auth.errors import AuthError, IssuerUnreachable, MissingAuthenticationToken
 from auth.principal import anonymous
 from backend.api import BackendError, PartitionDamaged, StorageFull
+from frontend import sts
 from frontend.access import check_credential
 from frontend.authenticator import Authenticator, Caller
 from frontend.bodies import read_body
@@ -62,6 +63,7 @@ class _Request:
         "body_read",
         "headers",
         "is_json",
+        "is_sts",
         "method",
         "path",
         "query",
@@ -76,6 +78,7 @@ class _Request:
         self.query: bytes = scope.get("query_string", b"")
         self.headers: dict[bytes, bytes] = {}
         self.is_json = False
+        self.is_sts = False
         self.accept_json = False
         self.body_read = False
         """What was not read of a request would be taken for the next one: then the connection is closed."""
@@ -107,6 +110,7 @@ class SqsEndpoint:
         self._services = services
         self._throttle = self.context.throttle
         self._authenticated = Authenticator(services)
+        self._sts = sts.Sts(services)
         self._request_ids = RequestIds()
         self._refusals = Refusals(self.context.log)
 
@@ -203,6 +207,9 @@ class SqsEndpoint:
         request.accept_json = accepted is not None and accepted.startswith(query_protocol.JSON)
         is_form = content_type == b"" or content_type.startswith(_FORM)
         parameters = query_protocol.read_parameters(request.query, body if is_form else b"")
+        if parameters.get("Version") == sts.VERSION:
+            request.is_sts = True
+            return query_protocol.XML, await self._sts.answer(request, parameters, body, request.request_id)
         name = parameters.get("Action", "")
         if not name and request.method == "GET" and _queue_in(request.path):
             raise _UnknownOperation
@@ -344,6 +351,8 @@ class SqsEndpoint:
             body, query_error = json_protocol.write_error(answer)
             headers.append((b"x-amzn-query-error", query_error))
             return answer.kind.status, json_protocol.CONTENT_TYPE, body, headers
+        if request.is_sts:
+            return answer.kind.status, query_protocol.XML, sts.write_error(answer, request.request_id), headers
         if request.accept_json:
             body = query_protocol.write_error_as_json(answer, request.request_id)
             return answer.kind.status, query_protocol.JSON, body, headers
@@ -438,7 +447,7 @@ def _as_sqs_error(error: Exception) -> SqsError:
             return SqsError(
                 errors.INTERNAL_FAILURE, "The queue's journal is damaged, which an operator has to look at."
             )
-        case BackendError() | StoreError():
+        case BackendError() | StoreError() | IssuerUnreachable():
             return SqsError(errors.SERVICE_UNAVAILABLE)
     return SqsError(errors.INTERNAL_FAILURE)
 

@@ -20,7 +20,6 @@ from auth import sigv4
 from auth.errors import (
     AuthError,
     IncompleteSignature,
-    InvalidClientTokenId,
     MissingAuthenticationToken,
     RequestExpired,
     SignatureDoesNotMatch,
@@ -360,12 +359,27 @@ def test_every_part_of_a_presigned_request_is_needed(name: str) -> None:
         claim(sent.headers, sent.query + b"&X-Amz-" + name.encode() + b"=again")
 
 
-def test_temporary_credentials_are_refused() -> None:
-    with pytest.raises(InvalidClientTokenId, match="temporary"):
-        claim(signed(token="session").headers)
+def test_session_tokens_are_handed_on_and_bound_by_the_signature() -> None:
+    sent = signed(token="session")
+    assert Verifier("us-east-1").claim(sent.headers, b"").session_token == b"session"
+    sent.verify()
+    sent.headers[b"x-amz-security-token"] = b"another"
+    with pytest.raises(SignatureDoesNotMatch):
+        sent.verify()
     presigned = signed("GET", "http://localhost/?Action=ListQueues", body=b"", presign=60, token="session")
-    with pytest.raises(InvalidClientTokenId, match="temporary"):
-        claim(presigned.headers, presigned.query)
+    assert Verifier("us-east-1").claim(presigned.headers, presigned.query).session_token == b"session"
+    presigned.verify()
+    presigned.query = presigned.query.replace(b"Security-Token=session", b"Security-Token=another")
+    with pytest.raises(SignatureDoesNotMatch):
+        presigned.verify()
+    assert Verifier("us-east-1").claim(signed().headers, b"").session_token is None
+
+
+def test_a_session_token_that_is_not_signed_is_refused() -> None:
+    sent = signed()
+    sent.headers[b"x-amz-security-token"] = b"slipped in"
+    with pytest.raises(SignatureDoesNotMatch, match="not signed"):
+        claim(sent.headers)
 
 
 def test_the_cache_of_signers_is_bounded() -> None:

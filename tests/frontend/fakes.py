@@ -358,11 +358,17 @@ class Service:
 
 
 def sign(
-    method: str, path: str, content: bytes, headers: Mapping[str, str], now: float, key: AccessKey = KEY
+    method: str,
+    path: str,
+    content: bytes,
+    headers: Mapping[str, str],
+    now: float,
+    key: AccessKey = KEY,
+    service: str = "sqs",
 ) -> dict[str, str]:
     """The headers, with those of a signature made by botocore."""
     request = AWSRequest(method, f"http://{HOST}{path}", data=content, headers={**headers, "Host": HOST})
-    signer = SigV4Auth(ClientCredentials(key.access_key_id, key.secret), "sqs", "us-east-1")
+    signer = SigV4Auth(ClientCredentials(key.access_key_id, key.secret), service, "us-east-1")
     moment = datetime.fromtimestamp(now, UTC)
     request.context["timestamp"] = moment.strftime("%Y%m%dT%H%M%SZ")
     request.headers["X-Amz-Date"] = request.context["timestamp"]

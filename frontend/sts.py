@@ -1,0 +1,224 @@
+"""The few calls of AWS's Security Token Service that tools make, at the same endpoint: Query protocol, XML.
+
+* **GetCallerIdentity** tells any caller who it is.
+* **AssumeRole** begins a session with a role of the caller's own account, or of one whose role trusts that account.
+* **AssumeRoleWithWebIdentity** begins one for a token of the trusted OIDC issuer, where the role trusts its subject.
+
+A role is a named set of scopes and queue-name prefixes (:class:`auth.credentials.TenantRole`).  A session may do what
+its role *and* the key behind it may, so assuming a role adds no rights but those to another account; it is a user's,
+not an administrator's, and cannot begin sessions itself.  What would narrow a session further and is not known here
+(session policies, tags, MFA) is refused, not ignored.  A role that is not there and one that does not trust the
+caller are refused alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
+
+from auth.credentials import TenantRole
+from auth.errors import ExpiredToken, InvalidClientTokenId, IssuerUnreachable
+from auth.grants import Grant, NothingLeft, narrowed
+from auth.lookup import Known
+from auth.principal import Principal, Scope
+from auth.sessions import SECONDS_LEAST, SECONDS_MOST, Session
+from frontend.authenticator import Authenticator, Caller, Presented
+from frontend.services import Services
+from frontend.sqs.errors import ErrorKind, SqsError, shown
+
+if TYPE_CHECKING:
+    from auth.oidc import Outsider
+
+VERSION = "2011-06-15"
+NAMESPACE = "https://sts.amazonaws.com/doc/2011-06-15/"
+
+_DEFAULT_SECONDS = 3600
+_ROLE_ARN = re.compile(r"arn:aws:iam::([0-9]{12}):role/([\w+=,.@-]{1,64})\Z", re.ASCII)
+_SESSION_NAME = re.compile(r"[\w+=,.@-]{2,64}\Z", re.ASCII)
+_REFUSED = ("Policy", "PolicyArns.", "Tags.", "TransitiveTagKeys.", "SerialNumber", "TokenCode", "SourceIdentity")
+
+# Codes and statuses are those of STS's API reference.
+ACCESS_DENIED = ErrorKind("AccessDenied", "AccessDenied", 403)
+VALIDATION_ERROR = ErrorKind("ValidationError", "ValidationError")
+INVALID_ACTION = ErrorKind("InvalidAction", "InvalidAction")
+INVALID_IDENTITY_TOKEN = ErrorKind("InvalidIdentityToken", "InvalidIdentityToken")
+EXPIRED_TOKEN = ErrorKind("ExpiredTokenException", "ExpiredTokenException")
+IDP_COMMUNICATION_ERROR = ErrorKind("IDPCommunicationError", "IDPCommunicationError", retryable=True)
+
+
+class Sts:
+    """Answers the calls of version 2011-06-15."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._authenticated = Authenticator(services, "sts")
+
+    async def answer(self, request: Presented, parameters: Mapping[str, str], body: bytes, request_id: str) -> bytes:
+        """The XML of the answer.
+
+        Raises :class:`SqsError`, :class:`~auth.errors.AuthError`, and what the store raises.
+        """
+        action = parameters.get("Action", "")
+        if action == "AssumeRoleWithWebIdentity":
+            result = await self._assume_with_web_identity(request, parameters)
+        else:
+            caller = await self._authenticated(request, body)
+            if action == "GetCallerIdentity":
+                result = _caller_identity(caller)
+            elif action == "AssumeRole":
+                result = await self._assume(caller, parameters)
+            else:
+                raise SqsError(
+                    INVALID_ACTION,
+                    f"The action {shown(action)} is not valid for this endpoint, which knows GetCallerIdentity, "
+                    "AssumeRole and AssumeRoleWithWebIdentity of STS.",
+                )
+        return (
+            f'<{action}Response xmlns="{NAMESPACE}"><{action}Result>{result}</{action}Result>'
+            f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{action}Response>"
+        ).encode()
+
+    async def _assume(self, caller: Caller, parameters: Mapping[str, str]) -> str:
+        account, name, session_name, seconds = _asked(parameters)
+        principal = caller.principal
+        role = await self._services.credentials.find_role(account, name)
+        if role is None or not _may_assume(caller, role):
+            raise _denied(principal.arn, "AssumeRole", account, name)
+        try:
+            scopes, prefixes = narrowed(principal.scopes, principal.prefixes, role.scopes, role.prefixes)
+        except NothingLeft as error:
+            text = f"The role {role.arn} and the key that assumes it have no right in common: {error}."
+            raise SqsError(ACCESS_DENIED, text) from error
+        session, token = await self._begin(role, session_name, seconds, scopes, prefixes, principal)
+        return _credentials(session, token) + _assumed(session)
+
+    async def _assume_with_web_identity(self, request: Presented, parameters: Mapping[str, str]) -> str:
+        account, name, session_name, seconds = _asked(parameters)
+        presented = parameters.get("WebIdentityToken", "")
+        if not presented:
+            raise SqsError(VALIDATION_ERROR, "The request must contain the parameter WebIdentityToken.")
+        subject = await self._subject(presented)
+        request.who = subject.credential
+        role = await self._services.credentials.find_role(account, name)
+        if role is None or subject.subject not in role.trusted_subjects:
+            raise _denied(subject.credential, "AssumeRoleWithWebIdentity", account, name)
+        session, token = await self._begin(role, session_name, seconds, role.scopes, role.prefixes, None)
+        return (
+            _credentials(session, token)
+            + _assumed(session)
+            + _element("SubjectFromWebIdentityToken", subject.subject)
+            + _element("Audience", subject.audience)
+            + _element("Provider", subject.issuer)
+        )
+
+    async def _subject(self, presented: str) -> Outsider:
+        oidc = self._services.oidc
+        if oidc is None:
+            raise SqsError(INVALID_IDENTITY_TOKEN, "No OIDC issuer is trusted here: the setting oidc_issuer names one.")
+        try:
+            return await oidc.check(presented.encode(), self._services.clock())
+        except ExpiredToken as error:
+            raise SqsError(EXPIRED_TOKEN, "Token must be issued within timeframe") from error
+        except InvalidClientTokenId as error:
+            raise SqsError(INVALID_IDENTITY_TOKEN, "The identity token is not one of the trusted issuer's.") from error
+        except IssuerUnreachable as error:
+            raise SqsError(IDP_COMMUNICATION_ERROR, "The keys of the trusted issuer cannot be fetched now.") from error
+
+    async def _begin(
+        self,
+        role: TenantRole,
+        session_name: str,
+        seconds: int | None,
+        scopes: tuple[Scope, ...],
+        prefixes: tuple[str, ...],
+        base: Principal | None,
+    ) -> tuple[Session, str]:
+        most = min(role.session_seconds_most, SECONDS_MOST)
+        if seconds is None:
+            seconds = min(_DEFAULT_SECONDS, most)
+        if not SECONDS_LEAST <= seconds <= most:
+            raise SqsError(
+                VALIDATION_ERROR,
+                f"DurationSeconds is {SECONDS_LEAST} to {most} for the role {role.arn}, not {seconds}.",
+            )
+        grant = Grant(
+            account=role.account,
+            principal_id=f"{role.role_id}:{session_name}",
+            arn=f"arn:aws:sts::{role.account}:assumed-role/{role.name}/{session_name}",
+            credential="",
+            role="user",
+            scopes=scopes,
+            prefixes=prefixes,
+            expires_s=int(self._services.clock()) + seconds,
+            base="" if base is None else base.credential,
+            assumed=f"{role.account}/{role.name}",
+            role_id=role.role_id,
+        )
+        return await self._services.sessions.begin(grant)
+
+
+def write_error(error: SqsError, request_id: str) -> bytes:
+    """An error in STS's form."""
+    kind = error.kind
+    fault = "Sender" if kind.sender_fault else "Receiver"
+    return (
+        f'<ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{fault}</Type><Code>{kind.query_code}</Code>'
+        f"<Message>{escape(error.message)}</Message></Error><RequestId>{request_id}</RequestId></ErrorResponse>"
+    ).encode()
+
+
+def _asked(parameters: Mapping[str, str]) -> tuple[str, str, str, int | None]:
+    """Account and name of the role, the session's name and its seconds, of a call that begins a session."""
+    for name in parameters:
+        if name.startswith(_REFUSED):
+            raise SqsError(VALIDATION_ERROR, f"The parameter {shown(name)} is not supported here.")
+    arn = _ROLE_ARN.match(parameters.get("RoleArn", ""))
+    if arn is None:
+        raise SqsError(VALIDATION_ERROR, "RoleArn has to be of the form arn:aws:iam::123456789012:role/name.")
+    session_name = parameters.get("RoleSessionName", "")
+    if not _SESSION_NAME.match(session_name):
+        raise SqsError(VALIDATION_ERROR, "RoleSessionName is 2 to 64 letters, digits or characters of _+=,.@-")
+    seconds = parameters.get("DurationSeconds")
+    if seconds is None:
+        return arn[1], arn[2], session_name, None
+    if not (seconds.isascii() and seconds.isdigit() and len(seconds) <= 6):
+        raise SqsError(VALIDATION_ERROR, f"DurationSeconds is a number of seconds, not {shown(seconds)}.")
+    return arn[1], arn[2], session_name, int(seconds)
+
+
+def _may_assume(caller: Caller, role: TenantRole) -> bool:
+    """A key of the role's account, or of one that it trusts: neither a session nor a token."""
+    account = caller.principal.account
+    return isinstance(caller, Known) and (account == role.account or account in role.trusted_accounts)
+
+
+def _denied(who: str, action: str, account: str, name: str) -> SqsError:
+    arn = f"arn:aws:iam::{account}:role/{name}"
+    return SqsError(ACCESS_DENIED, f"{who} is not authorized to perform: sts:{action} on resource: {arn}")
+
+
+def _caller_identity(caller: Caller) -> str:
+    who = caller.principal
+    return _element("Arn", who.arn) + _element("UserId", who.principal_id) + _element("Account", who.account)
+
+
+def _credentials(session: Session, token: str) -> str:
+    until = datetime.fromtimestamp(session.grant.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return (
+        f"<Credentials>{_element('AccessKeyId', session.access_key_id)}{_element('SecretAccessKey', session.secret)}"
+        f"{_element('SessionToken', token)}{_element('Expiration', until)}</Credentials>"
+    )
+
+
+def _assumed(session: Session) -> str:
+    return (
+        f"<AssumedRoleUser>{_element('AssumedRoleId', session.grant.principal_id)}"
+        f"{_element('Arn', session.grant.arn)}</AssumedRoleUser>"
+    )
+
+
+def _element(name: str, text: str) -> str:
+    return f"<{name}>{escape(text)}</{name}>"

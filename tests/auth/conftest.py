@@ -1,0 +1,16 @@
+"""Fixtures: a store with tenants, and what stands on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from tests.auth.credential_world import CredentialWorld, credential_world
+
+
+@pytest_asyncio.fixture
+async def world(tmp_path: Path) -> AsyncIterator[CredentialWorld]:
+    async with credential_world(tmp_path) as world:
+        yield world

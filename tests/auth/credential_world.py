@@ -1,0 +1,54 @@
+"""A store with two tenants, and what stands on it; the clock is moved by hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from auth.credentials import Tenant
+from auth.jwts import Tokens
+from auth.lookup import Credentials
+from auth.service_keys import ServiceKeys
+from auth.sessions import Sessions
+from metadata_service.sqlite import SQLiteStore
+from tests.metadata_service.faulty import Faults
+
+ACCOUNT = "000000000000"
+OTHER = "111111111111"
+
+
+class Clock:
+    """Seconds, both since the epoch and monotonic."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class CredentialWorld:
+    """``again`` is another process on the same store."""
+
+    def __init__(self, faults: Faults, clock: Clock) -> None:
+        self.faults = faults
+        self.store = faults.store
+        self.clock = clock
+        self.credentials = Credentials(self.store, clock=clock)
+        self.sessions = Sessions(ServiceKeys(self.store, "session", clock=clock))
+        self.tokens = Tokens(ServiceKeys(self.store, "token", clock=clock))
+
+    def again(self) -> CredentialWorld:
+        return CredentialWorld(self.faults, self.clock)
+
+
+@asynccontextmanager
+async def credential_world(folder: Path) -> AsyncIterator[CredentialWorld]:
+    store = SQLiteStore(folder / "metadata.sqlite")
+    try:
+        for account in (ACCOUNT, OTHER):
+            await store.put_tenant(Tenant(account, "tests"))
+        yield CredentialWorld(Faults(store), Clock())
+    finally:
+        await store.close()

@@ -1,0 +1,235 @@
+"""The calls of STS: who begins which session, and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlencode
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from auth.api_keys import new_api_key
+from auth.credentials import AccessKey, Tenant, TenantRole, new_access_key
+from auth.oidc import Oidc, OidcSettings
+from frontend import sts
+from frontend.app import create_app
+from tests.auth.outside import AUDIENCE, ISSUER, Issuer
+from tests.frontend.fakes import KEY, Answer, Service, running, sign
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+OTHER = "111111111111"
+
+
+@pytest_asyncio.fixture
+async def issuer() -> Issuer:
+    return Issuer()
+
+
+@pytest_asyncio.fixture
+async def service(tmp_path: Path, issuer: Issuer) -> AsyncIterator[Service]:
+    async with running(tmp_path) as service:
+        services = service.app.services
+        services.oidc = Oidc(OidcSettings(ISSUER, AUDIENCE), issuer.client, clock=service.clock)
+        service.app.sqs = create_app(services).sqs
+        await services.credentials.create_tenant(Tenant(OTHER, "other"))
+        await services.credentials.put_role(TenantRole(KEY.account, "worker", "AROAWORKER", ("send", "manage")))
+        yield service
+
+
+def body(action: str, **parameters: str) -> bytes:
+    return urlencode({"Action": action, "Version": sts.VERSION, **parameters}).encode()
+
+
+async def call(
+    service: Service, content: bytes, key: AccessKey = KEY, token: str | None = None, scope: str = "sts"
+) -> Answer:
+    headers = FORM if token is None else {**FORM, "X-Amz-Security-Token": token}
+    signed = sign("POST", "/", content, headers, service.clock(), key, scope)
+    return await service.unsigned("POST", "/", content, signed)
+
+
+def assume(role: str = f"arn:aws:iam::{KEY.account}:role/worker", **more: str) -> bytes:
+    return body("AssumeRole", **{"RoleArn": role, "RoleSessionName": "tests", **more})
+
+
+def session_of(answer: Answer) -> tuple[AccessKey, str]:
+    assert answer.status == 200, answer.content
+    found = {element.tag: element.text or "" for element in answer.xml.iter()}
+    return AccessKey(found["AccessKeyId"], found["SecretAccessKey"], "", ""), found["SessionToken"]
+
+
+def is_error(answer: Answer, status: int, code: str) -> bool:
+    """In STS's form."""
+    assert b'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"' in answer.content
+    assert answer.text("RequestId") == answer.headers["x-amzn-requestid"]
+    assert answer.text("Error/Type") == "Sender"
+    return (answer.status, answer.code) == (status, code)
+
+
+async def test_callers_learn_who_they_are(service: Service) -> None:
+    answer = await call(service, body("GetCallerIdentity"))
+    assert answer.headers["content-type"] == "text/xml"
+    result = "GetCallerIdentityResult"
+    assert answer.text(f"{result}/Account") == KEY.account
+    assert answer.text(f"{result}/Arn") == f"arn:aws:iam::{KEY.account}:root"
+    assert answer.text(f"{result}/UserId") == KEY.principal_id
+    assert answer.text("ResponseMetadata/RequestId") == answer.headers["x-amzn-requestid"]
+    record, text = new_api_key(KEY.account, name="ci")
+    await service.app.services.credentials.put_api_key(record)
+    answer = await service.unsigned("POST", "/", body("GetCallerIdentity"), {**FORM, "Authorization": f"Bearer {text}"})
+    assert answer.text(f"{result}/Arn") == f"arn:aws:iam::{KEY.account}:user/ci"
+
+
+async def test_signatures_are_made_for_sts(service: Service) -> None:
+    answer = await call(service, body("GetCallerIdentity"), scope="sqs")
+    assert is_error(answer, 403, "SignatureDoesNotMatch")
+    assert "'sts'" in answer.message
+    wrong = msgspec.structs.replace(KEY, secret="another-secret-than-ours")
+    assert is_error(await call(service, assume(), wrong), 403, "SignatureDoesNotMatch")
+    answer = await service.unsigned("POST", "/", assume(), FORM)
+    assert is_error(answer, 403, "MissingAuthenticationToken")
+
+
+async def test_a_session_acts_for_its_role(service: Service) -> None:
+    answer = await call(service, assume())
+    key, token = session_of(answer)
+    arn = f"arn:aws:sts::{KEY.account}:assumed-role/worker/tests"
+    assert answer.text("AssumeRoleResult/AssumedRoleUser/Arn") == arn
+    assert answer.text("AssumeRoleResult/AssumedRoleUser/AssumedRoleId") == "AROAWORKER:tests"
+    assert answer.text("AssumeRoleResult/Credentials/Expiration") == "2027-01-15T09:00:00Z"
+    identity = await call(service, body("GetCallerIdentity"), key, token)
+    assert identity.text("GetCallerIdentityResult/Arn") == arn
+    listed = await call(service, urlencode({"Action": "ListQueues"}).encode(), key, token, "sqs")
+    assert listed.status == 200
+    service.clock.now += 3600
+    assert is_error(await call(service, body("GetCallerIdentity"), key, token), 403, "ExpiredToken")
+
+
+async def test_a_session_ends_with_the_key_behind_it(service: Service) -> None:
+    key, token = session_of(await call(service, assume()))
+    await service.app.services.credentials.put(msgspec.structs.replace(KEY, active=False))
+    assert is_error(await call(service, body("GetCallerIdentity"), key, token), 403, "InvalidClientTokenId")
+
+
+async def test_a_session_begins_no_other(service: Service) -> None:
+    key, token = session_of(await call(service, assume()))
+    assert is_error(await call(service, assume(), key, token), 403, "AccessDenied")
+
+
+async def test_a_role_gives_no_more_than_the_key_has(service: Service) -> None:
+    credentials = service.app.services.credentials
+    narrow = msgspec.structs.replace(
+        new_access_key(KEY.account), scopes=("send", "receive"), prefixes=("a-",), role="operator"
+    )
+    await credentials.put(narrow)
+    key, token = session_of(await call(service, assume(), narrow))
+    opened = await service.app.services.sessions.find(token.encode())
+    await opened.check(credentials, service.clock())
+    principal = opened.principal
+    assert (principal.role, principal.scopes, principal.prefixes) == ("user", ("send",), ("a-",))
+    assert principal.credential == key.access_key_id
+    receiver = msgspec.structs.replace(new_access_key(KEY.account), scopes=("receive",))
+    await credentials.put(receiver)
+    answer = await call(service, assume(), receiver)
+    assert is_error(answer, 403, "AccessDenied")
+    assert "no scope is left" in answer.message
+
+
+async def test_a_role_of_another_account_has_to_trust_the_callers(service: Service) -> None:
+    credentials = service.app.services.credentials
+    role = TenantRole(OTHER, "shared", "AROASHARED", trusted_accounts=(KEY.account,))
+    await credentials.put_role(role)
+    await credentials.put_role(TenantRole(OTHER, "private", "AROAPRIVATE"))
+    key, token = session_of(await call(service, assume(role.arn)))
+    answer = await call(service, body("GetCallerIdentity"), key, token)
+    assert answer.text("GetCallerIdentityResult/Account") == OTHER
+    refusals = [await call(service, assume(f"arn:aws:iam::{OTHER}:role/{name}")) for name in ("private", "none")]
+    assert all(is_error(answer, 403, "AccessDenied") for answer in refusals)
+    assert refusals[0].message.replace("private", "none") == refusals[1].message
+    await credentials.put_role(msgspec.structs.replace(role, trusted_accounts=()))
+    assert is_error(await call(service, assume(role.arn)), 403, "AccessDenied")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"RoleArn": "worker"}, "RoleArn"),
+        ({"RoleArn": f"arn:aws:iam::{KEY.account}:role/a/../b"}, "RoleArn"),
+        ({"RoleArn": f"arn:aws:iam::{KEY.account}:role/worker\n"}, "RoleArn"),
+        ({"RoleSessionName": "x"}, "RoleSessionName"),
+        ({"RoleSessionName": "a b"}, "RoleSessionName"),
+        ({"RoleSessionName": "a/b"}, "RoleSessionName"),
+        ({"DurationSeconds": "899"}, "900 to 3600"),
+        ({"DurationSeconds": "3601"}, "900 to 3600"),
+        ({"DurationSeconds": "-1"}, "number of seconds"),
+        ({"DurationSeconds": "²"}, "number of seconds"),
+        ({"Policy": "{}"}, "Policy is not supported"),
+        ({"PolicyArns.member.1.arn": "arn:x"}, "not supported"),
+        ({"TokenCode": "123456"}, "not supported"),
+    ],
+)
+async def test_bad_parameters_are_told(service: Service, more: dict[str, str], told: str) -> None:
+    answer = await call(service, assume(**more))
+    assert is_error(answer, 400, "ValidationError")
+    assert told in answer.message
+
+
+async def test_other_actions(service: Service) -> None:
+    for action in ("GetSessionToken", "ListQueues", "", "<script>"):
+        assert is_error(await call(service, body(action)), 400, "InvalidAction")
+    ET.fromstring((await call(service, body("<&>"))).content)
+
+
+async def test_a_refused_sign_in_is_audited(service: Service) -> None:
+    await call(service, body("GetCallerIdentity"), msgspec.structs.replace(KEY, secret="another-secret-than-ours"))
+    assert service.audited()[-1]["reason"] == "SignatureDoesNotMatch"
+
+
+# --- web identities --------------------------------------------------------------------------------------------
+
+
+def web(token: bytes | str, role: str = "deployer", **more: str) -> bytes:
+    text = token if isinstance(token, str) else token.decode()
+    arn = f"arn:aws:iam::{KEY.account}:role/{role}"
+    return body(
+        "AssumeRoleWithWebIdentity", **{"RoleArn": arn, "RoleSessionName": "ci", "WebIdentityToken": text, **more}
+    )
+
+
+async def test_a_token_of_the_trusted_issuer_begins_a_session(service: Service, issuer: Issuer) -> None:
+    credentials = service.app.services.credentials
+    role = TenantRole(KEY.account, "deployer", "AROADEPLOYER", ("send",), trusted_subjects=("ci@example",))
+    await credentials.put_role(role)
+    answer = await service.unsigned("POST", "/", web(issuer.token()), FORM)
+    key, token = session_of(answer)
+    result = "AssumeRoleWithWebIdentityResult"
+    assert answer.text(f"{result}/SubjectFromWebIdentityToken") == "ci@example"
+    assert answer.text(f"{result}/Audience") == AUDIENCE
+    assert answer.text(f"{result}/Provider") == ISSUER
+    identity = await call(service, body("GetCallerIdentity"), key, token)
+    assert identity.text("GetCallerIdentityResult/UserId") == "AROADEPLOYER:ci"
+    await credentials.delete_role(KEY.account, "deployer")
+    assert is_error(await call(service, body("GetCallerIdentity"), key, token), 403, "InvalidClientTokenId")
+
+
+async def test_web_identities_that_are_refused(service: Service, issuer: Issuer) -> None:
+    credentials = service.app.services.credentials
+    await credentials.put_role(TenantRole(KEY.account, "deployer", "AROA", trusted_subjects=("ci@example",)))
+    for content, status, code in (
+        (web(issuer.token(sub="stranger")), 403, "AccessDenied"),
+        (web(issuer.token(), role="worker"), 403, "AccessDenied"),
+        (web(issuer.token(), role="none"), 403, "AccessDenied"),
+        (web(issuer.token(aud="others")), 400, "InvalidIdentityToken"),
+        (web("nonsense"), 400, "InvalidIdentityToken"),
+        (web(""), 400, "ValidationError"),
+        (web(issuer.token(exp=service.clock() - 600)), 400, "ExpiredTokenException"),
+        (web(issuer.token(), Policy="{}"), 400, "ValidationError"),
+    ):
+        assert is_error(await service.unsigned("POST", "/", content, FORM), status, code), content
+    service.app.services.oidc = None
+    answer = await service.unsigned("POST", "/", web(issuer.token()), FORM)
+    assert is_error(answer, 400, "InvalidIdentityToken")
+    assert "oidc_issuer" in answer.message
