@@ -499,6 +499,22 @@ async def test_unsigned_requests_learn_nothing(world: World) -> None:
 
 
 @in_world
+async def test_a_public_queue_takes_a_plain_request(world: World) -> None:
+    """As from a browser or curl: the queue's URL, an action and a body, by GET or as a form."""
+    scene, _ = await set_scene(world)
+    await set_policy(world, scene, allow(Action="sqs:SendMessage"))
+    path, form = f"/{scene.own}/{MAIN}", "Action=SendMessage&MessageBody=plain"
+    before = await counters(world, scene.root)
+    posted = {"Content-Type": "application/x-www-form-urlencoded"}
+    for request in (wire.Request("GET", path, {}, form), wire.Request("POST", path, posted, "", form.encode())):
+        answer = await send(world, NOBODY, request)
+        assert (answer.status, b"<MessageId>" in answer.body) == (200, True), answer
+    assert int((await counters(world, scene.root))[0]) == int(before[0]) + 2
+    gone = await send(world, NOBODY, wire.Request("GET", f"/{scene.own}/gone", {}, form))
+    assert (gone.status, b"MissingAuthenticationToken" in gone.body) == (403, True)
+
+
+@in_world
 async def test_unsigned_requests_do_not_crowd_out_others(world: World) -> None:
     """However many come at once, few of them look into the store at one time."""
     scene, _ = await set_scene(world)
