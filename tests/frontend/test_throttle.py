@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import msgspec
@@ -119,6 +120,49 @@ async def test_calls_to_queues_that_do_not_exist_count(service: Service) -> None
     await limit(service, calls=Rate(SLOW, 2))
     for expected in ("NonExistentQueue", "NonExistentQueue", "RequestThrottled"):
         assert (await send(service, "none")).code.endswith(expected)
+
+
+async def share_with_everybody(service: Service, name: str) -> None:
+    arn = f"arn:aws:sqs:us-east-1:{KEY.account}:{name}"
+    statement = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": arn}
+    await service.make_queue(name, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
+
+
+async def test_the_owner_of_a_queue_limits_it_whoever_calls(service: Service) -> None:
+    other = "222222222222"
+    await service.store.put_tenant(Tenant(other, "other"))
+    key = new_access_key(other)
+    await service.app.services.credentials.put(key)
+
+    async def called(action: str, members: Any) -> Answer:
+        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
+        return await service.signed("POST", "/", json.dumps(members).encode(), headers, key)
+
+    await share_with_everybody(service, "q")
+    await limit(service, calls=Rate(SLOW, 9), each_queue=Rate(SLOW, 3))
+    sent = {"QueueUrl": service.url("q"), "MessageBody": "x"}
+    assert [(await called("SendMessage", sent)).status for _ in range(2)] == [200, 200]
+    await limit(service, other, calls=Rate(SLOW, 2))
+    assert (await called("SendMessage", sent)).status == 200
+    for _ in range(5):
+        answer = await called("SendMessage", sent)
+        assert answer.code == "RequestThrottled"
+        assert f"the account {KEY.account} has the limits each_queue" in answer.message
+    assert (await called("ListQueues", {})).status == 200, "what the queue refused did not count for the caller"
+    assert (await called("ListQueues", {})).status == 403
+    assert (await service.json("ListQueues")).status == 200
+
+
+async def test_the_owner_of_a_public_queue_answers_for_those_who_do_not_sign(service: Service) -> None:
+    await share_with_everybody(service, "q")
+    await limit(service, calls=Rate(SLOW, 4), each_queue=Rate(SLOW, 2))
+    headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.SendMessage"}
+    content = json.dumps({"QueueUrl": service.url("q"), "MessageBody": "x"}).encode()
+    for expected in (200, 200, 403, 403, 403):
+        answer = await service.unsigned("POST", "/", content, headers)
+        assert answer.status == expected, answer.content
+    assert answer.code == "RequestThrottled"
+    assert [(await service.json("ListQueues")).status for _ in range(3)] == [200, 200, 403]
 
 
 async def test_other_tenants_are_not_slowed(service: Service) -> None:
