@@ -20,7 +20,7 @@ class FrontendApp:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.sqs = SqsEndpoint(services)
-        self.rest = rest.create_rest(services.polls, services.serving, self.sqs.context)
+        self.rest = rest.create_rest(services, self.sqs.context)
         self.admin = AdminDoor(services, self.sqs, self.rest)
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:

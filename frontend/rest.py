@@ -10,7 +10,7 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 
 from frontend.admin.routes import add_routes
-from frontend.polls import LongPolls
+from frontend.services import Services
 from frontend.sqs.actions.context import Context
 
 _ASSETS = {
@@ -24,8 +24,8 @@ PATHS = frozenset(("/health/live", "/health/ready", "/docs", "/openapi.json", *_
 """What goes to this part by GET, beside everything under ``/v1/``; the rest is SQS's."""
 
 
-def create_rest(polls: LongPolls, serving: Callable[[], bool], context: Context) -> FastAPI:
-    """The FastAPI application; not ready once ``polls`` drain, and while the backend is not ``serving``."""
+def create_rest(services: Services, context: Context) -> FastAPI:
+    """The FastAPI application; not ready once long polls drain, and while the backend does not serve."""
     rest = FastAPI(
         title="Holdfast",
         description="The part of the service that is not SQS: administration, and a plain form for messages. "
@@ -44,13 +44,14 @@ def create_rest(polls: LongPolls, serving: Callable[[], bool], context: Context)
     @rest.get("/health/ready", tags=["health"], responses={503: {"description": "The process drains or recovers."}})
     async def ready(response: Response) -> dict[str, Any]:
         """New calls may be sent here."""
-        if polls.draining:
+        if services.polls.draining:
             response.status_code = 503
             return {"status": "draining"}
-        if not serving():
+        if not services.serving():
             response.status_code = 503
             return {"status": "recovering"}
-        return {"status": "ready"}
+        damaged = services.damaged()
+        return {"status": "ready", "damaged": damaged} if damaged else {"status": "ready"}
 
     @rest.get("/docs", include_in_schema=False)
     async def docs() -> Response:

@@ -36,6 +36,8 @@ class Services:
     polls: LongPolls = field(default_factory=LongPolls)
     serving: Callable[[], bool] = lambda: True
     """Whether the backend takes calls now."""
+    damaged: Callable[[], int] = lambda: 0
+    """How much of what is stored cannot be served, because the journal is damaged there."""
     audit: AuditLog | None = None
     """None: no audit log is kept."""
     keyring: Keyring | None = None

@@ -84,6 +84,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         MetadataClient(store),
         node,
         serving=lambda: node.ready,
+        damaged=lambda: len(node.damage),
         audit=audit,
         keyring=keyring,
         limiter=limiter,

@@ -493,7 +493,11 @@ async def test_a_queue_that_was_made_anew_elsewhere(service: Service) -> None:
 
 async def test_health(service: Service) -> None:
     assert (await service.unsigned("GET", "/health/live", b"", {})).status == 200
-    assert (await service.unsigned("GET", "/health/ready", b"", {})).status == 200
+    ready = await service.unsigned("GET", "/health/ready", b"", {})
+    assert (ready.status, ready.content) == (200, b'{"status":"ready"}')
+    service.app.sqs.context.services.damaged = lambda: 2
+    ready = await service.unsigned("GET", "/health/ready", b"", {})
+    assert (ready.status, ready.content) == (200, b'{"status":"ready","damaged":2}')
     service.app.begin_drain()
     assert (await service.unsigned("GET", "/health/live", b"", {})).status == 200
     assert (await service.unsigned("GET", "/health/ready", b"", {})).status == 503
