@@ -37,6 +37,8 @@ SEALS_MOST = 1 << 31
 SEALS_RESERVED = 1 << 20
 """At once: at 20,000 messages a second a reservation lasts 52 seconds."""
 
+TENANTS_MOST = 10_000
+"""Whose keys are in memory at once, at 3 KB each."""
 _TOGETHER = 256
 """Data keys that are wrapped anew at once, so that a store can write them together."""
 
@@ -207,6 +209,7 @@ class Keyring:
         clock: Callable[[], float] = time.time,
         seals_reserved: int = SEALS_RESERVED,
         seals_most: int = SEALS_MOST,
+        tenants_most: int = TENANTS_MOST,
     ) -> None:
         assert seals_reserved <= seals_most < 1 << 32
         self.masters = masters
@@ -214,6 +217,7 @@ class Keyring:
         self._clock = clock
         self._seals_reserved = seals_reserved
         self._seals_most = seals_most
+        self._tenants_most = tenants_most
         self._tenants: dict[str, TenantKeys] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
@@ -260,7 +264,7 @@ class Keyring:
             if not await self._store.reserve_seals(key_id, self._seals_reserved, self._seals_most):
                 raise KeyringError(f"the new data key {key_id} of account {account} is gone already")
         keys.use(key_id, self._seals_reserved)
-        self._tenants[account] = keys
+        self._remember(keys)
 
     async def _load(self, account: str) -> TenantKeys:
         """The tenant's keys with all that are stored."""
@@ -269,11 +273,17 @@ class Keyring:
         if keys is None:
             keys = TenantKeys(account)
             if stored:
-                self._tenants[account] = keys
+                self._remember(keys)
         for key in stored:
             if key.key_id not in keys:
                 keys.add(key.key_id, await self.masters.unwrap(key.master_id, key.wrapped, key.context))
         return keys
+
+    def _remember(self, keys: TenantKeys) -> None:
+        """Keep the keys at hand, in the place of those that were first fetched; what these had reserved is given up."""
+        self._tenants[keys.account] = keys
+        while len(self._tenants) > self._tenants_most:
+            del self._tenants[next(iter(self._tenants))]
 
     async def _make_key(self, keys: TenantKeys) -> int:
         data_key = AESGCM.generate_key(256)

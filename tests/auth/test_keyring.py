@@ -149,6 +149,18 @@ async def test_seals_that_are_not_reserved_are_not_made(store: SQLiteStore) -> N
         keys.seal(b"x")
 
 
+async def test_memory_holds_the_keys_of_so_many_tenants(store: SQLiteStore) -> None:
+    ring = keyring(store, tenants_most=3)
+    accounts = [f"{number:012d}" for number in range(8)]
+    seals = {account: await sealed(ring, account.encode(), account) for account in accounts}
+    assert len(ring._tenants) == 3
+    for account, seal in seals.items():
+        assert await ring.open(account, seal) == account.encode()
+        assert await ring.open(account, await sealed(ring, b"again", account)) == b"again"
+    assert len(ring._tenants) == 3
+    assert len(await store.data_keys()) == 8
+
+
 async def test_a_reservation_that_fails_seals_nothing(store: SQLiteStore) -> None:
     faults = Faults(store)
     ring = keyring(faults.store)
