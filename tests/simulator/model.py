@@ -429,10 +429,10 @@ class Model:
         elif queue is not msg.home and one.origin is not None:
             if one.origin not in [other.arn for other in msg.home.reach() if other.dead_letter is queue]:
                 raise Violation(f"{msg.name} says in {queue.arn} that it comes from {one.origin}")
-            if one.origin == msg.home.arn:
+            if one.origin == msg.home.arn:  # else a move task has given it another id on the way
                 self._left_rightly(msg)
-            if msg.message_id and one.message_id != msg.message_id and not msg.home.enters and not msg.relaxed:
-                raise Violation(f"{msg.name} lost its message id on the way to {queue.arn}")
+                if msg.message_id and one.message_id != msg.message_id and not msg.home.enters and not msg.relaxed:
+                    raise Violation(f"{msg.name} lost its message id on the way to {queue.arn}")
         if one.first_received_ms > started or (one.receives == 1 and one.first_received_ms != started):
             raise Violation(f"{msg.name} was first received at {one.first_received_ms}, and claimed at {started}")
         dead = queue.dead_letter
