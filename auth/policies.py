@@ -35,7 +35,7 @@ _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 _ROOT = re.compile(r"arn:aws:iam::([0-9]{12}):root\Z")
 _ENTITY = re.compile(
     r"arn:aws:(?:iam::[0-9]{12}:(?:user|role)/(?:[!-~]+/)?[\w+=,.@-]{1,128}"
-    r"|sts::[0-9]{12}:assumed-role/[\w+=,.@-]{1,64}/[\w+=,.@-]{2,64})\Z",
+    r"|sts::[0-9]{12}:(?:assumed-role/[\w+=,.@-]{1,64}/[\w+=,.@-]{2,64}|federated-user/[!-~]{1,256}))\Z",
     re.ASCII,
 )
 _SESSION = re.compile(r"arn:aws:sts::([0-9]{12}):assumed-role/([^/]+)/")
@@ -118,7 +118,7 @@ class _Principals:
         else:
             raise PolicyError(
                 f"{shown(value)} is not a principal: that is *, an account, or the ARN of an account's root, a user, "
-                "a role or a role's session, without wildcards."
+                "a role, a role's session or a federated user, without wildcards."
             )
 
 

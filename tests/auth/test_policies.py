@@ -18,6 +18,7 @@ QUEUE = "arn:aws:sqs:us-east-1:111111111111:orders"
 BEN = Principal("222222222222", "AIDABEN", "arn:aws:iam::222222222222:user/ben", "AKIA")
 ROOT = Principal("222222222222", "AIDAROOT", "arn:aws:iam::222222222222:root", "AKIA")
 SESSION = Principal("222222222222", "AROA:s", "arn:aws:sts::222222222222:assumed-role/worker/s1", "ASIA")
+OUTSIDER = Principal("222222222222", "x", "arn:aws:sts::222222222222:federated-user/auth0|dora", "token")
 CARLA = Principal("333333333333", "AIDACARLA", "arn:aws:iam::333333333333:user/carla", "AKIA")
 ALLOWED, DENIED, SILENT = Decision.ALLOWED, Decision.DENIED, Decision.SILENT
 
@@ -73,6 +74,15 @@ def test_principals(principal: Any, those: set[str]) -> None:
     assert fits == those
     others = statement(Principal=None, NotPrincipal=principal)
     assert {name for name, who in everybody.items() if decide(others, who=who) is ALLOWED} == set(everybody) - those
+
+
+def test_a_federated_user_is_named_by_its_arn() -> None:
+    for principal, decision in (
+        ({"AWS": OUTSIDER.arn}, ALLOWED),
+        ({"AWS": "222222222222"}, ALLOWED),
+        ({"AWS": OUTSIDER.arn + "x"}, SILENT),
+    ):
+        assert decide(statement(Principal=principal), who=OUTSIDER) is decision
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,15 @@ class Signer:
     secret: str
     region: str = "us-east-1"
     service: str = "sqs"
+    token: str | None = None
+    """Of a session, if it is a session's key."""
 
     def sign(self, request: Request, host: str, now_ms: int, *, presign_seconds: int | None = None) -> Request:
         """The signed request: an Authorization header, or a query string that is valid for ``presign_seconds``."""
         url = f"http://{host}{request.path}" + (f"?{request.query}" if request.query else "")
         aws = AWSRequest(method=request.method, url=url, headers={**request.headers, "Host": host}, data=request.body)
         aws.context["now"] = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-        credentials = Credentials(self.access_key_id, self.secret)
+        credentials = Credentials(self.access_key_id, self.secret, self.token)
         if presign_seconds is None:
             _HeaderAt(credentials, self.service, self.region).add_auth(aws)
         else:

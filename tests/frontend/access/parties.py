@@ -10,7 +10,10 @@ from typing import Any
 
 import msgspec
 
-from auth.credentials import AccessKey, Tenant, new_access_key
+from auth.api_keys import new_api_key
+from auth.credentials import AccessKey, Tenant, TenantRole, new_access_key
+from auth.grants import Grant
+from auth.principal import SCOPES
 from tests.behaviour import wire
 from tests.behaviour.signing import Signer
 from tests.behaviour.world import World, exchange
@@ -23,12 +26,13 @@ REGION = World.region
 
 @dataclass
 class Caller:
-    """Who calls, and from where; ``signer`` None: nothing is signed."""
+    """Who calls, and from where; with neither ``signer`` nor ``bearer``, nobody in particular."""
 
     account: str
     signer: Signer | None
     scheme: str = "http"
     client: str = "127.0.0.1"
+    bearer: str | None = None
 
 
 async def new_tenant(world: World) -> tuple[str, Caller]:
@@ -45,6 +49,40 @@ async def new_key(world: World, account: str, **changes: Any) -> Caller:
     return Caller(account, Signer(key.access_key_id, key.secret, REGION))
 
 
+async def new_bearer(
+    world: World, account: str, *, token: bool, active: bool = True, expires_s: int | None = None, **rights: Any
+) -> Caller:
+    """A caller with a new API key of these rights, or with a token of these rights that a key without limits bought."""
+    record, text = new_api_key(account, expires_s=expires_s, **({"name": rights["name"]} if token else rights))
+    await world.credentials.put_api_key(msgspec.structs.replace(record, active=active))
+    if token:
+        narrower = {name: rights[name] for name in ("scopes", "prefixes") if name in rights}
+        text = await world.app.services.tokens.issue(record, world.now_ms() / 1000, **narrower)
+    return Caller(account, None, bearer=text)
+
+
+async def new_session(
+    world: World, account: str, *, name: str, scopes: tuple[Any, ...] = SCOPES, prefixes: tuple[str, ...] = ()
+) -> Caller:
+    """A caller with the temporary key of a session ``s1`` of a new role."""
+    role = TenantRole(account, name, "AROAEXAMPLE", scopes=scopes, prefixes=prefixes)
+    await world.credentials.put_role(role)
+    grant = Grant(
+        account=account,
+        principal_id=f"{role.role_id}:s1",
+        arn=f"arn:aws:sts::{account}:assumed-role/{name}/s1",
+        credential="",
+        role="user",
+        scopes=scopes,
+        prefixes=prefixes,
+        expires_s=world.now_ms() // 1000 + 900,
+        assumed=f"{account}/{name}",
+        role_id=role.role_id,
+    )
+    session, token = await world.app.services.sessions.begin(grant)
+    return Caller(account, Signer(session.access_key_id, session.secret, REGION, token=token))
+
+
 async def set_state(world: World, account: str, state: str) -> None:
     tenant = await world.credentials.store.get_tenant(account)
     assert tenant is not None
@@ -54,6 +92,8 @@ async def set_state(world: World, account: str, state: str) -> None:
 async def send(world: World, caller: Caller, request: wire.Request) -> wire.Answer:
     if caller.signer is None:
         request.headers["Host"] = world.host
+        if caller.bearer is not None:
+            request.headers["Authorization"] = f"Bearer {caller.bearer}"
     else:
         request = caller.signer.sign(request, world.host, world.now_ms())
     return await exchange(world.app, request, scheme=caller.scheme, client=caller.client)

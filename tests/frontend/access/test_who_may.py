@@ -26,7 +26,9 @@ from tests.frontend.access.parties import (
     calls_on,
     done,
     filled_in,
+    new_bearer,
     new_key,
+    new_session,
     set_scene,
     set_state,
     url,
@@ -127,7 +129,13 @@ async def _caller(world: World, scene: Scene, given: dict[str, Any], other_root:
     for name in ("scopes", "prefixes"):
         if name in given:
             changes[name] = tuple(given.pop(name))
-    return await new_key(world, scene.names[which], **changes, **given)
+    account, by = scene.names[which], given.pop("by", "access key")
+    if by == "access key":
+        return await new_key(world, account, **changes, **given)
+    changes = {"name": "root"} | changes
+    if by == "session":
+        return await new_session(world, account, **changes, **given)
+    return await new_bearer(world, account, token=by == "token", **changes, **given)
 
 
 async def _tells_nothing(
