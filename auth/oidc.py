@@ -96,7 +96,7 @@ class _Key(msgspec.Struct, frozen=True):
 
 
 class Oidc:
-    """Checks tokens of the issuer.  ``clock`` is monotonic; ``client`` is closed by whoever made it."""
+    """Checks tokens of the issuer.  ``clock`` is monotonic; ``client`` is closed with it."""
 
     def __init__(self, settings: OidcSettings, client: httpx.AsyncClient, *, clock: Callable[[], float]) -> None:
         self.settings = settings
@@ -107,6 +107,10 @@ class Oidc:
         self._tried_at: float | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._checked: OrderedDict[bytes, tuple[Outsider, _Key]] = OrderedDict()
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._client.aclose()
 
     async def check(self, token: bytes, now: float) -> Outsider:
         """Who the token is about, if it is in force at ``now`` (seconds since the epoch).

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 from auth.audit import AuditFile, AuditLog
 from auth.credentials import AccessKey
@@ -32,6 +33,9 @@ from metadata_service.store import QueueNotFound, QueueStore
 from ratelimit.address import MEMORY
 from ratelimit.limiter import BaseLimiter, Limiter
 
+if TYPE_CHECKING:
+    from auth.oidc import Oidc
+
 
 class Embedded:
     """Implements :class:`holdfast.serve.Service`."""
@@ -51,6 +55,8 @@ class Embedded:
         await self._node.close()
         await self.app.services.limiter.close()
         await self._credentials.close()
+        if self.app.services.oidc is not None:
+            await self.app.services.oidc.close()
         self._audit.close()
 
 
@@ -88,6 +94,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         audit=audit,
         keyring=keyring,
         limiter=limiter,
+        oidc=oidc_of(settings),
     )
     resolver.queues.set_result(Queues(services))
     try:
@@ -126,6 +133,16 @@ def limiter_of(settings: Settings) -> BaseLimiter[Any]:
     from ratelimit.shared import SharedLimiter  # with the clients of Redis, which nobody else needs to load
 
     return SharedLimiter(settings.rate_limit_storage, processes=settings.rate_limit_processes)
+
+
+def oidc_of(settings: Settings) -> Oidc | None:
+    """What checks the tokens of the trusted issuer, if there is one."""
+    trusted = settings.oidc()
+    if trusted is None:
+        return None
+    from auth.oidc import Oidc, oidc_client  # with an HTTP client, which nobody else needs to load
+
+    return Oidc(trusted, oidc_client(), clock=time.monotonic)
 
 
 class StoreResolver:

@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -22,6 +22,9 @@ from auth.limits import parse_limits
 from auth.master_keys import MasterKeysUnusable, keys_of_setting
 from holdfast.proxies import parse_networks
 from ratelimit.address import check_url
+
+if TYPE_CHECKING:
+    from auth.oidc import OidcSettings
 
 PREFIX = "HOLDFAST_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
@@ -90,6 +93,20 @@ class Settings(Struct, frozen=True, kw_only=True):
     audit_file: Annotated[
         Path | None,
         Meta(description="file of the audit log, rotated at 64 MiB; without it `audit.jsonl` in the data folder"),
+    ] = None
+    oidc_issuer: Annotated[
+        str | None, Meta(description="OIDC issuer whose tokens are trusted, such as `https://login.example.com`")
+    ] = None
+    oidc_audience: Annotated[str | None, Meta(description="audience that its tokens must be made for")] = None
+    oidc_jwks_url: Annotated[
+        str | None, Meta(description="where its keys are; without it, where its discovery document says")
+    ] = None
+    oidc_account_claim: Annotated[str, Meta(description="claim that names the tenant's account")] = "holdfast_account"
+    oidc_role_claim: Annotated[
+        str | None, Meta(description="claim that names the role; without it everybody is a user")
+    ] = None
+    oidc_scopes_claim: Annotated[
+        str | None, Meta(description="claim that names the scopes; without it everybody has all")
     ] = None
     queue_name_hold_seconds: Annotated[
         Seconds, Meta(description="how long the name of a deleted queue stays taken (SQS: 60)")
@@ -177,6 +194,21 @@ class Settings(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Without the secrets."""
         return "Settings(...)"
+
+    def oidc(self) -> OidcSettings | None:
+        """The issuer that is trusted, if there is one.  Raises ``ValueError``."""
+        if self.oidc_issuer is None or self.oidc_audience is None:
+            return None
+        from auth.oidc import OidcSettings  # imported where it is wanted: it takes an HTTP client along
+
+        return OidcSettings(
+            self.oidc_issuer,
+            self.oidc_audience,
+            self.oidc_jwks_url,
+            self.oidc_account_claim,
+            self.oidc_role_claim,
+            self.oidc_scopes_claim,
+        )
 
     @property
     def metadata_file(self) -> Path:
@@ -284,6 +316,12 @@ def _check(settings: Settings) -> None:
             check_access_key(settings.root_access_key_id, settings.root_secret_access_key)
         except ValueError as error:
             raise SettingsError(f"root access key: {error}") from None
+    if (settings.oidc_issuer is None) != (settings.oidc_audience is None):
+        raise SettingsError("oidc_issuer and oidc_audience can only be given together")
+    try:
+        settings.oidc()
+    except ValueError as error:
+        raise SettingsError(f"oidc_issuer: {error}") from None
     if settings.master_key is not None:
         try:
             keys_of_setting(settings.master_key)

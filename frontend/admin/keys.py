@@ -6,7 +6,7 @@ Nobody can make a key that may do more than its own, nor touch a key of a higher
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query
 
 from auth import api_keys
 from auth.credentials import AccessKey, ApiKey, new_access_key, new_principal_id, user_arn
-from auth.principal import Principal
+from auth.principal import Principal, Scope
 from auth.store import Conflict
 from frontend.admin.models import KeyGiven, KeyList, KeyMade, KeyRotation, KeyShown
 from frontend.admin.problems import Problem, invalid, not_found, not_permitted
@@ -190,18 +190,23 @@ def _check(principal: Principal, given: KeyGiven, account: str) -> None:
     """Whether the caller may make such a key."""
     if not _NAME.match(given.name):
         raise invalid("The name of a key's user is 1 to 64 letters, digits or characters of +=,.@-_")
-    for prefix in given.prefixes:
-        if not _PREFIX.match(prefix):
-            raise invalid(f"{prefix[:100]!r} cannot begin the name of a queue.")
     if given.name == "root" and not (principal.role == "operator" or principal.arn.endswith(":root")):
         raise not_permitted("Only the account's root, or an operator, can make a key for root.")
     if _RANK[given.role] > _RANK[principal.role]:
         raise not_permitted(f"Your role is {principal.role}: you cannot make the key of an {given.role}.")
     if given.role == "operator" and account != principal.account:
         raise not_permitted("The key of an operator can only be made in an operator's own account.")
-    more = set(given.scopes) - set(principal.scopes)
+    check_rights(principal, given.scopes, given.prefixes)
+
+
+def check_rights(principal: Principal, scopes: Sequence[Scope], prefixes: Sequence[str]) -> None:
+    """Whether the caller may hand out such rights: no more than its own."""
+    for prefix in prefixes:
+        if not _PREFIX.match(prefix):
+            raise invalid(f"{prefix[:100]!r} cannot begin the name of a queue.")
+    more = set(scopes) - set(principal.scopes)
     if more:
         raise not_permitted(f"Your key does not have the scope {sorted(more)[0]!r} itself.")
     narrow = principal.prefixes
-    if narrow and not (given.prefixes and all(prefix.startswith(narrow) for prefix in given.prefixes)):
+    if narrow and not (prefixes and all(prefix.startswith(narrow) for prefix in prefixes)):
         raise not_permitted(f"Your key is for names that begin with {' or '.join(narrow)}; so the new one has to be.")

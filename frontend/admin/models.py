@@ -232,3 +232,36 @@ class KeyMade(KeyShown):
 
 class KeyList(BaseModel):
     keys: list[KeyShown]
+
+
+# --- roles and tokens ----------------------------------------------------------------------------------------
+
+
+class RoleGiven(Given):
+    scopes: list[Literal["send", "receive", "manage"]] = Field(["send", "receive", "manage"], min_length=1)
+    prefixes: list[str] = Field([], description="of queue names; empty: all queues")
+    trusted_accounts: list[str] = Field([], description="other accounts whose keys may assume the role")
+    trusted_subjects: list[str] = Field([], description="subjects of the OIDC issuer whose tokens may assume the role")
+    session_seconds_most: int = Field(3600, ge=900, le=43_200)
+
+
+class RoleShown(RoleGiven):
+    arn: str
+    name: str
+    account: str
+    created: int
+
+
+class RoleList(BaseModel):
+    roles: list[RoleShown]
+
+
+class TokenAsked(Given):
+    seconds: int = Field(3600, ge=60, le=3600)
+    scopes: list[Literal["send", "receive", "manage"]] | None = Field(None, description="without it, those of the key")
+    prefixes: list[str] = Field([], description="of queue names; empty: those of the key")
+
+
+class TokenMade(BaseModel):
+    token: str = Field(description="for Authorization: Bearer")
+    expires: int

@@ -32,6 +32,7 @@ READS = frozenset(
         "tenant.show",
         "limits.show",
         "key.list",
+        "role.list",
         "message.send",
         "message.receive",
         "message.delete",

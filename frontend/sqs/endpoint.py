@@ -15,6 +15,7 @@ from urllib.parse import quote
 from auth.audit import SIGN_IN, Act
 from auth.credentials import Tenant
 from auth.errors import AuthError, IssuerUnreachable, MissingAuthenticationToken
+from auth.guessing import Guesses
 from auth.principal import anonymous
 from backend.api import BackendError, PartitionDamaged, StorageFull
 from frontend import sts
@@ -113,6 +114,7 @@ class SqsEndpoint:
         self._sts = sts.Sts(services)
         self._request_ids = RequestIds()
         self._refusals = Refusals(self.context.log)
+        self.guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         request = _Request(self._request_ids(), scope)
@@ -122,8 +124,9 @@ class SqsEndpoint:
         except ClientGone:
             return
         except Exception as error:
-            if isinstance(error, AuthError):
-                self._audit_refusal(request, scope, error)
+            refusal = error if isinstance(error, AuthError) else error.__cause__
+            if isinstance(refusal, AuthError):
+                await self._refused(request, scope, refusal)
             status, content_type, body, headers = self._error(request, error)
         await send(
             {
@@ -333,12 +336,16 @@ class SqsEndpoint:
 
     # --- errors ---
 
-    def _audit_refusal(self, request: _Request, scope: Scope, error: AuthError) -> None:
+    async def _refused(self, request: _Request, scope: Scope, error: AuthError) -> None:
+        """A sign-in was refused: that is audited, and answered slowly when it happens again and again."""
+        client = scope.get("client")
+        address = client[0] if client else ""
         audit = self._services.audit
         if audit is not None:
-            client = scope.get("client")
-            address = client[0] if client else ""
             audit.refused_sign_in(Act(request.request_id, "", request.who, address, SIGN_IN, "", "refused", error.code))
+        seconds = self.guesses.delay(error.code, address, request.who)
+        if seconds and not await self.guesses.wait(seconds):
+            request.body_read = False  # closes the connection
 
     def _error(self, request: _Request, error: Exception) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
         if isinstance(error, _UnknownOperation):
@@ -408,7 +415,7 @@ class Visit:
         try:
             caller = await endpoint._authenticated(request, body)
         except AuthError as error:
-            endpoint._audit_refusal(request, self._scope, error)
+            await endpoint._refused(request, self._scope, error)
             raise
         return endpoint._call(request, caller, receive, self._scope)
 

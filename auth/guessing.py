@@ -1,0 +1,111 @@
+"""Guessing of keys: failed sign-ins are counted, their answers slowed, and a burst of them is told once.
+
+Each client address and each key id that is named has a count of failures that leaks away.  From ``ALLOWED`` on, the
+answer to a *failure* waits, longer with each.  Whoever proves to hold a key never waits, whatever others have tried
+from the same address or with the same key id: nobody can lock anybody out.
+
+Memory is bounded: so many counts are kept, the oldest goes first, and only so many answers wait at once; those beyond
+are answered at once, and their connections closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+ALLOWED = 30
+"""Failures in a row that cost nothing: a deployment with an old key makes some, too."""
+LEAK_PER_SECOND = 0.5
+DELAY_SECONDS_EACH = 0.25
+DELAY_SECONDS_MOST = 3.0
+COUNTED_MOST = 10_000
+WAITING_MOST = 256
+
+_GUESSES = frozenset(("InvalidClientTokenId", "SignatureDoesNotMatch"))
+"""Codes of refusals that a wrong guess gets."""
+_SHOWN_MOST = 128
+
+log = logging.getLogger("holdfast.auth")
+
+
+class _Count:
+    __slots__ = ("at", "level", "told")
+
+    def __init__(self, at: float) -> None:
+        self.level = 0.0
+        self.at = at
+        self.told = False
+
+    def add(self, now: float) -> float:
+        """One more failure; the level after it."""
+        left = self.level - (now - self.at) * LEAK_PER_SECOND
+        if left <= 0:
+            left, self.told = 0.0, False
+        self.level, self.at = left + 1, now
+        return self.level
+
+
+class Guesses:
+    """What is known of failed sign-ins in this process."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counts: OrderedDict[str, _Count] = OrderedDict()
+        self._waiting = 0
+
+    def delay(self, code: str, address: str, credential: str) -> float:
+        """A sign-in was refused with ``code``: how many seconds the answer has to wait."""
+        if code not in _GUESSES:
+            return 0.0
+        by_address = self._count(f"from {_network(address)}")
+        by_credential = self._count(f"as {credential[:_SHOWN_MOST]}")
+        now = self._clock()
+        address_level, credential_level = by_address.add(now), by_credential.add(now)
+        level = max(address_level, credential_level)
+        if level <= ALLOWED:
+            return 0.0
+        worse = by_address if address_level >= credential_level else by_credential
+        if not worse.told:
+            worse.told = True
+            log.warning(
+                "sign-ins fail again and again, and are answered slowly now: the latest from %r as %r",
+                address,
+                credential[:_SHOWN_MOST],
+            )
+        return min(DELAY_SECONDS_MOST, (level - ALLOWED) * DELAY_SECONDS_EACH)
+
+    async def wait(self, seconds: float) -> bool:
+        """Let an answer wait; False: too many wait already."""
+        if self._waiting >= WAITING_MOST:
+            return False
+        self._waiting += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._waiting -= 1
+        return True
+
+    def _count(self, name: str) -> _Count:
+        count = self._counts.get(name)
+        if count is None:
+            count = self._counts[name] = _Count(self._clock())
+            if len(self._counts) > COUNTED_MOST:
+                self._counts.popitem(last=False)
+        else:
+            self._counts.move_to_end(name)
+        return count
+
+
+def _network(address: str) -> str:
+    """What one stranger has many of counts as one: of an IPv6 address the first half."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return address
