@@ -170,9 +170,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, le=1_000_000, description="most connections at once; more are answered 503")
     ] = 10_000
     connections_per_client_limit: Annotated[
-        int | None,
+        Annotated[int, Meta(ge=1)] | None,
         Meta(
-            ge=1,
             description="most connections at once from one address (of IPv6: one /64 network) that is no trusted "
             "proxy; without it no limit",
         ),

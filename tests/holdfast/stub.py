@@ -27,7 +27,8 @@ class StubService:
     """Implements :class:`holdfast.serve.Service`.
 
     ``/echo`` answers the body, ``/early`` answers before it reads, ``/poll`` waits until the drain, ``/stuck`` waits
-    for ever, ``/large`` answers 8 MiB, ``/fail`` makes the service give up, all else is answered ``ok``.
+    for ever, ``/large`` answers 8 MiB, ``/origin`` tells scheme and client, ``/fail`` makes the
+    service give up, all else is answered ``ok``.
     """
 
     def __init__(self) -> None:
@@ -64,6 +65,8 @@ class StubService:
                 self.failed.set_exception(RuntimeError("the journal is lost"))
             case "/early":
                 pass
+            case "/origin":
+                body = f"{scope['scheme']} {scope['client'][0]}".encode()
             case _:
                 await _read(receive)
         headers = [(b"content-length", str(len(body)).encode())]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,6 +203,10 @@ def test_settings_that_cannot_be_used(tmp_path: Path, processes: list[Process]) 
     assert refused(processes[-1]) == "holdfast: HOLDFAST_PROT in the environment is no setting of Holdfast"
     processes.append(Process(tmp_path, "--region", "Mars 1"))
     assert refused(processes[-1]).startswith("holdfast: --region cannot be 'Mars 1'")
+    processes.append(Process(tmp_path, connections_per_client_limit="0"))
+    assert "HOLDFAST_CONNECTIONS_PER_CLIENT_LIMIT cannot be '0'" in refused(processes[-1])
+    processes.append(Process(tmp_path, trusted_proxies="10.0.0.0/8,proxy.example.com"))
+    assert "trusted_proxies: 'proxy.example.com' does not appear to be" in refused(processes[-1])
     processes.append(Process(tmp_path, "--tls-cert", "none.pem", "--tls-key", "none.pem"))
     assert "certificate none.pem with key none.pem cannot be used" in refused(processes[-1])
 
@@ -229,6 +234,31 @@ def test_help_is_there_at_once() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines()[-1] == "[]"
+
+
+def test_trusted_proxies_are_believed(tmp_path: Path, processes: list[Process]) -> None:
+    headers = {"X-Forwarded-For": "6.6.6.6, 203.0.113.9", "X-Forwarded-Proto": "https"}
+    standard = {"Forwarded": 'for="[2001:db8::1]:99";proto=https'}
+    cases: tuple[tuple[str, dict[str, Any], str], ...] = (
+        ("nobody", {}, "http 127.0.0.1"),
+        ("another", {"trusted_proxies": "10.0.0.0/8"}, "http 127.0.0.1"),
+        ("us", {"trusted_proxies": "10.0.0.0/8, 127.0.0.1"}, "https 203.0.113.9"),
+        ("standard", {"trusted_proxies": "127.0.0.0/8", "forwarded_header": "forwarded"}, "https 2001:db8::1"),
+    )
+    for name, settings, expected in cases:
+        processes.append(Process(tmp_path / name, **settings))
+        server = processes[-1].until_started()
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        server.connections.append(connection)
+        connection.request("GET", "/origin", headers=headers | standard)
+        assert connection.getresponse().read().decode() == expected
+        server.signal(signal.SIGTERM)
+
+
+def test_one_client_gets_so_many_connections(tmp_path: Path, processes: list[Process]) -> None:
+    processes.append(Process(tmp_path, connections_per_client_limit="2"))
+    server = processes[-1].until_started()
+    assert [server.ask("/").getresponse().status for _ in range(3)] == [200, 200, 503]
 
 
 @pytest.fixture
