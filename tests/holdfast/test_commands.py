@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+import httpx
 import pytest
 
 from holdfast.cli import main
@@ -219,6 +220,27 @@ def test_a_key_is_revoked_for_good(server: Server) -> None:
     assert holdfast(server, "queue", "list", data=False, environment=mine).code == 4
     assert "revoked" in holdfast(server, "key", "list").out
     assert key["secret"] not in holdfast(server, "key", "list", "--json").out
+
+
+def test_an_api_key_is_all_that_plain_http_needs(server: Server, tmp_path: Path) -> None:
+    server.client().create_queue(QueueName="plain")
+    made = holdfast(server, "key", "create", "curl", "--kind", "api", "--prefix", "pla", "--json").json
+    url = f"{server.endpoint}/v1/queues/plain/messages"
+    with httpx.Client(headers={"Authorization": f"Bearer {made['secret']}"}, trust_env=False) as plain:
+        assert plain.get(url).status_code == 204
+        sent = plain.post(url, content=b"two coffees", headers={"Content-Type": "application/x-www-form-urlencoded"})
+        assert sent.status_code == 201
+        (message,) = plain.get(url, params={"wait": 20}).json()["messages"]
+        assert (message["id"], message["body"]) == (sent.json()["id"], "two coffees")
+        assert plain.delete(url, params={"receipt_handle": message["receipt_handle"]}).status_code == 204
+        assert plain.get(f"{server.endpoint}/v1/queues/other/messages").status_code == 403
+    key_file = tmp_path / "key"
+    key_file.write_text(made["secret"] + "\n")
+    listed = holdfast(server, "queue", "list", "--json", "--api-key-file", str(key_file), data=False)
+    assert [queue["name"] for queue in listed.json["queues"]] == ["plain"]
+    assert holdfast(server, "key", "revoke", made["id"], "--yes").code == 0
+    again = holdfast(server, "queue", "list", data=False, environment={"HOLDFAST_API_KEY": made["secret"]})
+    assert again.code == 4
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------
