@@ -97,12 +97,23 @@ class AuditFile:
             os.close(file)
 
     def _rotate(self) -> None:
+        # The next file is open before this one is let go: where that fails, nothing has changed.
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        file = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            self._shift()
+            os.replace(fresh, self.path)
+        except OSError:
+            os.close(file)
+            raise
+        os.close(self._file)
+        self._file, self._size, self._torn = file, 0, False
+
+    def _shift(self) -> None:
         names = [self.path, *(self.path.with_name(f"{self.path.name}.{n}") for n in range(1, self._files_most))]
         for older, newer in zip(reversed(names[1:]), reversed(names[:-1]), strict=True):
             if newer.exists():
                 os.replace(newer, older)
-        os.close(self._file)
-        self._open()
 
     def close(self) -> None:
         os.close(self._file)

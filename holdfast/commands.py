@@ -37,7 +37,7 @@ _SIGNING_IN = """signing in (the first of these that is given):
 _DURATION = re.compile(r"(\d{1,9})([smhd]?)\Z", re.ASCII)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _RATES = ("calls", "send", "receive", "manage", "each_queue")
-_QUOTAS = ("queues", "stored_bytes", "connections", "long_polls")
+_QUOTAS = ("queues", "connections", "long_polls")
 _PAGE = 500
 
 Parsed = argparse.Namespace

@@ -171,7 +171,7 @@ class LimitsGiven(Given):
     manage: RateShown | None = Field(None, description="all other calls")
     each_queue: RateShown | None = Field(None, description="calls to any one queue")
     queues: int | None = None
-    stored_bytes: int | None = None
+    stored_bytes: int | None = Field(None, description="only null: this version does not count them")
     connections: int | None = Field(None, description="calls under way at once")
     long_polls: int | None = Field(None, description="receives that wait at once")
 

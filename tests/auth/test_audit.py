@@ -103,6 +103,27 @@ async def test_files_are_rotated_and_the_oldest_goes(path: Path) -> None:
     assert all(stat.S_IMODE((path.parent / name).stat().st_mode) == 0o600 for name in files)
 
 
+async def test_a_rotation_that_fails_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: Any, **__: Any) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    log = AuditLog(AuditFile(path, bytes_most=300))
+    await log.act(ACT)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", none_left)
+        await log.act(ACT)
+        await log.act(ACT)
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    await log.act(ACT)
+    log.close()
+    written = [line for file in sorted(path.parent.iterdir(), reverse=True) for line in lines(file)]
+    assert [(line["action"], line.get("count")) for line in written] == [
+        ("queue.purge", None),
+        ("audit.gap", 2),
+        ("queue.purge", None),
+    ]
+
+
 async def test_what_cannot_be_written_is_told_and_missed(
     log: AuditLog, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
