@@ -1,7 +1,7 @@
 """Safe retries: a call that sends messages may name itself, and then counts once however often it arrives.
 
 AWS SDKs repeat the header ``amz-sdk-invocation-id``, one UUID for each call of a client's method, with every attempt of
-that call (botocore, the SDKs for JavaScript, Go, Swift, Kotlin, C++ and others alike).  Whoever retries by other means
+that call (botocore, the SDKs for JavaScript, Go, Java, Swift, Kotlin and C++ alike).  Whoever retries by other means
 gives a token of their own in ``x-holdfast-client-token``, which goes before.
 
 Theory
@@ -11,11 +11,12 @@ with, so a repeat is answered with the first answer also after a crash.  Here a 
 arrives while the first is still under way waits for the end of that one.  Then it asks the engine like any other: it
 gets the first one's answer, or, if the first one failed, has its own try.
 
-A token is a hash of what the client gave, of the caller's account and of the queue, so nobody meets another tenant's
-tokens.  With it goes a digest of the call's members, which tells a repeat from another call that uses the same token.
-It is taken of the plain text, so it does not depend on how messages are sealed, on the protocol or on the order of JSON
-members.  Its key comes from the same hash and is not kept: a reader of the journal, who finds hash and digest, cannot
-try out what the messages may be unless they guess the client's token as well, which is random in an SDK.
+A token is a hash of what the client gave, of the caller's account (or address) and of the queue, so nobody meets
+another tenant's tokens.  With it goes a digest of the call's members, which tells a repeat from another call that uses
+the same token.  It is taken of the plain text, so it does not depend on how messages are sealed, on the protocol or on
+the order of JSON members.  Its key comes from the same hash and is not kept: a reader of the journal, who finds hash
+and digest, cannot try out what the messages may be unless they guess the client's token as well, which is random in an
+SDK.
 
 A batch has one token.  Each of its messages gets it with the entry's place, so that of a batch that a crash cut in
 half a repeat stores what is missing, and each entry keeps its answer.
@@ -30,6 +31,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from auth.principal import Principal
 from backend.api import Backend, NewMessage, Stored, TokenReused
 from frontend.sqs.calls import Call, Members
 from frontend.sqs.errors import IDEMPOTENT_PARAMETER_MISMATCH, INVALID_PARAMETER_VALUE, SqsError
@@ -75,7 +77,7 @@ class Retries:
         self._under_way: dict[bytes, asyncio.Future[None] | None] = {}
         """By token; the future is made by the first twin that has to wait."""
 
-    def of(self, headers: Mapping[bytes, bytes], account: str, view: QueueView, members: Members) -> Retry | None:
+    def of(self, headers: Mapping[bytes, bytes], caller: Principal, view: QueueView, members: Members) -> Retry | None:
         """How repeats of this call are known; None: the call has no token.
 
         ``members`` are the action's, without the queue's URL.  Raises InvalidParameterValue when our own header cannot
@@ -94,9 +96,10 @@ class Retries:
             )
         elif not self._on:
             return None
+        scope = caller.account or caller.principal_id  # of an unsigned request, its client's address
         # 15 bytes that are kept and 32 that are not.  The queue's key keeps the tokens of queues apart.
         both = blake2b(
-            given + b"\0" + account.encode(), digest_size=_BASE_BYTES + 32, person=view.settings.handle_key
+            given + b"\0" + scope.encode(), digest_size=_BASE_BYTES + 32, person=view.settings.handle_key
         ).digest()
         return Retry(both[:_BASE_BYTES], blake2b(_encode(members), digest_size=16, key=both[_BASE_BYTES:]).digest())
 

@@ -279,7 +279,7 @@ class SqsEndpoint:
         if call.allowance is not None or view.queue.account != call.tenant.account:
             await self._throttle.admit_to_queue(call, name, view.queue)
         if name in SENDS:
-            call.retry = self.context.retries.of(request.headers, call.principal.account, view, members)
+            call.retry = self.context.retries.of(request.headers, call.principal, view, members)
         return await operation(self.context, call, view, members)
 
     async def _carry_out_unsigned(
@@ -309,7 +309,7 @@ class SqsEndpoint:
         view, call.tenant = found
         request.action = name
         if name in SENDS:
-            call.retry = self.context.retries.of(request.headers, principal.principal_id, view, members)
+            call.retry = self.context.retries.of(request.headers, principal, view, members)
             if call.retry is not None and not request.is_json:
                 request.request_id = call.retry.request_id
         allowance = self._throttle.allowance(call.tenant)

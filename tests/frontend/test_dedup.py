@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 import orjson
 import pytest
 
+from auth.principal import Principal, anonymous
 from backend.api import Unavailable
 from frontend.dedup import Retries, Retry
 from frontend.settings import FrontendSettings
@@ -288,27 +290,25 @@ async def test_tokens_are_the_callers_and_the_queues_own(service: Service) -> No
     retries = Retries(queues, service.backend, 60)
     members = {"MessageBody": "secret"}
 
-    def of(account: str, view: Any, token: bytes = b"t") -> Retry:
-        retry = retries.of({OWN.encode(): token}, account, view, members)
+    def of(caller: Principal, view: Any, token: bytes = b"t") -> Retry:
+        retry = retries.of({OWN.encode(): token}, caller, view, members)
         assert retry is not None
         return retry
 
-    mine = of("000000000001", one)
-    assert mine == of("000000000001", one)
-    assert (
-        len(
-            {
-                mine.base,
-                of("000000000002", one).base,
-                of("000000000001", other).base,
-                of("000000000001", one, b"u").base,
-            }
-        )
-        == 4
-    )
-    for stranger in (of("000000000001", other), of("000000000001", one, b"u"), of("000000000002", one)):
-        assert mine.digest != stranger.digest, "equal messages cannot be told in a journal"
+    me, neighbour = KEY.principal, msgspec.structs.replace(KEY.principal, account="000000000002")
+    colleague = msgspec.structs.replace(me, principal_id="AIDACOLLEAGUE")
+    mine = of(me, one)
+    assert mine == of(me, one) == of(colleague, one)
+    strangers = [
+        of(neighbour, one),
+        of(me, other),
+        of(me, one, b"u"),
+        of(anonymous("192.0.2.1"), one),
+        of(anonymous("192.0.2.2"), one),
+    ]
+    assert len({retry.base for retry in (mine, *strangers)}) == 6
+    assert len({retry.digest for retry in (mine, *strangers)}) == 6, "equal messages cannot be told in a journal"
     assert len({mine.of(place) for place in range(10)}) == 10
     assert all(len(mine.of(place)) == 32 for place in range(10))
     with pytest.raises(SqsError):
-        of("000000000001", one, b"not a token")
+        of(me, one, b"not a token")
