@@ -219,10 +219,11 @@ class Model:
             else:
                 msg.asked_ms = min(msg.asked_ms, now)  # a restart may have set the time back to the last row's
                 remembered = not self._forgotten(queue, message, msg, now + 5000)
-                if not msg.may and (msg.why.startswith("not") or not remembered):
+                stored = msg.may or msg.answered_at != NEVER or not msg.why.startswith("not")
+                if stored and not remembered:
+                    msg.relaxed = True  # there may be two of it, and a delete takes either
+                if not msg.may and (not stored or not remembered):
                     msg.may, msg.why, msg.number, msg.message_id = True, "", 0, ""
-                elif not remembered:
-                    msg.relaxed = True
             msg.attempts += 1
             if message.token is not None and msg not in queue.tried.setdefault(message.token, []):
                 queue.tried[message.token].append(msg)
@@ -348,17 +349,19 @@ class Model:
             first
             for token in tokens
             for first in queue.tried.get(token, ())
-            if first.number in (0, answer.number) and (first is not msg or msg.attempts > 1)
+            if (first.number in (0, answer.number) or (first.relaxed and first.attempts > 1))
+            and (first is not msg or msg.attempts > 1)
         ]
         if not candidates:
             if msg.attempts > 2 and self._forgotten(queue, message, msg, now):
                 msg.relaxed = True  # of an attempt in between, which was stored beside the first one
                 return
             raise Violation(f"{msg.name} was called a duplicate of something that was never sent")
-        if len(candidates) == 1:
+        if len(candidates) == 1 and not candidates[0].relaxed:
             first = candidates[0]
             first.number, first.message_id = answer.number, answer.message_id
-            if not first.may and not first.claims and not queue.unsettled and queue.purged_at < first.asked_at:
+            excused = queue.unsettled or queue.purged_at >= first.asked_at or now >= first.earliest_expiry
+            if not first.may and first.answered_at == NEVER and not first.claims and not excused:
                 raise Violation(f"{msg.name} was called a duplicate of {first.name}, but that was {first.why}")
             if first.may:
                 self._acknowledged(queue, first)
