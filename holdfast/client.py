@@ -76,8 +76,8 @@ class Client:
             self._signing, here = _of_folder(asked.data, asked.config, environment)
             endpoint = endpoint or here
         elif API_KEY_VARIABLE in environment:
-            self._bearer = environment[API_KEY_VARIABLE].strip()
-        elif "AWS_ACCESS_KEY_ID" in environment and "AWS_SECRET_ACCESS_KEY" in environment:
+            self._bearer = _checked_key(environment[API_KEY_VARIABLE], f"the variable {API_KEY_VARIABLE}")
+        elif environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
             region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
             self._signing = SigningKey(environment["AWS_ACCESS_KEY_ID"], environment["AWS_SECRET_ACCESS_KEY"], region)
             endpoint = endpoint or environment.get("AWS_ENDPOINT_URL_SQS")
@@ -166,12 +166,17 @@ def _checked(endpoint: str) -> str:
 
 def _key_in(file: Path) -> str:
     try:
-        key = file.read_text().strip()
+        text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise CommandFailed(f"the file {file} cannot be read: {reason}", USAGE) from None
+    return _checked_key(text, f"the file {file}")
+
+
+def _checked_key(text: str, holder: str) -> str:
+    key = text.strip()
     if not key or not key.isascii() or not key.isprintable():
-        raise CommandFailed(f"the file {file} holds no API key", USAGE)
+        raise CommandFailed(f"{holder} holds no API key", USAGE)
     return key
 
 

@@ -39,6 +39,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _RATES = ("calls", "send", "receive", "manage", "each_queue")
 _QUOTAS = ("queues", "connections", "long_polls")
 _PAGE = 500
+_PEEK_MOST = 100
 
 Parsed = argparse.Namespace
 Action = Callable[["Client", Parsed], None]
@@ -151,7 +152,8 @@ def _tell_limits(parsed: Parsed, limits: dict[str, Any]) -> None:
 
 def _limit_lines(limits: dict[str, Any]) -> dict[str, str | None]:
     lines: dict[str, str | None] = {}
-    for name, limit in limits.items():
+    for name in (*_RATES, *_QUOTAS):
+        limit = limits[name]
         rate = isinstance(limit, dict)
         lines[name] = None if limit is None else f"{limit['per_second']:g}:{limit['burst']}" if rate else str(limit)
     return lines
@@ -163,8 +165,10 @@ def _limit(text: str) -> tuple[str, Any]:
 
     name, _, value = text.partition("=")
     name = name.replace("-", "_")
-    if name not in (*_RATES, *_QUOTAS) or not value:
+    if not value:
         raise argparse.ArgumentTypeError(f"{text!r} is not like calls=50:200, queues=100 or send=none")
+    if name not in (*_RATES, *_QUOTAS):
+        raise argparse.ArgumentTypeError(f"there is no limit {name!r}; there are {', '.join((*_RATES, *_QUOTAS))}")
     if value == "none":
         return name, None
     try:
@@ -370,6 +374,12 @@ def _duration(text: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
+def _peeked(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _PEEK_MOST:
+        raise argparse.ArgumentTypeError(f"a number from 1 to {_PEEK_MOST}, not {text!r}")
+    return int(text)
+
+
 # --- parsers -------------------------------------------------------------------------------------------------
 
 
@@ -447,7 +457,7 @@ def add_queue_commands(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--prefix", metavar="TEXT", help="only names that begin so")
     show = group.add("show", _show_queue, "show a queue's attributes, tags, counters and move tasks", "name")
     peek = group.add("peek", _peek_queue, "look at the first messages without receiving them", "name")
-    peek.add_argument("--max", metavar="N", type=int, default=10, help="messages at most, up to 100 (default: 10)")
+    peek.add_argument("--max", metavar="N", type=_peeked, default=10, help="messages at most, up to 100 (default: 10)")
     purge = group.add("purge", _purge_queue, "delete all messages of a queue", "name", asks=True)
     move = group.add("move", _move_queue, "move the messages of a dead-letter queue back, or elsewhere", "name")
     move.add_argument("--to", metavar="NAME", help="queue of the same account; default: back to where each was")

@@ -275,13 +275,25 @@ def _from_file(path: Path) -> dict[str, Any]:
     return {name: _convert(name, value, f"{name} in {path}", strict=True) for name, value in content.items()}
 
 
+_WANTED = {
+    "Expected `int`": "it is a whole number",
+    "Expected `int | null`": "it is a whole number",
+    "Expected `float`": "it is a number",
+    "Expected `bool`": "it is true or false",
+}
+
+
 def _convert(name: str, value: Any, given_as: str, *, strict: bool = False) -> Any:
     """The value with the setting's type, within its bounds.  Text stands for numbers unless ``strict``."""
     try:
         return msgspec.convert(value, _FIELDS[name].type, strict=strict, dec_hook=_path)
     except msgspec.ValidationError as error:
         shown = "this" if name in _SECRET or isinstance(value, (list, dict)) else repr(value)
-        raise SettingsError(f"{given_as} cannot be {shown}: {error}") from None
+        reason = str(error)
+        for expected, wanted in _WANTED.items():
+            if reason.startswith(expected + ", got"):
+                reason = wanted
+        raise SettingsError(f"{given_as} cannot be {shown}: {reason}") from None
 
 
 def _path(type_: type, value: Any) -> Any:

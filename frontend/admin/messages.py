@@ -125,9 +125,9 @@ def _given(content_type: str, body: bytes) -> Members:
         given = MessageGiven.model_validate_json(body)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = "".join(f"{part}: " for part in first["loc"])
         raise invalid(
-            f"With Content-Type application/json a message is an object with the member 'body': {place}: "
+            f"With Content-Type application/json a message is an object with the member 'body': {place}"
             f"{first['msg']}. With another Content-Type, such as text/plain, the body of the request is the message."
         ) from None
     members: Members = {"MessageBody": given.body}

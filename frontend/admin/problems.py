@@ -39,6 +39,9 @@ _TITLES = {
 }
 
 
+_SIGN_IN = "The request does not say who sends it: add an API key (Authorization: Bearer hf_...), or sign it."
+
+
 class Problem(Exception):
     """A request cannot be answered as asked."""
 
@@ -88,6 +91,8 @@ def of_request(error: HTTPException | RequestValidationError) -> Problem:
         return invalid(errors.shown(found))
     if error.status_code == 404:
         return Problem(404, "NotFound", "There is nothing at this path; /docs lists what there is.")
+    if error.status_code == 405:
+        return Problem(405, "MethodNotAllowed", "This path does not take this method; /docs lists what there is.")
     return Problem(error.status_code, "InvalidRequest", str(error.detail))
 
 
@@ -95,6 +100,8 @@ def of_sqs(error: SqsError, cause: Exception) -> Problem:
     """What an action has answered; ``cause`` is the error before it was put into SQS's terms."""
     kind = error.kind
     if isinstance(cause, AuthError):
+        if kind.query_code == "MissingAuthenticationToken":
+            return Problem(401, kind.query_code, _SIGN_IN)
         status = 403 if kind.query_code == "OptInRequired" else 401
     else:
         status = _STATUS.get(kind.shape, kind.status)

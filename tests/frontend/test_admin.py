@@ -66,6 +66,7 @@ def problem(answer: Answer) -> tuple[int, str]:
 async def test_nobody_gets_in_without_signing_in(service: Service, path: str) -> None:
     answer = await service.unsigned("GET", path, b"", {})
     assert problem(answer) == (401, "MissingAuthenticationToken")
+    assert "Authorization: Bearer hf_..." in answer.json["detail"]
     assert answer.headers["www-authenticate"].startswith("Bearer")
     (line,) = service.audited()
     assert (line["action"], line["request_id"]) == ("sign-in", answer.headers["x-request-id"])
@@ -91,7 +92,7 @@ async def test_queues_called_v1_are_reached_as_ever(service: Service) -> None:
 async def test_unknown_paths_methods_and_values(service: Service) -> None:
     assert problem(await call(service, "GET", "/v1/nothing")) == (404, "NotFound")
     answer = await call(service, "PUT", "/v1/queues")
-    assert problem(answer)[0] == 405
+    assert problem(answer) == (405, "MethodNotAllowed")
     assert answer.headers["allow"] == "GET"
     assert problem(await call(service, "GET", "/v1/queues?limit=0"))[0] == 400
     await service.make_queue("q")
@@ -339,6 +340,12 @@ async def test_messages_that_are_refused(service: Service, body: bytes, type_: s
     await service.make_queue("q")
     assert problem(await call(service, "POST", f"/v1/queues/q/messages{query}", body, type_=type_))[0] == 400
     assert (await call(service, "GET", "/v1/queues/q")).json["messages"]["visible"] == 0
+
+
+async def test_json_that_is_none_is_refused_in_one_sentence(service: Service) -> None:
+    await service.make_queue("q")
+    answer = await call(service, "POST", "/v1/queues/q/messages", b'{"body":', type_="application/json")
+    assert "with the member 'body': Invalid JSON" in answer.json["detail"]
 
 
 async def test_refused_receives_and_deletes(service: Service) -> None:

@@ -256,6 +256,27 @@ def test_who_is_not_signed_in(server: Server, tmp_path: Path) -> None:
     assert holdfast(server, "queue", "list", "--api-key-file", str(tmp_path / "none"), data=False).code == 2
 
 
+@pytest.mark.parametrize("value", ["", "  ", "hf_a\nb", "hf_\u00e9"])
+def test_a_variable_that_holds_no_key(server: Server, value: str) -> None:
+    refused = holdfast(server, "queue", "list", data=False, environment={"HOLDFAST_API_KEY": value})
+    assert (refused.code, refused.err) == (2, "holdfast: the variable HOLDFAST_API_KEY holds no API key\n")
+    emptied = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+    assert holdfast(server, "queue", "list", data=False, environment=emptied).code == 2
+
+
+def test_errors_name_what_was_given_and_what_there_is(server: Server) -> None:
+    assert "there is no limit 'speed'; there are calls, " in holdfast(server, "limits", "set", "1", "speed=1").err
+    for number in ("0", "101", "-1", "ten"):
+        peeked = holdfast(server, "queue", "peek", "orders", f"--max={number}")
+        assert (peeked.code, "--max: a number from 1 to 100" in peeked.err) == (2, True)
+
+
+def test_limits_that_are_shown_can_be_set(server: Server) -> None:
+    lines = [line.split() for line in holdfast(server, "limits", "show", "000000000000").out.splitlines()]
+    for name, _ in lines:
+        assert holdfast(server, "limits", "set", "000000000000", f"{name}=none").code == 0
+
+
 def test_what_cannot_be_reached(server: Server, tmp_path: Path) -> None:
     elsewhere = f"http://127.0.0.1:{free_port()}"
     refused = process(server, "queue", "list", "--endpoint", elsewhere)

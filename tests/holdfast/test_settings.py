@@ -54,6 +54,20 @@ def test_text_stands_for_numbers_and_booleans() -> None:
     assert settings.data == Path.home() / "queues"
 
 
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("port", "it is a whole number"),
+        ("connections_per_client_limit", "it is a whole number"),
+        ("idle_seconds", "it is a number"),
+        ("auto_create_queues", "it is true or false"),
+    ],
+)
+def test_what_a_value_has_to_be_is_said_plainly(name: str, wanted: str) -> None:
+    with pytest.raises(SettingsError, match=f"^HOLDFAST_{name.upper()}.* cannot be 'foo': {wanted}$"):
+        load({}, {f"HOLDFAST_{name.upper()}": "foo"})
+
+
 def test_queues_are_declared_in_the_file(file: Path) -> None:
     file.write_text(
         '[[queues]]\nname = "a"\ntags = { team = "x" }\n'
