@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from auth.credentials import AccessKey, Tenant, new_access_key
+from auth.guessing import Guesses
 from auth.keyring import Keyring
 from auth.lookup import Credentials
 from auth.master_keys import LocalMasterKeys, new_master_key
@@ -87,6 +88,8 @@ class World:
         services = Services(self._settings, self.credentials, metadata, self._node, clockwork.wall, keyring=keyring)
         resolver.queues.set_result(Queues(services))
         self.app = create_app(services)
+        # a minute between any two failures: refusals are what many cases are about, and guessing is tested by itself
+        self.app.sqs.guesses = Guesses(clock=itertools.count(step=60).__next__)
 
     async def _stop(self) -> None:
         await self._node.close()

@@ -17,6 +17,8 @@ LOCKS = ("build", "base", "dev")
 
 def test_the_arrows_between_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    # it would disable every logger that there is, for all tests that follow in this process
+    monkeypatch.setattr("logging.config.dictConfig", lambda config: None)
     assert lint_imports(config_filename="pyproject.toml", no_cache=True) == 0
 
 
