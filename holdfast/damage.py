@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import sys
-
 from backend.damage import accept as accept_loss
 from backend.damage import survey
 from backend.journal.disk import RealDisk
 from backend.journal.segments import LogInUse
 from backend.node import NodeSettings
-from holdfast.folder import Claim, FolderUnusable
+from holdfast.offline import run_stopped
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.sqlite_schema import CannotOpen
@@ -19,22 +15,7 @@ from metadata_service.sqlite_schema import CannotOpen
 
 def show_damage(settings: Settings, *, accept: bool) -> int:
     """Print what is damaged, accept it if asked, and return the exit code: 1 if the folder cannot be looked at."""
-    if not settings.metadata_file.exists():
-        print(f"holdfast: {settings.data} is no data folder of Holdfast", file=sys.stderr)
-        return 1
-    logging.disable(logging.CRITICAL)  # what a start would log is what is printed here
-    try:
-        claim = Claim(settings.data)
-    except FolderUnusable as error:
-        print(f"holdfast: {error}", file=sys.stderr)
-        return 1
-    try:
-        return asyncio.run(_show(settings, accept))
-    except (CannotOpen, LogInUse) as error:
-        print(f"holdfast: {error}", file=sys.stderr)
-        return 1
-    finally:
-        claim.release()
+    return run_stopped(settings, lambda: _show(settings, accept), (CannotOpen, LogInUse))
 
 
 async def _show(settings: Settings, accept: bool) -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections import Counter
 
 from auth.keyring import DataKey, Keyring
 from auth.master_keys import KeyringError, new_master_key, read_file, write_file
-from holdfast.folder import Claim, FolderUnusable
 from holdfast.keyring import keyring_path, local_master_keys, open_keyring
+from holdfast.offline import is_data_folder, run_stopped
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import StoreError
@@ -18,7 +17,7 @@ from metadata_service.store import StoreError
 
 def show_keyring(settings: Settings) -> int:
     """Print the master keys' ids and what is wrapped with them, and return the exit code.  Nothing is changed."""
-    if not _is_data_folder(settings):
+    if not is_data_folder(settings):
         return 1
     try:
         return asyncio.run(_show(settings))
@@ -32,28 +31,7 @@ def rotate_keyring(settings: Settings, *, data_keys: bool) -> int:
 
     Returns the exit code.  Cut off anywhere, it can be repeated, and the next start ends what it began.
     """
-    if not _is_data_folder(settings):
-        return 1
-    logging.disable(logging.CRITICAL)  # what a start would log is printed here
-    try:
-        claim = Claim(settings.data)
-    except FolderUnusable as error:
-        print(f"holdfast: {error}", file=sys.stderr)
-        return 1
-    try:
-        return asyncio.run(_rotate(settings, data_keys))
-    except (KeyringError, StoreError) as error:
-        print(f"holdfast: {error}", file=sys.stderr)
-        return 1
-    finally:
-        claim.release()
-
-
-def _is_data_folder(settings: Settings) -> bool:
-    if settings.metadata_file.exists():
-        return True
-    print(f"holdfast: {settings.data} is no data folder of Holdfast", file=sys.stderr)
-    return False
+    return run_stopped(settings, lambda: _rotate(settings, data_keys), (KeyringError, StoreError))
 
 
 async def _show(settings: Settings) -> int:

@@ -1,0 +1,44 @@
+"""What commands that work on a data folder by themselves have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from holdfast.folder import Claim, FolderUnusable
+from holdfast.settings import Settings
+
+
+def is_data_folder(settings: Settings) -> bool:
+    """Whether there is anything to work on; says so if not."""
+    if settings.metadata_file.exists():
+        return True
+    print(f"holdfast: {settings.data} is no data folder of Holdfast", file=sys.stderr)
+    return False
+
+
+def run_stopped(
+    settings: Settings, work: Callable[[], Coroutine[Any, Any, int]], expected: tuple[type[Exception], ...]
+) -> int:
+    """Do the work while no service has the folder, and return its exit code; 1, with a sentence, if that cannot be.
+
+    ``expected`` are the errors whose text is all that there is to say.
+    """
+    if not is_data_folder(settings):
+        return 1
+    logging.disable(logging.CRITICAL)  # what a start would log is printed by the command
+    try:
+        claim = Claim(settings.data)
+    except FolderUnusable as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+    try:
+        return asyncio.run(work())
+    except expected as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+    finally:
+        claim.release()
