@@ -41,7 +41,7 @@ lock: $(VENV)/.dev
 	requirements/compile $(ARGS)
 
 bench: $(VENV)/.dev
-	-@scripts/need java mvn
+	-@scripts/need java mvn redis-server
 	$(BIN)/python -m bench $(ARGS)
 
 simulate: $(VENV)/.dev

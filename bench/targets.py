@@ -89,6 +89,13 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
             "µs",
             _figure("send-guarded", "added to a SendMessage"),
         ),
+        Target(
+            "a rate that three processes share through Redis, off over 10 s",
+            5,
+            False,
+            "%",
+            lambda book: book.figure("shared-limit", "three processes on one Redis, off the rate", "nothing"),
+        ),
         *_backlog("standard", depths, 40),
         *_backlog("fifo", depths, 80),
         Target(

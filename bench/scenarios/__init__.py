@@ -28,6 +28,7 @@ class Scenario(NamedTuple):
 SCENARIOS = [
     Scenario("generator", generator.ceiling, frozenset({"nothing"})),
     Scenario("limits", limits.decide, frozenset({"nothing"})),
+    Scenario("shared-limit", limits.accuracy, frozenset({"nothing"})),
     Scenario("send", core.send, shares_server=True),
     Scenario("half-load", core.half_load, shares_server=True),
     Scenario("send-batch", core.send_batch, shares_server=True),

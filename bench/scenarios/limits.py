@@ -1,15 +1,20 @@
-"""What rate limits cost: the decision by itself."""
+"""What rate limits cost, and how exact they are when several processes share one through a Redis."""
 
 from __future__ import annotations
 
 import timeit
 
+from bench.callers import share
+from bench.redis_server import RedisServer
 from bench.scenarios.run import Run
 from bench.servers import Server
 from ratelimit.limiter import Limiter
 
 _DECISIONS = 200_000
 _REPEATS = 5
+_RATE = 400.0
+_BURST = 200.0
+_SECONDS = 10.0
 
 
 async def decide(run: Run, server: Server) -> None:
@@ -24,3 +29,15 @@ async def decide(run: Run, server: Server) -> None:
         admit()
         best = min(timeit.repeat(admit, number=_DECISIONS, repeat=_REPEATS))
         run.figure("limits", server, f"a decision over {count} buckets", best / _DECISIONS * 1e6, "µs")
+
+
+async def accuracy(run: Run, server: Server) -> None:
+    """Three processes that each want all of one rate, on one Redis, for ten seconds."""
+    redis = RedisServer()
+    try:
+        redis.start()
+        shared = share(redis.url, _RATE, _BURST, 3, _SECONDS)
+    finally:
+        redis.close()
+    off = abs(shared.rate(_BURST) / _RATE - 1) * 100
+    run.figure("shared-limit", server, "three processes on one Redis, off the rate", off, "%")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.ratelimit.redis_server import RedisServer
+from bench.redis_server import RedisServer
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from bench.callers import share
+from bench.redis_server import RedisServer
 from ratelimit.address import check_url, shown
 from ratelimit.meter import Meter
 from ratelimit.shared import LEASE_SECONDS, SharedLimiter
-from tests.ratelimit.redis_server import RedisServer
 
 SLOW = 0.001
 """A rate at which nothing drains within a test."""
@@ -138,38 +137,11 @@ async def test_what_nobody_uses_leaves_redis(redis_server: RedisServer) -> None:
 def test_three_real_processes_keep_one_rate(redis_server: RedisServer) -> None:
     """Within 5% over ten seconds, though each tries to have all of it."""
     rate, burst, processes, seconds = 400.0, 200.0, 3, 10.0
-    arguments = [redis_server.url, "{123456789012}:calls", str(rate), str(burst), str(seconds)]
-    callers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.ratelimit.caller", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(processes)
-    ]
-    try:
-        for caller in callers:
-            assert caller.stdout is not None
-            assert caller.stdout.readline().strip() == "ready"
-        for caller in callers:
-            assert caller.stdin is not None
-            caller.stdin.write("go\n")
-            caller.stdin.flush()
-        results = []
-        for caller in callers:
-            output, _ = caller.communicate(timeout=60)
-            passed, start, end = output.split()
-            results.append((int(passed), float(start), float(end)))
-    finally:
-        for caller in callers:
-            caller.kill()
-            caller.wait()
-    elapsed = max(end for _, _, end in results) - min(start for _, start, _ in results)
-    total = sum(passed for passed, _, _ in results)
-    assert total <= burst + rate * elapsed + processes * rate * LEASE_SECONDS
-    assert (total - burst) / elapsed == pytest.approx(rate, rel=0.05), results
-    assert min(passed for passed, _, _ in results) > total / processes / 4, "one process had next to nothing"
+    shared = share(redis_server.url, rate, burst, processes, seconds)
+    total = sum(shared.passed)
+    assert total <= burst + rate * shared.seconds + processes * rate * LEASE_SECONDS
+    assert shared.rate(burst) == pytest.approx(rate, rel=0.05), shared
+    assert min(shared.passed) > total / processes / 4, "one process had next to nothing"
 
 
 # --- without Redis -----------------------------------------------------------------------------------------

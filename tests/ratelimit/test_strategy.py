@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from limits.storage import MemcachedStorage, MemoryStorage, storage_from_string
 from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter, SlidingWindowCounterRateLimiter
 
+from bench.redis_server import RedisServer
 from ratelimit.strategy import LeakyBucketItem, LeakyBucketRateLimiter
-from tests.ratelimit.redis_server import RedisServer
 
 SLOW = LeakyBucketItem(1, 1_000, burst=5)
 """Nothing drains within a test."""

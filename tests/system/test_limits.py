@@ -11,7 +11,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from tests.ratelimit.redis_server import RedisServer
+from bench.redis_server import RedisServer
 from tests.system.server import Server
 
 CALLS = 12

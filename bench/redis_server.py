@@ -1,4 +1,4 @@
-"""A real Redis for a test: on a socket of its own, keeping nothing."""
+"""A real Redis, for the bench and for tests: on a socket of its own, keeping nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RedisServer:
 
     def __init__(self) -> None:
         program = shutil.which("redis-server")
-        assert program is not None, "these tests need redis-server (Debian, Ubuntu: sudo apt-get install redis-server)"
+        assert program is not None, "this needs redis-server (Debian, Ubuntu: sudo apt-get install redis-server)"
         self._program = program
         self._folder = Path(tempfile.mkdtemp(prefix="redis-"))  # pytest's own are too long for a socket's path
         self._socket = self._folder / "socket"
