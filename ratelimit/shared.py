@@ -118,6 +118,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
         self._flights: set[asyncio.Future[None]] = set()
         self._heart: asyncio.Task[None] | None = None
         self._failed = asyncio.Event()
+        self._closing = False
         self.up = True
         """Whether Redis answers."""
 
@@ -133,6 +134,8 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
 
     async def close(self) -> None:
         if self._heart is not None:
+            self._closing = True  # the Redis client has been seen to swallow a cancellation
+            self._failed.set()
             self._heart.cancel()
             await asyncio.gather(self._heart, return_exceptions=True)
         await asyncio.gather(*self._flights, return_exceptions=True)
@@ -302,7 +305,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
             self._to_lease(meter)
 
     async def _beats(self) -> None:
-        while True:
+        while not self._closing:
             self._failed.clear()
             pause = self._heartbeat_seconds if self.up else self._probe_seconds
             try:

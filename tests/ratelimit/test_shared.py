@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -261,3 +261,20 @@ def test_a_lease_is_no_more_than_a_part_of_the_burst() -> None:
     assert limiter.meter("small burst", 10_000, 10).most == 5
     assert limiter.meter("many", 10_000, 10_000).most == 10_000 * LEASE_SECONDS
     assert isinstance(limiter.meter("many", 1, 1), Meter)
+
+
+async def test_closing_ends_also_when_the_client_swallows_the_cancellation(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter = SharedLimiter(redis_server.url, heartbeat_seconds=0.01)
+    beating = asyncio.Event()
+
+    async def deaf() -> None:
+        beating.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    await limiter.start()
+    monkeypatch.setattr(limiter, "_beat", deaf)
+    await beating.wait()
+    await asyncio.wait_for(limiter.close(), 10)
