@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import Depends, Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -20,6 +21,7 @@ from frontend.polls import ClientGone
 from frontend.services import Services
 from frontend.sqs.calls import Call, Members
 from frontend.sqs.endpoint import Visit
+from frontend.sqs.errors import shown
 from frontend.sqs.validation import is_queue_name
 
 KEY = "holdfast.visitor"
@@ -155,11 +157,13 @@ class AdminRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         handle: Callable[[Request], Any] = super().get_route_handler()
+        known = _parameters(self.dependant)
 
         async def answer(request: Request) -> Response:
             visitor = _visitor(request)
             problem: Problem | None = None
             try:
+                _require_known(request, known)
                 response: Response = await handle(request)
             except ClientGone:
                 raise
@@ -170,6 +174,19 @@ class AdminRoute(APIRoute):
             return response
 
         return answer
+
+
+def _parameters(dependant: Dependant) -> set[str]:
+    """The names of what a route and its dependencies read of the query."""
+    return {one.alias for one in dependant.query_params}.union(*map(_parameters, dependant.dependencies))
+
+
+def _require_known(request: Request, known: set[str]) -> None:
+    """A misspelt parameter cannot go unnoticed.  Those of a signature in the query are the authenticator's."""
+    for name in request.query_params:
+        if name not in known and not name.lower().startswith("x-amz-"):
+            there_are = f"; there are {', '.join(sorted(known))}" if known else ""
+            raise invalid(f"There is no query parameter {shown(name)!r} here{there_are}.")
 
 
 def _problem(visitor: Visitor, error: Exception, action: str) -> Problem:

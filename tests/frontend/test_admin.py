@@ -100,6 +100,14 @@ async def test_unknown_paths_methods_and_values(service: Service) -> None:
     assert problem(await call(service, "POST", "/v1/queues/q/move", b"{"))[0] == 400
 
 
+async def test_a_misspelt_parameter_changes_nothing(service: Service) -> None:
+    await service.make_queue("q")
+    answer = await call(service, "POST", "/v1/queues/q/messages?delayy=60", b"b", type_="text/plain")
+    assert problem(answer) == (400, "InvalidRequest")
+    assert "'delayy' here; there are account, deduplication_id, delay, group." in answer.json["detail"]
+    assert (await call(service, "GET", "/v1/queues/q")).json["messages"] == {"visible": 0, "in_flight": 0, "delayed": 0}
+
+
 async def test_a_body_that_is_too_large(tmp_path: Path) -> None:
     async with running(tmp_path, FrontendSettings(max_body_bytes=1000)) as service:
         answer = await call(service, "POST", "/v1/queues/q/messages", b"x" * 1001)
