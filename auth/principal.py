@@ -34,6 +34,20 @@ class Principal(msgspec.Struct, frozen=True):
         """Whether nobody signed the request: then the caller has no account."""
         return not self.account
 
+    @property
+    def resource(self) -> str:
+        """The ARN's last part, such as ``root``, ``user/worker`` or ``federated-user/...``: what kind of caller it is.
+
+        Only its beginning tells that.  The rest is a name that others may have chosen, with colons and slashes in it:
+        an outside issuer's subject.
+        """
+        return self.arn.split(":", 5)[-1]
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the caller is the account's root."""
+        return self.resource == "root"
+
 
 def anonymous(address: str) -> Principal:
     """Whoever sent a request that nobody signed; SQS, too, tells the address as the sender of such a message."""

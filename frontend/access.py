@@ -153,7 +153,7 @@ class Access:
         who = None if call.principal.anonymous else call.principal
 
         def facts(key: str) -> str | None:
-            fact = _FACTS.get(key)
+            fact = FACTS.get(key)
             if fact is not None:
                 return fact(call)
             match key:
@@ -192,7 +192,7 @@ def check_credential(principal: Principal, action: str, name: str | None = None)
 
 def is_administrator(principal: Principal) -> bool:
     """Whether the caller stands for its account as a whole."""
-    return principal.role != "user" or principal.arn.endswith(":root")
+    return principal.role != "user" or principal.is_root
 
 
 def listed_prefixes(principal: Principal, asked: str) -> list[str]:
@@ -234,19 +234,20 @@ def _of_signer(value: Callable[[Principal], str | None]) -> Callable[[Call], str
 
 
 def _principal_type(call: Call) -> str:
-    arn = call.principal.arn
-    if call.principal.anonymous:
+    principal = call.principal
+    if principal.anonymous:
         return "Anonymous"
-    if ":assumed-role/" in arn:
+    if principal.resource.startswith("assumed-role/"):
         return "AssumedRole"
-    return "Account" if arn.endswith(":root") else "User"
+    return "Account" if principal.is_root else "User"
 
 
 def _user_name(principal: Principal) -> str | None:
-    return principal.arn.rpartition("/")[2] if ":user/" in principal.arn else None
+    kind, _, name = principal.resource.partition("/")
+    return name if kind == "user" else None
 
 
-_FACTS: Mapping[str, Callable[[Call], str | None]] = {
+FACTS: Mapping[str, Callable[[Call], str | None]] = {
     "aws:principalaccount": _of_signer(lambda principal: principal.account),
     "aws:principalarn": _of_signer(lambda principal: role_arn(principal.arn)),
     "aws:principalisawsservice": lambda call: "false",

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query
 
 from auth import api_keys
 from auth.credentials import AccessKey, ApiKey, new_access_key, new_principal_id, user_arn
-from auth.principal import Principal, Scope
+from auth.principal import Principal, Role, Scope
 from auth.store import Conflict
 from frontend.admin.models import KeyGiven, KeyList, KeyMade, KeyRotation, KeyShown
 from frontend.admin.problems import Problem, invalid, not_found, not_permitted
@@ -47,7 +47,12 @@ def create_router(services: Services) -> APIRouter:
         owner = who.account(account)
         who.target = user_arn(owner, given.name)
         who.require_role("operator", "admin")
-        _check(who.principal, given, owner)
+        if not _NAME.match(given.name):
+            raise invalid("The name of a key's user is 1 to 64 letters, digits or characters of +=,.@-_")
+        _check_rank(who.principal, given.name, given.role)
+        if given.role == "operator" and owner != who.principal.account:
+            raise not_permitted("The key of an operator can only be made in an operator's own account.")
+        check_rights(who.principal, given.scopes, given.prefixes)
         tenant = await store.get_tenant(owner)
         if tenant is None or tenant.state in ("deleting", "deleted"):
             raise not_found(f"tenant {owner}")
@@ -80,6 +85,9 @@ def create_router(services: Services) -> APIRouter:
     async def rotate(who: Who, key_id: KeyId, asked: KeyRotation, account: Account = None) -> KeyMade:
         """Make a key like this one, which stays good for a while so that its users can change over."""
         old = await _found(who, key_id, account)
+        # whoever rotates a key holds the new one: so this, too, gives nobody more than they have
+        _check_rank(who.principal, old.name, old.role)
+        check_rights(who.principal, old.scopes, old.prefixes)
         if not old.active:
             raise Problem(409, "KeyRevoked", f"The key {key_id} is revoked; make a new one.")
         made, secret = _new(
@@ -89,7 +97,7 @@ def create_router(services: Services) -> APIRouter:
             role=old.role,
             scopes=old.scopes,
             prefixes=old.prefixes,
-            expires_s=None,
+            expires_s=None if old.expires_s is None else now_s() + old.expires_s - old.created_s,
             principal_id=old.principal_id,
         )
         await _put(made)
@@ -186,17 +194,12 @@ def _stored_id(key: Key) -> str:
     return key.key_id if isinstance(key, ApiKey) else key.access_key_id
 
 
-def _check(principal: Principal, given: KeyGiven, account: str) -> None:
-    """Whether the caller may make such a key."""
-    if not _NAME.match(given.name):
-        raise invalid("The name of a key's user is 1 to 64 letters, digits or characters of +=,.@-_")
-    if given.name == "root" and not (principal.role == "operator" or principal.arn.endswith(":root")):
+def _check_rank(principal: Principal, name: str, role: Role) -> None:
+    """Whether the caller may hold a key of this user and role."""
+    if name == "root" and not (principal.role == "operator" or principal.is_root):
         raise not_permitted("Only the account's root, or an operator, can make a key for root.")
-    if _RANK[given.role] > _RANK[principal.role]:
-        raise not_permitted(f"Your role is {principal.role}: you cannot make the key of an {given.role}.")
-    if given.role == "operator" and account != principal.account:
-        raise not_permitted("The key of an operator can only be made in an operator's own account.")
-    check_rights(principal, given.scopes, given.prefixes)
+    if _RANK[role] > _RANK[principal.role]:
+        raise not_permitted(f"Your role is {principal.role}: you cannot make the key of an {role}.")
 
 
 def check_rights(principal: Principal, scopes: Sequence[Scope], prefixes: Sequence[str]) -> None:

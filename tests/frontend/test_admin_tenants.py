@@ -242,6 +242,45 @@ async def test_rotation_leaves_time_to_change_over(service: Service) -> None:
     assert (stored.name, stored.principal_id) == (USER.name, USER.principal_id)
 
 
+@pytest.mark.parametrize(
+    ("by", "old", "status"),
+    [
+        (ADMIN, USER, 201),
+        (ADMIN, ADMIN, 201),
+        (ADMIN, msgspec.structs.replace(USER, name="root"), 403),
+        (msgspec.structs.replace(ADMIN, name="root"), msgspec.structs.replace(USER, name="root"), 201),
+        (msgspec.structs.replace(ADMIN, scopes=("manage",)), USER, 403),
+        (
+            msgspec.structs.replace(ADMIN, scopes=("manage",)),
+            msgspec.structs.replace(USER, scopes=("manage",)),
+            201,
+        ),
+        (msgspec.structs.replace(ADMIN, prefixes=("a-",)), USER, 403),
+        (msgspec.structs.replace(ADMIN, prefixes=("a-",)), msgspec.structs.replace(USER, prefixes=("b-",)), 403),
+        (msgspec.structs.replace(ADMIN, prefixes=("a-",)), msgspec.structs.replace(USER, prefixes=("a-b",)), 201),
+    ],
+)
+async def test_rotation_gives_nobody_a_key_that_may_do_more(
+    service: Service, by: AccessKey, old: AccessKey, status: int
+) -> None:
+    for key in (old, by):
+        await service.store.put_access_key(key)
+    before = await service.store.list_access_keys(OTHER)
+    answer = await call(service, "POST", f"/keys/{old.access_key_id}/rotate", {}, by=by)
+    assert answer.status == status, answer.content
+    if status != 201:
+        assert await service.store.list_access_keys(OTHER) == before
+
+
+async def test_a_rotated_key_lives_as_long_as_the_old_one_did(service: Service) -> None:
+    given = {"name": "contractor", "expires_in_seconds": 1000}
+    old = await call(service, "POST", "/keys", given, by=ADMIN)
+    service.clock.now += 900
+    new = await call(service, "POST", f"/keys/{old.json['id']}/rotate", {}, by=ADMIN)
+    assert new.status == 201
+    assert new.json["expires"] == int(service.clock()) + 1000
+
+
 async def test_a_revoked_key_is_refused_at_once_and_stays_so(service: Service) -> None:
     assert await works(service, USER) == 200
     assert (await call(service, "DELETE", f"/keys/{USER.access_key_id}", by=ADMIN)).json["state"] == "revoked"

@@ -14,7 +14,9 @@ from auth.api_keys import new_api_key
 from auth.credentials import AccessKey, ApiKey, Tenant
 from auth.grants import Grant
 from auth.oidc import Oidc, OidcSettings
+from frontend.access import FACTS, is_administrator
 from frontend.app import create_app
+from frontend.sqs.calls import Call
 from tests.auth.outside import AUDIENCE, ISSUER, Issuer
 from tests.frontend.fakes import KEY, Answer, Service, running, sign
 
@@ -138,6 +140,26 @@ async def test_a_token_of_the_trusted_issuer(trusting: tuple[Service, Issuer]) -
     await service.app.services.credentials.update_tenant(Tenant(KEY.account, "tests", "suspended"))
     async for answer in both(service, bearer(issuer.token(holdfast_account=KEY.account))):
         assert (answer.status, answer.code) == (403, "OptInRequired")
+
+
+@pytest.mark.parametrize("subject", ["repo:example/app:environment:root", "a:user/root", "a:assumed-role/r/s"])
+async def test_who_chooses_a_subject_does_not_choose_a_kind_of_caller(
+    trusting: tuple[Service, Issuer], subject: str
+) -> None:
+    service, issuer = trusting
+    oidc = service.app.services.oidc
+    assert oidc is not None
+    outsider = await oidc.check(issuer.token(sub=subject, holdfast_account=KEY.account), service.clock())
+    principal = oidc.principal(outsider)
+    assert principal.arn.endswith(subject)
+    assert not is_administrator(principal)
+
+    async def receive() -> None:
+        raise AssertionError
+
+    call = Call("r", principal, "", receive, Tenant(KEY.account, "tests"), {})
+    assert FACTS["aws:principaltype"](call) == "User"
+    assert FACTS["aws:username"](call) is None
 
 
 async def test_an_issuer_that_cannot_be_reached_is_not_the_callers_fault(trusting: tuple[Service, Issuer]) -> None:
