@@ -44,6 +44,7 @@ _FORM = b"application/x-www-form-urlencoded"
 _AUTH_KINDS = {
     kind.query_code: kind
     for kind in (
+        errors.ACCESS_DENIED,
         errors.EXPIRED_TOKEN,
         errors.INCOMPLETE_SIGNATURE,
         errors.INVALID_CLIENT_TOKEN_ID,
@@ -368,7 +369,7 @@ class SqsEndpoint:
 
     def _logged(self, request: _Request, error: Exception) -> SqsError:
         """What the client is told of the error; the log has the rest."""
-        answer = _as_sqs_error(error)
+        answer = as_sqs_error(error)
         log = self.context.log
         about = (
             request.request_id,
@@ -439,7 +440,8 @@ class _UnknownOperation(Exception):
     """A GET of a queue URL that names no action."""
 
 
-def _as_sqs_error(error: Exception) -> SqsError:
+def as_sqs_error(error: Exception) -> SqsError:
+    """The error in SQS's terms, without what clients need not know."""
     match error:
         case SqsError():
             return error

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from auth.credentials import AccessKey
+from auth.errors import AuthError
 from backend.api import BackendError, PartitionDamaged, PartitionUnknown, StorageFull, Unavailable
 from frontend.app import FrontendApp
 from frontend.settings import FrontendSettings
-from frontend.sqs.endpoint import RequestIds
+from frontend.sqs.endpoint import RequestIds, as_sqs_error
 from metadata_service.store import StoreUnavailable
 from tests.frontend.fakes import HOST, KEY, Answer, Service, running, sign
 
@@ -514,3 +515,12 @@ async def test_the_documentation_needs_no_network(service: Service) -> None:
         assert (await service.unsigned("GET", path.decode(), b"", {})).status == 200
     schema = (await service.unsigned("GET", "/openapi.json", b"", {})).json
     assert set(schema["paths"]) >= {"/health/live", "/health/ready"}
+
+
+def test_every_refusal_of_a_sign_in_has_its_answer() -> None:
+    refusals: list[type[AuthError]] = [AuthError, *AuthError.__subclasses__()]
+    assert len(refusals) > 5
+    for refusal in refusals:
+        error = refusal("x")
+        answer = as_sqs_error(error)
+        assert (answer.kind.query_code, answer.kind.status) == (error.code, error.status)
