@@ -153,7 +153,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(ge=1, le=10_000, description="processes that share the Redis, as long as it has not told the number"),
     ] = 1
     segment_bytes: Annotated[
-        int, Meta(ge=1 << 20, le=1 << 27, description="size of a segment of the journal, preallocated on disk")
+        int, Meta(ge=1 << 21, le=1 << 27, description="size of a segment of the journal, preallocated on disk")
     ] = 1 << 25
     trusted_proxies: Annotated[
         str,

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.faults.hooks import VARIABLE, Fault, Plan
 from tests.system.server import Server
 
-SETTINGS = {"SEGMENT_BYTES": str(1 << 20)}
+SETTINGS = {"SEGMENT_BYTES": str(1 << 21)}
 """Small segments, so that new ones, checkpoints and the end of old ones come all the time."""
 
 

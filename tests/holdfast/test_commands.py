@@ -38,7 +38,7 @@ class Result(NamedTuple):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("service"), settings={"SEGMENT_BYTES": "1048576"}) as running:
+    with Server(tmp_path_factory.mktemp("service"), settings={"SEGMENT_BYTES": str(1 << 21)}) as running:
         yield running
 
 

@@ -22,7 +22,7 @@ from holdfast.declared import in_order
 from holdfast.keyring import open_keyring
 from holdfast.root import ensure_root
 from holdfast.serve import CannotStart
-from holdfast.settings import DeclaredQueue, Settings
+from holdfast.settings import DeclaredQueue, Settings, SettingsError, load
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import QueueNotFound
 
@@ -38,7 +38,7 @@ def start(tmp_path: Path) -> Start:
 
     @asynccontextmanager
     async def starting(*queues: DeclaredQueue, **changes: Any) -> AsyncIterator[tuple[Embedded, SQLiteStore]]:
-        settings = Settings(data=tmp_path, segment_bytes=1 << 20, queues=queues, **changes)
+        settings = Settings(data=tmp_path, queues=queues, **{"segment_bytes": 1 << 21, **changes})
         store = SQLiteStore(settings.metadata_file)
         try:
             root, _ = await ensure_root(store, settings)
@@ -110,6 +110,20 @@ async def test_it_starts_without_its_redis_and_says_so(start: Start, caplog: pyt
     async with start(rate_limit_storage="unix:///nowhere/redis", default_limits="calls=1") as (service, _):
         assert await status(service, "/health/ready") == 200
     assert "Redis at unix:///nowhere/redis does not answer" in caplog.text
+
+
+async def test_the_least_segment_has_room_for_the_largest_message(start: Start) -> None:
+    least = 2 << 20
+    assert load({"segment_bytes": str(least)}, {}).segment_bytes == least
+    with pytest.raises(SettingsError, match="segment-bytes"):
+        load({"segment_bytes": str(least - 1)}, {})
+    async with start(DeclaredQueue("orders"), segment_bytes=least) as (service, store):
+        view = await view_of(service, store, "orders")
+        backend = service.app.services.backend
+        await backend.configure(view.settings)
+        for _ in range(3):
+            (stored,) = await backend.send(view.target, [NewMessage(bytes(view.message_bytes_most + 4096))])
+            assert stored.message_id
 
 
 async def test_messages_are_there_after_a_restart(start: Start) -> None:
