@@ -404,6 +404,8 @@ class Model:
                 raise Violation(f"received what was never sent: {one.payload[:20]!r} of {len(one.payload)} bytes")
             if not msg.may and (started > msg.gone_ms or (asked_at >= msg.gone_at and self._repeats(queue, one, msg))):
                 raise Violation(f"{msg.name} was received from {queue.arn}, but {msg.why}")
+            if msg.why == LOOKED:
+                msg.may, msg.why = True, ""  # a restart has set the time back
             self._fits(queue, one, msg, started, now)
             self._claimed(queue, one, msg, started, visibility_ms, asked, asked_at)
             if queue.fifo:
