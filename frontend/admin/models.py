@@ -9,6 +9,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+PREFIXES_MOST = 50
+"""Of a key, a role or a token: they are compared at each call, those of a role with those of a key one by one, and what
+a session or a token carries of them has to go into a header."""
+TRUSTED_MOST = 1_000
+LIFETIME_SECONDS_MOST = 100 * 365 * 86_400
+
 
 class Given(BaseModel):
     """What is sent here: a member that is not known is refused, so that a misspelt one cannot go unnoticed."""
@@ -204,8 +210,8 @@ class KeyGiven(Given):
     kind: Literal["access", "api"] = Field("access", description="access: signs requests; api: a bearer key")
     role: Literal["operator", "admin", "user"] = "user"
     scopes: list[Literal["send", "receive", "manage"]] = Field(["send", "receive", "manage"], min_length=1)
-    prefixes: list[str] = Field([], description="of queue names; empty: all queues")
-    expires_in_seconds: int | None = Field(None, ge=1)
+    prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="of queue names; empty: all queues")
+    expires_in_seconds: int | None = Field(None, ge=1, le=LIFETIME_SECONDS_MOST)
 
 
 class KeyRotation(Given):
@@ -239,9 +245,13 @@ class KeyList(BaseModel):
 
 class RoleGiven(Given):
     scopes: list[Literal["send", "receive", "manage"]] = Field(["send", "receive", "manage"], min_length=1)
-    prefixes: list[str] = Field([], description="of queue names; empty: all queues")
-    trusted_accounts: list[str] = Field([], description="other accounts whose keys may assume the role")
-    trusted_subjects: list[str] = Field([], description="subjects of the OIDC issuer whose tokens may assume the role")
+    prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="of queue names; empty: all queues")
+    trusted_accounts: list[str] = Field(
+        [], max_length=TRUSTED_MOST, description="other accounts whose keys may assume the role"
+    )
+    trusted_subjects: list[str] = Field(
+        [], max_length=TRUSTED_MOST, description="subjects of the OIDC issuer whose tokens may assume the role"
+    )
     session_seconds_most: int = Field(3600, ge=900, le=43_200)
 
 
@@ -259,7 +269,7 @@ class RoleList(BaseModel):
 class TokenAsked(Given):
     seconds: int = Field(3600, ge=60, le=3600)
     scopes: list[Literal["send", "receive", "manage"]] | None = Field(None, description="without it, those of the key")
-    prefixes: list[str] = Field([], description="of queue names; empty: those of the key")
+    prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="of queue names; empty: those of the key")
 
 
 class TokenMade(BaseModel):

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from auth.api_keys import new_api_key
 from auth.credentials import Tenant
+from frontend.admin.models import PREFIXES_MOST, TRUSTED_MOST
 from tests.frontend.fakes import Answer, Service, running
 from tests.frontend.test_admin import OTHER, problem
 from tests.frontend.test_admin_tenants import ADMIN, OPERATOR, USER, call
@@ -48,6 +49,17 @@ async def test_a_role_is_made_changed_listed_and_deleted(service: Service) -> No
     acts = [(line["action"], line["target"]) for line in service.audited() if line["outcome"] == "done"]
     arn = f"arn:aws:iam::{OTHER}:role/worker"
     assert acts == [("role.set", arn), ("role.set", arn), ("role.delete", arn)]
+
+
+async def test_what_a_role_carries_is_bounded(service: Service) -> None:
+    """Whoever can make roles of any length can make every other tenant wait."""
+    for given in (
+        {"prefixes": ["a"] * (PREFIXES_MOST + 1)},
+        {"trusted_accounts": [OTHER] * (TRUSTED_MOST + 1)},
+        {"trusted_subjects": ["ci"] * (TRUSTED_MOST + 1)},
+    ):
+        assert problem(await call(service, "PUT", "/roles/worker", given, by=ADMIN)) == (400, "InvalidRequest")
+    assert await service.store.get_role(OTHER, "worker") is None
 
 
 async def test_who_may_not(service: Service) -> None:

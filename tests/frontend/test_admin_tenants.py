@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from auth.credentials import AccessKey, Tenant
 from backend.api import Unavailable
+from frontend.admin.models import PREFIXES_MOST
 from frontend.admin.removal import delete_tenant, finish_deletions
 from metadata_service.store import StoreUnavailable
 from tests.frontend.fakes import KEY, Answer, Service, running
@@ -315,7 +316,9 @@ async def test_an_api_key(service: Service) -> None:
         (ADMIN, {"name": "x", "scopes": []}, 400),
         (ADMIN, {"name": "x", "scopes": ["all"]}, 400),
         (ADMIN, {"name": "x", "prefixes": ["a/b"]}, 400),
+        (ADMIN, {"name": "x", "prefixes": ["a"] * (PREFIXES_MOST + 1)}, 400),
         (ADMIN, {"name": "x", "expires_in_seconds": 0}, 400),
+        (ADMIN, {"name": "x", "expires_in_seconds": 10**15}, 400),
     ],
 )
 async def test_nobody_makes_a_key_that_may_do_more(
