@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from auth.credentials import TenantRole
-from auth.errors import ExpiredToken, InvalidClientTokenId, IssuerUnreachable
+from auth.errors import AuthError, ExpiredToken, InvalidClientTokenId, IssuerUnreachable
 from auth.grants import Grant, NothingLeft, narrowed
 from auth.lookup import Known
 from auth.principal import Principal, Scope
@@ -86,7 +86,7 @@ class Sts:
         principal = caller.principal
         role = await self._services.credentials.find_role(account, name)
         if role is None or not _may_assume(caller, role):
-            raise _denied(principal.arn, "AssumeRole", account, name)
+            raise _denied(principal.arn, "AssumeRole", account, name) from AuthError()
         try:
             scopes, prefixes = narrowed(principal.scopes, principal.prefixes, role.scopes, role.prefixes)
         except NothingLeft as error:
@@ -104,7 +104,7 @@ class Sts:
         request.who = subject.credential
         role = await self._services.credentials.find_role(account, name)
         if role is None or subject.subject not in role.trusted_subjects:
-            raise _denied(subject.credential, "AssumeRoleWithWebIdentity", account, name)
+            raise _denied(subject.credential, "AssumeRoleWithWebIdentity", account, name) from AuthError()
         session, token = await self._begin(role, session_name, seconds, role.scopes, role.prefixes, None)
         return (
             _credentials(session, token)
@@ -196,6 +196,7 @@ def _may_assume(caller: Caller, role: TenantRole) -> bool:
 
 
 def _denied(who: str, action: str, account: str, name: str) -> SqsError:
+    """To be raised from an :class:`AuthError`: a session that is refused is audited as a refused sign-in."""
     arn = f"arn:aws:iam::{account}:role/{name}"
     return SqsError(ACCESS_DENIED, f"{who} is not authorized to perform: sts:{action} on resource: {arn}")
 

@@ -186,6 +186,9 @@ async def test_other_actions(service: Service) -> None:
 async def test_a_refused_sign_in_is_audited(service: Service) -> None:
     await call(service, body("GetCallerIdentity"), msgspec.structs.replace(KEY, secret="another-secret-than-ours"))
     assert service.audited()[-1]["reason"] == "SignatureDoesNotMatch"
+    assert is_error(await call(service, assume(f"arn:aws:iam::{OTHER}:role/none")), 403, "AccessDenied")
+    line = service.audited()[-1]
+    assert (line["action"], line["credential"], line["reason"]) == ("sign-in", KEY.access_key_id, "AccessDenied")
 
 
 # --- web identities --------------------------------------------------------------------------------------------
@@ -229,6 +232,8 @@ async def test_web_identities_that_are_refused(service: Service, issuer: Issuer)
         (web(issuer.token(), Policy="{}"), 400, "ValidationError"),
     ):
         assert is_error(await service.unsigned("POST", "/", content, FORM), status, code), content
+    denied = [line for line in service.audited() if line["reason"] == "AccessDenied"]
+    assert [line["credential"] for line in denied] == ["oidc:stranger", "oidc:ci@example", "oidc:ci@example"]
     service.app.services.oidc = None
     answer = await service.unsigned("POST", "/", web(issuer.token()), FORM)
     assert is_error(answer, 400, "InvalidIdentityToken")
