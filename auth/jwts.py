@@ -163,5 +163,5 @@ def check_not_before(claims: dict[str, Any], now: float) -> None:
     """Refuse a token of the future, with some leeway.  Raises :class:`~auth.errors.InvalidClientTokenId`."""
     for name in ("nbf", "iat"):
         stamp = claims.get(name, 0)
-        if isinstance(stamp, bool) or not isinstance(stamp, (int, float)) or stamp > now + LEEWAY_SECONDS:
+        if isinstance(stamp, bool) or not isinstance(stamp, (int, float)) or not stamp <= now + LEEWAY_SECONDS:
             raise InvalidClientTokenId

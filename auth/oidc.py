@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable
@@ -174,7 +175,8 @@ class Oidc:
         )
         check_not_before(claims, now)
         expires, subject = claims["exp"], claims["sub"]
-        if isinstance(expires, bool) or not isinstance(expires, (int, float)):
+        # JSON as Python reads it has numbers that are none, and one that never comes
+        if isinstance(expires, bool) or not isinstance(expires, (int, float)) or not expires < math.inf:
             raise InvalidClientTokenId
         if not isinstance(subject, str) or not _SUBJECT.match(subject):
             raise InvalidClientTokenId
