@@ -62,8 +62,9 @@ def redrive_policy(text: str) -> tuple[str, RedrivePolicy]:
         count = int(count)
     most = limits.MAX_RECEIVE_COUNT_MOST
     if type(count) is not int or not 1 <= count <= most:
+        told = "no number" if isinstance(count, list | dict) else count
         raise invalid_value(
-            text, name, f"Invalid value for maxReceiveCount: {count}, valid values are from 1 to {most} both inclusive."
+            text, name, f"Invalid value for maxReceiveCount: {told}, valid values are from 1 to {most} both inclusive."
         )
     if not isinstance(target, str) or arn.parse(target) is None:
         raise invalid_value(text, name, "Invalid value for deadLetterTargetArn.")
@@ -127,6 +128,8 @@ def access_policy(text: str) -> str:
         policy = compile_policy(given, _GOVERNED)
     except PolicyError as error:
         raise invalid_attribute_value("Policy", str(error)) from None
+    except RecursionError:
+        raise invalid_attribute_value("Policy", "It is nested more deeply than any policy.") from None
     if policy.statements > limits.POLICY_STATEMENTS_MOST:
         raise invalid_attribute_value(
             "Policy", f"A policy can have at most {limits.POLICY_STATEMENTS_MOST} statements."

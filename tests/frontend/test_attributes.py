@@ -180,6 +180,7 @@ def test_a_redrive_policy_is_canonical() -> None:
         ('{"deadLetterTargetArn":"$ARN","maxReceiveCount":"x"}', "from 1 to 1000"),
         ('{"deadLetterTargetArn":"$ARN","maxReceiveCount":1.5}', "from 1 to 1000"),
         ('{"deadLetterTargetArn":"$ARN","maxReceiveCount":true}', "from 1 to 1000"),
+        ('{"deadLetterTargetArn":"$ARN","maxReceiveCount":' + "[" * 1000 + "]" * 1000 + "}", "from 1 to 1000"),
         ('{"deadLetterTargetArn":"nonsense","maxReceiveCount":1}', "deadLetterTargetArn"),
         ('{"deadLetterTargetArn":7,"maxReceiveCount":1}', "deadLetterTargetArn"),
         ('{"deadLetterTargetArn":"$ARN","maxReceiveCount":1,"x":1}', "Only following attributes"),
@@ -251,6 +252,13 @@ def test_policies_are_compact() -> None:
 )
 def test_policies_that_are_none(policy: str) -> None:
     assert refused(Policy=policy).kind.shape == "InvalidAttributeValue"
+
+
+@pytest.mark.parametrize("version", ["2008-10-17", "2012-10-17"])
+def test_a_policy_that_is_nested_deeply(version: str) -> None:
+    principal = "[" * 1000 + "]" * 1000
+    text = f'{{"Version":"{version}","Statement":{{"Effect":"Allow","Action":"sqs:*","Principal":{principal}}}}}'
+    assert refused(Policy=text).kind.shape == "InvalidAttributeValue"
 
 
 def test_permissions_are_statements_of_the_policy() -> None:
