@@ -34,12 +34,11 @@ class AdminDoor:
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         visit = Visit(self._sqs, scope)
-        body_read = False
 
         async def send_with_id(message: Any) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", visit.request_id.encode())]
-                if not body_read:
+                if not visit.body_read:
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
@@ -49,7 +48,7 @@ class AdminDoor:
             body = await read_body(
                 receive, visit.headers.get(b"content-length"), self._services.settings.max_body_bytes
             )
-            body_read = True
+            visit.body_read = True
             call = await visit.enter(body, receive)
             scope[KEY] = Visitor(self._services, visit, call)
             await self._api(scope, _again(body, receive), send_with_id)

@@ -405,6 +405,15 @@ class Visit:
         return self._request.headers
 
     @property
+    def body_read(self) -> bool:
+        """False: the connection has to be closed with the answer."""
+        return self._request.body_read
+
+    @body_read.setter
+    def body_read(self, read: bool) -> None:
+        self._request.body_read = read
+
+    @property
     def address(self) -> str:
         """The client's."""
         client = self._scope.get("client")

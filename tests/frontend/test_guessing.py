@@ -52,3 +52,5 @@ async def test_beyond_the_answers_that_wait_the_connection_is_closed(
     for _ in range(ALLOWED):
         assert "connection" not in (await service.unsigned("POST", "/", b"{}", wrong)).headers
     assert (await service.unsigned("POST", "/", b"{}", wrong)).headers["connection"] == "close"
+    rest = await service.unsigned("GET", "/v1/queues", b"", {"Authorization": "Bearer hf_x"})
+    assert (rest.status, rest.headers["connection"]) == (401, "close")
