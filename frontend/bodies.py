@@ -1,4 +1,7 @@
-"""Bodies of requests, read with a bound on their length.
+"""Bodies of requests, read with a bound on their length, and on that of all which are arriving.
+
+A body is read before it is known who sends it.  So strangers on many connections could take any amount of memory
+with bodies that are each of a permitted length: beyond its beginning, a body needs a part of one :class:`Room`.
 
 How long a body may take to arrive is the connection's matter: the server that holds it closes a slow one.
 """
@@ -6,26 +9,54 @@ How long a body may take to arrive is the connection's matter: the server that h
 from __future__ import annotations
 
 from frontend.polls import AsgiReceive, ClientGone
-from frontend.sqs.errors import REQUEST_TOO_LARGE, SqsError
+from frontend.sqs.errors import REQUEST_TOO_LARGE, SERVICE_UNAVAILABLE, SqsError
+
+ROOM_BYTES = 512 * 1024 * 1024
+FREE_BYTES = 64 * 1024
+"""Of each body, so much needs no room: small calls go on while there is none."""
 
 
-async def read_body(receive: AsgiReceive, declared: bytes | None, most_bytes: int) -> bytes:
+class Room:
+    """Memory for bodies that are arriving, which all requests of a process share."""
+
+    def __init__(self, bytes_most: int = ROOM_BYTES) -> None:
+        self._left = bytes_most
+
+    def take(self, count: int) -> None:
+        """Raises ServiceUnavailable."""
+        if count > self._left:
+            raise SqsError(
+                SERVICE_UNAVAILABLE, "There is no room for a request of this length at the moment. Try again."
+            )
+        self._left -= count
+
+    def give_back(self, count: int) -> None:
+        self._left += count
+
+
+async def read_body(receive: AsgiReceive, declared: bytes | None, most_bytes: int, room: Room) -> bytes:
     """The whole body; ``declared`` is the header content-length.
 
-    Raises RequestEntityTooLarge, before more than ``most_bytes`` are kept, and :class:`ClientGone`.
+    Raises RequestEntityTooLarge, before more than ``most_bytes`` are kept, ServiceUnavailable, and :class:`ClientGone`.
     """
     if declared is not None and declared.isdigit() and (len(declared) > 15 or int(declared) > most_bytes):
         raise SqsError(REQUEST_TOO_LARGE)
     parts: list[bytes] = []
-    length = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part: bytes = message.get("body", b"")
-        length += len(part)
-        if length > most_bytes:
-            raise SqsError(REQUEST_TOO_LARGE)
-        if not message.get("more_body"):
-            return b"".join(parts) + part if parts else part
-        parts.append(part)
+    length = taken = 0
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part: bytes = message.get("body", b"")
+            length += len(part)
+            if length > most_bytes:
+                raise SqsError(REQUEST_TOO_LARGE)
+            if not message.get("more_body"):
+                return b"".join(parts) + part if parts else part
+            parts.append(part)
+            if length > FREE_BYTES + taken:
+                room.take(length - FREE_BYTES - taken)
+                taken = length - FREE_BYTES
+    finally:
+        room.give_back(taken)

@@ -14,6 +14,7 @@ from auth.lookup import Credentials
 from auth.service_keys import ServiceKeys
 from auth.sessions import Sessions
 from backend.api import Backend
+from frontend.bodies import Room
 from frontend.polls import LongPolls
 from frontend.settings import FrontendSettings
 from metadata_service.client import MetadataClient
@@ -46,6 +47,7 @@ class Services:
     """Counts calls against the rates of tenants."""
     oidc: Oidc | None = None
     """None: no outside issuer is trusted."""
+    bodies: Room = field(default_factory=Room)
     sessions: Sessions = field(init=False)
     tokens: Tokens = field(init=False)
 

@@ -45,12 +45,12 @@ class AdminDoor:
         try:
             if len(scope["headers"]) > limits.HEADERS_MOST:
                 raise SqsError(MALFORMED_INPUT, f"A request can have at most {limits.HEADERS_MOST} headers.")
-            body = await read_body(
-                receive, visit.headers.get(b"content-length"), self._services.settings.max_body_bytes
-            )
+            services = self._services
+            declared = visit.headers.get(b"content-length")
+            body = await read_body(receive, declared, services.settings.max_body_bytes, services.bodies)
             visit.body_read = True
             call = await visit.enter(body, receive)
-            scope[KEY] = Visitor(self._services, visit, call)
+            scope[KEY] = Visitor(services, visit, call)
             await self._api(scope, _again(body, receive), send_with_id)
         except ClientGone:
             return

@@ -167,7 +167,8 @@ class SqsEndpoint:
         declared = request.headers.get(b"content-length")
         body = b""
         if request.method == "POST" or declared is not None or b"transfer-encoding" in request.headers:
-            body = await read_body(receive, declared, self._services.settings.max_body_bytes)
+            services = self._services
+            body = await read_body(receive, declared, services.settings.max_body_bytes, services.bodies)
         request.body_read = True
         return body
 
