@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -42,14 +41,9 @@ class Tenant(msgspec.Struct, frozen=True):
     """When its deletion began."""
 
 
-class AccessKey(msgspec.Struct, frozen=True, dict=True):
-    """What signs requests, and for whom."""
+class _Key(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kinds of keys have in common: whose they are, and what they are good for."""
 
-    access_key_id: str
-    secret: str
-    account: str
-    principal_id: str
-    """The caller's id as SQS tells it: ``SenderId`` of the messages that are sent with this key."""
     active: bool = True
     name: str = "root"
     """Of the user that the key belongs to: policies name it ``arn:aws:iam::account:user/name``."""
@@ -62,24 +56,26 @@ class AccessKey(msgspec.Struct, frozen=True, dict=True):
     """From then on the key is refused."""
     version: int = 1
 
-    @cached_property
+
+class AccessKey(_Key, frozen=True):
+    """What signs requests, and for whom."""
+
+    access_key_id: str
+    secret: str
+    account: str
+    principal_id: str
+    """The caller's id as SQS tells it: ``SenderId`` of the messages that are sent with this key."""
+
+    @property
     def principal(self) -> Principal:
         """The caller that this key stands for."""
-        return Principal(
-            account=self.account,
-            principal_id=self.principal_id,
-            arn=user_arn(self.account, self.name),
-            credential=self.access_key_id,
-            role=self.role,
-            scopes=self.scopes,
-            prefixes=self.prefixes,
-        )
+        return _principal_of(self, self.access_key_id)
 
     def __repr__(self) -> str:
         return f"AccessKey({self.access_key_id!r}, account={self.account!r}, active={self.active})"
 
 
-class ApiKey(msgspec.Struct, frozen=True, dict=True):
+class ApiKey(_Key, frozen=True):
     """What ``Authorization: Bearer hf_...`` names; the key itself is known to its holder alone."""
 
     key_id: str
@@ -87,31 +83,27 @@ class ApiKey(msgspec.Struct, frozen=True, dict=True):
     """SHA-256 of the whole key (:mod:`auth.api_keys`)."""
     account: str
     principal_id: str
-    active: bool = True
-    name: str = "root"
     """As of an access key."""
-    role: Role = "user"
-    scopes: tuple[Scope, ...] = SCOPES
-    prefixes: tuple[str, ...] = ()
-    created_s: int = 0
-    expires_s: int | None = None
-    version: int = 1
 
-    @cached_property
+    @property
     def principal(self) -> Principal:
         """The caller that this key stands for."""
-        return Principal(
-            account=self.account,
-            principal_id=self.principal_id,
-            arn=user_arn(self.account, self.name),
-            credential=f"hf_{self.key_id}",
-            role=self.role,
-            scopes=self.scopes,
-            prefixes=self.prefixes,
-        )
+        return _principal_of(self, f"hf_{self.key_id}")
 
     def __repr__(self) -> str:
         return f"ApiKey({self.key_id!r}, account={self.account!r}, active={self.active})"
+
+
+def _principal_of(key: AccessKey | ApiKey, credential: str) -> Principal:
+    return Principal(
+        account=key.account,
+        principal_id=key.principal_id,
+        arn=user_arn(key.account, key.name),
+        credential=credential,
+        role=key.role,
+        scopes=key.scopes,
+        prefixes=key.prefixes,
+    )
 
 
 class TenantRole(msgspec.Struct, frozen=True):

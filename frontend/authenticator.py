@@ -18,7 +18,7 @@ from auth.api_keys import is_key, key_id_in
 from auth.credentials import Tenant
 from auth.errors import IncompleteSignature, InvalidClientTokenId
 from auth.jwts import ISSUER, issuer_of
-from auth.lookup import USE_SECONDS, not_active
+from auth.lookup import USE_SECONDS, K, Known, not_active
 from auth.principal import Principal
 from auth.sigv4 import Claim, Verifier
 from frontend.services import Services
@@ -89,32 +89,14 @@ class Authenticator:
             known = await self._credentials.find(access_key_id)
         if known is None or not known.key.active:
             raise InvalidClientTokenId
-        now = self._clock()
-        self._verifier.check(
-            claim,
-            known.key.secret,
-            method=request.method.encode(),
-            path=request.path,
-            query=request.query,
-            headers=headers,
-            body=body,
-            now=now,
-        )
-        if not known.usable or now >= known.expires_s:
-            raise known.refusal()
-        if now - known.recorded_s >= USE_SECONDS:
-            known.recorded_s = now
-            self._credentials.used(access_key_id, now)
-        return known
+        return self._let_in(known, access_key_id, self._check_signature(claim, known.key.secret, request, body))
 
-    async def _session(self, request: Presented, claim: Claim, token: bytes, body: bytes) -> Caller:
-        opened = await self._sessions.find(token)
-        if opened.session.access_key_id != claim.access_key_id:
-            raise InvalidClientTokenId
+    def _check_signature(self, claim: Claim, secret: str, request: Presented, body: bytes) -> float:
+        """Raises :class:`auth.errors.AuthError`; returns the time of the check."""
         now = self._clock()
         self._verifier.check(
             claim,
-            opened.session.secret,
+            secret,
             method=request.method.encode(),
             path=request.path,
             query=request.query,
@@ -122,6 +104,22 @@ class Authenticator:
             body=body,
             now=now,
         )
+        return now
+
+    def _let_in(self, known: Known[K], key_id: str, now: float) -> Known[K]:
+        """The holder of a key, who has proved to be that, if the key is good; its use is noted now and then."""
+        if not known.usable or now >= known.expires_s:
+            raise known.refusal()
+        if now - known.recorded_s >= USE_SECONDS:
+            known.recorded_s = now
+            self._credentials.used(key_id, now)
+        return known
+
+    async def _session(self, request: Presented, claim: Claim, token: bytes, body: bytes) -> Caller:
+        opened = await self._sessions.find(token)
+        if opened.session.access_key_id != claim.access_key_id:
+            raise InvalidClientTokenId
+        now = self._check_signature(claim, opened.session.secret, request, body)
         await opened.check(self._credentials, now)
         return opened
 
@@ -137,13 +135,7 @@ class Authenticator:
             known = await self._credentials.find_api_key(key_id)
         if known is None or not is_key(presented, known.key):
             raise InvalidClientTokenId
-        now = self._clock()
-        if not known.usable or now >= known.expires_s:
-            raise known.refusal()
-        if now - known.recorded_s >= USE_SECONDS:
-            known.recorded_s = now
-            self._credentials.used(key_id, now)
-        return known
+        return self._let_in(known, key_id, self._clock())
 
     async def _jwt(self, request: Presented, token: bytes) -> Caller:
         request.who = "a token"

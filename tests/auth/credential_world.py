@@ -12,20 +12,11 @@ from auth.lookup import Credentials
 from auth.service_keys import ServiceKeys
 from auth.sessions import Sessions
 from metadata_service.sqlite import SQLiteStore
+from tests.auth.clock import Clock
 from tests.metadata_service.faulty import Faults
 
 ACCOUNT = "000000000000"
 OTHER = "111111111111"
-
-
-class Clock:
-    """Seconds, both since the epoch and monotonic."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class CredentialWorld:
@@ -49,6 +40,6 @@ async def credential_world(folder: Path) -> AsyncIterator[CredentialWorld]:
     try:
         for account in (ACCOUNT, OTHER):
             await store.put_tenant(Tenant(account, "tests"))
-        yield CredentialWorld(Faults(store), Clock())
+        yield CredentialWorld(Faults(store), Clock(1_800_000_000.0))
     finally:
         await store.close()

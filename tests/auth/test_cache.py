@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from auth.cache import Cache
+from tests.auth.clock import Clock
 
 
 class Store:
@@ -33,20 +34,8 @@ class Store:
         return value
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Down(Exception):
     pass
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -9,20 +9,9 @@ import pytest
 
 from auth import guessing
 from auth.guessing import ALLOWED, DELAY_SECONDS_MOST, LEAK_PER_SECOND, Guesses
+from tests.auth.clock import Clock
 
 WRONG = "SignatureDoesNotMatch"
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -13,22 +13,11 @@ import pytest
 from auth.credentials import AccessKey, ApiKey, Tenant, TenantRole, new_access_key, new_principal_id
 from auth.lookup import Credentials
 from metadata_service.sqlite import SQLiteStore
+from tests.auth.clock import Clock
 from tests.metadata_service.faulty import Faults
 
 ACCOUNT = "000000000000"
 OTHER = "111111111111"
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

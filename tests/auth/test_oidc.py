@@ -15,21 +15,10 @@ from auth.errors import ExpiredToken, InvalidClientTokenId, IssuerUnreachable
 from auth.jwts import LEEWAY_SECONDS
 from auth.oidc import FRESH_SECONDS, REFETCH_SECONDS, STALE_SECONDS, Oidc, OidcSettings
 from auth.principal import SCOPES
+from tests.auth.clock import Clock
 from tests.auth.outside import AUDIENCE, ISSUER, NOW, Issuer, public, sign
 
 DISCOVERY = "/.well-known/openid-configuration"
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -49,6 +49,7 @@ from frontend.services import Services
 from frontend.settings import FrontendSettings
 from metadata_service.client import MetadataClient
 from metadata_service.sqlite import SQLiteStore
+from tests.auth.clock import Clock
 
 KEY = AccessKey("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "123456789012", "AIDAPRINCIPAL")
 HOST = "queue.example.com"
@@ -255,16 +256,6 @@ class FakeBackend:
         raise MoveTaskUnknown
 
 
-class Clock:
-    """Seconds since the epoch, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Answer:
     """An answer in either protocol."""
 
@@ -387,7 +378,7 @@ async def running(folder: Path, settings: FrontendSettings | None = None) -> Asy
     try:
         await store.put_tenant(Tenant(KEY.account, "tests"))
         await store.put_access_key(KEY)
-        clock = Clock()
+        clock = Clock(1_800_000_000.0)
         backend = FakeBackend(clock)
         keyring = Keyring(store, LocalMasterKeys([new_master_key()]), clock=clock)
         audit_file = folder / "audit.jsonl"
