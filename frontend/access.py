@@ -25,7 +25,7 @@ from auth.credentials import Tenant
 from auth.policies import Decision, Policy, role_arn
 from auth.principal import SCOPES, Principal, Scope
 from frontend.services import Services
-from frontend.sqs.calls import Call
+from frontend.sqs.calls import Call, client_address
 from frontend.sqs.errors import ACCESS_DENIED, SqsError, no_access_to_queue
 from frontend.sqs.policies import GOVERNED_BY, SHAREABLE_ACTIONS
 from frontend.sqs.queues import Queues, QueueView
@@ -225,8 +225,7 @@ def _header(name: bytes) -> Callable[[Call], str | None]:
 
 
 def _source_ip(call: Call) -> str | None:
-    client = call.scope.get("client")
-    return client[0] if client else None
+    return client_address(call.scope)
 
 
 def _of_signer(value: Callable[[Principal], str | None]) -> Callable[[Call], str | None]:

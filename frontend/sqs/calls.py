@@ -19,6 +19,12 @@ Scope = MutableMapping[str, Any]
 """An HTTP request as ASGI has it."""
 
 
+def client_address(scope: Scope) -> str | None:
+    """Where the request came from, as the door knows it; None: it does not."""
+    client = scope.get("client")
+    return client[0] if client else None
+
+
 @dataclass(slots=True)
 class Call:
     request_id: str

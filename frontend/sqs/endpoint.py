@@ -28,7 +28,7 @@ from frontend.services import Services
 from frontend.sqs import errors, json_protocol, limits, query_protocol
 from frontend.sqs.actions.context import Context
 from frontend.sqs.actions.queues import auto_create_queue
-from frontend.sqs.calls import Call, Members, Scope
+from frontend.sqs.calls import Call, Members, Scope, client_address
 from frontend.sqs.errors import SqsError
 from frontend.sqs.model import ACTIONS
 from frontend.sqs.operations import NOT_AT_A_QUEUE_URL, ON_ACCOUNT, ON_QUEUE, SENDS, UNSIGNED
@@ -297,8 +297,8 @@ class SqsEndpoint:
         so that those who do not sign learn nothing but that: not even whether their request could be read."""
         if name not in UNSIGNED or b"authorization" in request.headers:
             raise refusal
-        client = scope.get("client")
-        principal = anonymous(client[0] if client else "anonymous")
+        address = client_address(scope)
+        principal = anonymous("anonymous" if address is None else address)
         call = Call(request.request_id, principal, self._base_url(request, scope), receive, _NO_TENANT, scope)
         try:
             members = read(name)
@@ -340,8 +340,7 @@ class SqsEndpoint:
 
     async def _refused(self, request: _Request, scope: Scope, error: AuthError) -> None:
         """A sign-in was refused: that is audited, and answered slowly when it happens again and again."""
-        client = scope.get("client")
-        address = client[0] if client else ""
+        address = client_address(scope) or ""
         audit = self._services.audit
         if audit is not None:
             audit.refused_sign_in(Act(request.request_id, "", request.who, address, SIGN_IN, "", "refused", error.code))
@@ -417,8 +416,7 @@ class Visit:
     @property
     def address(self) -> str:
         """The client's."""
-        client = self._scope.get("client")
-        return client[0] if client else ""
+        return client_address(self._scope) or ""
 
     async def enter(self, body: bytes, receive: AsgiReceive) -> Call:
         """Who calls.  Raises :class:`~auth.errors.AuthError`, which goes to the audit log."""
