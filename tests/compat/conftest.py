@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.system.server import REPOSITORY, Server, show_log_on_failure
 
 CLIENTS = REPOSITORY / ".cache" / "clients"
+WALK_SECONDS = 100
 NODE = Path(__file__).parent / "clients" / "node"
 
 
@@ -25,6 +29,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The server that the tests share; each makes its own queues."""
     with Server(tmp_path_factory.mktemp("holdfast")) as server:
         yield server
+
+
+def walked(command: list[str | Path], environment: dict[str, str], folder: Path | None = None) -> dict[str, Any]:
+    """What a client says of its walk through all actions."""
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WALK_SECONDS)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def installed(path: Path) -> Path:

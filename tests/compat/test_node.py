@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 
-from tests.compat.conftest import NODE
+from tests.compat.conftest import NODE, walked
 from tests.system.server import Server
 
-WALK_SECONDS = 100
 MODULES = ("sdk.mjs", "consumer.mjs")
 STEPS = [
     name
@@ -25,16 +22,7 @@ STEPS = [
 
 @pytest.fixture(scope="module")
 def outcome(server: Server, current_bin: Path, node_folder: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [current_bin / "node", node_folder / "main.mjs"],
-        env=server.client_environment(),
-        capture_output=True,
-        text=True,
-        timeout=WALK_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return walked([current_bin / "node", node_folder / "main.mjs"], server.client_environment())
 
 
 @pytest.mark.parametrize("name", STEPS)

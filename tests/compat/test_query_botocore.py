@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 
+from tests.compat.conftest import walked
 from tests.compat.walk.steps import STEPS
 from tests.system.server import REPOSITORY, Server
-
-WALK_SECONDS = 100
 
 
 @pytest.fixture(scope="module")
 def outcome(server: Server, query_bin: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [query_bin / "python", "-m", "tests.compat.walk"],
-        cwd=REPOSITORY,
-        env={**server.client_environment(), "WALK_ACCOUNT": server.account},
-        capture_output=True,
-        text=True,
-        timeout=WALK_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    environment = {**server.client_environment(), "WALK_ACCOUNT": server.account}
+    return walked([query_bin / "python", "-m", "tests.compat.walk"], environment, REPOSITORY)
 
 
 @pytest.mark.parametrize("name", STEPS)
