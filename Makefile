@@ -23,8 +23,9 @@ serve: $(VENV)/.runtime
 	@exec $(BIN)/holdfast serve --data ./data $(ARGS)
 
 test: $(VENV)/.dev
-	@scripts/need redis-server
+	@scripts/need redis-server java mvn
 	@scripts/install-test-clients
+	@$(BIN)/python -m bench.cassandra_server
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev

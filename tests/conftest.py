@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from bench.cassandra_server import QUICK_START, CassandraCluster
 
 settings.register_profile("holdfast", deadline=None)  # a busy machine is no failure
 settings.load_profile("holdfast")
@@ -17,3 +21,16 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("HOLDFAST_", "AWS_")):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def cassandra() -> Iterator[CassandraCluster]:
+    """One node, started by the first test that asks for it.  A test that kills or pauses it brings it back."""
+    with CassandraCluster(java_options=QUICK_START) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def keyspace() -> str:
+    """The name of a keyspace that does not exist yet."""
+    return f"test_{secrets.token_hex(6)}"

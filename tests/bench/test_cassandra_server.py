@@ -1,0 +1,99 @@
+"""The Cassandra that other tests run on: it can be ended, stopped and started again, and outlives nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cassandra import ConsistencyLevel, Unavailable, WriteTimeout
+from cassandra.cluster import Cluster, Session
+from cassandra.query import SimpleStatement
+
+from bench.cassandra_server import QUICK_START, CassandraCluster
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # ended, and nobody has asked how
+
+
+def test_what_was_acknowledged_is_there_after_a_kill(cassandra: CassandraCluster, keyspace: str) -> None:
+    (node,) = cassandra.nodes
+    with Cluster(cassandra.contact_points, port=cassandra.port) as cluster:
+        session = cluster.connect()
+        replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+        session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication}")
+        session.execute(f"CREATE TABLE {keyspace}.t (k int PRIMARY KEY)")
+        for number in range(50):
+            session.execute(f"INSERT INTO {keyspace}.t (k) VALUES ({number})")
+    earlier = node.pid
+    node.kill()
+    assert not is_running(earlier)
+    node.start()
+    assert node.pid != earlier
+    with Cluster(cassandra.contact_points, port=cassandra.port) as cluster:
+        assert {k for (k,) in cluster.connect().execute(f"SELECT k FROM {keyspace}.t")} == set(range(50))
+
+
+def test_a_node_does_not_outlive_who_started_it() -> None:
+    program = """
+from bench.cassandra_server import QUICK_START, CassandraCluster
+cluster = CassandraCluster(java_options=QUICK_START)
+cluster.nodes[0].start(wait=False)
+print(cluster.nodes[0].pid, cluster._folder, flush=True)
+input()
+"""
+    starter = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+    assert starter.stdout is not None
+    number, folder = starter.stdout.readline().split()
+    pid = int(number)
+    assert is_running(pid)
+    starter.send_signal(signal.SIGKILL)
+    starter.communicate()
+    until(lambda: not is_running(pid))
+    until(lambda: not Path(folder).exists())
+
+
+@pytest.mark.slow
+def test_two_of_three_nodes_serve_a_quorum_and_one_does_not() -> None:
+    with CassandraCluster(3, heap="256m", java_options=QUICK_START) as cassandra:
+        one, other, last = cassandra.nodes
+        with Cluster([one.host], port=cassandra.port) as cluster:
+            session = cluster.connect()
+            replication = "{'class': 'SimpleStrategy', 'replication_factor': 3}"
+            session.execute(f"CREATE KEYSPACE k WITH replication = {replication}")
+            session.execute("CREATE TABLE k.t (k int PRIMARY KEY)")
+            write = SimpleStatement("INSERT INTO k.t (k) VALUES (1)", consistency_level=ConsistencyLevel.QUORUM)
+            other.kill()
+            session.execute(write)
+            last.pause()
+            with pytest.raises((Unavailable, WriteTimeout)):
+                session.execute(write, host=cluster.metadata.get_host(one.host, cassandra.port))
+            last.resume()
+            until(lambda: _is_written(session, write))
+
+
+def _is_written(session: Session, write: SimpleStatement) -> bool:
+    try:
+        session.execute(write)
+    except (Unavailable, WriteTimeout):
+        return False
+    return True
