@@ -12,6 +12,7 @@ that can be written says how many are missing before it.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
@@ -61,32 +62,36 @@ class Act(msgspec.Struct, frozen=True):
 
 
 class AuditFile:
-    """A file that is only appended to, in a few generations of bounded size.  Only its owner can read it."""
+    """A file that is only appended to, in a few generations of bounded size.  Only its owner can read it.
+
+    Several processes may have it open: a line is one write to its end, one of them rotates it, and the others follow.
+    """
 
     def __init__(self, path: Path, *, bytes_most: int = FILE_BYTES_MOST, files_most: int = FILES_MOST) -> None:
         """Open the file, or make it.  Raises ``OSError``."""
         self.path = path
         self._bytes_most = bytes_most
         self._files_most = files_most
-        self._open()
+        self._file = self._open()
 
-    def _open(self) -> None:
-        self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.fchmod(self._file, 0o600)
-        self._size = os.fstat(self._file).st_size
-        self._torn = self._size > 0 and os.pread(self._file, 1, self._size - 1) != b"\n"
-        """The end of the last line was not written: by a process that was killed, or to a disk that was full."""
+    def _open(self) -> int:
+        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.fchmod(file, 0o600)
+        return file
 
     def append(self, line: bytes) -> None:
         """Write a line, given without its end.  Raises ``OSError``; then a part of it may have been written."""
-        if self._size and self._size + len(line) > self._bytes_most:
+        if not self._is_in_place():
+            self._follow()
+        size = os.fstat(self._file).st_size
+        if size and size + len(line) > self._bytes_most:
             self._rotate()
-        data = (b"\n" if self._torn else b"") + line + b"\n"
+            size = os.fstat(self._file).st_size
+        # The end of the last line is missing if its process was killed, or the disk was full.
+        torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
+        data = (b"\n" if torn else b"") + line + b"\n"
         while data:
-            written = os.write(self._file, data)
-            self._size += written
-            data = data[written:]
-            self._torn = len(data) > 0
+            data = data[os.write(self._file, data) :]
 
     async def sync(self) -> None:
         """Wait until all lines are on the disk.  Raises ``OSError``."""
@@ -96,18 +101,40 @@ class AuditFile:
         finally:
             os.close(file)
 
-    def _rotate(self) -> None:
-        # The next file is open before this one is let go: where that fails, nothing has changed.
-        fresh = self.path.with_name(f"{self.path.name}.new")
-        file = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    def _is_in_place(self) -> bool:
+        """Whether the open file is the one of this name.  While there is none of this name, it will do."""
         try:
-            self._shift()
-            os.replace(fresh, self.path)
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return True
+        return os.path.samestat(found, os.fstat(self._file))
+
+    def _follow(self) -> None:
+        """Another process has rotated the file: go on in the one that is there now."""
+        file = self._open()
+        os.close(self._file)
+        self._file = file
+
+    def _rotate(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)  # let go of with the file, or below
+        if not self._is_in_place():
+            self._follow()
+            return
+        # The next file is open before this one is let go: where that fails, nothing has changed.
+        try:
+            fresh = self.path.with_name(f"{self.path.name}.new")
+            file = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                self._shift()
+                os.replace(fresh, self.path)
+            except OSError:
+                os.close(file)
+                raise
         except OSError:
-            os.close(file)
+            fcntl.flock(self._file, fcntl.LOCK_UN)
             raise
         os.close(self._file)
-        self._file, self._size, self._torn = file, 0, False
+        self._file = file
 
     def _shift(self) -> None:
         names = [self.path, *(self.path.with_name(f"{self.path.name}.{n}") for n in range(1, self._files_most))]
@@ -120,7 +147,10 @@ class AuditFile:
 
 
 class AuditLog:
-    """Writes acts and refused sign-ins to a file.  To be used from one event loop."""
+    """Writes acts and refused sign-ins to a file.  To be used from one event loop.
+
+    What is bounded in a minute is bounded in each process by itself.
+    """
 
     def __init__(self, file: AuditFile, clock: Callable[[], float] = time.time) -> None:
         """``clock``: seconds since the epoch."""

@@ -7,6 +7,8 @@ import errno
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +103,38 @@ async def test_files_are_rotated_and_the_oldest_goes(path: Path) -> None:
     assert kept == [f"r-{number}" for number in range(20 - len(kept), 20)]
     assert all((path.parent / name).stat().st_size <= 600 for name in files)
     assert all(stat.S_IMODE((path.parent / name).stat().st_mode) == 0o600 for name in files)
+
+
+async def test_of_two_that_write_one_rotates_and_the_other_follows(path: Path) -> None:
+    one, other = (AuditLog(AuditFile(path, bytes_most=600, files_most=9)) for _ in range(2))
+    for number in range(20):
+        await (one if number % 3 else other).act(msgspec.structs.replace(ACT, request_id=f"r-{number}"))
+    one.close()
+    other.close()
+    files = [path, *(path.with_name(f"audit.jsonl.{number}") for number in range(1, 9))]
+    kept = [line["request_id"] for file in reversed(files) if file.exists() for line in lines(file)]
+    assert kept == [f"r-{number}" for number in range(20 - len(kept), 20)]
+    assert all(file.stat().st_size <= 600 for file in files if file.exists())
+
+
+def test_processes_that_write_one_file_lose_no_line(path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from auth.audit import AuditFile\n"
+        "file = AuditFile(Path(sys.argv[1]), bytes_most=2000, files_most=1000)\n"
+        "sys.stdin.read()\n"
+        "for number in range(500): file.append(b'{\"who\": %d, \"what\": %d}' % (int(sys.argv[2]), number))\n"
+    )
+    writers = [
+        subprocess.Popen([sys.executable, "-c", program, str(path), str(who)], stdin=subprocess.PIPE)
+        for who in range(3)
+    ]
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.close()
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    written = [line for file in path.parent.iterdir() for line in lines(file)]
+    assert sorted((line["who"], line["what"]) for line in written) == [(w, n) for w in range(3) for n in range(500)]
+    assert len(list(path.parent.iterdir())) > 10
 
 
 async def test_a_rotation_that_fails_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
