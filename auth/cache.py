@@ -30,7 +30,7 @@ class Cache(Generic[V]):
         known_limit: int = 10_000,
         unknown_limit: int = 1_000,
         fresh_seconds: float = 1,
-        unknown_seconds: float = 5,
+        unknown_seconds: float = 1,
         lookups_limit: int = 8,
     ) -> None:
         self._ask = look_up

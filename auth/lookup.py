@@ -58,7 +58,7 @@ def not_active(tenant: Tenant) -> AuthError:
 
 
 class Credentials:
-    """Tenants, keys and roles, each at most a second old.
+    """Tenants, keys and roles, each at most a second old; so is the knowledge that one does not exist.
 
     Changes go through here, so that this process sees them at once; other processes do within the second.
     """

@@ -7,7 +7,7 @@ refuses what is older than it knows.  Then :meth:`MetadataClient.get` reads afre
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from metadata_service.models import Queue
 from metadata_service.store import QueueExists, QueueNotFound, QueueStore
@@ -40,6 +40,14 @@ class MetadataClient:
     def invalidate(self, account: str, name: str) -> None:
         """Forget what is cached of this name."""
         self._queues.pop((account, name), None)
+
+    def forget(self, names: Iterable[tuple[str, str]] | None) -> None:
+        """The same for queues by account and name; None: for all."""
+        if names is None:
+            self._queues.clear()
+            return
+        for key in names:
+            self._queues.pop(key, None)
 
     async def create(
         self,

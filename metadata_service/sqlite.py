@@ -21,6 +21,7 @@ from metadata_service.sqlite_schema import open_database, text
 from metadata_service.store import (
     ConditionFailed,
     PurgeInProgress,
+    QueueChanges,
     QueueDeletedRecently,
     QueueExists,
     QueueNotFound,
@@ -34,6 +35,8 @@ _HOLD_SECONDS_LEAST = 3600
 """A deleted queue's name is remembered at least this long, whatever hold a creation names."""
 _FORGOTTEN_AT_ONCE = 16
 """A creation removes at most this many names whose hold has ended: more than deletions add."""
+_CHANGES_KEPT = 1000
+"""Changes of queues that other processes can ask for.  Who looks less often forgets all that it knew."""
 
 _decode_queue = msgspec.json.Decoder(Queue).decode
 _decode_log = msgspec.json.Decoder(LogEntry).decode
@@ -153,6 +156,7 @@ class SQLiteStore(SQLiteCredentials):
                 "INSERT OR REPLACE INTO held_names (account, name, deleted_ms) VALUES (?, ?, ?)",
                 (queue.account, queue.name, now_ms),
             )
+            _note_change(db, queue)
             return queue
 
         return await self._worker.write(delete)
@@ -175,6 +179,18 @@ class SQLiteStore(SQLiteCredentials):
             return _store_queue(db, purged)
 
         return await self._worker.write(begin)
+
+    async def queue_changes(self, after: int | None) -> QueueChanges:
+        def look(db: sqlite3.Connection) -> QueueChanges:
+            last = int(db.execute("SELECT max(change) FROM queue_changes").fetchone()[0] or 0)
+            if after is None or last == after:
+                return QueueChanges(last, [])
+            if not 0 < last - after <= _CHANGES_KEPT:
+                return QueueChanges(last, None)
+            query = "SELECT account, name FROM queue_changes WHERE change > ? AND change <= ?"
+            return QueueChanges(last, db.execute(query, (after, last)).fetchall())
+
+        return await self._worker.read(look)
 
     async def _names(self, rows: str, keys: tuple[str, ...], prefix: str, after: str, limit: int) -> list[str]:
         """Names of a page: one range of the index, however many names there are before and after it."""
@@ -347,7 +363,17 @@ def _store_queue(db: sqlite3.Connection, queue: Queue) -> Queue:
         "UPDATE queues SET version = ?, dead_letter_arn = ?, record = ? WHERE queue_id = ?",
         (queue.version, dead_letter_arn(queue.attributes), text(queue), queue.queue_id),
     )
+    _note_change(db, queue)
     return queue
+
+
+def _note_change(db: sqlite3.Connection, queue: Queue) -> None:
+    """Tell the other processes that what they know of the queue is old."""
+    change = db.execute(
+        "INSERT INTO queue_changes (account, name) VALUES (?, ?)", (queue.account, queue.name)
+    ).lastrowid
+    assert change is not None
+    db.execute("DELETE FROM queue_changes WHERE change <= ?", (change - _CHANGES_KEPT,))
 
 
 def _check_hold(db: sqlite3.Connection, account: str, name: str, now_ms: int, hold_seconds: float) -> None:

@@ -53,6 +53,9 @@ CREATE TABLE service_keys (
     key_id TEXT PRIMARY KEY, purpose TEXT NOT NULL, created_s INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX service_keys_by_purpose ON service_keys (purpose, created_s, key_id);
 """,
+    """
+CREATE TABLE queue_changes (change INTEGER PRIMARY KEY, account TEXT NOT NULL, name TEXT NOT NULL);
+""",
 )
 """What leads from each version to the next."""
 SCHEMA_VERSION = 1 + len(_STEPS)

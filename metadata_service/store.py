@@ -8,7 +8,7 @@ here has changed nothing, except :class:`StoreUnavailable`: then its outcome is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from auth.keyring import DataKeyStore
 from auth.sealed_store import SealableStore
@@ -117,6 +117,22 @@ class QueueStore(Protocol):
 
     async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
         """Names of the account's queues whose RedrivePolicy names ``dlq_arn``, paged as in :meth:`list_queues`."""
+
+
+class QueueChanges(NamedTuple):
+    """What became of queues since an earlier look."""
+
+    last: int
+    """The latest change; to be given at the next look."""
+    names: list[tuple[str, str]] | None
+    """Account and name of each queue that was changed or deleted, perhaps several times; None: there were too many."""
+
+
+class ChangeStore(Protocol):
+    """A store that several processes of one machine have open: each asks what the others have changed."""
+
+    async def queue_changes(self, after: int | None) -> QueueChanges:
+        """What was changed or deleted after the change ``after``; None: nothing, only where to begin."""
 
 
 class EntryStore(Protocol):

@@ -122,7 +122,7 @@ def test_processes_that_write_one_file_lose_no_line(path: Path) -> None:
         "import sys; from pathlib import Path; from auth.audit import AuditFile\n"
         "file = AuditFile(Path(sys.argv[1]), bytes_most=2000, files_most=1000)\n"
         "sys.stdin.read()\n"
-        "for number in range(500): file.append(b'{\"who\": %d, \"what\": %d}' % (int(sys.argv[2]), number))\n"
+        'for number in range(500): file.append(b\'{"who": %d, "what": %d}\' % (int(sys.argv[2]), number))\n'
     )
     writers = [
         subprocess.Popen([sys.executable, "-c", program, str(path), str(who)], stdin=subprocess.PIPE)
