@@ -223,11 +223,13 @@ class Peeked(msgspec.Struct, array_like=True):
 
 
 class Counters(msgspec.Struct, array_like=True):
-    """The three sums of SQS; together they are all that is stored."""
+    """The three sums of SQS, which together are all messages that are stored, and their bytes."""
 
     visible: int = 0
     in_flight: int = 0
     delayed: int = 0
+    stored_bytes: int = 0
+    """Of all payloads.  A message on its way to another queue counts here until that one has it."""
 
 
 class MoveTask(msgspec.Struct, array_like=True):

@@ -135,7 +135,7 @@ class Incarnation:
         )
         position = self.log.append(data, reserve=reserve)
         try:
-            partition.fold.apply(record, now, position)
+            partition.fold.apply(record, now, position, len(body))
         except Exception as error:  # it is in the log, and in memory perhaps by half
             self.tasks.failed(f"a record of partition {partition.id}", error)
             raise

@@ -213,7 +213,7 @@ class Replay:
                         self._lost.add(number)
                     return
                 fold = self.folds[number] = Fold(number)
-            fold.apply(record, view.time_ms, position)
+            fold.apply(record, view.time_ms, position, view.body_bytes)
         except (UnknownRecord, AssertionError, LookupError) as error:
             # Written by a later version, or it does not follow from what was before it.
             self._stop(view.shard, number, mark, f"a record in {mark} cannot be applied: {error}")

@@ -255,12 +255,12 @@ def _list_queues(client: Client, parsed: Parsed) -> None:
 
     query = {"account": parsed.account, "prefix": parsed.prefix, "counters": "true"}
     queues = list(_pages(client, ("queues",), "queues", query))
-    unknown = {"visible": None, "in_flight": None, "delayed": None}
+    unknown = {"visible": None, "in_flight": None, "delayed": None, "stored_bytes": None}
     rows = [(queue["name"], *(queue["messages"] or unknown).values()) for queue in queues]
     _tell(
         parsed,
         {"queues": queues},
-        lambda: table(("QUEUE", "VISIBLE", "IN FLIGHT", "DELAYED"), rows, nothing="There are no queues."),
+        lambda: table(("QUEUE", "VISIBLE", "IN FLIGHT", "DELAYED", "BYTES"), rows, nothing="There are no queues."),
     )
 
 

@@ -8,7 +8,7 @@ cannot differ from normal running.
 module        one idea
 ============  ====================================================================================
 records       what can be said about a queue, and its bytes
-blocks        messages as packed columns: 25 bytes each, never a Python object
+blocks        messages as packed columns: 37 bytes each, never a Python object
 lanes         linked lists threaded through the blocks: the order of a queue, or of a message group
 order         who is delivered next: standard (fair) and FIFO
 timers        packed timers

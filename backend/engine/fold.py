@@ -9,7 +9,8 @@ and the kinds do not touch each other's outcome.  ``apply`` advances to the reco
 sees only the times of records, reaches the same state as the run that also advanced in between.
 
 What must change together: a message's state, the counters (``visible``, ``delayed``, ``moving``, ``in_flight``), its
-place in a list (:mod:`~backend.engine.order`) and, when it dies, the count of living messages of its segment.
+place in a list (:mod:`~backend.engine.order`) and, when it dies, the count of living messages of its segment and the
+sum of their bytes (``stored_bytes``).
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ class Fold:
         "retry_window_ms",
         "segments",
         "settings",
+        "stored_bytes",
         "taken",
         "tasks",
         "timers",
@@ -124,6 +126,8 @@ class Fold:
         self.delayed = 0
         self.moving = 0
         self.quarantined = 0
+        self.stored_bytes = 0
+        """Of the payloads of all living messages, in whatever state."""
         self.blocks: dict[int, Block] = {}
         self.links = Links(self.blocks)
         self.default_lane = Lane(0, None)
@@ -152,14 +156,17 @@ class Fold:
 
     # --- the two ways in ------------------------------------------------------------------------------
 
-    def apply(self, record: records.Record, now: int, position: int = 0) -> None:
-        """Change the state as the record says.  ``position``: where a message's record lies in the journal."""
+    def apply(self, record: records.Record, now: int, position: int = 0, size: int = 0) -> None:
+        """Change the state as the record says.
+
+        ``position``: where a message's record lies in the journal.  ``size``: the bytes of its payload.
+        """
         if now >= self.due:
             self.advance(now)
         elif now > self.now:
             self.now = now
         self.changed = True
-        _APPLIERS[type(record)](self, record, self.now, position)
+        _APPLIERS[type(record)](self, record, self.now, position, size)
 
     def advance(self, now: int) -> None:
         """Let happen what is due at ``now``.  Time never goes back: an earlier ``now`` does nothing."""
@@ -202,7 +209,7 @@ class Fold:
     def counters(self) -> Counters:
         delayed = self._fifo_delayed() if isinstance(self.order, FifoOrder) else self.delayed
         hidden = delayed if isinstance(self.order, FifoOrder) else 0
-        return Counters(self.visible - hidden, len(self.in_flight) + self.moving, delayed)
+        return Counters(self.visible - hidden, len(self.in_flight) + self.moving, delayed, self.stored_bytes)
 
     def _fifo_delayed(self) -> int:
         """FIFO messages that are not yet due: the youngest, for all have the same delay."""
@@ -225,7 +232,7 @@ class Fold:
 
     # --- messages -----------------------------------------------------------------------------------------
 
-    def _message(self, record: records.Message, now: int, position: int) -> None:
+    def _message(self, record: records.Message, now: int, position: int, size: int) -> None:
         number = record.number
         assert number >= self.next_number, "message numbers rise"
         self.next_number = number + 1
@@ -239,10 +246,11 @@ class Fold:
         elif number - block.base != len(block.states):
             block.skip_to(number - block.base)
         sent, oldest = record.sent_ms, block.oldest
-        index = block.append(position, sent, DELAYED if delayed else WAITING, lane.index)
+        index = block.append(position, size, sent, DELAYED if delayed else WAITING, lane.index)
         if sent < oldest:
             self._age(sent, key)
         lane.live += 1
+        self.stored_bytes += size
         segment = position >> SEGMENT_SHIFT
         self.segments[segment] = self.segments.get(segment, 0) + 1
         if delayed:
@@ -266,7 +274,7 @@ class Fold:
                 taken = self.taken[record.source] = Taken()
             taken.take(record.transfer, record.below)
 
-    def _answered(self, record: records.Answered, now: int, position: int) -> None:
+    def _answered(self, record: records.Answered, now: int, position: int, size: int) -> None:
         self._remember_retry(record.retry, record.number, now)
 
     def _remember_retry(self, retry: bytes, number: int, now: int) -> None:
@@ -275,18 +283,20 @@ class Fold:
         retries.remember(retry[:TOKEN_BYTES], number, now + self.retry_window_ms, retry[TOKEN_BYTES:])
         self._sooner(retries.next_expiry + 1000)
 
-    def _copied(self, record: records.Copied, now: int, position: int) -> None:
+    def _copied(self, record: records.Copied, now: int, position: int, size: int) -> None:
         found = self.locate(record.number)
         if found is None:
             return
         block, index = found
         self._count_out(block.positions[index])
         block.positions[index] = position
+        self.stored_bytes += size - block.sizes[index]
+        block.sizes[index] = size
         block.ref = None
         segment = position >> SEGMENT_SHIFT
         self.segments[segment] = self.segments.get(segment, 0) + 1
 
-    def _received(self, record: records.Received, now: int, position: int) -> None:
+    def _received(self, record: records.Received, now: int, position: int, size: int) -> None:
         until, attempt = record.until_ms, record.attempt
         blocks, lanes, claimed, in_flight = self.blocks, self.lanes, self.order.claimed, self.in_flight
         counts = []
@@ -322,7 +332,7 @@ class Fold:
         self.order.claimed(number, self._lane(block, index), was, now)
         self._set_timer(until, number)
 
-    def _visibility_changed(self, record: records.VisibilityChanged, now: int, position: int) -> None:
+    def _visibility_changed(self, record: records.VisibilityChanged, now: int, position: int, size: int) -> None:
         for number, until in record.changes:
             found = self.locate(number)
             if found is None:
@@ -357,7 +367,7 @@ class Fold:
         self.order.unclaimed(lane)
         self.order.returned(number, lane, block, now)
 
-    def _deleted(self, record: records.Deleted, now: int, position: int) -> None:
+    def _deleted(self, record: records.Deleted, now: int, position: int, size: int) -> None:
         for number in record.numbers:
             found = self.locate(number)
             if found is None:
@@ -369,7 +379,7 @@ class Fold:
                     self.order.finished(self._lane(block, index), now - claim.since, now)
             self._kill(number, block, index, now)
 
-    def _quarantined(self, record: records.Quarantined, now: int, position: int) -> None:
+    def _quarantined(self, record: records.Quarantined, now: int, position: int, size: int) -> None:
         for number in record.numbers:
             found = self.locate(number)
             if found is not None:
@@ -381,6 +391,7 @@ class Fold:
         was = block.states[index]
         lane = self.lanes[block.lanes[index]] if block.lanes is not None else self.default_lane
         self._count_out(block.positions[index])
+        self.stored_bytes -= block.sizes[index]
         block.positions[index] = 0
         block.states[index] = DEAD
         block.live -= 1
@@ -531,7 +542,7 @@ class Fold:
 
     # --- the queue as a whole -----------------------------------------------------------------------------
 
-    def _configured(self, record: records.Configured, now: int, position: int) -> None:
+    def _configured(self, record: records.Configured, now: int, position: int, size: int) -> None:
         before = self.settings
         settings = record.settings
         self._set(settings)
@@ -567,12 +578,12 @@ class Fold:
         self.changed = False
         self._set_due()
 
-    def _purged(self, record: records.Purged, now: int, position: int) -> None:
+    def _purged(self, record: records.Purged, now: int, position: int, size: int) -> None:
         self.purge_id = record.purge_id
         self.purged_below = self.next_number
         self._clear(keep_moving=True)
 
-    def _dropped(self, record: records.Dropped, now: int, position: int) -> None:
+    def _dropped(self, record: records.Dropped, now: int, position: int, size: int) -> None:
         self.dropped = True
         self.retries.clear()
         self._clear(keep_moving=False)
@@ -586,9 +597,8 @@ class Fold:
                     found = self.locate(number)
                     if found is not None:
                         block, index = found
-                        moving.append(
-                            (number, block.positions[index], block.sent[index], self._lane(block, index).name)
-                        )
+                        name = self._lane(block, index).name
+                        moving.append((number, block.positions[index], block.sizes[index], block.sent[index], name))
         self.blocks.clear()
         self.in_flight.clear()
         self.timers.clear()
@@ -606,14 +616,15 @@ class Fold:
             self.order = FifoOrder(self.links, self.lanes, self.order.delay_ms)
         else:
             self.order = StandardOrder(self.links, self.default_lane)
-        self.visible = self.delayed = self.moving = 0
-        for number, place, sent, group in sorted(moving):
+        self.visible = self.delayed = self.moving = self.stored_bytes = 0
+        for number, place, size, sent, group in sorted(moving):
             lane = self.default_lane if group is None else self.lane_names.get(group) or self.new_lane(group)
             block = self.blocks.setdefault(number >> BLOCK_BITS, Block(number))
             block.skip_to(number - block.base)
-            block.append(place, sent, MOVING, lane.index)
+            block.append(place, size, sent, MOVING, lane.index)
             lane.live += 1
             self.moving += 1
+            self.stored_bytes += size
             segment = place >> SEGMENT_SHIFT
             self.segments[segment] = self.segments.get(segment, 0) + 1
         self._rebuild_ages()
@@ -621,7 +632,7 @@ class Fold:
 
     # --- transfers and move tasks -----------------------------------------------------------------------------
 
-    def _transfer_out(self, record: records.TransferOut, now: int, position: int) -> None:
+    def _transfer_out(self, record: records.TransferOut, now: int, position: int, size: int) -> None:
         outgoing = self.outgoing.get(record.destination)
         if outgoing is None:
             outgoing = self.outgoing[record.destination] = Outgoing(record.destination_queue)
@@ -641,7 +652,7 @@ class Fold:
             self.moving += 1
             self.order.left(number, self._lane(block, index), was, now)
 
-    def _transfer_done(self, record: records.TransferDone, now: int, position: int) -> None:
+    def _transfer_done(self, record: records.TransferDone, now: int, position: int, size: int) -> None:
         outgoing = self.outgoing[record.destination]
         for transfer in record.transfers:
             number, redrive = outgoing.pending.pop(transfer, (0, False))
@@ -653,7 +664,7 @@ class Fold:
             if redrive and task is not None:
                 task.moved += 1
 
-    def _transfer_back(self, record: records.TransferBack, now: int, position: int) -> None:
+    def _transfer_back(self, record: records.TransferBack, now: int, position: int, size: int) -> None:
         outgoing = self.outgoing[record.destination]
         for transfer in record.transfers:
             number, _ = outgoing.pending.pop(transfer, (0, False))
@@ -672,26 +683,26 @@ class Fold:
             block.oldest = min(block.oldest, block.sent[index])
             self.order.returned(number, self._lane(block, index), block, now)
 
-    def _forgotten(self, record: records.Forgotten, now: int, position: int) -> None:
+    def _forgotten(self, record: records.Forgotten, now: int, position: int, size: int) -> None:
         for partition in record.partitions:
             outgoing = self.outgoing.get(partition)
             if outgoing is not None and not outgoing.pending:
                 del self.outgoing[partition]
             self.taken.pop(partition, None)
 
-    def _move_started(self, record: records.MoveStarted, now: int, position: int) -> None:
+    def _move_started(self, record: records.MoveStarted, now: int, position: int, size: int) -> None:
         task = MoveTask(record.task_id, "RUNNING", now, record.rate_per_second, record.destination_arn, record.total)
         self.tasks.insert(0, task)
         del self.tasks[TASKS_KEPT:]
 
-    def _move_ended(self, record: records.MoveEnded, now: int, position: int) -> None:
+    def _move_ended(self, record: records.MoveEnded, now: int, position: int, size: int) -> None:
         for task in self.tasks:
             if task.task_id == record.task_id:
                 task.status = record.status
                 task.failure = record.failure
 
 
-_APPLIERS: dict[type, Callable[[Fold, Any, int, int], None]] = {
+_APPLIERS: dict[type, Callable[[Fold, Any, int, int, int], None]] = {
     records.Message: Fold._message,
     records.Copied: Fold._copied,
     records.Received: Fold._received,

@@ -41,6 +41,8 @@ class _BlockPiece(msgspec.Struct, array_like=True):
     deliver: bytes | None = None
     claims: list[tuple[int, int, int, str | None]] = []
     """(number, until, since, attempt)"""
+    sizes: bytes | None = None
+    """None: written by a version that did not count bytes."""
 
 
 class _ChunkPiece(msgspec.Struct, array_like=True):
@@ -143,6 +145,7 @@ def _take_tokens(tokens: Tokens, add: Add, fresh: list[tuple[Block | Chunk, Ref]
 
 def _block_piece(fold: Fold, block: Block) -> _BlockPiece:
     piece = _BlockPiece(block.base, block.positions.tobytes(), block.sent.tobytes(), bytes(block.states))
+    piece.sizes = block.sizes.tobytes()
     if block.lanes is not None:
         piece.lanes = block.lanes.tobytes()
         # A dead message's lane may be gone, or be another by now: only the living are asked.
@@ -230,6 +233,7 @@ def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
     block.sent = _column("Q", piece.sent)
     block.states = bytearray(piece.states)
     size = len(block.states)
+    block.sizes = _column("I", bytes(4 * size) if piece.sizes is None else piece.sizes)
     block.next = _column("Q", bytes(8 * size))
     block.previous = _column("Q", bytes(8 * size))
     if piece.receives is not None:
@@ -253,6 +257,7 @@ def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
             continue
         number = block.base + index
         live += 1
+        fold.stored_bytes += block.sizes[index]
         oldest = min(oldest, block.sent[index])
         segment = block.positions[index] >> SEGMENT_SHIFT
         segments[segment] = segments.get(segment, 0) + 1
@@ -286,6 +291,7 @@ def describe(fold: Fold) -> dict[str, Any]:
                 messages[number] = (
                     state,
                     block.positions[index],
+                    block.sizes[index],
                     block.sent[index],
                     fold.lanes[block.lane_of(index)].name,
                     block.receives_of(index),
@@ -299,7 +305,7 @@ def describe(fold: Fold) -> dict[str, Any]:
         "purge_id": fold.purge_id,
         "purged_below": fold.purged_below,
         "quarantined": fold.quarantined,
-        "counters": (fold.visible, fold.delayed, fold.moving, len(fold.in_flight)),
+        "counters": (fold.visible, fold.delayed, fold.moving, len(fold.in_flight), fold.stored_bytes),
         "messages": messages,
         "segments": dict(fold.segments),
         "tokens": fold.tokens.items(),

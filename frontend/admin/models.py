@@ -42,6 +42,7 @@ class Counted(BaseModel):
     visible: int
     in_flight: int
     delayed: int
+    stored_bytes: int = Field(description="of all of them, as they are stored")
 
 
 class QueueLine(BaseModel):

@@ -22,7 +22,7 @@ from frontend.admin.models import (
 from frontend.admin.visitor import AdminRoute, Who
 from frontend.sqs import md5
 from frontend.sqs.actions.context import Context
-from frontend.sqs.attributes import COUNTERS
+from frontend.sqs.attributes import COUNTERS, STORED_BYTES
 from frontend.sqs.errors import SqsError
 from frontend.sqs.payload import Payload
 
@@ -31,6 +31,7 @@ PEEK_MOST = 100
 
 Account = Annotated[str | None, Query(description="the account whose queues are meant; operators may name any")]
 Name = Annotated[str, Path(description="the queue's name")]
+_COUNTERS = (*COUNTERS, STORED_BYTES)
 _STATES = {state: state.name.lower() for state in PeekState}
 
 
@@ -67,7 +68,8 @@ def create_router(context: Context) -> APIRouter:
         owner = who.account(account)
         who.require_queue("manage", owner, name)
         queue = _url(owner, name)
-        got = await who.carry_out_for(owner, "GetQueueAttributes", {"QueueUrl": queue, "AttributeNames": ["All"]})
+        asked = {"QueueUrl": queue, "AttributeNames": ["All", STORED_BYTES]}
+        got = await who.carry_out_for(owner, "GetQueueAttributes", asked)
         tags = await who.carry_out_for(owner, "ListQueueTags", {"QueueUrl": queue})
         tasks = await who.carry_out_for(
             owner, "ListMessageMoveTasks", {"SourceArn": who.arn(owner, name), "MaxResults": 10}
@@ -80,7 +82,7 @@ def create_router(context: Context) -> APIRouter:
             arn=attributes["QueueArn"],
             url=who.call.queue_url(owner, name),
             messages=counted,
-            attributes={name: value for name, value in attributes.items() if name not in COUNTERS},
+            attributes={name: value for name, value in attributes.items() if name not in _COUNTERS},
             tags=tags.get("Tags", {}),
             move_tasks=[_task(task) for task in tasks["Results"]],
         )
@@ -171,12 +173,17 @@ async def _counted(context: Context, account: str, name: str) -> Counted | None:
         counters = await context.queues.run(await context.queues.find(account, name), context.backend.counters)
     except (SqsError, BackendError):
         return None
-    return Counted(visible=counters.visible, in_flight=counters.in_flight, delayed=counters.delayed)
+    return Counted(
+        visible=counters.visible,
+        in_flight=counters.in_flight,
+        delayed=counters.delayed,
+        stored_bytes=counters.stored_bytes,
+    )
 
 
 def _counters(attributes: dict[str, str]) -> Counted:
-    visible, in_flight, delayed = (int(attributes[name]) for name in COUNTERS)
-    return Counted(visible=visible, in_flight=in_flight, delayed=delayed)
+    visible, in_flight, delayed, stored_bytes = (int(attributes[name]) for name in _COUNTERS)
+    return Counted(visible=visible, in_flight=in_flight, delayed=delayed, stored_bytes=stored_bytes)
 
 
 def _task(task: dict[str, Any]) -> MoveTaskShown:

@@ -15,6 +15,8 @@ from frontend.sqs.errors import INVALID_ATTRIBUTE_NAME, SqsError, invalid_attrib
 from frontend.sqs.model import QUEUE_ATTRIBUTE_NAMES
 
 MAXIMUM_DELAY = "HoldfastMaximumDelaySeconds"
+STORED_BYTES = "HoldfastStoredBytes"
+"""A counter, beside those of SQS; it can be asked for by name only."""
 
 Attributes = dict[str, str]
 
@@ -78,7 +80,7 @@ COUNTERS = (
 )
 _UNKNOWN_ON_STANDARD = ("FifoQueue", "ContentBasedDeduplication")
 """A standard queue does not know these at all, neither to set nor to read (seen)."""
-READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, MAXIMUM_DELAY))
+READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, MAXIMUM_DELAY, STORED_BYTES))
 
 
 def number(stored: Mapping[str, str], name: str) -> int:

@@ -53,6 +53,33 @@ async def test_messages_survive_a_restart_with_their_state(cluster: Cluster) -> 
     assert third.number > second.number
 
 
+async def test_the_bytes_that_are_stored_are_counted_and_survive_a_restart(cluster: Cluster) -> None:
+    dead, queue = await cluster.queue(2), await cluster.queue(1)
+    dead_letter = DeadLetter(1, dead)
+
+    async def stored_bytes() -> tuple[int, int]:
+        return (await cluster.node.counters(queue)).stored_bytes, (await cluster.node.counters(dead)).stored_bytes
+
+    await cluster.send(queue, "a" * 1000, "b" * 200, "c" * 30)
+    assert await stored_bytes() == (1230, 0)
+    first, _ = await cluster.receive(queue, most=2, visibility=0)
+    assert first.payload == b"a" * 1000
+    await cluster.node.delete(queue, [first.handle])
+    assert await stored_bytes() == (230, 0)
+    await cluster.restart()
+    assert await stored_bytes() == (230, 0)
+    await cluster.node.receive(queue, Receive(10, 30, 0, dead_letter))
+
+    async def moved() -> bool:
+        return await stored_bytes() == (30, 200)
+
+    await until(moved)
+    await cluster.restart()
+    assert await stored_bytes() == (30, 200)
+    await cluster.node.purge(queue, 1)
+    assert await stored_bytes() == (0, 200)
+
+
 async def test_a_partition_has_to_be_opened_and_a_dropped_one_is_gone(cluster: Cluster) -> None:
     with pytest.raises(PartitionUnknown):
         await cluster.send(Target(1, 1), "a")

@@ -64,7 +64,7 @@ async def test_it_changes_nothing(cluster: Cluster) -> None:
     for _ in range(3):
         await cluster.node.peek(queue, 2)
     assert state_of(cluster.node, queue) == before
-    assert await cluster.node.counters(queue) == Counters(2, 1, 0)
+    assert await cluster.node.counters(queue) == Counters(2, 1, 0, 3)
     assert [message.receives for message in await cluster.receive(queue, 10)] == [1, 1]
 
 

@@ -209,7 +209,8 @@ class FakeBackend:
         now = self.clock()
         visible = sum(1 for message in messages if message.visible_at <= now)
         delayed = sum(1 for message in messages if message.visible_at > now and not message.receives)
-        return Counters(visible, len(messages) - visible - delayed, delayed)
+        stored_bytes = sum(len(message.new.payload) for message in messages)
+        return Counters(visible, len(messages) - visible - delayed, delayed, stored_bytes)
 
     async def peek(self, target: Target, most: int) -> list[Peeked]:
         now = self.clock()

@@ -122,6 +122,23 @@ async def test_the_delay_that_a_queue_of_our_own_kind_allows(service: Service) -
     }
 
 
+async def test_the_bytes_that_are_stored_are_told_when_they_are_asked_for(service: Service) -> None:
+    url = await service.make_queue("q")
+
+    async def read(*names: str) -> dict[str, str]:
+        asked = {"QueueUrl": url, "AttributeNames": list(names)}
+        attributes: dict[str, str] = (await service.json("GetQueueAttributes", asked)).json["Attributes"]
+        return attributes
+
+    assert await read("HoldfastStoredBytes") == {"HoldfastStoredBytes": "0"}
+    await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b" * 5000})
+    assert 5000 < int((await read("HoldfastStoredBytes"))["HoldfastStoredBytes"]) < 5200
+    assert "HoldfastStoredBytes" not in await read("All")
+    assert (await read("All", "HoldfastStoredBytes")).keys() == {*await read("All"), "HoldfastStoredBytes"}
+    answer = await service.json("SetQueueAttributes", {"QueueUrl": url, "Attributes": {"HoldfastStoredBytes": "1"}})
+    assert answer.code == "InvalidAttributeName"
+
+
 async def test_what_a_receive_asks_of_the_backend(service: Service) -> None:
     dlq = await service.make_queue("dlq")
     policy = orjson.dumps({"deadLetterTargetArn": ARN + "dlq", "maxReceiveCount": 3}).decode()

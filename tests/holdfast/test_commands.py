@@ -96,8 +96,10 @@ def test_queues_are_listed_shown_looked_at_purged_and_deleted(server: Server) ->
     listed = holdfast(server, "queue", "list", "--prefix", "wo")
     assert listed.code == 0
     heading, row = listed.out.splitlines()
-    assert heading.split() == ["QUEUE", "VISIBLE", "IN", "FLIGHT", "DELAYED"]
-    assert row.split() == ["work", "0", "1", "1"]
+    assert heading.split() == ["QUEUE", "VISIBLE", "IN", "FLIGHT", "DELAYED", "BYTES"]
+    assert row.split()[:-1] == ["work", "0", "1", "1"]
+    bodies = len("first \x9b31m\nline [red]later".encode())
+    assert bodies < int(row.split()[-1]) < bodies + 2 * 200, "bodies, and what is stored with them"
     assert {queue["name"] for queue in holdfast(server, "queue", "list", "--json").json["queues"]} >= {"work", "dead"}
 
     shown_ = holdfast(server, "queue", "show", "work")

@@ -127,9 +127,9 @@ def retry_tokens_purged() -> AbstractContextManager[Any]:
     """A purge takes the retry tokens as it takes deduplication ids: what was sent before it comes again after it."""
     real = Fold._purged
 
-    def purged(self: Fold, record: records.Purged, now: int, position: int) -> None:
+    def purged(self: Fold, record: records.Purged, *rest: int) -> None:
         self.retries.clear()
-        real(self, record, now, position)
+        real(self, record, *rest)
 
     return mock.patch.dict(fold._APPLIERS, {records.Purged: purged})
 
@@ -349,11 +349,47 @@ def moving_not_counted() -> AbstractContextManager[Any]:
     """Messages on their way to another queue are missing from the counters of both."""
     real = Fold._transfer_out
 
-    def transfer_out(self: Fold, record: records.TransferOut, now: int, position: int) -> None:
-        real(self, record, now, position)
+    def transfer_out(self: Fold, record: records.TransferOut, *rest: int) -> None:
+        real(self, record, *rest)
         self.moving -= len(record.moves)
 
     return mock.patch.dict(fold._APPLIERS, {records.TransferOut: transfer_out})
+
+
+@_mutation
+def deleted_bytes_still_counted() -> AbstractContextManager[Any]:
+    """The bytes of messages that die are not taken from the sum of their queue."""
+    real = Fold._kill
+
+    def kill(self: Fold, number: int, block: Block, index: int, now: int) -> None:
+        counted = self.stored_bytes
+        real(self, number, block, index, now)
+        self.stored_bytes = counted
+
+    return mock.patch.object(Fold, "_kill", kill)
+
+
+@_mutation
+def bytes_not_in_checkpoints() -> AbstractContextManager[Any]:
+    """A checkpoint does not say how long messages are: after a restart they count nothing."""
+    real = snapshot._restore_block
+
+    def restore(into: Fold, piece: Any, ref: Any) -> None:
+        piece.sizes = None
+        real(into, piece, ref)
+
+    return mock.patch.object(snapshot, "_restore_block", restore)
+
+
+@_mutation
+def bytes_not_replayed() -> AbstractContextManager[Any]:
+    """A replay counts the messages and not their bytes."""
+    real = replay.Replay._apply
+
+    def apply(self: replay.Replay, view: RecordView, position: int, mark: str) -> None:
+        real(self, view._replace(body_bytes=0), position, mark)
+
+    return mock.patch.object(replay.Replay, "_apply", apply)
 
 
 @_mutation

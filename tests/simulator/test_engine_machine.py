@@ -57,8 +57,9 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
 class Plain:
     """A message as the model has it."""
 
-    def __init__(self, number: int, sent: int, due: int, group: str | None) -> None:
+    def __init__(self, number: int, size: int, sent: int, due: int, group: str | None) -> None:
         self.number = number
+        self.size = size
         self.sent = sent
         self.due = due
         self.group = group
@@ -83,7 +84,7 @@ class EngineMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self.now = START_MS
         self.position = 1 << 24
-        self.journal: list[tuple[Any, int, int]] = []
+        self.journal: list[tuple[Any, int, int, int]] = []
         self.fold = Fold(7)
         self.queue = self._queue()
         self.messages: dict[int, Plain] = {}
@@ -99,10 +100,10 @@ class EngineMachine(RuleBasedStateMachine):
     def _queue(self) -> Queue:
         return Queue(self.fold, Handles(7, bytes(16)))
 
-    def apply(self, record: Any) -> None:
+    def apply(self, record: Any, size: int = 0) -> None:
         self.position += 8
-        self.fold.apply(record, self.now, self.position)
-        self.journal.append((record, self.now, self.position))
+        self.fold.apply(record, self.now, self.position, size)
+        self.journal.append((record, self.now, self.position, size))
 
     def let_time_pass(self) -> None:
         """What time alone does to the model."""
@@ -150,7 +151,10 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(
         sends=st.lists(
             st.tuples(
-                st.sampled_from((None, "a", "b", "c")), st.sampled_from((None, 0, 1, 2)), st.sampled_from((None, 0, 3))
+                st.sampled_from((None, "a", "b", "c")),
+                st.sampled_from((None, 0, 1, 2)),
+                st.sampled_from((None, 0, 3)),
+                st.sampled_from((1, 7, 300)),
             ),
             min_size=1,
             max_size=5,
@@ -158,16 +162,18 @@ class EngineMachine(RuleBasedStateMachine):
         call=st.sampled_from((None, 0, 20)),
         digest=st.sampled_from((b"A", b"A", b"A", b"B")),
     )
-    def send(self, sends: list[tuple[str | None, int | None, int | None]], call: int | None, digest: bytes) -> None:
+    def send(
+        self, sends: list[tuple[str | None, int | None, int | None, int]], call: int | None, digest: bytes
+    ) -> None:
         new = [
             NewMessage(
-                b"",
+                bytes(size),
                 None if self.fifo else delay,
                 group or ("a" if self.fifo else None),
                 None if token is None else bytes([token]) * 16,
                 retry=None if call is None else bytes([call + place]) * 16 + digest * 16,
             )
-            for place, (group, token, delay) in enumerate(sends)
+            for place, (group, token, delay, size) in enumerate(sends)
         ]
         repeated = {
             one.retry: self.retries[one.retry[:16]]
@@ -201,10 +207,12 @@ class EngineMachine(RuleBasedStateMachine):
                 continue
             record = stored.pop(answer.number)
             delay = self.settings.delay_seconds if message.delay_seconds is None else message.delay_seconds
-            self.messages[record.number] = Plain(record.number, self.now, self.now + delay * 1000, message.group)
+            self.messages[record.number] = Plain(
+                record.number, len(message.payload), self.now, self.now + delay * 1000, message.group
+            )
             if message.token is not None:
                 self.tokens[message.token] = (record.number, self.now + WINDOW_S * 1000)
-            self.apply(record)
+            self.apply(record, len(message.payload))
         assert not stored
         assert not twins
 
@@ -354,8 +362,8 @@ class EngineMachine(RuleBasedStateMachine):
         """Folding the records again gives the same state, though time was seen at other moments."""
         again = Fold(7)
         again.open(1)
-        for record, now, position in self.journal:
-            again.apply(record, now, position)
+        for record, now, position, size in self.journal:
+            again.apply(record, now, position, size)
         for fold in (again, self.fold):
             fold.advance(self.now)
             fold.tokens.expire(self.now)
@@ -375,6 +383,14 @@ class EngineMachine(RuleBasedStateMachine):
         if not self.fifo:
             assert counters.delayed == sum(1 for m in living if m.due > self.now and not m.touched)
         assert sum(self.fold.segments.values()) == len(self.messages)
+        assert counters.stored_bytes == sum(m.size for m in self.messages.values())
+
+    @precondition(lambda self: self.messages)
+    @rule(data=st.data())
+    def copy(self, data: st.DataObject) -> None:
+        """The cleaner was here."""
+        message = data.draw(st.sampled_from(list(self.messages.values())))
+        self.apply(records.Copied(message.number, message.sent), message.size)
 
 
 class FifoMachine(EngineMachine):

@@ -417,6 +417,7 @@ class World:
                 for index, state in enumerate(block.states)
                 if state != DEAD
             ]
+            counted, stored, readable = fold.stored_bytes, 0, True
             views = await self.incarnation.log.read_many([position for _, position, _ in living])
             for (number, position, sent), view in zip(living, views, strict=True):
                 again = fold.locate(number)
@@ -424,9 +425,13 @@ class World:
                     (view,) = await self.incarnation.log.read_many([there])  # the cleaner was here
                 if not isinstance(view, RecordView):
                     if view.file in {flip.path for flip in self.flips}:
+                        readable = False
                         continue
                     raise Violation(f"message {number} of {queue.arn} cannot be read: {view}")
                 found.setdefault(view.body, []).append((queue, number, sent))
+                stored += len(view.body)
+            if stored != counted and readable:
+                raise Violation(f"{queue.arn} counts {counted} bytes, and stores {stored}")
         return found
 
     def look_and_recover(self) -> None:
@@ -524,7 +529,8 @@ class World:
         for partition in self.live():
             fold = partition.fold
             left = (fold.in_flight, fold.segments, fold.lane_names, partition.waiters)
-            if any(left) or len(fold.lanes) != 1 or fold.visible or fold.delayed or fold.moving:
+            sums = (fold.visible, fold.delayed, fold.moving, fold.stored_bytes)
+            if any(left) or len(fold.lanes) != 1 or any(sums):
                 raise Violation(f"an empty queue still holds {str(left)[:300]}")
         if any(flip.hit in ("record", "checkpoint") for flip in self.flips):
             return  # what is damaged is kept for the operator

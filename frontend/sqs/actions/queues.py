@@ -171,11 +171,13 @@ async def get_queue_attributes(context: Context, call: Call, view: QueueView, me
     every["QueueArn"] = view.arn
     every["CreatedTimestamp"] = str(queue.created_s)
     every["LastModifiedTimestamp"] = str(queue.modified_s)
-    if "All" in asked or not set(attributes.COUNTERS).isdisjoint(asked):
+    if "All" in asked or not {*attributes.COUNTERS, attributes.STORED_BYTES}.isdisjoint(asked):
         counters = await context.queues.run(view, context.backend.counters)
         every["ApproximateNumberOfMessages"] = str(counters.visible)
         every["ApproximateNumberOfMessagesNotVisible"] = str(counters.in_flight)
         every["ApproximateNumberOfMessagesDelayed"] = str(counters.delayed)
+        if attributes.STORED_BYTES in asked:
+            every[attributes.STORED_BYTES] = str(counters.stored_bytes)
     if "All" not in asked:
         every.setdefault(attributes.MAXIMUM_DELAY, str(view.delay_most))
         every = {name: value for name, value in every.items() if name in asked}

@@ -32,7 +32,7 @@ class Machine:
         self.fold = Fold(partition)
         self.fold.open(1)
         self.queue = Queue(self.fold, Handles(partition, KEY))
-        self.journal: list[tuple[Record, int, int]] = []
+        self.journal: list[tuple[Record, int, int, int]] = []
         self.payloads: dict[int, bytes] = {}
         self.settings = PartitionSettings(
             partition,
@@ -55,15 +55,16 @@ class Machine:
     def write(self, written: Sequence[Record]) -> None:
         for record in written:
             self.position += 8
-            self.journal.append((record, self.now, self.position))
-            self.fold.apply(record, self.now, self.position)
+            size = len(self.payloads[record.number]) if isinstance(record, Message) else 0
+            self.journal.append((record, self.now, self.position, size))
+            self.fold.apply(record, self.now, self.position, size)
 
     def replayed(self) -> Fold:
         """What a restart makes of the journal."""
         fold = Fold(self.fold.partition)
         fold.open(1)
-        for record, now, position in self.journal:
-            fold.apply(record, now, position)
+        for record, now, position, size in self.journal:
+            fold.apply(record, now, position, size)
         fold.advance(self.now)
         return fold
 
@@ -133,7 +134,7 @@ class Machine:
                 other.write([record])
 
     def message(self, number: int) -> Message:
-        return next(record for record, _, _ in self.journal if isinstance(record, Message) and record.number == number)
+        return next(record for record, *_ in self.journal if isinstance(record, Message) and record.number == number)
 
     @property
     def target(self) -> Target:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from backend.engine import records, snapshot
-from backend.engine.blocks import Ref
+from backend.engine.blocks import Block, Ref
 from backend.engine.fold import Fold
 from backend.engine.ids import message_id, pack_id, unpack_id
 from backend.engine.records import Message, UnknownRecord, decode_head, encode_head
@@ -161,6 +161,29 @@ async def test_a_snapshot_reads_back_as_what_it_was(fifo: bool) -> None:
         for one in (fold, queue.fold):
             one.advance(queue.now)
         assert snapshot.describe(fold) == snapshot.describe(queue.fold)
+
+
+async def test_a_snapshot_of_a_version_that_counted_no_bytes_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Machine()
+    queue.send("old")
+    real = snapshot._block_piece
+
+    def older(fold: Fold, block: Block) -> list[Any]:
+        piece = list(msgspec.structs.astuple(real(fold, block)))
+        assert piece.pop() is not None, "sizes are the last member"
+        return piece
+
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot, "_block_piece", older)
+        fold, _ = await _read_back(queue)
+    assert (fold.visible, fold.stored_bytes) == (1, 0)
+    number = fold.next_number
+    fold.apply(Message(number, queue.now), queue.now, queue.position, 5)
+    assert fold.stored_bytes == 5
+    fold.apply(records.Copied(number - 1, queue.now), queue.now, queue.position, 3)
+    assert fold.stored_bytes == 8, "counted from when the cleaner writes it again"
+    fold.apply(records.Deleted([number - 1, number]), queue.now)
+    assert fold.stored_bytes == 0
 
 
 async def test_a_snapshot_writes_only_what_has_changed() -> None:
