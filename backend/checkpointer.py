@@ -23,9 +23,9 @@ from backend.engine.fold import Fold
 from backend.engine.tokens import Chunk
 from backend.incarnation import Incarnation
 from backend.journal.checkpoints import PieceStore, PieceWriter
+from backend.journal.interface import Segments
 from backend.journal.pins import Pins
 from backend.journal.rows import SEGMENT_MAX
-from backend.journal.segments import SegmentFiles
 from backend.shards import Shard, as_ref
 from backend.tasks import Complaints
 from metadata_service.models import LogEntry
@@ -88,7 +88,7 @@ class Checkpointer:
         entry: LogEntry,
         entries: EntryStore,
         pieces: PieceStore,
-        files: SegmentFiles,
+        segments: Segments,
         pins: Pins,
         every_segments: int,
         segment_bytes: int,
@@ -97,7 +97,7 @@ class Checkpointer:
         self._node = node
         self._entries = entries
         self._pieces = pieces
-        self._files = files
+        self._segments = segments
         self._pins = pins
         self._every = every_segments
         self._cleaner = Cleaner(node, segment_bytes)
@@ -268,16 +268,16 @@ class Checkpointer:
             elif needed[log_id, file] * SPARSE < size:
                 sparse.add((log_id, file))
         self._write_again(sparse)
-        for log_id in self._files.logs():
+        for log_id in self._segments.logs():
             if log_id != own and log_id not in chained:
                 self._pins.set_floor(log_id, SEGMENT_MAX + 1)
-            segments = [(log_id, number) for number, _ in await self._files.segments_of(log_id)]
+            segments = [(log_id, number) for number, _ in await self._segments.segments_of(log_id)]
             closed = [at for at in segments if log_id != own or at[1] < self._node.log.next_segment]
             droppable = self._pins.droppable(closed)
             if droppable:
-                await self._files.drop(log_id, [number for _, number in droppable])
+                await self._segments.drop(log_id, [number for _, number in droppable])
             if log_id != own and len(droppable) == len(segments) and not any(key[0] == log_id for key in needed):
-                await self._files.remove_log(log_id)
+                await self._segments.remove_log(log_id)
 
     def _write_again(self, sparse: set[tuple[int, int]]) -> None:
         """Let the next checkpoint write the pieces of these files anew."""

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from backend.journal.checkpoints import LocalPieces
 from backend.journal.disk import Disk
-from backend.journal.segments import SegmentFiles, lock_log
-from backend.replay import Harm, JournalDamaged, Replay, folder_of, replay_log
+from backend.journal.local import LocalJournal
+from backend.replay import Harm, JournalDamaged, Replay, replay_log
 from metadata_service.store import EntryStore
 
 
@@ -30,28 +29,22 @@ async def survey(disk: Disk, root: str, name: str, entries: EntryStore) -> Surve
 
     Raises :class:`~backend.journal.segments.LogInUse` while the node runs, and what store and disk raise.
     """
-    files = SegmentFiles(disk, root)
-    present = set(await disk.run(disk.listdir, root))
+    journal = LocalJournal(disk, root)
     logs = sorted(await entries.logs(name), key=attrgetter("incarnation"))
-    locks: list[int] = []
     damaged: list[JournalDamaged] = []
     try:
-        for entry in logs:
-            if (folder := folder_of(entry)) in present:
-                directory = files.register(entry.log_id, folder)
-                locks.append(await disk.run(lock_log, disk, directory))
+        begun = await journal.find(logs)
         replay = Replay({entry.shard: entry for entry in await entries.shards()})
-        await replay.load_checkpoints(LocalPieces(disk, files))
+        await replay.load_checkpoints(journal.pieces)
         for entry in logs:
             if entry.state == "sealed" and not replay.chained(entry.log_id):
                 continue
             try:
-                await replay_log(disk, files, entry, present, replay)
+                await replay_log(journal, entry, begun, replay)
             except JournalDamaged as error:
                 damaged.append(error)
     finally:
-        for lock in locks:
-            disk.close(lock)
+        journal.release()
     return Survey([*replay.shard_harm.values(), *replay.partition_harm.values()], damaged)
 
 

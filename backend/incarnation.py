@@ -41,7 +41,7 @@ from backend.engine.queue import Claimed, Queue
 from backend.engine.records import Answered, Message, Record, encode_head
 from backend.engine.timers import NEVER
 from backend.ferry import Ferry
-from backend.journal.log import LocalLog
+from backend.journal.interface import Log
 from backend.journal.rows import encode_record
 from backend.partition import RECORD_OVERHEAD_BYTES, Partition
 from backend.peek import look
@@ -76,7 +76,7 @@ class Incarnation:
 
     def __init__(
         self,
-        log: LocalLog,
+        log: Log,
         shards: Shards,
         clock: Callable[[], int],
         resolver: Resolver,
@@ -128,7 +128,7 @@ class Incarnation:
     def write(self, partition: Partition, record: Record, now: int, body: bytes = b"", *, reserve: bool = True) -> None:
         """Append one record and apply it.  Raises :class:`StorageFull` or :class:`Unavailable`, having changed nothing.
 
-        Never after :meth:`LocalLog.check_room` has let its size pass.
+        Never after :meth:`Log.check_room` has let its size pass.
         """
         data = encode_record(
             record.KIND, partition.shard, partition.id, partition.epoch, now, encode_head(record), body

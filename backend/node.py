@@ -29,6 +29,7 @@ from backend.checkpointer import Checkpointer
 from backend.clock import SteadyClock
 from backend.incarnation import Incarnation, Resolver
 from backend.journal.disk import Disk
+from backend.journal.local import LocalJournal
 from backend.journal.log import LogSettings
 from backend.startup import start
 from backend.tasks import Tasks
@@ -105,15 +106,14 @@ class Node:
 
     async def _begin(self) -> None:
         settings = self._settings
+        journal = LocalJournal(self._disk, self._root, settings.log)
         started = await start(
-            self._disk,
-            self._root,
+            journal,
             settings.name,
             self._entries,
             clock=self._clock,
             open_clock=self._clock.open,
             on_failure=self._failed,
-            settings=settings.log,
         )
         tasks = Tasks(self._failed)
         incarnation = Incarnation(
@@ -123,11 +123,11 @@ class Node:
             incarnation,
             started.entry,
             self._entries,
-            started.pieces,
-            started.files,
+            journal.pieces,
+            journal.segments,
             started.pins,
             settings.checkpoint_segments,
-            settings.log.segment_bytes,
+            journal.segment_bytes,
         )
         self._incarnation = incarnation
         self._begun_at = asyncio.get_running_loop().time()

@@ -14,7 +14,7 @@ from backend.engine.fold import Fold
 from backend.engine.ids import message_id, unpack_id
 from backend.engine.order import FifoOrder
 from backend.engine.records import Message, decode_head
-from backend.journal.log import LocalLog
+from backend.journal.interface import Log
 from backend.journal.rows import RecordView
 from backend.partition import Partition
 
@@ -33,7 +33,7 @@ class _Seen(NamedTuple):
     first_received_ms: int
 
 
-async def look(log: LocalLog, partition: Partition, most: int) -> list[Peeked]:
+async def look(log: Log, partition: Partition, most: int) -> list[Peeked]:
     """The oldest ``most`` messages by number, in whatever state; the fold has been advanced to now."""
     seen = _first(partition.fold, most)
     found = {message.number: entry for message in seen if (entry := partition.window.get(message.number)) is not None}
@@ -75,7 +75,7 @@ def _seen(fold: Fold, block: Block, index: int, state: int) -> _Seen:
     return _Seen(number, shown, due, sent, block.receives_of(index), block.first_received_of(index))
 
 
-async def _read(log: LocalLog, partition: Partition, numbers: list[int]) -> dict[int, tuple[Message, bytes]]:
+async def _read(log: Log, partition: Partition, numbers: list[int]) -> dict[int, tuple[Message, bytes]]:
     """Heads and payloads of those that lie whole where the fold says now."""
     positions = {}
     for number in numbers:

@@ -19,11 +19,11 @@ from backend.engine import records, snapshot
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.records import UnknownRecord, decode_head
-from backend.journal.checkpoints import LocalPieces, PieceDamaged
-from backend.journal.disk import Disk
-from backend.journal.recovery import LogEnd, Row, Scan
+from backend.journal.checkpoints import PieceDamaged, PieceStore
+from backend.journal.interface import Journal
+from backend.journal.recovery import LogEnd, Row
 from backend.journal.rows import RecordView
-from backend.journal.segments import RottenRecord, SegmentFiles
+from backend.journal.segments import RottenRecord
 from backend.shards import as_piece, as_ref, shard_of
 from metadata_service.models import LogEntry, ShardEntry, StoppedPartition
 
@@ -94,7 +94,7 @@ class Replay:
         self.time_ms = 0
         self.replayed = 0
 
-    async def load_checkpoints(self, pieces: LocalPieces) -> None:
+    async def load_checkpoints(self, pieces: PieceStore) -> None:
         async def fetch(refs: list[Ref]) -> list[bytes]:
             return await pieces.get_many([as_piece(ref) for ref in refs])
 
@@ -277,27 +277,17 @@ class Replay:
                 del self.folds[number]
 
 
-async def replay_log(
-    disk: Disk, files: SegmentFiles, entry: LogEntry, present: set[str], replay: Replay
-) -> LogEnd | None:
+async def replay_log(journal: Journal, entry: LogEntry, begun: set[int], replay: Replay) -> LogEnd | None:
     """Fold a log's records from its floor to its end; None if it was never begun.
 
     Raises :class:`JournalDamaged`, unless that was accepted.
     """
     chained = replay.chained(entry.log_id)
-    if folder_of(entry) not in present:
+    if entry.log_id not in begun:
         if entry.state == "sealed" and entry.sealed_seq and not entry.accepted:
-            raise JournalDamaged(entry.log_id, f"the folder {files.root}/{folder_of(entry)} is missing")
+            raise JournalDamaged(entry.log_id, f"{journal.place(entry)} is missing")
         return None
-    scan = Scan(
-        disk,
-        files.directory(entry.log_id),
-        entry.log_id,
-        from_segment=entry.floor_segment,
-        from_seq=entry.floor_seq,
-        known_seq=max(chained.known_seq(), entry.floor_seq - 1),
-        sealed_seq=entry.sealed_seq if entry.state == "sealed" else None,
-    )
+    scan = journal.scan(entry, max(chained.known_seq(), entry.floor_seq - 1))
     async for row in scan.rows():
         replay.apply_row(entry.log_id, row, chained)
     if scan.end.torn is not None:
@@ -307,8 +297,3 @@ async def replay_log(
     if scan.end.severe and not entry.accepted:
         raise JournalDamaged(entry.log_id, "; ".join(str(damage) for damage in scan.end.damage))
     return scan.end
-
-
-def folder_of(entry: LogEntry) -> str:
-    """Name of the folder that a log's files are in."""
-    return f"{entry.node}-{entry.incarnation}"

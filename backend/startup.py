@@ -8,7 +8,6 @@ holds and the records since, folded by the same code that runs live.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -16,13 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from backend.api import SHARDS
-from backend.journal.checkpoints import LocalPieces
-from backend.journal.disk import Disk
-from backend.journal.log import LocalLog, LogSettings
+from backend.journal.interface import Journal, Log, Segments
 from backend.journal.pins import Pins
-from backend.journal.recovery import rewrite_tail
-from backend.journal.segments import SegmentFiles, lock_log
-from backend.replay import Replay, folder_of, replay_log
+from backend.replay import Replay, replay_log
 from backend.shards import Shards
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import EntryStore
@@ -34,44 +29,33 @@ class Started(NamedTuple):
     """What recovery leaves to serve."""
 
     entry: LogEntry
-    log: LocalLog
+    log: Log
     shards: Shards
     pins: Pins
-    files: SegmentFiles
-    pieces: LocalPieces
     time_ms: int
     """The last time that any row carried."""
 
 
 async def start(
-    disk: Disk,
-    root: str,
+    journal: Journal,
     name: str,
     entries: EntryStore,
     *,
     clock: Callable[[], int],
     open_clock: Callable[[int], Awaitable[None]],
     on_failure: Callable[[BaseException], None],
-    settings: LogSettings,
 ) -> Started:
     """Recover, and begin a new incarnation of the node ``name``.
 
-    Raises :class:`JournalDamaged`, :class:`LogInUse` (another process serves these logs), and what the store, the disk
-    and the log raise; then it may be tried again.
+    Raises :class:`JournalDamaged`, :class:`LogInUse` (another process serves these logs), and what the store and the
+    journal raise; then it may be tried again.
     """
-    files = SegmentFiles(disk, root)
-    pieces = LocalPieces(disk, files)
-    await disk.run(disk.mkdir, root)
-    present = set(await disk.run(disk.listdir, root))
+    await journal.prepare()
     earlier = sorted(await entries.logs(name), key=attrgetter("incarnation"))  # the ids are in no order
-    locks: list[int] = []
     try:
-        for entry in earlier:
-            if (folder := folder_of(entry)) in present:
-                directory = files.register(entry.log_id, folder)
-                locks.append(await disk.run(lock_log, disk, directory))
+        begun = await journal.find(earlier)
         shard_entries = {entry.shard: entry for entry in await entries.shards()}
-        mine = await entries.new_incarnation(name, _spare(earlier, present, shard_entries.values()))
+        mine = await entries.new_incarnation(name, _spare(earlier, begun, shard_entries.values()))
         earlier = [entry for entry in earlier if entry.log_id != mine.log_id]
         claimed: dict[int, LogEntry] = {}
         for entry in earlier:
@@ -80,61 +64,51 @@ async def start(
             known = await entries.update_log(
                 msgspec.structs.replace(entry, state="recovering", recovering_by=mine.log_id)
             )
-            if folder_of(entry) in present:
+            if entry.log_id in begun:
                 claimed[entry.log_id] = known
             else:  # never begun: it is settled at once, for whatever keeps this start from succeeding may last
                 await entries.update_log(msgspec.structs.replace(known, state="sealed", sealed_seq=0))
         recovery = Replay(shard_entries)
-        await recovery.load_checkpoints(pieces)
+        await recovery.load_checkpoints(journal.pieces)
         for entry in earlier:
             if entry.log_id not in claimed and not recovery.chained(entry.log_id):
                 continue
-            end = await replay_log(disk, files, entry, present, recovery)
+            end = await replay_log(journal, entry, begun, recovery)
             if entry.log_id in claimed:
-                assert end is not None, "its folder is there"
-                await rewrite_tail(disk, files.directory(entry.log_id), end)
+                assert end is not None, "it was begun"
+                await journal.settle(entry, end)
                 await entries.update_log(
                     msgspec.structs.replace(claimed[entry.log_id], state="sealed", sealed_seq=end.seq)
                 )
-                await files.trim(entry.log_id, end.segment, end.offset)
+                await journal.trim(entry, end)
                 if not end.seq:
-                    await files.remove_log(entry.log_id)
+                    await journal.segments.remove_log(entry.log_id)
         await open_clock(recovery.time_ms)
         for fold in recovery.folds.values():
             fold.advance(clock())
-        log = await LocalLog.create(
-            disk,
-            files,
-            folder_of(mine),
-            mine.log_id,
-            life=secrets.randbits(63) + 1,
-            clock_ms=clock,
-            on_failure=on_failure,
-            settings=settings,
-        )
+        log = await journal.create(mine, clock_ms=clock, on_failure=on_failure)
         try:
             shards = await _take_over(entries, mine, recovery)
         except BaseException:
             await log.close()
             raise
     finally:
-        for lock in locks:
-            disk.close(lock)
+        journal.release()
     logger.info("recovered %d partitions, %d records replayed", len(recovery.folds), recovery.replayed)
-    pins = _pins(files, earlier, mine, shards)
-    return Started(mine, log, shards, pins, files, pieces, recovery.time_ms)
+    pins = _pins(journal.segments, earlier, mine, shards)
+    return Started(mine, log, shards, pins, recovery.time_ms)
 
 
-def _spare(earlier: Sequence[LogEntry], present: set[str], shards: Iterable[ShardEntry]) -> LogEntry | None:
+def _spare(earlier: Sequence[LogEntry], begun: set[int], shards: Iterable[ShardEntry]) -> LogEntry | None:
     """A log of which nothing is left: its entry may serve again.
 
-    It is sealed, and its process is gone, for it would hold the lock of this folder's logs.  It has no folder, so there
-    are no rows and no pieces of checkpoints of it, and a new incarnation gets a folder of another name.  No shard
-    mentions it, so no position names a message in it.
+    It is sealed, and the journal says that it was never begun, or is gone: there are no rows and no pieces of
+    checkpoints of it, and what a new incarnation writes under its id cannot be taken for it.  No shard mentions it, so
+    no position names a message in it.
     """
     mentioned = {log_id for shard in shards for log_id in shard.mentions()}
     for entry in earlier:
-        if entry.state == "sealed" and folder_of(entry) not in present and entry.log_id not in mentioned:
+        if entry.state == "sealed" and entry.log_id not in begun and entry.log_id not in mentioned:
             return entry
     return None
 
@@ -167,10 +141,10 @@ async def _take_over(entries: EntryStore, mine: LogEntry, recovery: Replay) -> S
     return shards
 
 
-def _pins(files: SegmentFiles, earlier: Sequence[LogEntry], mine: LogEntry, shards: Shards) -> Pins:
+def _pins(segments: Segments, earlier: Sequence[LogEntry], mine: LogEntry, shards: Shards) -> Pins:
     pins = Pins()
     floors = {entry.log_id: entry.floor_segment for entry in earlier}
-    for log_id in files.logs():
+    for log_id in segments.logs():
         pins.set_floor(log_id, floors.get(log_id, 0))
     pins.set_floor(mine.log_id, mine.floor_segment)
     for shard in shards.all:

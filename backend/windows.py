@@ -16,7 +16,7 @@ from backend.engine.blocks import BACK, BLOCK_BITS, WAITING
 from backend.engine.fold import Fold
 from backend.engine.queue import Claimed
 from backend.engine.records import Answered, Message, decode_head
-from backend.journal.log import LocalLog
+from backend.journal.interface import Log
 from backend.journal.rows import RecordView
 from backend.journal.segments import RottenRecord
 from backend.partition import Entry, Partition
@@ -33,7 +33,7 @@ PREFETCH_MESSAGES = 64
 class Windows:
     """The windows of all partitions of an incarnation, and the way to what is not in them."""
 
-    def __init__(self, log: LocalLog, budget_bytes: int, quarantine: Callable[[Partition, list[int]], None]) -> None:
+    def __init__(self, log: Log, budget_bytes: int, quarantine: Callable[[Partition, list[int]], None]) -> None:
         self.bytes_left = budget_bytes
         self._log = log
         self._quarantine = quarantine

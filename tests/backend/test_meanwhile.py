@@ -14,6 +14,7 @@ import pytest
 from backend import checkpointer
 from backend.api import DeadLetter, Receive, StorageFull, Target, Unavailable
 from backend.incarnation import Incarnation
+from backend.journal.log import LocalLog
 from tests.backend.nodes import Cluster
 from tests.backend.test_node import until
 
@@ -129,7 +130,9 @@ async def test_a_stopped_node_has_no_segment_open(cluster: Cluster) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, "a")
     await cluster.restart()
-    files = serving(cluster).log._files
+    log = serving(cluster).log
+    assert isinstance(log, LocalLog)
+    files = log._files
     assert await cluster.receive(queue)
     assert files._open
     await cluster.restart()

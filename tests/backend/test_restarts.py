@@ -109,12 +109,12 @@ def test_a_log_that_anything_mentions_is_not_spare() -> None:
     piece = PieceRef(5, 1, 0, 0, 0)
     unrelated = ShardEntry(shard=1, owner_log=6, epoch=3, chain=((6, 3, 1),), live=((4, 1),))
 
-    def spare(entry: LogEntry, present: set[str], **changes: object) -> bool:
+    def spare(entry: LogEntry, begun: set[int], **changes: object) -> bool:
         shard = ShardEntry(**{"shard": 2, "owner_log": 6, "epoch": 1, **changes})  # type: ignore[arg-type]
-        return startup._spare([entry], present, [unrelated, shard]) is entry
+        return startup._spare([entry], begun, [unrelated, shard]) is entry
 
-    assert spare(earlier, {"node-8"})
-    assert not spare(earlier, {"node-9"})
+    assert spare(earlier, {4})
+    assert not spare(earlier, {5})
     for state in ("open", "recovering"):
         assert not spare(LogEntry(log_id=5, node="node", incarnation=9, state=state), set())
     stopped = StoppedPartition(1, 1, None, (), ())

@@ -26,7 +26,7 @@ from backend.engine.tokens import Tokens
 from backend.engine.transfers import Taken
 from backend.ferry import Ferry
 from backend.incarnation import Incarnation
-from backend.journal import checkpoints, recovery, rows, segments
+from backend.journal import checkpoints, local, recovery, rows, segments
 from backend.journal.log import LocalLog
 from backend.journal.pins import Pins
 from backend.journal.rows import RecordView, Rotten
@@ -246,7 +246,7 @@ def tail_not_rewritten() -> AbstractContextManager[Any]:
     async def nothing(*arguments: object) -> None:
         pass
 
-    return mock.patch.object(startup, "rewrite_tail", nothing)
+    return mock.patch.object(local, "rewrite_tail", nothing)
 
 
 @_mutation

@@ -625,7 +625,7 @@ def _deterministic(random: Random, reports: list[str]) -> Iterator[None]:
     modules = {
         "backend.checkpointer.time": SimpleNamespace(perf_counter=lambda: next(ticks) * 0.0007),
         "backend.incarnation.uuid": SimpleNamespace(uuid4=lambda: UUID(int=random.getrandbits(128))),
-        "backend.startup.secrets": SimpleNamespace(randbits=random.getrandbits),
+        "backend.journal.local.secrets": SimpleNamespace(randbits=random.getrandbits),
     }
     logger = logging.getLogger("backend")
     handler = _Reports(reports)
