@@ -59,6 +59,8 @@ class Act(msgspec.Struct, frozen=True):
     outcome: Outcome
     reason: str = ""
     """Why not: a code, or a short text."""
+    made: str = ""
+    """The public id of the credential that the act made; of other acts a line has no such member."""
 
 
 class AuditFile:
@@ -168,7 +170,7 @@ class AuditLog:
 
     async def act(self, act: Act) -> None:
         """Write an administrative act, and wait until it is on the disk (or else the service's log has it)."""
-        if not self._write(msgspec.structs.asdict(act)):
+        if not self._write(_facts(act)):
             return
         try:
             await self._file.sync()
@@ -190,7 +192,7 @@ class AuditLog:
         if counts[1] < LINES_OF_PAIR_MOST and self._lines < LINES_MOST:
             counts[1] += 1
             self._lines += 1
-            self._write(msgspec.structs.asdict(act))
+            self._write(_facts(act))
 
     def end_minute(self) -> None:
         """Write how many refused sign-ins got no line of their own, and begin to count anew."""
@@ -208,7 +210,7 @@ class AuditLog:
     def _count(self, credential: str, address: str, count: int) -> None:
         reason = "further ones of this credential and address" if address else "further ones of others"
         act = Act("", "", credential, address, SIGN_IN, "", "refused", reason)
-        self._write({**msgspec.structs.asdict(act), "count": count})
+        self._write({**_facts(act), "count": count})
 
     def close(self) -> None:
         """Write what was only counted so far, and let go of the file."""
@@ -223,7 +225,7 @@ class AuditLog:
                 gap = Act(
                     "", "", "", "", "audit.gap", "", "failed", "lines could not be written; see the service's log"
                 )
-                self._file.append(self._line({**msgspec.structs.asdict(gap), "count": self._missing}))
+                self._file.append(self._line({**_facts(gap), "count": self._missing}))
                 self._missing = 0
             self._file.append(line)
         except OSError as error:
@@ -239,6 +241,13 @@ class AuditLog:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03}Z"
         shown = {name: _bounded(value) if isinstance(value, str) else value for name, value in facts.items()}
         return json.dumps({"time": stamp, **shown}, separators=(",", ":")).replace("\x7f", "\\u007f").encode()
+
+
+def _facts(act: Act) -> dict[str, Any]:
+    facts = msgspec.structs.asdict(act)
+    if not act.made:
+        del facts["made"]
+    return facts
 
 
 def _bounded(text: str) -> str:

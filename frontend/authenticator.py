@@ -52,7 +52,7 @@ class Caller(Protocol):
     def tenant(self) -> Tenant: ...
 
 
-class _Outside(NamedTuple):
+class Outside(NamedTuple):
     """Somebody for whom another issuer vouches."""
 
     principal: Principal
@@ -159,4 +159,4 @@ class Authenticator:
             raise InvalidClientTokenId
         if tenant.state != "active":
             raise not_active(tenant)
-        return _Outside(principal, tenant)
+        return Outside(principal, tenant)

@@ -14,7 +14,7 @@ caller are refused alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
@@ -25,8 +25,10 @@ from auth.grants import Grant, NothingLeft, narrowed
 from auth.lookup import Known
 from auth.principal import Principal, Scope
 from auth.sessions import SECONDS_LEAST, SECONDS_MOST, Session
-from frontend.authenticator import Authenticator, Caller, Presented
+from frontend.authenticator import Authenticator, Caller, Outside, Presented
 from frontend.services import Services
+from frontend.sqs.acts import Acts
+from frontend.sqs.calls import Call
 from frontend.sqs.errors import ErrorKind, SqsError, shown
 
 if TYPE_CHECKING:
@@ -52,24 +54,28 @@ IDP_COMMUNICATION_ERROR = ErrorKind("IDPCommunicationError", "IDPCommunicationEr
 class Sts:
     """Answers the calls of version 2011-06-15."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, acts: Acts) -> None:
         self._services = services
+        self._acts = acts
         self._authenticated = Authenticator(services, "sts")
 
-    async def answer(self, request: Presented, parameters: Mapping[str, str], body: bytes, request_id: str) -> bytes:
-        """The XML of the answer.
+    async def answer(
+        self, request: Presented, parameters: Mapping[str, str], body: bytes, call_of: Callable[[Caller], Call]
+    ) -> bytes:
+        """The XML of the answer; that a session has begun is in the audit log by then.
 
         Raises :class:`SqsError`, :class:`~auth.errors.AuthError`, and what the store raises.
         """
         action = parameters.get("Action", "")
         if action == "AssumeRoleWithWebIdentity":
-            result = await self._assume_with_web_identity(request, parameters)
+            call, result = await self._assume_with_web_identity(request, parameters, call_of)
         else:
             caller = await self._authenticated(request, body)
+            call = call_of(caller)
             if action == "GetCallerIdentity":
                 result = _caller_identity(caller)
             elif action == "AssumeRole":
-                result = await self._assume(caller, parameters)
+                result = await self._assume(caller, call, parameters)
             else:
                 raise SqsError(
                     INVALID_ACTION,
@@ -78,10 +84,10 @@ class Sts:
                 )
         return (
             f'<{action}Response xmlns="{NAMESPACE}"><{action}Result>{result}</{action}Result>'
-            f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{action}Response>"
+            f"<ResponseMetadata><RequestId>{call.request_id}</RequestId></ResponseMetadata></{action}Response>"
         ).encode()
 
-    async def _assume(self, caller: Caller, parameters: Mapping[str, str]) -> str:
+    async def _assume(self, caller: Caller, call: Call, parameters: Mapping[str, str]) -> str:
         account, name, session_name, seconds = _asked(parameters)
         principal = caller.principal
         role = await self._services.credentials.find_role(account, name)
@@ -91,22 +97,29 @@ class Sts:
             scopes, prefixes = narrowed(principal.scopes, principal.prefixes, role.scopes, role.prefixes)
         except NothingLeft as error:
             text = f"The role {role.arn} and the key that assumes it have no right in common: {error}."
-            raise SqsError(ACCESS_DENIED, text) from error
+            raise SqsError(ACCESS_DENIED, text) from AuthError()
         session, token = await self._begin(role, session_name, seconds, scopes, prefixes, principal)
+        await self._acts.write(call, "sts:AssumeRole", session.grant.arn, made=session.access_key_id)
         return _credentials(session, token) + _assumed(session)
 
-    async def _assume_with_web_identity(self, request: Presented, parameters: Mapping[str, str]) -> str:
+    async def _assume_with_web_identity(
+        self, request: Presented, parameters: Mapping[str, str], call_of: Callable[[Caller], Call]
+    ) -> tuple[Call, str]:
         account, name, session_name, seconds = _asked(parameters)
         presented = parameters.get("WebIdentityToken", "")
         if not presented:
             raise SqsError(VALIDATION_ERROR, "The request must contain the parameter WebIdentityToken.")
         subject = await self._subject(presented)
         request.who = subject.credential
-        role = await self._services.credentials.find_role(account, name)
-        if role is None or subject.subject not in role.trusted_subjects:
+        credentials = self._services.credentials
+        role, tenant = await credentials.find_role(account, name), await credentials.tenants.find(account)
+        trusted = role is not None and subject.subject in role.trusted_subjects
+        if role is None or not trusted or tenant is None or tenant.state != "active":
             raise _denied(subject.credential, "AssumeRoleWithWebIdentity", account, name) from AuthError()
+        call = call_of(Outside(Principal(account, "", "", subject.credential), tenant))
         session, token = await self._begin(role, session_name, seconds, role.scopes, role.prefixes, None)
-        return (
+        await self._acts.write(call, "sts:AssumeRoleWithWebIdentity", session.grant.arn, made=session.access_key_id)
+        return call, (
             _credentials(session, token)
             + _assumed(session)
             + _element("SubjectFromWebIdentityToken", subject.subject)

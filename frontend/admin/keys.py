@@ -68,7 +68,7 @@ def create_router(services: Services) -> APIRouter:
             expires_s=expires_s,
             principal_id=same_user[0].principal_id if same_user else new_principal_id(),
         )
-        who.target = _id(made)
+        who.target = who.made = _id(made)
         await _put(made)
         return KeyMade(**_facts(made, None), secret=secret)
 
@@ -100,6 +100,7 @@ def create_router(services: Services) -> APIRouter:
             expires_s=None if old.expires_s is None else now_s() + old.expires_s - old.created_s,
             principal_id=old.principal_id,
         )
+        who.made = _id(made)
         await _put(made)
         ends = now_s() + asked.keep_seconds
         await _change(old, lambda key: {"expires_s": ends if key.expires_s is None else min(ends, key.expires_s)})

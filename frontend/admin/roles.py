@@ -103,6 +103,7 @@ def create_router(services: Services) -> APIRouter:
             )
         except ValueError as error:
             raise invalid(f"{error}.") from None
+        who.made = (await services.tokens.find(token.encode(), services.clock())).grant.credential
         return TokenMade(token=token, expires=int(services.clock()) + asked.seconds)
 
     return router

@@ -53,6 +53,8 @@ class Visitor:
         self.call = call
         self.target = ""
         """What is acted on, as the audit log names it."""
+        self.made = ""
+        """The id of the credential that was made, for the audit log."""
 
     @property
     def principal(self) -> Principal:
@@ -140,6 +142,7 @@ class Visitor:
                 self.target,
                 outcome,
                 "" if problem is None else problem.code,
+                self.made if problem is None else "",
             )
         )
 

@@ -28,6 +28,7 @@ from frontend.services import Services
 from frontend.sqs import errors, json_protocol, limits, query_protocol
 from frontend.sqs.actions.context import Context
 from frontend.sqs.actions.queues import auto_create_queue
+from frontend.sqs.acts import ACTS, Acts
 from frontend.sqs.calls import Call, Members, Scope, client_address
 from frontend.sqs.errors import SqsError
 from frontend.sqs.model import ACTIONS
@@ -112,7 +113,8 @@ class SqsEndpoint:
         self._services = services
         self._throttle = self.context.throttle
         self._authenticated = Authenticator(services)
-        self._sts = sts.Sts(services)
+        self._acts = Acts(services, as_sqs_error)
+        self._sts = sts.Sts(services, self._acts)
         self._request_ids = RequestIds()
         self._refusals = Refusals(self.context.log)
         self.guesses = Guesses()
@@ -202,7 +204,8 @@ class SqsEndpoint:
         if name not in ACTIONS:
             raise _invalid_action(name or target.decode("latin-1"))
         request.action = name
-        result = await self._carry_out(request, call, name, json_protocol.read(name, body))
+        carry_out = self._carry_out_act if name in ACTS else self._carry_out
+        result = await carry_out(request, call, name, json_protocol.read(name, body))
         return json_protocol.CONTENT_TYPE, json_protocol.write(result)
 
     async def _answer_query(
@@ -214,7 +217,9 @@ class SqsEndpoint:
         parameters = query_protocol.read_parameters(request.query, body if is_form else b"")
         if parameters.get("Version") == sts.VERSION:
             request.is_sts = True
-            return query_protocol.XML, await self._sts.answer(request, parameters, body, request.request_id)
+            return query_protocol.XML, await self._sts.answer(
+                request, parameters, body, lambda caller: self._call(request, caller, receive, scope)
+            )
         name = parameters.get("Action", "")
         if not name and request.method == "GET" and _queue_in(request.path):
             raise _UnknownOperation
@@ -242,7 +247,8 @@ class SqsEndpoint:
         if action is None:
             raise _invalid_action(name)
         request.action = name
-        result = await self._carry_out(request, call, name, query_protocol.read(action, parameters))
+        carry_out = self._carry_out_act if name in ACTS else self._carry_out
+        result = await carry_out(request, call, name, query_protocol.read(action, parameters))
         if call.retry is not None:
             request.request_id = call.retry.request_id
         return self._written(request, name, result)
@@ -269,6 +275,11 @@ class SqsEndpoint:
         if allowance is None:
             return await self._act(request, call, name, members)
         return await self._throttle.within(allowance, call, name, lambda: self._act(request, call, name, members))
+
+    async def _carry_out_act(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
+        """The same for administration, which is audited."""
+        target = self._acts.target(call, name, members, _queue_in(request.path))
+        return await self._acts.carry_out(call, name, target, lambda: self._carry_out(request, call, name, members))
 
     async def _act(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
         operation = ON_QUEUE.get(name)
@@ -315,14 +326,16 @@ class SqsEndpoint:
             if call.retry is not None and not request.is_json:
                 request.request_id = call.retry.request_id
         allowance = self._throttle.allowance(call.tenant)
-        if allowance is None:
-            return await ON_QUEUE[name](self.context, call, view, members)
 
         async def act() -> Members | None:
-            await self._throttle.admit_to_queue(call, name, view.queue)
+            if allowance is not None:
+                await self._throttle.admit_to_queue(call, name, view.queue)
             return await ON_QUEUE[name](self.context, call, view, members)
 
-        return await self._throttle.within(allowance, call, name, act)
+        async def admitted() -> Members | None:
+            return await (act() if allowance is None else self._throttle.within(allowance, call, name, act))
+
+        return await (self._acts.carry_out(call, name, view.arn, admitted) if name in ACTS else admitted())
 
     async def _queue(self, call: Call, action: str, url: str) -> QueueView:
         account, name = locate(url, call.principal.account)
@@ -333,8 +346,15 @@ class SqsEndpoint:
             absent = error.kind is errors.QUEUE_DOES_NOT_EXIST
             if not may_create or not absent or account != call.principal.account:
                 raise
-        check_credential(call.principal, "CreateQueue", name)
-        return self.context.queues.view(await auto_create_queue(self.context, account, name))
+
+        async def create() -> QueueView:
+            check_credential(call.principal, "CreateQueue", name)
+            return self.context.queues.view(await auto_create_queue(self.context, account, name))
+
+        created = {"QueueName": name}
+        return await self._acts.carry_out(
+            call, "CreateQueue", self._acts.target(call, "CreateQueue", created, None), create
+        )
 
     # --- errors ---
 

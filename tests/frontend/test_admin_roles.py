@@ -120,4 +120,7 @@ async def test_an_api_key_buys_a_token(service: Service) -> None:
     for body in ({"seconds": 59}, {"seconds": 3601}, {"scopes": ["receive"]}):
         assert problem(await by_bearer(service, key, "/token", body))[0] == 400
     assert token not in str(service.audited())
-    assert any(line["action"] == "token.buy" and line["outcome"] == "done" for line in service.audited())
+    bought_line, by_token, *_ = [line for line in service.audited() if line["action"] == "token.buy"]
+    assert (bought_line["outcome"], bought_line["target"]) == ("done", f"hf_{record.key_id}")
+    assert bought_line["made"] == by_token["credential"], "what is done with the token is told from the rest"
+    assert "made" not in by_token

@@ -355,4 +355,8 @@ async def test_acts_are_audited_without_secrets(service: Service) -> None:
         ("key.revoke", made.json["id"], "done"),
         ("tenant.suspend", OTHER, "done"),
     ]
+    assert [line.get("made") for line in service.audited()] == [made.json["id"], None, None, None]
     assert made.json["secret"] not in service.audit_file.read_text()
+    keeps = await call(service, "POST", f"/keys/{USER.access_key_id}/rotate?account={OTHER}", {})
+    line = service.audited()[-1]
+    assert (line["target"], line["made"]) == (USER.access_key_id, keeps.json["id"])

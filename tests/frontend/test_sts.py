@@ -191,6 +191,35 @@ async def test_a_refused_sign_in_is_audited(service: Service) -> None:
     assert (line["action"], line["credential"], line["reason"]) == ("sign-in", KEY.access_key_id, "AccessDenied")
 
 
+async def test_a_session_that_begins_is_audited(service: Service, issuer: Issuer) -> None:
+    key, token = session_of(await call(service, assume()))
+    (line,) = service.audited()
+    assert (line["action"], line["outcome"], line["made"]) == ("sts:AssumeRole", "done", key.access_key_id)
+    assert (line["credential"], line["principal"]) == (KEY.access_key_id, f"arn:aws:iam::{KEY.account}:root")
+    assert (line["target"], line["address"]) == (f"arn:aws:sts::{KEY.account}:assumed-role/worker/tests", "127.0.0.1")
+    role = TenantRole(KEY.account, "deployer", "AROADEPLOYER", trusted_subjects=("ci@example",))
+    await service.app.services.credentials.put_role(role)
+    answer = await service.unsigned("POST", "/", web(issuer.token()), FORM)
+    by_web, web_token = session_of(answer)
+    line = service.audited()[-1]
+    assert (line["action"], line["made"]) == ("sts:AssumeRoleWithWebIdentity", by_web.access_key_id)
+    assert (line["credential"], line["principal"]) == ("oidc:ci@example", "")
+    assert line["request_id"] == answer.headers["x-amzn-requestid"]
+    await call(service, body("GetCallerIdentity"))
+    assert len(service.audited()) == 2
+    for secret in (key.secret, token, by_web.secret, web_token):
+        assert secret not in service.audit_file.read_text()
+
+
+async def test_a_suspended_account_begins_no_session(service: Service, issuer: Issuer) -> None:
+    credentials = service.app.services.credentials
+    await credentials.put_role(TenantRole(OTHER, "deployer", "AROA", trusted_subjects=("ci@example",)))
+    await credentials.store.put_tenant(Tenant(OTHER, "other", state="suspended"))
+    credentials.tenants.forget(OTHER)
+    content = web(issuer.token()).replace(KEY.account.encode(), OTHER.encode())
+    assert is_error(await service.unsigned("POST", "/", content, FORM), 403, "AccessDenied")
+
+
 # --- web identities --------------------------------------------------------------------------------------------
 
 
