@@ -75,8 +75,7 @@ class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queues: int | None = None
     """Queues that it may have."""
     stored_bytes: int | None = None
-    """Of messages, in all its queues together.  Only None: nothing counts them yet, and a quota that does not hold is
-    refused rather than kept."""
+    """Of messages, as they are stored, in all its queues together."""
     connections: int | None = None
     """Its calls that may be under way at once."""
     long_polls: int | None = None
@@ -91,8 +90,6 @@ class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             quota = getattr(self, name)
             if quota is not None and not (_is_whole(quota) and 0 <= quota <= QUOTA_MOST):
                 raise ValueError(f"the quota {name} is a whole number from 0 on, not {quota!r}")
-        if self.stored_bytes is not None:
-            raise ValueError("the quota stored_bytes cannot be set: this version does not count the bytes of a tenant")
 
 
 UNLIMITED = TenantLimits()

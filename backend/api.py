@@ -111,6 +111,11 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     retry_window_seconds: int = 60
     """How long a retry token is remembered."""
 
+    @property
+    def account(self) -> str:
+        """Whose queue it is."""
+        return self.arn.rpartition(":")[0].rpartition(":")[2]
+
 
 # --- commands and answers ----------------------------------------------------------------------------
 
@@ -287,6 +292,12 @@ class Backend(Protocol):
         """Let claims last the given seconds from now; 0 ends a claim at once."""
 
     async def counters(self, target: Target) -> Counters: ...
+
+    async def stored_bytes(self, account: str) -> int:
+        """Of all messages in the queues of an account, as far as they are open here; about half a second old.
+
+        The account's whole sum is that of all nodes.
+        """
 
     async def peek(self, target: Target, most: int) -> list[Peeked]:
         """The first messages in the order in which they were stored, in whatever state.  Changes nothing."""

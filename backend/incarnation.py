@@ -47,6 +47,7 @@ from backend.partition import RECORD_OVERHEAD_BYTES, Partition
 from backend.peek import look
 from backend.shards import Shards
 from backend.tasks import Tasks
+from backend.usage import Usage
 from backend.windows import Windows
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class Incarnation:
         self.partitions = shards.partitions
         self.ferry = Ferry(self)
         self._collector = Collector(self)
+        self._usage = Usage(self.partitions)
         self._loop = asyncio.get_running_loop()
         self.windows = Windows(log, window_bytes, self._quarantine)
         self._alarms: list[tuple[int, int]] = []
@@ -467,6 +469,9 @@ class Incarnation:
         counters = partition.fold.counters()
         await self.durable()
         return counters
+
+    async def stored_bytes(self, account: str) -> int:
+        return await self._usage.stored_bytes(account)
 
     async def peek(self, target: Target, most: int) -> list[Peeked]:
         partition = self._find(target)

@@ -256,6 +256,9 @@ class Node:
     def counters(self, target: Target) -> Coroutine[Any, Any, Counters]:
         return self._serving().counters(target)
 
+    def stored_bytes(self, account: str) -> Coroutine[Any, Any, int]:
+        return self._serving().stored_bytes(account)
+
     def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
         return self._serving().peek(target, most)
 

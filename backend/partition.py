@@ -24,6 +24,7 @@ class Partition:
     """One open partition."""
 
     __slots__ = (
+        "account",
         "alarm",
         "epoch",
         "ferry",
@@ -41,6 +42,7 @@ class Partition:
     def __init__(self, fold: Fold, shard: int, epoch: int) -> None:
         assert fold.settings is not None
         self.id = fold.partition
+        self.account = fold.settings.account
         self.shard = shard
         self.epoch = epoch
         self.fold = fold

@@ -1,11 +1,14 @@
-"""A tenant's limits, as they meet its calls: rates, calls under way, receives that wait.
+"""A tenant's limits, as they meet its calls: rates, calls under way, receives that wait, bytes that are stored.
 
 A tenant without limits costs a look into a dictionary.  Rates are counted by the process's limiter, and with a Redis
-behind it by all processes together; what is under way or waiting is counted in each process alone.
+behind it by all processes together; what is under way or waiting is counted in each process alone.  The bytes that a
+tenant stores are asked of the backend now and then, and in between taken to be what they were.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -13,6 +16,7 @@ from typing import Any, TypeVar
 from auth.credentials import Tenant
 from auth.limits import UNLIMITED, Rate, TenantLimits
 from auth.principal import SCOPES, Scope
+from backend.api import BackendError
 from frontend.access import SCOPES_OF
 from frontend.services import Services
 from frontend.sqs.calls import Call
@@ -28,6 +32,10 @@ RETRY_SECONDS_MOST = 900.0
 """More is never asked of a client."""
 BUSY_RETRY_SECONDS = 1.0
 """When to come again where nothing tells when there will be room."""
+STORED_SECONDS = 0.5
+"""How long the bytes that a tenant stores are taken to be what the backend said.  That is as old again at the most."""
+
+_log = logging.getLogger("holdfast.sqs")
 
 CLASS_OF: dict[str, Scope] = {
     action: next(iter(scopes)) if len(scopes) == 1 else "manage" for action, scopes in SCOPES_OF.items()
@@ -42,7 +50,7 @@ Meters = tuple[Any, ...]
 class Allowance:
     """What a tenant may do, and what of it is in use here."""
 
-    __slots__ = ("account", "calls", "limits", "meters", "polls", "queues")
+    __slots__ = ("account", "calls", "limits", "meters", "polls", "queues", "stored_bytes", "stored_due")
 
     def __init__(self, account: str, limits: TenantLimits) -> None:
         self.account = account
@@ -55,6 +63,21 @@ class Allowance:
         """Under way."""
         self.polls = 0
         """Receives that wait for a message."""
+        self.stored_bytes = 0
+        """What the backend said last."""
+        self.stored_due = 0.0
+        """When it is asked next."""
+
+    def check_stored_bytes(self, most: int) -> None:
+        """Before a send.  Raises RequestThrottled."""
+        if self.stored_bytes >= most:
+            raise SqsError(
+                REQUEST_THROTTLED,
+                f"The queues of the account {self.account} store {self.stored_bytes} bytes, and its quota "
+                f"'stored_bytes' is {most}. Receive and delete messages, and try again, or ask the operator of this "
+                "service for more.",
+                retry_after_s=BUSY_RETRY_SECONDS,
+            )
 
     def begin_call(self) -> None:
         """Count a call as under way; whoever does so lowers ``calls`` at its end.  Raises RequestThrottled."""
@@ -94,6 +117,9 @@ class Throttle:
         self._admit_now = services.limiter.admit_now
         self._defaults = services.settings.default_limits
         self._tenants = services.credentials.tenants
+        self._backend = services.backend
+        self._weighing = True
+        """Whether the backend tells what tenants store."""
         self._known: dict[str, tuple[TenantLimits, Allowance | None]] = {}
         """By account: what the tenant's record says, and what is made of it; None: nothing is limited."""
 
@@ -119,29 +145,52 @@ class Throttle:
             allowance.calls -= 1
 
     async def admit_to_queue(self, call: Call, action: str, queue: Queue) -> None:
-        """Count a call, which its caller's account has let through, against the rate that the queue's owner has for it.
+        """Count a call, which its caller's account has let through, against the rate that the queue's owner has for it;
+        a send needs room in the owner's quota of stored bytes.
 
         If it is refused it no longer counts against the caller's account either.  Raises RequestThrottled.
         """
         caller = call.allowance
         allowance = caller if queue.account == call.tenant.account else self._of_owner(queue.account)
-        rate = None if allowance is None else allowance.limits.each_queue
-        if allowance is None or rate is None:
+        if allowance is None:
             return
-        meters = allowance.queues.get(queue.name) or self._queue_meters(allowance, rate, queue.name)
-        if self._admit_now(meters) != 0.0:
-            try:
-                await self._wait(allowance, meters, (("each_queue", rate),))
-            except SqsError:
-                if caller is not None:
-                    self._limiter.give_back(caller.meters.get(action, ()))
-                raise
+        rate, stored_most = allowance.limits.each_queue, allowance.limits.stored_bytes
+        if rate is None and stored_most is None:
+            return
+        try:
+            if stored_most is not None and CLASS_OF[action] == "send":
+                if time.monotonic() >= allowance.stored_due:
+                    await self._weigh(allowance)
+                allowance.check_stored_bytes(stored_most)
+            if rate is not None:
+                meters = allowance.queues.get(queue.name) or self._queue_meters(allowance, rate, queue.name)
+                if self._admit_now(meters) != 0.0:
+                    await self._wait(allowance, meters, (("each_queue", rate),))
+        except SqsError:
+            if caller is not None:
+                self._limiter.give_back(caller.meters.get(action, ()))
+            raise
 
     async def queues_most(self, account: str) -> int | None:
         """How many queues the account may have; None: however many."""
         tenant = await self._tenants.find(account)
         allowance = None if tenant is None else self.allowance(tenant)
         return None if allowance is None else allowance.limits.queues
+
+    async def _weigh(self, allowance: Allowance) -> None:
+        """Ask what the account stores.  A backend that does not answer leaves it at what was known: what can still be
+        sent is not refused for it."""
+        allowance.stored_due = time.monotonic() + STORED_SECONDS  # who comes meanwhile goes by what was known
+        try:
+            allowance.stored_bytes = await self._backend.stored_bytes(allowance.account)
+        except BackendError as error:
+            if self._weighing:
+                _log.warning("quotas of stored bytes go by what was known, for the backend does not tell: %r", error)
+            self._weighing = False
+            return
+        if not self._weighing:
+            _log.warning("quotas of stored bytes go by what is stored again")
+        self._weighing = True
 
     # --- making them ---
 

@@ -128,6 +128,7 @@ def _tenant_facts(tenant: dict[str, Any]) -> str:
             "created": _created(tenant),
             "deleted": moment(tenant["deleted"]),
             "limits": ", ".join(f"{name}={value}" for name, value in limits.items()) or "none",
+            "stored_bytes": tenant["stored_bytes"],
         }
     )
 

@@ -178,7 +178,7 @@ class LimitsGiven(Given):
     manage: RateShown | None = Field(None, description="all other calls")
     each_queue: RateShown | None = Field(None, description="calls to any one queue")
     queues: int | None = None
-    stored_bytes: int | None = Field(None, description="only null: this version does not count them")
+    stored_bytes: int | None = Field(None, description="of messages in all queues together")
     connections: int | None = Field(None, description="calls under way at once")
     long_polls: int | None = Field(None, description="receives that wait at once")
 
@@ -199,6 +199,9 @@ class TenantShown(BaseModel):
     created: int
     deleted: int | None
     limits: LimitsShown
+    stored_bytes: int | None = Field(
+        None, description="of messages in all its queues; told of a single tenant, if they can be counted now"
+    )
 
 
 class TenantPage(BaseModel):

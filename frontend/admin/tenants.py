@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from auth.credentials import Tenant, check_account
 from auth.limits import Rate, TenantLimits
 from auth.store import Conflict
+from backend.api import BackendError
 from frontend.admin.models import LimitsGiven, LimitsShown, TenantGiven, TenantPage, TenantShown
 from frontend.admin.problems import Problem, invalid, not_found
 from frontend.admin.removal import delete_tenant
@@ -63,8 +64,12 @@ def create_router(services: Services) -> APIRouter:
 
     @router.get("/tenants/{account}", name="tenant.show")
     async def show(who: Who, account: Account) -> TenantShown:
-        """One tenant."""
-        return _shown(await _own_or_any(who, account))
+        """One tenant, and the bytes that its queues store."""
+        tenant = await _own_or_any(who, account)
+        try:
+            return _shown(tenant, await services.backend.stored_bytes(account))
+        except BackendError:
+            return _shown(tenant)  # the rest can be told all the same
 
     @router.post("/tenants/{account}/suspend", name="tenant.suspend")
     async def suspend(who: Who, account: Account) -> TenantShown:
@@ -162,7 +167,7 @@ def _limits(tenant: Tenant) -> LimitsShown:
     return LimitsShown(**msgspec.to_builtins(tenant.limits))
 
 
-def _shown(tenant: Tenant) -> TenantShown:
+def _shown(tenant: Tenant, stored_bytes: int | None = None) -> TenantShown:
     return TenantShown(
         account=tenant.account,
         name=tenant.name,
@@ -170,4 +175,5 @@ def _shown(tenant: Tenant) -> TenantShown:
         created=tenant.created_s,
         deleted=tenant.deleted_s,
         limits=_limits(tenant),
+        stored_bytes=stored_bytes,
     )

@@ -36,13 +36,6 @@ def test_a_quota_is_a_whole_number(name: str, quota: Any) -> None:
         TenantLimits(**{name: quota})
 
 
-def test_a_quota_that_would_not_hold_is_refused() -> None:
-    with pytest.raises(ValueError, match="the quota stored_bytes cannot be set"):
-        TenantLimits(stored_bytes=1)
-    with pytest.raises(ValueError, match="the quota stored_bytes cannot be set"):
-        parse_limits("stored_bytes=1")
-
-
 def test_a_rate_is_no_number() -> None:
     wrong: Any = 5
     with pytest.raises(ValueError, match="the limit send is a rate"):

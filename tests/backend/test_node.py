@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from backend import usage
 from backend.api import (
     DeadLetter,
     HandleOutcome,
@@ -16,6 +17,7 @@ from backend.api import (
     MoveTaskUnknown,
     NewMessage,
     PartitionGone,
+    PartitionSettings,
     PartitionUnknown,
     Receive,
     SettingsStale,
@@ -78,6 +80,26 @@ async def test_the_bytes_that_are_stored_are_counted_and_survive_a_restart(clust
     assert await stored_bytes() == (30, 200)
     await cluster.node.purge(queue, 1)
     assert await stored_bytes() == (0, 200)
+
+
+async def test_the_bytes_of_an_account_are_those_of_its_queues(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "AT_ONCE", 2)
+    for partition in range(1, 6):
+        await cluster.send(await cluster.queue(partition), "x" * partition)
+    stranger = PartitionSettings(9, 9, 1, "arn:aws:sqs:us-east-1:111111111111:queue", b"k" * 16)
+    await cluster.node.configure(stranger)
+    await cluster.send(Target(9, 9, 1), "y" * 1000)
+    assert await cluster.node.stored_bytes("000000000000") == 15
+    assert await cluster.node.stored_bytes("111111111111") == 1000
+    assert await cluster.node.stored_bytes("222222222222") == 0
+    await cluster.node.drop(Target(5, 5, 1))
+
+    async def ten() -> bool:
+        return await cluster.node.stored_bytes("000000000000") == 10
+
+    await until(ten)
 
 
 async def test_a_partition_has_to_be_opened_and_a_dropped_one_is_gone(cluster: Cluster) -> None:

@@ -212,6 +212,16 @@ class FakeBackend:
         stored_bytes = sum(len(message.new.payload) for message in messages)
         return Counters(visible, len(messages) - visible - delayed, delayed, stored_bytes)
 
+    async def stored_bytes(self, account: str) -> int:
+        if self.fail_with is not None:
+            raise self.fail_with
+        return sum(
+            len(message.new.payload)
+            for partition in self.partitions.values()
+            if partition.settings.account == account
+            for message in partition.messages.values()
+        )
+
     async def peek(self, target: Target, most: int) -> list[Peeked]:
         now = self.clock()
         peeked = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,7 +13,8 @@ import pytest
 from auth.credentials import Tenant, new_access_key
 from auth.limits import UNLIMITED, Rate, TenantLimits
 from auth.principal import SCOPES
-from backend.api import Receive, Received, Target
+from backend.api import Receive, Received, Target, Unavailable
+from frontend import throttle
 from frontend.settings import FrontendSettings
 from frontend.sqs.model import ACTIONS
 from frontend.throttle import CLASS_OF
@@ -291,6 +293,92 @@ async def test_the_quota_of_calls_under_way(service: Service, monkeypatch: pytes
         assert "quota 'connections' is 2" in answer.message
     await waiting.end()
     assert await passed(service) == 2, "what was refused did not count against the rate"
+
+
+def body(service: Service, queue: str = "q", length: int = 1000) -> dict[str, str]:
+    return {"QueueUrl": service.url(queue), "MessageBody": "x" * length}
+
+
+@pytest.fixture
+def always_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backend is asked before each send."""
+    monkeypatch.setattr(throttle, "STORED_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("always_weighed")
+async def test_the_quota_of_stored_bytes(service: Service) -> None:
+    await service.make_queue("q")
+    await service.make_queue("other")
+    await limit(service, stored_bytes=2500)
+    for queue in ("q", "other", "q"):
+        assert (await service.json("SendMessage", body(service, queue))).status == 200
+    used = await service.backend.stored_bytes(KEY.account)
+    answer = await service.json("SendMessage", body(service))
+    assert (answer.status, answer.code) == (403, "RequestThrottled")
+    assert f"The queues of the account {KEY.account} store {used} bytes" in answer.message
+    assert "its quota 'stored_bytes' is 2500" in answer.message
+    assert answer.headers["retry-after"] == "1"
+    entries = [{"Id": "a", "MessageBody": "x"}, {"Id": "b", "MessageBody": "y"}]
+    batch = {"QueueUrl": service.url("other"), "Entries": entries}
+    assert (await service.json("SendMessageBatch", batch)).code == "RequestThrottled"
+    answer = await service.query("SendMessage", body(service))
+    assert (answer.status, answer.code, answer.text("Error/Type")) == (403, "RequestThrottled", "Sender")
+    assert f"store {used} bytes" in answer.message
+    rest = await service.signed("POST", "/v1/queues/q/messages", b"x", {"Content-Type": "text/plain"})
+    assert (rest.status, rest.json["code"]) == (429, "RequestThrottled")
+    assert await service.backend.stored_bytes(KEY.account) == used, "nothing of it was stored"
+
+    (message,) = (await receive(service, "other")).json["Messages"]
+    deleted = await service.json(
+        "DeleteMessage", {"QueueUrl": service.url("other"), "ReceiptHandle": message["ReceiptHandle"]}
+    )
+    assert deleted.status == 200
+    assert (await service.json("SendMessageBatch", batch)).status == 200
+
+
+@pytest.mark.usefixtures("always_weighed")
+async def test_bytes_count_towards_the_quota_of_the_queues_owner(service: Service) -> None:
+    await share_with_everybody(service, "q")
+    await limit(service, stored_bytes=500, calls=Rate(SLOW, 2))
+    headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.SendMessage"}
+    content = json.dumps(body(service)).encode()
+    for expected in (200, 403, 403):
+        answer = await service.unsigned("POST", "/", content, headers)
+        assert answer.status == expected, answer.content
+    assert "quota 'stored_bytes' is 500" in answer.message
+    assert (await service.json("ListQueues")).status == 200, "what was refused did not count against the rate"
+
+
+async def test_what_is_stored_is_asked_for_now_and_then_only(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [1000.0]
+    asked = [0]
+    monkeypatch.setattr(throttle, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    stored_bytes = service.backend.stored_bytes
+
+    async def counted(account: str) -> int:
+        asked[0] += 1
+        if asked[0] > 2:
+            raise Unavailable("not now")
+        return await stored_bytes(account)
+
+    monkeypatch.setattr(service.backend, "stored_bytes", counted)
+    await service.make_queue("q")
+    await limit(service, stored_bytes=500)
+    for _ in range(3):
+        assert (await service.json("SendMessage", body(service))).status == 200
+    assert asked == [1]
+    now[0] += throttle.STORED_SECONDS
+    for _ in range(3):
+        assert (await service.json("SendMessage", body(service))).code == "RequestThrottled"
+    assert asked == [2]
+    for _ in range(3):
+        now[0] += throttle.STORED_SECONDS
+        answer = await service.json("SendMessage", body(service))
+        assert answer.code == "RequestThrottled", "what was known holds while the backend does not tell"
+    assert asked == [5]
+    assert sum("go by what was known" in record.message for record in caplog.records) == 1
 
 
 async def test_the_rest_form_is_limited_as_well(service: Service) -> None:

@@ -299,7 +299,7 @@ def test_what_cannot_be_reached(server: Server, tmp_path: Path) -> None:
         ("limits", "set", "000000000000"),
         ("limits", "set", "000000000000", "calls=fast"),
         ("limits", "set", "000000000000", "speed=1"),
-        ("limits", "set", "000000000000", "stored_bytes=1"),
+        ("limits", "set", "000000000000", "stored_bytes=much"),
     ],
 )
 def test_wrong_arguments(server: Server, arguments: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from bench.redis_server import RedisServer
 from tests.system.server import Server
+from tests.system.waiting import wait_until
 
 CALLS = 12
 
@@ -50,6 +51,42 @@ def client(server: Server, **retries: Any) -> Any:
 
 def send_all(sqs: Any, url: str) -> list[Any]:
     return [sqs.send_message(QueueUrl=url, MessageBody=str(n)) for n in range(CALLS)]
+
+
+def test_a_quota_of_stored_bytes_holds_over_a_restart_until_messages_are_deleted(tmp_path: Path) -> None:
+    with Server(tmp_path, {"DEFAULT_LIMITS": "stored_bytes=100000"}) as server:
+        sqs = client(server, mode="standard", total_max_attempts=1)
+        urls = [sqs.create_queue(QueueName=f"q{number}")["QueueUrl"] for number in range(4)]
+
+        def refused() -> bool:
+            try:
+                for url in urls:
+                    sqs.send_message(QueueUrl=url, MessageBody="x" * 10_000)
+            except sqs.exceptions.RequestThrottled as error:
+                return "its quota 'stored_bytes' is 100000" in str(error)
+            return False
+
+        wait_until(refused, "the quota is used up")
+        server.stop()
+        server.start()
+        wait_until(refused, "the quota is used up after a restart as well")
+        sent_before = sum(stored_bytes(sqs, url) for url in urls)
+        wait_until(refused, "and it stays so")
+        assert sum(stored_bytes(sqs, url) for url in urls) == sent_before >= 100_000
+        for url in urls:
+            while messages := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
+                entries = [
+                    {"Id": str(n), "ReceiptHandle": message["ReceiptHandle"]} for n, message in enumerate(messages)
+                ]
+                sqs.delete_message_batch(QueueUrl=url, Entries=entries)
+        assert sum(stored_bytes(sqs, url) for url in urls) == 0
+        retrying = client(server, mode="standard", total_max_attempts=10)
+        retrying.send_message(QueueUrl=urls[0], MessageBody="x")
+
+
+def stored_bytes(sqs: Any, url: str) -> int:
+    name = "HoldfastStoredBytes"
+    return int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
 
 
 @pytest.mark.parametrize("mode", ["standard", "adaptive"])
