@@ -14,9 +14,9 @@ caller are refused alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from xml.sax.saxutils import escape
 
 from auth.credentials import TenantRole
@@ -29,7 +29,8 @@ from frontend.authenticator import Authenticator, Caller, Outside, Presented
 from frontend.services import Services
 from frontend.sqs.acts import Acts
 from frontend.sqs.calls import Call
-from frontend.sqs.errors import ErrorKind, SqsError, shown
+from frontend.sqs.errors import REQUEST_THROTTLED, ErrorKind, SqsError, shown
+from frontend.throttle import Throttle
 
 if TYPE_CHECKING:
     from auth.oidc import Outsider
@@ -48,15 +49,19 @@ VALIDATION_ERROR = ErrorKind("ValidationError", "ValidationError")
 INVALID_ACTION = ErrorKind("InvalidAction", "InvalidAction")
 INVALID_IDENTITY_TOKEN = ErrorKind("InvalidIdentityToken", "InvalidIdentityToken")
 EXPIRED_TOKEN = ErrorKind("ExpiredTokenException", "ExpiredTokenException")
+THROTTLING = ErrorKind("Throttling", "Throttling", retryable=True)
 IDP_COMMUNICATION_ERROR = ErrorKind("IDPCommunicationError", "IDPCommunicationError", retryable=True)
+
+T = TypeVar("T")
 
 
 class Sts:
     """Answers the calls of version 2011-06-15."""
 
-    def __init__(self, services: Services, acts: Acts) -> None:
+    def __init__(self, services: Services, acts: Acts, throttle: Throttle) -> None:
         self._services = services
         self._acts = acts
+        self._throttle = throttle
         self._authenticated = Authenticator(services, "sts")
 
     async def answer(
@@ -72,20 +77,32 @@ class Sts:
         else:
             caller = await self._authenticated(request, body)
             call = call_of(caller)
-            if action == "GetCallerIdentity":
-                result = _caller_identity(caller)
-            elif action == "AssumeRole":
-                result = await self._assume(caller, call, parameters)
-            else:
-                raise SqsError(
-                    INVALID_ACTION,
-                    f"The action {shown(action)} is not valid for this endpoint, which knows GetCallerIdentity, "
-                    "AssumeRole and AssumeRoleWithWebIdentity of STS.",
-                )
+            result = await self._limited(call, lambda: self._carry_out(action, caller, call, parameters))
         return (
             f'<{action}Response xmlns="{NAMESPACE}"><{action}Result>{result}</{action}Result>'
             f"<ResponseMetadata><RequestId>{call.request_id}</RequestId></ResponseMetadata></{action}Response>"
         ).encode()
+
+    async def _limited(self, call: Call, act: Callable[[], Awaitable[T]]) -> T:
+        """What ``act`` gives, if the limits of the call's tenant let it: it counts as managing."""
+        try:
+            return await self._throttle.limited(call, "manage", act)
+        except SqsError as error:
+            if error.kind is not REQUEST_THROTTLED:
+                raise
+            # STS has another code for it, and not every SDK repeats a call of STS after that of SQS
+            raise SqsError(THROTTLING, error.message, retry_after_s=error.retry_after_s) from error
+
+    async def _carry_out(self, action: str, caller: Caller, call: Call, parameters: Mapping[str, str]) -> str:
+        if action == "GetCallerIdentity":
+            return _caller_identity(caller)
+        if action == "AssumeRole":
+            return await self._assume(caller, call, parameters)
+        raise SqsError(
+            INVALID_ACTION,
+            f"The action {shown(action)} is not valid for this endpoint, which knows GetCallerIdentity, "
+            "AssumeRole and AssumeRoleWithWebIdentity of STS.",
+        )
 
     async def _assume(self, caller: Caller, call: Call, parameters: Mapping[str, str]) -> str:
         account, name, session_name, seconds = _asked(parameters)
@@ -117,7 +134,9 @@ class Sts:
         if role is None or not trusted or tenant is None or tenant.state != "active":
             raise _denied(subject.credential, "AssumeRoleWithWebIdentity", account, name) from AuthError()
         call = call_of(Outside(Principal(account, "", "", subject.credential), tenant))
-        session, token = await self._begin(role, session_name, seconds, role.scopes, role.prefixes, None)
+        session, token = await self._limited(
+            call, lambda: self._begin(role, session_name, seconds, role.scopes, role.prefixes, None)
+        )
         await self._acts.write(call, "sts:AssumeRoleWithWebIdentity", session.grant.arn, made=session.access_key_id)
         return call, (
             _credentials(session, token)

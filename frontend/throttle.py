@@ -39,8 +39,9 @@ _log = logging.getLogger("holdfast.sqs")
 
 CLASS_OF: dict[str, Scope] = {
     action: next(iter(scopes)) if len(scopes) == 1 else "manage" for action, scopes in SCOPES_OF.items()
-}
-"""The class of each action: its scope; what is read with any scope counts as managing."""
+} | {scope: scope for scope in SCOPES}
+"""The class of each action: its scope; what is read with any scope counts as managing.  What is none of SQS's actions
+is named by its class."""
 
 T = TypeVar("T")
 Meters = tuple[Any, ...]
@@ -129,6 +130,14 @@ class Throttle:
         if known is not None and known[0] is tenant.limits:
             return known[1]
         return self._look(tenant, None if known is None else known[1])
+
+    async def limited(self, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
+        """What ``act`` makes of the call, if the limits of the caller's account, should it have any, let it through.
+
+        Raises RequestThrottled.
+        """
+        allowance = self.allowance(call.tenant)
+        return await act() if allowance is None else await self.within(allowance, call, action, act)
 
     async def within(self, allowance: Allowance, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
         """What ``act`` makes of the call, if the account's limits let it through.  Raises RequestThrottled."""

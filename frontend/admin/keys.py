@@ -18,7 +18,7 @@ from auth.principal import Principal, Role, Scope
 from auth.store import Conflict
 from frontend.admin.models import KeyGiven, KeyList, KeyMade, KeyRotation, KeyShown
 from frontend.admin.problems import Problem, invalid, not_found, not_permitted
-from frontend.admin.visitor import AdminRoute, Visitor, Who
+from frontend.admin.visitor import ManagingRoute, Visitor, Who
 from frontend.services import Services
 
 _TRIES = 4
@@ -35,7 +35,7 @@ KeyId = Annotated[str, Path(description="an access key's id, or hf_... and an AP
 
 def create_router(services: Services) -> APIRouter:
     """The routes of keys."""
-    router = APIRouter(route_class=AdminRoute, tags=["keys"])
+    router = APIRouter(route_class=ManagingRoute, tags=["keys"])
     credentials, store = services.credentials, services.credentials.store
 
     def now_s() -> int:

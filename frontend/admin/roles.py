@@ -14,7 +14,7 @@ from auth.store import Conflict
 from frontend.admin.keys import check_rights
 from frontend.admin.models import RoleGiven, RoleList, RoleShown, TokenAsked, TokenMade
 from frontend.admin.problems import Problem, invalid, not_found, not_permitted
-from frontend.admin.visitor import AdminRoute, Who
+from frontend.admin.visitor import ManagingRoute, Who
 from frontend.services import Services
 
 _TRIES = 4
@@ -27,7 +27,7 @@ Name = Annotated[str, Path(description="of the role: arn:aws:iam::ACCOUNT:role/N
 
 def create_router(services: Services) -> APIRouter:
     """The routes of roles and tokens."""
-    router = APIRouter(route_class=AdminRoute, tags=["roles"])
+    router = APIRouter(route_class=ManagingRoute, tags=["roles"])
     credentials, store = services.credentials, services.credentials.store
 
     @router.put("/roles/{name}", name="role.set")

@@ -17,7 +17,7 @@ from backend.api import BackendError
 from frontend.admin.models import LimitsGiven, LimitsShown, TenantGiven, TenantPage, TenantShown
 from frontend.admin.problems import Problem, invalid, not_found
 from frontend.admin.removal import delete_tenant
-from frontend.admin.visitor import AdminRoute, Visitor, Who
+from frontend.admin.visitor import ManagingRoute, Visitor, Who
 from frontend.services import Services
 
 PAGE_MOST = 1_000
@@ -28,7 +28,7 @@ Account = Annotated[str, Path(description="the tenant's account, 12 digits")]
 
 def create_router(services: Services) -> APIRouter:
     """The routes of tenants."""
-    router = APIRouter(route_class=AdminRoute, tags=["tenants"])
+    router = APIRouter(route_class=ManagingRoute, tags=["tenants"])
     store = services.credentials.store
 
     @router.post("/tenants", name="tenant.create", status_code=201)

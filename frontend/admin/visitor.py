@@ -21,7 +21,7 @@ from frontend.polls import ClientGone
 from frontend.services import Services
 from frontend.sqs.calls import Call, Members
 from frontend.sqs.endpoint import Visit
-from frontend.sqs.errors import shown
+from frontend.sqs.errors import REQUEST_THROTTLED, shown
 from frontend.sqs.validation import is_queue_name
 
 KEY = "holdfast.visitor"
@@ -42,6 +42,9 @@ READS = frozenset(
 )
 """What the audit log says nothing of unless it is refused: it changes nothing and shows no message, or is no
 administration."""
+
+NEVER_LIMITED = frozenset(("limits.show", "limits.set"))
+"""What an operator can always do: else a limit on their own account might keep them from taking it back."""
 
 
 class Visitor:
@@ -128,7 +131,7 @@ class Visitor:
         audit = self.services.audit
         if audit is None or (problem is None and action in READS):
             return
-        if action.startswith("message."):
+        if action.startswith("message.") or (problem is not None and problem.code == REQUEST_THROTTLED.query_code):
             return
         principal = self.principal
         outcome: Outcome = "done" if problem is None else "refused" if problem.status < 500 else "failed"
@@ -167,7 +170,7 @@ class AdminRoute(APIRoute):
             problem: Problem | None = None
             try:
                 _require_known(request, known)
-                response: Response = await handle(request)
+                response: Response = await self.carry_out(visitor, lambda: handle(request))
             except ClientGone:
                 raise
             except Exception as error:
@@ -177,6 +180,18 @@ class AdminRoute(APIRoute):
             return response
 
         return answer
+
+    async def carry_out(self, visitor: Visitor, handle: Callable[[], Awaitable[Response]]) -> Response:
+        return await handle()
+
+
+class ManagingRoute(AdminRoute):
+    """One that is no action of SQS's, and counts towards the limits of the caller's tenant as managing."""
+
+    async def carry_out(self, visitor: Visitor, handle: Callable[[], Awaitable[Response]]) -> Response:
+        if self.name in NEVER_LIMITED and visitor.principal.role == "operator":
+            return await handle()
+        return await visitor.visit.within_limits(visitor.call, "manage", handle)
 
 
 def _parameters(dependant: Dependant) -> set[str]:

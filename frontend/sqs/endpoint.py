@@ -114,7 +114,7 @@ class SqsEndpoint:
         self._throttle = self.context.throttle
         self._authenticated = Authenticator(services)
         self._acts = Acts(services, as_sqs_error)
-        self._sts = sts.Sts(services, self._acts)
+        self._sts = sts.Sts(services, self._acts, self._throttle)
         self._request_ids = RequestIds()
         self._refusals = Refusals(self.context.log)
         self.guesses = Guesses()
@@ -325,15 +325,14 @@ class SqsEndpoint:
             call.retry = self.context.retries.of(request.headers, principal, view, members)
             if call.retry is not None and not request.is_json:
                 request.request_id = call.retry.request_id
-        allowance = self._throttle.allowance(call.tenant)
 
         async def act() -> Members | None:
-            if allowance is not None:
+            if call.allowance is not None:
                 await self._throttle.admit_to_queue(call, name, view.queue)
             return await ON_QUEUE[name](self.context, call, view, members)
 
         async def admitted() -> Members | None:
-            return await (act() if allowance is None else self._throttle.within(allowance, call, name, act))
+            return await self._throttle.limited(call, name, act)
 
         return await (self._acts.carry_out(call, name, view.arn, admitted) if name in ACTS else admitted())
 
@@ -453,10 +452,11 @@ class Visit:
         return await self._endpoint._carry_out(self._request, call, action, members)
 
     async def within_limits(self, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
-        """What ``act`` gives; it counts towards the tenant's limits as that SQS action.  Raises RequestThrottled."""
-        throttle = self._endpoint._throttle
-        allowance = throttle.allowance(call.tenant)
-        return await act() if allowance is None else await throttle.within(allowance, call, action, act)
+        """What ``act`` gives; it counts towards the tenant's limits as that SQS action, or as one of that class.
+
+        Raises RequestThrottled.
+        """
+        return await self._endpoint._throttle.limited(call, action, act)
 
     def logged(self, error: Exception, action: str) -> SqsError:
         """What the client is told of the error; the log has the rest."""

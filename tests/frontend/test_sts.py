@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from auth.api_keys import new_api_key
 from auth.credentials import AccessKey, Tenant, TenantRole, new_access_key
+from auth.limits import Rate, TenantLimits
 from auth.oidc import Oidc, OidcSettings
 from frontend import sts
 from frontend.app import create_app
@@ -209,6 +210,28 @@ async def test_a_session_that_begins_is_audited(service: Service, issuer: Issuer
     assert len(service.audited()) == 2
     for secret in (key.secret, token, by_web.secret, web_token):
         assert secret not in service.audit_file.read_text()
+
+
+async def test_the_calls_of_sts_are_limited(service: Service, issuer: Issuer) -> None:
+    role = TenantRole(KEY.account, "deployer", "AROADEPLOYER", trusted_subjects=("ci@example",))
+    await service.app.services.credentials.put_role(role)
+    limits = TenantLimits(manage=Rate(0.1, 3), send=Rate(0.1, 1))
+    await service.app.services.credentials.update_tenant(Tenant(KEY.account, "tests", limits=limits))
+    assert (await call(service, body("GetCallerIdentity"))).status == 200
+    assert (await call(service, assume())).status == 200
+    assert (await service.unsigned("POST", "/", web(issuer.token()), FORM)).status == 200
+    for answer in (
+        await call(service, body("GetCallerIdentity")),
+        await call(service, assume()),
+        await service.unsigned("POST", "/", web(issuer.token()), FORM),
+    ):
+        assert is_error(answer, 400, "Throttling")
+        assert "manage 0.1 a second, 3 at once" in answer.message
+        assert answer.headers["retry-after"] == "10"
+    assert (await call(service, urlencode({"Action": "ListQueues"}).encode(), scope="sqs")).code == "RequestThrottled"
+    assert [line["action"] for line in service.audited()] == ["sts:AssumeRole", "sts:AssumeRoleWithWebIdentity"]
+    wrong = msgspec.structs.replace(KEY, secret="another-secret-than-ours")
+    assert is_error(await call(service, assume(), wrong), 403, "SignatureDoesNotMatch")
 
 
 async def test_a_suspended_account_begins_no_session(service: Service, issuer: Issuer) -> None:

@@ -209,7 +209,7 @@ async def test_tenants_without_limits_have_those_of_the_settings(tmp_path: Any) 
 
 
 def test_every_action_has_a_class() -> None:
-    assert CLASS_OF.keys() == ACTIONS.keys()
+    assert CLASS_OF.keys() == ACTIONS.keys() | set(SCOPES)
     assert set(CLASS_OF.values()) == set(SCOPES)
     assert CLASS_OF["DeleteMessageBatch"] == CLASS_OF["ChangeMessageVisibility"] == "receive"
     assert CLASS_OF["SendMessageBatch"] == "send"
@@ -390,3 +390,44 @@ async def test_the_rest_form_is_limited_as_well(service: Service) -> None:
         assert answer.status == expected, answer.content
     assert answer.headers["retry-after"] == "10"
     assert answer.json["code"] == "RequestThrottled"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content"),
+    [
+        ("GET", "/v1/tenants", b""),
+        ("GET", f"/v1/tenants/{KEY.account}", b""),
+        ("GET", "/v1/keys", b""),
+        ("POST", "/v1/keys", b'{"name": "x"}'),
+        ("GET", "/v1/roles", b""),
+        ("PUT", "/v1/roles/r", b"{}"),
+        ("POST", "/v1/token", b"{}"),
+    ],
+)
+async def test_administration_over_rest_is_limited_as_well(
+    service: Service, method: str, path: str, content: bytes
+) -> None:
+    operator = msgspec.structs.replace(KEY, role="operator")
+    await service.app.services.credentials.put(operator)
+    await limit(service, manage=Rate(0.1, 2))
+    headers = {"Content-Type": "application/json"} if content else {}
+    for _ in range(2):
+        answer = await service.signed(method, path, content, headers)
+        assert answer.status != 429, answer.content
+    audited = len(service.audited())
+    answer = await service.signed(method, path, content, headers)
+    assert (answer.status, answer.json["code"]) == (429, "RequestThrottled")
+    assert answer.headers["retry-after"] == "10"
+    assert len(service.audited()) == audited, "a limit would not be one if each refusal cost a write"
+    limits, json_type = f"/v1/tenants/{KEY.account}/limits", {"Content-Type": "application/json"}
+    taken_back = await service.signed("PATCH", limits, b'{"manage": null}', json_type)
+    assert taken_back.status == 200, "an operator can always undo a limit, also that of the own account"
+    assert (await service.signed(method, path, content, headers)).status != 429
+
+
+async def test_an_administrator_changes_no_limit_by_being_refused(service: Service) -> None:
+    admin = msgspec.structs.replace(KEY, role="admin")
+    await service.app.services.credentials.put(admin)
+    await limit(service, manage=Rate(SLOW, 1))
+    for expected in (200, 429):
+        assert (await service.signed("GET", f"/v1/tenants/{KEY.account}/limits", b"", {})).status == expected
