@@ -51,11 +51,24 @@ Meters = tuple[Any, ...]
 class Allowance:
     """What a tenant may do, and what of it is in use here."""
 
-    __slots__ = ("account", "calls", "limits", "meters", "polls", "queues", "stored_bytes", "stored_due")
+    __slots__ = (
+        "account",
+        "calls",
+        "calls_most",
+        "limits",
+        "meters",
+        "polls",
+        "polls_most",
+        "processes",
+        "queues",
+        "stored_bytes",
+        "stored_due",
+    )
 
-    def __init__(self, account: str, limits: TenantLimits) -> None:
+    def __init__(self, account: str, limits: TenantLimits, processes: int) -> None:
         self.account = account
-        self.limits = limits
+        self.processes = processes
+        self.set(limits)
         self.meters: dict[str, Meters] = {}
         """By action, without those of queues."""
         self.queues: dict[str, Meters] = {}
@@ -80,14 +93,21 @@ class Allowance:
                 retry_after_s=BUSY_RETRY_SECONDS,
             )
 
+    def set(self, limits: TenantLimits) -> None:
+        """These hold from now on."""
+        self.limits = limits
+        self.calls_most = _share(limits.connections, self.processes)
+        """Calls under way: this process's share of the quota."""
+        self.polls_most = _share(limits.long_polls, self.processes)
+
     def begin_call(self) -> None:
         """Count a call as under way; whoever does so lowers ``calls`` at its end.  Raises RequestThrottled."""
-        most = self.limits.connections
+        most = self.calls_most
         if most is not None and self.calls >= most:
             raise SqsError(
                 REQUEST_THROTTLED,
                 f"The account {self.account} has {self.calls} calls under way at this server, and its quota "
-                f"'connections' is {most}. Try again when one of them has been answered.",
+                f"'connections' is {most} there. Try again when one of them has been answered.",
                 retry_after_s=BUSY_RETRY_SECONDS,
             )
         self.calls += 1
@@ -95,12 +115,12 @@ class Allowance:
     @contextmanager
     def long_poll(self) -> Iterator[None]:
         """Around a receive that waits.  Raises RequestThrottled."""
-        most = self.limits.long_polls
+        most = self.polls_most
         if most is not None and self.polls >= most:
             raise SqsError(
                 REQUEST_THROTTLED,
                 f"The account {self.account} has {self.polls} receives waiting for messages at this server, and its "
-                f"quota 'long_polls' is {most}. Receive with WaitTimeSeconds 0, or try again later.",
+                f"quota 'long_polls' is {most} there. Receive with WaitTimeSeconds 0, or try again later.",
                 retry_after_s=BUSY_RETRY_SECONDS,
             )
         self.polls += 1
@@ -110,6 +130,11 @@ class Allowance:
             self.polls -= 1
 
 
+def _share(quota: int | None, processes: int) -> int | None:
+    """Of one process; together they have the quota, or a little more."""
+    return None if quota is None else -(-quota // processes)
+
+
 class Throttle:
     """The allowances of all tenants that call this process."""
 
@@ -117,6 +142,7 @@ class Throttle:
         self._limiter = services.limiter
         self._admit_now = services.limiter.admit_now
         self._defaults = services.settings.default_limits
+        self._processes = services.settings.processes
         self._tenants = services.credentials.tenants
         self._backend = services.backend
         self._weighing = True
@@ -215,7 +241,7 @@ class Throttle:
                 self._drop(allowance)
             allowance = None
         elif allowance is None:
-            allowance = Allowance(tenant.account, limits)
+            allowance = Allowance(tenant.account, limits, self._processes)
             self._set(allowance, limits)
         elif allowance.limits != limits:
             self._drop(allowance)
@@ -226,7 +252,7 @@ class Throttle:
         return allowance
 
     def _set(self, allowance: Allowance, limits: TenantLimits) -> None:
-        allowance.limits = limits
+        allowance.set(limits)
         of_all = self._meters(allowance.account, "calls", limits.calls)
         by_class = {scope: of_all + self._meters(allowance.account, scope, getattr(limits, scope)) for scope in SCOPES}
         allowance.meters = {action: by_class[scope] for action, scope in CLASS_OF.items()}

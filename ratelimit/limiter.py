@@ -92,17 +92,22 @@ class BaseLimiter(Generic[M]):
 class Limiter(BaseLimiter[Meter]):
     """Limits that hold in this process alone: every answer is synchronous."""
 
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, processes: int = 1) -> None:
+        """``processes``: among so many the limits are divided, and this one has its share of each."""
+        super().__init__(clock)
+        self._processes = processes
+
     async def admit(self, meters: Sequence[Meter], cost: float = 1.0) -> float:
         answer = self.admit_now(meters, cost)
         assert answer is not None
         return answer
 
     def _make(self, key: str, per_second: float, burst: float) -> Meter:
-        return Meter(key, per_second, burst, self._clock())
+        return Meter(key, per_second / self._processes, max(1.0, burst / self._processes), self._clock())
 
     def _set(self, meter: Meter, per_second: float, burst: float) -> None:
         now = self._clock()
-        fresh = Meter(meter.key, per_second, burst, now)
+        fresh = self._make(meter.key, per_second, burst)
         meter.level, meter.at = meter.level_at(now), now
         meter.rate, meter.burst = fresh.rate, fresh.burst
 

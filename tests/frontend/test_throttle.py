@@ -381,6 +381,21 @@ async def test_what_is_stored_is_asked_for_now_and_then_only(
     assert sum("go by what was known" in record.message for record in caplog.records) == 1
 
 
+async def test_of_several_processes_each_has_a_share_of_the_quotas(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, FrontendSettings(processes=2)) as service:
+        await service.make_queue("q")
+        await limit(service, long_polls=3)
+        waiting = Waiting(service, monkeypatch)
+        await waiting.begin(2)
+        answer = await receive(service, WaitTimeSeconds=20)
+        assert "quota 'long_polls' is 2" in answer.message
+        await limit(service, connections=4, long_polls=None)
+        assert "quota 'connections' is 2" in (await send(service)).message
+        await waiting.end()
+
+
 async def test_the_rest_form_is_limited_as_well(service: Service) -> None:
     await service.make_queue("q")
     await limit(service, send=Rate(0.1, 1))

@@ -124,6 +124,19 @@ def test_new_numbers_hold_at_once_for_the_same_bucket(time: Time) -> None:
     assert admitted(limiter, meter, calls=9) == 1
 
 
+def test_one_of_several_processes_has_its_share(time: Time) -> None:
+    limiter = Limiter(time, processes=4)
+    meter, small = limiter.meter("m", 4, 8), limiter.meter("small", 1, 1)
+    assert admitted(limiter, meter, calls=9) == 2
+    time.now += 3
+    assert admitted(limiter, meter, calls=9) == 2
+    time.now += 1
+    assert admitted(limiter, meter, calls=9) == 1
+    limiter.meter("m", 8, 12)
+    assert admitted(limiter, meter, calls=9) == 1
+    assert admitted(limiter, small, calls=9) == 1, "a burst lets at least one call through"
+
+
 def test_what_is_dropped_goes_when_it_has_drained(time: Time) -> None:
     limiter = Limiter(time)
     slow, quick, kept = limiter.meter("slow", 0.1, 1), limiter.meter("quick", 1, 1), limiter.meter("kept", 1, 1)
