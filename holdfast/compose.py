@@ -64,24 +64,12 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
     """Recover the journal and put the frontend before it.  Raises :class:`CannotStart`."""
     frontend = frontend_settings(settings)
     resolver = StoreResolver(store, frontend.region)
+    node = await open_node(settings, store, resolver)
     try:
-        settings.journal_folder.mkdir(mode=0o700, exist_ok=True)
-        node = await Node.start(
-            RealDisk(),
-            str(settings.journal_folder),
-            store,
-            resolver,
-            settings=NodeSettings(log=LogSettings(segment_bytes=settings.segment_bytes)),
-        )
-    except JournalDamaged as error:
-        raise CannotStart(f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}") from error
-    except (OSError, BackendError, LogInUse) as error:
-        raise CannotStart(f"the journal in {settings.journal_folder} cannot be opened: {error}") from error
-    try:
-        audit = AuditLog(AuditFile(settings.audit_path))
-    except OSError as error:
+        audit = open_audit(settings)
+    except CannotStart:
         await node.close()
-        raise CannotStart(f"the audit log {settings.audit_path} cannot be written: {error.strerror}") from error
+        raise
     credentials = Credentials(sealed(store, keyring))
     limiter = limiter_of(settings)
     services = Services(
@@ -109,8 +97,33 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
     return Embedded(create_app(services), node, audit, credentials)
 
 
-def frontend_settings(settings: Settings) -> FrontendSettings:
-    """What of the settings is the frontend's."""
+async def open_node(settings: Settings, store: SQLiteStore, resolver: StoreResolver) -> Node:
+    """Recover the journal.  Raises :class:`CannotStart`."""
+    try:
+        settings.journal_folder.mkdir(mode=0o700, exist_ok=True)
+        return await Node.start(
+            RealDisk(),
+            str(settings.journal_folder),
+            store,
+            resolver,
+            settings=NodeSettings(log=LogSettings(segment_bytes=settings.segment_bytes)),
+        )
+    except JournalDamaged as error:
+        raise CannotStart(f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}") from error
+    except (OSError, BackendError, LogInUse) as error:
+        raise CannotStart(f"the journal in {settings.journal_folder} cannot be opened: {error}") from error
+
+
+def open_audit(settings: Settings) -> AuditLog:
+    """Raises :class:`CannotStart`."""
+    try:
+        return AuditLog(AuditFile(settings.audit_path))
+    except OSError as error:
+        raise CannotStart(f"the audit log {settings.audit_path} cannot be written: {error.strerror}") from error
+
+
+def frontend_settings(settings: Settings, processes: int = 1) -> FrontendSettings:
+    """What of the settings is a frontend's, one of so many processes."""
     return FrontendSettings(
         region=settings.region,
         external_url=settings.external_url,
@@ -123,16 +136,17 @@ def frontend_settings(settings: Settings) -> FrontendSettings:
         forbid_deleting_nonempty_queues=settings.forbid_deleting_nonempty_queues,
         encryption=settings.encryption == "on",
         default_limits=parse_limits(settings.default_limits),
+        processes=processes,
     )
 
 
-def limiter_of(settings: Settings) -> BaseLimiter[Any]:
-    """What counts calls against the rates of tenants, not yet started."""
+def limiter_of(settings: Settings, processes: int = 1) -> BaseLimiter[Any]:
+    """What counts calls against the rates of tenants, in one of so many processes; not yet started."""
     if settings.rate_limit_storage == MEMORY:
-        return Limiter()
+        return Limiter(processes=processes)
     from ratelimit.shared import SharedLimiter  # with the clients of Redis, which nobody else needs to load
 
-    return SharedLimiter(settings.rate_limit_storage, processes=settings.rate_limit_processes)
+    return SharedLimiter(settings.rate_limit_storage, processes=max(processes, settings.rate_limit_processes))
 
 
 def oidc_of(settings: Settings) -> Oidc | None:

@@ -8,6 +8,7 @@ import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Generator
+from typing import Any
 
 import uvicorn
 
@@ -55,6 +56,14 @@ def bind(host: str, port: int) -> list[socket.socket]:
             bound.close()
         raise CannotListen(_why(error, host, port)) from error
     return sockets
+
+
+def listen_on(bound: socket.socket, backlog: int) -> None:
+    """Raises :class:`CannotListen`."""
+    try:
+        bound.listen(backlog)
+    except OSError as error:
+        raise CannotListen(_why(error, *bound.getsockname()[:2])) from error
 
 
 def _why(error: OSError, host: str, port: int) -> str:
@@ -111,12 +120,14 @@ class Server(uvicorn.Server):
         self.cut = 0
         """So many calls were cut off at the end."""
         self._tells_refused = 0.0
+        self._taking: set[asyncio.Task[None]] = set()
+        """Connections that another process has accepted and that are not yet served."""
         self._stop = stop
         self._when_started = started
         self._drain_app = drain
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Raises :class:`CannotListen`."""
+        """Raises :class:`CannotListen`.  Without a socket, connections come by :meth:`take` alone."""
         assert sockets is not None
         await self.on_tick(0)  # for the first answers' Date
         try:
@@ -125,6 +136,25 @@ class Server(uvicorn.Server):
             host, port = sockets[len(self.servers)].getsockname()[:2]
             raise CannotListen(_why(error, host, port)) from error
         self._when_started()
+
+    def take(self, accepted: socket.socket) -> None:
+        """Serve a connection that another process has accepted."""
+        task = asyncio.create_task(self._take(accepted))
+        self._taking.add(task)
+        task.add_done_callback(self._taking.discard)
+
+    async def _take(self, accepted: socket.socket) -> None:
+        try:
+            accepted.setblocking(False)
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, accepted)
+        except OSError as error:
+            accepted.close()
+            log.debug("a connection was gone before it was served %s", facts(error=error))
+
+    def _protocol(self) -> asyncio.Protocol:
+        kind: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = kind(config=self.config, server_state=self.hall, app_state={})
+        return made
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second.  Once a second: the Date, whose deadline has passed, whether the certificate is new."""
@@ -159,6 +189,8 @@ class Server(uvicorn.Server):
     async def stop_accepting(self) -> None:
         """From now on no new connections; those there are close after what they have sent is answered."""
         await _turns()  # what waits in the kernel is accepted
+        if self._taking:
+            await asyncio.wait(set(self._taking))
         for server in self.servers:
             server.close()
         self.hall.draining = True

@@ -9,21 +9,28 @@ from typing import Any
 
 
 class _Formatter(logging.Formatter):
-    """``2026-11-21T10:00:00.123Z info holdfast: started pid=1 ...``; a traceback follows indented."""
+    """``2026-11-21T10:00:00.123Z info holdfast: started pid=1 ...``; a traceback follows indented.
+
+    Where several processes write one log, the process's name follows the level: ``info frontend-1 holdfast: ...``.
+    """
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = f"{process} " if process else ""
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         message = record.getMessage().replace("\n", "\\n")
-        line = f"{when}.{int(record.msecs):03}Z {record.levelname.lower()} {record.name}: {message}"
+        line = f"{when}.{int(record.msecs):03}Z {record.levelname.lower()} {self._process}{record.name}: {message}"
         if record.exc_info:
             line += "\n    " + self.formatException(record.exc_info).replace("\n", "\n    ")
         return line
 
 
-def set_up(level: str) -> None:
-    """Let everything from ``level`` up go to standard error."""
+def set_up(level: str, process: str = "") -> None:
+    """Let everything from ``level`` up go to standard error, under the process's name."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter())
+    handler.setFormatter(_Formatter(process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 

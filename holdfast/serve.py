@@ -10,7 +10,7 @@ import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import uvloop
 
@@ -62,6 +62,30 @@ Compose = Callable[[Settings, SQLiteStore, AccessKey, Keyring], Awaitable[Servic
 """Makes the service of these settings, metadata, root access key and keyring.  Raises :class:`CannotStart`."""
 
 
+class Prepared(NamedTuple):
+    """What a start finds or makes in the data folder before anything is served."""
+
+    keyring: Keyring
+    root: AccessKey
+    new: bool
+    """The root key was made now, or given in the settings for the first time."""
+
+
+async def prepare(settings: Settings, store: SQLiteStore) -> Prepared:
+    """Only who has claimed the data folder may call this.  Raises as :func:`serve`."""
+    keyring = await open_keyring(settings, store)
+    await seal_older_secrets(store, keyring)
+    root, new = await ensure_root(sealed(store, keyring), settings)
+    return Prepared(keyring, root, new)
+
+
+def certificate_of(settings: Settings) -> Certificate | None:
+    """Raises :class:`~holdfast.certificate.CertificateUnusable`."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    return Certificate(settings.tls_cert, settings.tls_key)
+
+
 def serve(settings: Settings, compose: Compose) -> int:
     """Run until a signal, and return the exit code: 0 after a drain, 3 if the service could not go on.
 
@@ -73,11 +97,9 @@ def serve(settings: Settings, compose: Compose) -> int:
     logs.set_up(settings.log_level)
     claim = Claim(settings.data)
     try:
-        certificate = None
-        if settings.tls_cert is not None and settings.tls_key is not None:
-            certificate = Certificate(settings.tls_cert, settings.tls_key)
+        certificate = certificate_of(settings)
         sockets = bind(settings.host, settings.port)
-        _allow_open_files(settings.connections_limit)
+        allow_open_files(settings.connections_limit)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(settings, compose, sockets, certificate))
     finally:
@@ -95,19 +117,13 @@ async def _run(
         loop.add_signal_handler(signal.SIGHUP, certificate.reload)
     store = SQLiteStore(settings.metadata_file)
     try:
-        keyring = await open_keyring(settings, store)
-        await seal_older_secrets(store, keyring)
-        key, new = await ensure_root(sealed(store, keyring), settings)
-        service = await compose(settings, store, key, keyring)
+        prepared = await prepare(settings, store)
+        service = await compose(settings, store, prepared.root, prepared.keyring)
         try:
 
             def started() -> None:
-                url = endpoint(settings, sockets[0].getsockname()[1])
-                log.info("started %s", logs.facts(version=__version__, url=url, data=settings.data, pid=os.getpid()))
-                lines = shell_lines(key, url, settings.region)
-                print(_greeting(settings, url, lines, key.access_key_id, new), flush=True)
-                gc.collect()
-                gc.freeze()
+                greet(settings, sockets, prepared)
+                settle()
 
             def failed(why: asyncio.Future[None]) -> None:
                 if not stop.is_set():
@@ -115,15 +131,7 @@ async def _run(
                     stop.set()
 
             service.failed.add_done_callback(failed)
-            server = Server(
-                service.app,
-                _limits(settings),
-                certificate,
-                _forwarded(settings, service.app),
-                stop=stop,
-                started=started,
-                drain=service.drain,
-            )
+            server = server_of(settings, service, certificate, stop, started)
             await server.serve(sockets)
             return 3 if service.failed.done() else 0
         finally:
@@ -133,19 +141,35 @@ async def _run(
         log.info("stopped")
 
 
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        connections=settings.connections_limit,
+def server_of(
+    settings: Settings,
+    service: Service,
+    certificate: Certificate | None,
+    stop: asyncio.Event,
+    started: Callable[[], None],
+    *,
+    processes: int = 1,
+) -> Server:
+    """The listener before a service.  ``processes``: among so many the limits on connections are divided."""
+    of_client = settings.connections_per_client_limit
+    limits = Limits(
+        connections=-(-settings.connections_limit // processes),
         read_seconds=settings.request_read_seconds,
         idle_seconds=settings.idle_seconds,
         drain_seconds=settings.drain_seconds,
-        connections_per_client=settings.connections_per_client_limit,
+        connections_per_client=None if of_client is None else -(-of_client // processes),
     )
-
-
-def _forwarded(settings: Settings, app: App) -> Forwarded | None:
     networks = parse_networks(settings.trusted_proxies)
-    return Forwarded(app, networks, settings.forwarded_header) if networks else None
+    forwarded = Forwarded(service.app, networks, settings.forwarded_header) if networks else None
+    return Server(service.app, limits, certificate, forwarded, stop=stop, started=started, drain=service.drain)
+
+
+def greet(settings: Settings, sockets: list[socket.socket], prepared: Prepared) -> None:
+    """Say that the service is there: to the log, and to the person at the terminal."""
+    url = endpoint(settings, sockets[0].getsockname()[1])
+    log.info("started %s", logs.facts(version=__version__, url=url, data=settings.data, pid=os.getpid()))
+    lines = shell_lines(prepared.root, url, settings.region)
+    print(_greeting(settings, url, lines, prepared.root.access_key_id, prepared.new), flush=True)
 
 
 def _stop_or_quit(stop: asyncio.Event, number: int) -> None:
@@ -163,7 +187,13 @@ def _greeting(settings: Settings, url: str, lines: list[str], access_key_id: str
     return f"Holdfast is at {url}.  Access key {access_key_id}; its secret, and how to use it: {show}"
 
 
-def _allow_open_files(connections: int) -> None:
+def settle() -> None:
+    """What there is when a process begins to serve stays: the garbage collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def allow_open_files(connections: int) -> None:
     """Raise the soft limit of open files to the hard one: connections that are being refused need some too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _FILES_BESIDE_CONNECTIONS
