@@ -59,6 +59,18 @@ class Unavailable(BackendError):
     retryable = True
 
 
+class NotOwner(BackendError):
+    """This node does not own the partition's shard: ask the owner, or again when there is one."""
+
+    retryable = True
+
+    def __init__(self, shard: int, owner: str | None) -> None:
+        """``owner``: the name of the node that owns it, as far as this one knows; None: nobody just now."""
+        super().__init__(f"shard {shard} is owned by {'nobody just now' if owner is None else owner}")
+        self.shard = shard
+        self.owner = owner
+
+
 class OverLimit(BackendError):
     """The standard queue has as many messages in flight as it may."""
 
@@ -283,6 +295,12 @@ class Backend(Protocol):
 
         Raises :class:`OverLimit` (standard queue, short poll only) and :class:`AttemptExpired`.
         A caller that is cancelled while it waits has claimed nothing.
+        """
+
+    async def release(self, target: Target, handles: Sequence[str]) -> None:
+        """Claims whose messages reached nobody end at once, and those receives do not count.
+
+        Handles whose claim has ended, or is somebody else's by now, are passed over.
         """
 
     async def delete(self, target: Target, handles: Sequence[str]) -> list[HandleOutcome]:

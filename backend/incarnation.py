@@ -360,6 +360,10 @@ class Incarnation:
 
     # --- receipt handles --------------------------------------------------------------------------------
 
+    async def release(self, target: Target, handles: Sequence[str]) -> None:
+        partition = self._find(target)
+        await self.write_all(partition, lambda now: partition.queue.release(handles, now))
+
     async def delete(self, target: Target, handles: Sequence[str]) -> list[HandleOutcome]:
         return await self._settle_claims(target, Queue.delete, handles)
 

@@ -245,6 +245,9 @@ class Node:
     def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[Received]]:
         return self._serving().receive(target, command)
 
+    def release(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, None]:
+        return self._serving().release(target, handles)
+
     def delete(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, list[HandleOutcome]]:
         return self._serving().delete(target, handles)
 

@@ -218,6 +218,25 @@ class Queue:
             outcomes.append(done)
         return ([records.Deleted(gone)] if gone else []), outcomes
 
+    def release(self, handles: Sequence[str], now: int) -> list[records.Record]:
+        """Claims that nobody got end; what is no longer claimed with one of these handles stays as it is."""
+        fold = self.fold
+        fold.advance(now)
+        now = fold.now
+        mine: list[tuple[int, int]] = []
+        for text in handles:
+            handle = self.handles.read(text)
+            if isinstance(handle, HandleOutcome):
+                continue
+            number, receives, _ = handle
+            if (
+                number in fold.in_flight
+                and (found := fold.locate(number))
+                and found[0].receives_of(found[1]) == receives
+            ):
+                mine.append((number, now))
+        return [records.VisibilityChanged(mine, unseen=True)] if mine else []
+
     def change_visibility(
         self, changes: Sequence[tuple[str, int]], now: int
     ) -> tuple[list[records.Record], list[HandleOutcome]]:

@@ -106,6 +106,9 @@ class FakeBackend:
     async def purge(self, target: Target, purge_id: int) -> None:
         self._partition(target).messages.clear()
 
+    async def release(self, target: Target, handles: Sequence[str]) -> None:
+        self.calls.append(("release", handles))
+
     def _partition(self, target: Target) -> Partition:
         if self.fail_with is not None:
             raise self.fail_with

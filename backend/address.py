@@ -1,0 +1,88 @@
+"""Where a backend is reached, and with which certificates."""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from pathlib import Path
+from typing import Final, NamedTuple
+
+UNIX_PREFIX: Final = "unix:"
+UNIX_PATH_BYTES_MOST: Final = 107
+"""unix(7): sun_path has 108, one of them the end."""
+
+
+class Address(NamedTuple):
+    """A Unix socket's path, or host and port."""
+
+    path: str = ""
+    host: str = ""
+    port: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Such as ``unix:/run/holdfast/1.sock``, ``backend-1:9400`` or ``[::1]:9400``.  Raises :class:`ValueError`."""
+        if text.startswith(UNIX_PREFIX):
+            return cls(path=check_path(text.removeprefix(UNIX_PREFIX)))
+        host, colon, port = text.rpartition(":")
+        if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+            raise ValueError(f"{text!r} is no address of a backend: it is host:port or unix:/path")
+        return cls(host=host.removeprefix("[").removesuffix("]"), port=int(port))
+
+    def __str__(self) -> str:
+        if self.path:
+            return UNIX_PREFIX + self.path
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def check_path(path: str) -> str:
+    """Raises :class:`ValueError` where no socket can be."""
+    size_bytes = len(path.encode())
+    if not 0 < size_bytes <= UNIX_PATH_BYTES_MOST:
+        raise ValueError(
+            f"{path!r} cannot be the path of a socket: it has {size_bytes} bytes, at most {UNIX_PATH_BYTES_MOST} fit"
+        )
+    return path
+
+
+class ServerTls(NamedTuple):
+    """What a server needs for TLS."""
+
+    context: ssl.SSLContext
+    digest: bytes
+    """SHA-256 of its certificate, to which the proofs of the shared secret are bound."""
+
+    @classmethod
+    def load(cls, certificate: Path, key: Path, authority: Path | None = None) -> ServerTls:
+        """``authority``: clients have to show a certificate that it has signed.  Raises :class:`OSError`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(certificate, key)
+        if authority is not None:
+            context.load_verify_locations(authority)
+            context.verify_mode = ssl.CERT_REQUIRED
+        text = certificate.read_text()
+        end = "-----END CERTIFICATE-----"
+        first = text[text.index("-----BEGIN CERTIFICATE-----") : text.index(end) + len(end)]
+        return cls(context, hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).digest())
+
+
+class ClientTls(NamedTuple):
+    """What a client needs for TLS."""
+
+    context: ssl.SSLContext
+
+    @classmethod
+    def load(cls, authority: Path, certificate: Path | None = None, key: Path | None = None) -> ClientTls:
+        """``authority`` has signed the servers' certificates.  Raises :class:`OSError`."""
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authority)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+        return cls(context)
+
+
+def digest_of_peer(tls: ssl.SSLObject) -> bytes:
+    """Of the server's certificate, as the client sees it."""
+    certificate = tls.getpeercert(binary_form=True)
+    return hashlib.sha256(certificate or b"").digest()

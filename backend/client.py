@@ -1,0 +1,289 @@
+"""A backend somewhere else, as if it were here: implements :class:`backend.api.Backend` over a connection.
+
+::
+
+    backend = await RemoteBackend.connect(Address.parse("unix:/run/holdfast/backend.sock"), secret=secret, name="frontend-1")
+    await backend.ready(10)   # if wanted: calls wait for the connection by themselves
+    ...
+    await backend.close()
+
+A call that was certainly not begun waits for the connection, and is made again, within its deadline.  One whose
+outcome is not known raises :class:`~backend.api.Unavailable` and is never repeated here: whoever made it decides.
+When the connection is lost, or the server drains, another one is made, after pauses that grow and differ by chance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, NamedTuple
+
+from backend.address import Address, ClientTls
+from backend.api import (
+    BackendError,
+    Counters,
+    HandleOutcome,
+    MoveTask,
+    NewMessage,
+    PartitionSettings,
+    Peeked,
+    Receive,
+    Received,
+    Stored,
+    Target,
+    Unavailable,
+)
+from backend.hello import Caller, Refused, check_secret
+from backend.link import Link, NotSent
+from backend.wire import (
+    HEARTBEAT_SECONDS,
+    CancelMove,
+    ChangeVisibility,
+    Configure,
+    Count,
+    Delete,
+    Drop,
+    FrameTooLarge,
+    ListMoves,
+    Peek,
+    Purge,
+    ReceiveCall,
+    Release,
+    Send,
+    StartMove,
+)
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS_FIRST: Final = 0.05
+PAUSE_SECONDS_MOST: Final = 2.0
+
+
+class ClientLimits(NamedTuple):
+    """How long things may take."""
+
+    call_seconds: float = 30.0
+    """Until a call has to be answered, beside the time that a receive may wait for messages."""
+    connect_seconds: float = 5.0
+    """For a connection and its greeting."""
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+
+
+LIMITS = ClientLimits()
+
+
+class RemoteBackend:
+    """Implements :class:`backend.api.Backend`.  Made by :meth:`connect`."""
+
+    def __init__(self, address: Address, secret: bytes, name: str, tls: ClientTls | None, limits: ClientLimits) -> None:
+        check_secret(secret)
+        self.address = address
+        self._secret = secret
+        self._name = name
+        self._tls = tls
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        """Where calls are made; None: there is no connection just now."""
+        self._links: set[Link] = set()
+        """With those on which calls are still being answered."""
+        self._linked: asyncio.Future[None] = self._loop.create_future()
+        """Done when there is a connection."""
+        self._parted = asyncio.Event()
+        self._why = "no connection has been made yet"
+        self._refusal: Refused | None = None
+        self._closed = False
+        self._keeper: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def connect(
+        cls,
+        address: Address,
+        *,
+        secret: bytes,
+        name: str = "frontend",
+        tls: ClientTls | None = None,
+        limits: ClientLimits = LIMITS,
+    ) -> RemoteBackend:
+        """Begin to connect, and stay connected; returns at once.  ``name`` is for the other side's log."""
+        backend = cls(address, secret, name, tls, limits)
+        backend._keeper = backend._loop.create_task(backend._keep_connected(), name=f"the connection to {address}")
+        return backend
+
+    async def ready(self, seconds: float) -> None:
+        """Wait for a connection.
+
+        Raises :class:`backend.hello.Refused` where the other side turns us away, and :class:`~backend.api.Unavailable`
+        where there is none in time.
+        """
+        deadline = self._loop.time() + seconds
+        while self._link is None:
+            if self._refusal is not None:
+                raise self._refusal
+            await self._wait_linked(min(deadline, self._loop.time() + PAUSE_SECONDS_FIRST), deadline)
+
+    @property
+    def connected(self) -> bool:
+        return self._link is not None
+
+    async def close(self) -> None:
+        """Close the connection.  Calls under way raise :class:`~backend.api.Unavailable`."""
+        self._closed = True
+        self._why = "the connection to the backend was closed here"
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        for link in list(self._links):
+            link.cut(self._why)
+        for link in list(self._links):
+            await link.lost
+        if not self._linked.done():
+            self._linked.set_result(None)
+
+    # --- the connection -----------------------------------------------------------------------------------
+
+    async def _keep_connected(self) -> None:
+        pause = PAUSE_SECONDS_FIRST
+        while True:
+            self._parted.clear()
+            try:
+                link = await self._connect()
+            except (OSError, TimeoutError, Refused) as error:
+                why = f"{self.address} cannot be reached: {error or type(error).__name__}"
+                if why != self._why:
+                    logger.warning("the backend at %s", why)
+                self._why = why
+                self._refusal = error if isinstance(error, Refused) else None
+                await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311
+                pause = min(2 * pause, PAUSE_SECONDS_MOST)
+                continue
+            self._refusal = None
+            self._link = link
+            self._linked.set_result(None)
+            logger.info("connected to %s at %s", link.peer, self.address)
+            began = self._loop.time()
+            await self._parted.wait()
+            if self._loop.time() - began > PAUSE_SECONDS_MOST:
+                pause = PAUSE_SECONDS_FIRST
+            else:  # one that is lost again and again is not to be made again at once
+                await asyncio.sleep(random.uniform(0, pause))  # noqa: S311
+                pause = min(2 * pause, PAUSE_SECONDS_MOST)
+
+    async def _connect(self) -> Link:
+        address, tls = self.address, self._tls
+        link = Link(self._caller, self._limits.heartbeat_seconds, self._ended)
+        context = tls.context if tls is not None else None
+        async with asyncio.timeout(self._limits.connect_seconds):
+            if address.path:
+                # The name in the certificate of who listens on a path of this machine is of no use.
+                await self._loop.create_unix_connection(
+                    lambda: link, address.path, ssl=context, server_hostname="localhost" if context else None
+                )
+            else:
+                await self._loop.create_connection(lambda: link, address.host, address.port, ssl=context)
+            self._links.add(link)
+            link.lost.add_done_callback(lambda _: self._links.discard(link))
+            try:
+                await asyncio.shield(link.welcomed)
+            except BaseException:
+                link.cut("the greeting failed")
+                raise
+        return link
+
+    def _caller(self, binding: bytes) -> Caller:
+        return Caller(self._secret, self._name, binding)
+
+    def _ended(self, link: Link) -> None:
+        """No more calls can be made on this link."""
+        if link is self._link:
+            self._link = None
+            self._linked = self._loop.create_future()
+            self._why = f"the connection to {self.address} was lost"
+            self._parted.set()
+
+    async def _wait_linked(self, until: float, deadline: float) -> None:
+        """Raises :class:`NotSent` when the deadline has passed."""
+        if self._closed or self._loop.time() >= deadline:
+            raise NotSent(f"the backend cannot be asked: {self._why}")
+        await asyncio.wait([self._linked], timeout=max(0.0, until - self._loop.time()))
+
+    async def _usable(self, deadline: float) -> Link:
+        """A link on which a call can be made.  Raises :class:`NotSent` if there is none in time."""
+        while True:
+            link = self._link
+            if link is None:
+                await self._wait_linked(deadline, deadline)
+            elif link.full:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await link.room()
+                except TimeoutError:
+                    raise NotSent("the backend has too much to do for this caller already") from None
+            else:
+                return link
+
+    # --- calls --------------------------------------------------------------------------------------------
+
+    async def _call(self, method: int, arguments: tuple[Any, ...], seconds: float) -> Any:
+        deadline = self._loop.time() + seconds
+        while True:
+            link = self._link
+            if link is None or link.full:
+                link = await self._usable(deadline)
+            try:
+                call = link.start(method, arguments, deadline)
+            except FrameTooLarge as error:
+                raise BackendError(f"the call cannot be made: {error}") from error
+            try:
+                return await call.future
+            except asyncio.CancelledError:
+                link.abandon(call)
+                raise
+            except NotSent:
+                continue
+
+    def configure(self, settings: PartitionSettings) -> Coroutine[Any, Any, None]:
+        return self._call(Configure.KIND, (settings,), self._limits.call_seconds)
+
+    def drop(self, target: Target) -> Coroutine[Any, Any, None]:
+        return self._call(Drop.KIND, (target,), self._limits.call_seconds)
+
+    def purge(self, target: Target, purge_id: int) -> Coroutine[Any, Any, None]:
+        return self._call(Purge.KIND, (target, purge_id), self._limits.call_seconds)
+
+    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[Stored]]:
+        return self._call(Send.KIND, (target, messages), self._limits.call_seconds)
+
+    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[Received]]:
+        seconds = self._limits.call_seconds + command.wait_seconds
+        return self._call(ReceiveCall.KIND, (target, command), seconds)
+
+    def release(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, None]:
+        return self._call(Release.KIND, (target, handles), self._limits.call_seconds)
+
+    def delete(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, list[HandleOutcome]]:
+        return self._call(Delete.KIND, (target, handles), self._limits.call_seconds)
+
+    def change_visibility(
+        self, target: Target, changes: Sequence[tuple[str, int]]
+    ) -> Coroutine[Any, Any, list[HandleOutcome]]:
+        return self._call(ChangeVisibility.KIND, (target, changes), self._limits.call_seconds)
+
+    def counters(self, target: Target) -> Coroutine[Any, Any, Counters]:
+        return self._call(Count.KIND, (target,), self._limits.call_seconds)
+
+    def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
+        return self._call(Peek.KIND, (target, most), self._limits.call_seconds)
+
+    def start_move(
+        self, target: Target, destination_arn: str | None, rate_per_second: int
+    ) -> Coroutine[Any, Any, MoveTask]:
+        return self._call(StartMove.KIND, (target, destination_arn, rate_per_second), self._limits.call_seconds)
+
+    def list_moves(self, target: Target) -> Coroutine[Any, Any, list[MoveTask]]:
+        return self._call(ListMoves.KIND, (target,), self._limits.call_seconds)
+
+    def cancel_move(self, target: Target, task_id: str) -> Coroutine[Any, Any, MoveTask]:
+        return self._call(CancelMove.KIND, (target, task_id), self._limits.call_seconds)

@@ -1,0 +1,308 @@
+"""One connection to a backend's server, from this side: its greeting, and the calls that are under way on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from backend.address import digest_of_peer
+from backend.api import Receive, Unavailable
+from backend.hello import Caller, Refused, said_goodbye
+from backend.wire import (
+    ALIVE,
+    ANSWER,
+    CALL_OVERHEAD_BYTES,
+    CANCEL,
+    CANCELLED,
+    CHALLENGE,
+    DRAIN,
+    FAILED,
+    FRAME_BYTES_MOST,
+    GOODBYE,
+    HEAD,
+    REFUSED,
+    SILENT_BEATS,
+    WELCOME,
+    Frames,
+    ReceiveCall,
+    Release,
+    WireError,
+    decode_answer,
+    decode_error,
+    encode,
+    frame,
+)
+
+logger = logging.getLogger(__name__)
+
+RELEASE_SECONDS: Final = 30.0
+_CALLS_MOST: Final = (1 << 32) - 1
+
+
+class NotSent(Unavailable):
+    """The call was not begun anywhere: it has had no effect, and may be made again."""
+
+
+class Call:
+    """A call under way."""
+
+    __slots__ = ("arguments", "deadline", "future", "method", "number", "weight")
+
+    def __init__(
+        self,
+        future: asyncio.Future[Any],
+        number: int,
+        method: int,
+        arguments: tuple[Any, ...],
+        weight: int,
+        deadline: float,
+    ) -> None:
+        self.future = future
+        """Cancelled: nobody waits for it any more."""
+        self.number = number
+        self.method = method
+        self.arguments = arguments
+        self.weight = weight
+        self.deadline = deadline
+
+
+class Link(asyncio.Protocol):
+    """A connection.  Calls may be made from :attr:`welcomed` on, until :attr:`leaving`."""
+
+    def __init__(
+        self, make_caller: Callable[[bytes], Caller], heartbeat_seconds: float, on_end: Callable[[Link], None]
+    ) -> None:
+        """``make_caller`` is given what the proofs are bound to.  ``on_end`` is called once, when no more calls can be
+        made on this link, though some may still be answered."""
+        self._loop = asyncio.get_running_loop()
+        self._make_caller = make_caller
+        self._heartbeat_seconds = heartbeat_seconds
+        self._on_end = on_end
+        self._transport: asyncio.Transport
+        self._caller: Caller
+        self._frames = Frames()
+        self._out: list[bytes] = []
+        """Frames that go out at the end of this turn of the loop."""
+        self._calls: dict[int, Call] = {}
+        self._last = 0
+        self._quiet = True
+        """Nothing was written since the last beat."""
+        self._silent_beats = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._room: deque[asyncio.Future[None]] = deque()
+        """Calls that wait until fewer are under way."""
+        self._under_way_most = 0
+        self._why = "the connection was closed"
+        self.under_way_bytes = 0
+        self.leaving = False
+        self.welcomed: asyncio.Future[None] = self._loop.create_future()
+        """Done when calls can be made.  Raises :class:`Refused` or :class:`ConnectionError`."""
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        """Done when the connection is gone."""
+        self.peer = ""
+
+    # --- what the loop calls ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        tls = transport.get_extra_info("ssl_object")
+        self._caller = self._make_caller(digest_of_peer(tls) if tls is not None else b"")
+        self._transport.write(self._caller.begin())
+        self._set_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._why = f"the connection was lost: {exc}"
+        self._out.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.welcomed.done():
+            self.welcomed.set_exception(ConnectionError(self._why))
+        self._leave()
+        calls = list(self._calls.values())
+        self._calls.clear()
+        for call in calls:
+            if not call.future.done():
+                call.future.set_exception(Unavailable(f"{self._why}; whether the call took effect is not known"))
+        self.lost.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._silent_beats = 0
+        try:
+            for kind, number, payload in self._frames.feed(data):
+                if kind == ANSWER:
+                    self._answered(number, payload)
+                elif kind != ALIVE:
+                    self._told(kind, number, payload)
+        except WireError as error:
+            logger.warning("the connection to %s is cut: it sent %s", self.peer or "somebody unknown", error)
+            self.cut(f"the other side sent {error}")
+        except Refused as refusal:
+            self._refused(refusal)
+
+    # --- what arrives ---------------------------------------------------------------------------------------
+
+    def _answered(self, number: int, payload: memoryview) -> None:
+        call = self._finished(number)
+        future = call.future
+        if not future.done():
+            future.set_result(decode_answer(call.method, payload))
+        elif call.method == ReceiveCall.KIND:
+            self._give_back(call, decode_answer(call.method, payload))
+
+    def _told(self, kind: int, number: int, payload: memoryview) -> None:
+        """All that comes seldom."""
+        if kind == FAILED:
+            call = self._finished(number)
+            error = decode_error(payload)
+            if not call.future.done():
+                call.future.set_exception(error)
+        elif kind == CANCELLED:
+            call = self._finished(number)
+            if not call.future.done():
+                call.future.set_exception(Unavailable("the backend has cancelled the call"))
+        elif kind == REFUSED:
+            call = self._finished(number)
+            if not call.future.done():
+                call.future.set_exception(NotSent("the backend is leaving"))
+        elif kind == DRAIN:
+            self._leave()
+            self._close_if_done()
+        elif kind == CHALLENGE and not self.welcomed.done():
+            self._transport.write(self._caller.challenged(payload))
+        elif kind == WELCOME and not self.welcomed.done():
+            self._under_way_most = self._caller.welcomed(payload).under_way_bytes
+            self._frames.most = FRAME_BYTES_MOST
+            self.peer = self._caller.peer
+            self.welcomed.set_result(None)
+        elif kind == GOODBYE:
+            raise said_goodbye(payload)
+        else:
+            raise WireError(f"a frame of kind {kind} where none belongs")
+
+    def _finished(self, number: int) -> Call:
+        call = self._calls.pop(number, None)
+        if call is None:
+            raise WireError(f"an answer to call {number}, which nobody made")
+        self.under_way_bytes -= call.weight
+        if self._room:
+            self._make_room()
+        if self.leaving:
+            self._close_if_done()
+        return call
+
+    def _refused(self, refusal: Refused) -> None:
+        if not self.welcomed.done():
+            self.welcomed.set_exception(refusal)
+        self.cut(str(refusal))
+
+    # --- calls --------------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """So much is under way that further calls have to wait."""
+        return self.under_way_bytes >= self._under_way_most
+
+    def start(self, method: int, arguments: tuple[Any, ...], deadline: float) -> Call:
+        """Make a call; it goes out at the end of this turn of the loop.  Raises :class:`backend.wire.FrameTooLarge`."""
+        number = self._last = self._last + 1 if self._last < _CALLS_MOST else 1
+        while number in self._calls:
+            number = self._last = self._last + 1 if self._last < _CALLS_MOST else 1
+        data = frame(method, number, encode(arguments))
+        weight = len(data) - HEAD.size + CALL_OVERHEAD_BYTES
+        call = self._calls[number] = Call(self._loop.create_future(), number, method, arguments, weight, deadline)
+        self.under_way_bytes += weight
+        self._say(data)
+        return call
+
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for the call any more: what it has claimed, or will claim, reaches nobody."""
+        future = call.future
+        if call.number in self._calls:
+            future.cancel()
+            self._say(frame(CANCEL, call.number))
+        elif call.method == ReceiveCall.KIND and not future.cancelled() and future.exception() is None:
+            self._give_back(call, future.result())
+
+    def _give_back(self, call: Call, messages: list[Any]) -> None:
+        """The answer of a receive came when its caller had gone."""
+        target, command = call.arguments
+        assert isinstance(command, Receive)
+        # An attempt is repeated by a client that lost its answer: the claims wait for it.
+        if messages and command.attempt is None and not self.lost.done():
+            handles = [message.handle for message in messages]
+            self.start(Release.KIND, (target, handles), self._loop.time() + RELEASE_SECONDS).future.cancel()
+
+    async def room(self) -> None:
+        """Wait until fewer calls are under way, or there will never be room."""
+        while self.full and not self.leaving:
+            waiter = self._loop.create_future()
+            self._room.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._make_room()  # somebody else's turn
+                raise
+
+    def _make_room(self) -> None:
+        while self._room and (self.leaving or not self.full):
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                if not self.leaving:
+                    return  # when it has made its call, and there is more room, the next answer wakes another
+
+    # --- the connection itself ------------------------------------------------------------------------------
+
+    def _say(self, data: bytes) -> None:
+        out = self._out
+        if not out:
+            self._loop.call_soon(self._flush)
+        out.append(data)
+
+    def _flush(self) -> None:
+        if self._out and not self._transport.is_closing():
+            self._transport.write(b"".join(self._out))
+            self._quiet = False
+        self._out.clear()
+
+    def _set_timer(self) -> None:
+        self._timer = self._loop.call_later(self._heartbeat_seconds, self._beat)
+
+    def _beat(self) -> None:
+        """Counts turns of this timer, not time: where this process itself stood still, nobody else is to blame."""
+        self._silent_beats += 1
+        if self._silent_beats > SILENT_BEATS:
+            self.cut(f"nothing was heard for {SILENT_BEATS * self._heartbeat_seconds:g} s")
+            return
+        if self.welcomed.done():
+            if self._quiet:
+                self._transport.write(frame(ALIVE, 0))
+            self._quiet = True
+        now = self._loop.time()
+        for call in [each for each in self._calls.values() if each.deadline < now and not each.future.done()]:
+            late = Unavailable("no answer in time; whether the call took effect is not known")
+            call.future.set_exception(late)
+            self._say(frame(CANCEL, call.number))
+        self._set_timer()
+
+    def _leave(self) -> None:
+        if not self.leaving:
+            self.leaving = True
+            self._make_room()
+            self._on_end(self)
+
+    def _close_if_done(self) -> None:
+        if not self._calls:
+            self._why = "the backend is leaving"
+            self._transport.close()
+
+    def cut(self, why: str) -> None:
+        """Close the connection at once."""
+        self._why = why
+        self._leave()
+        self._transport.abort()

@@ -1,0 +1,416 @@
+"""Serves a backend to frontends and other nodes, on TCP or a Unix socket (:mod:`backend.wire`).
+
+::
+
+    server = await serve_backend(node, secret=secret, path="/run/holdfast/backend.sock", name="backend-1")
+    server = await serve_backend(node, secret=secret, host="10.0.0.5", port=9400, tls=ServerTls.load(...))
+    ...
+    node.drain()            # long polls end
+    await server.drain(10)  # no new calls, those under way are answered, then the connections close
+
+Each call runs in a task of its own, and the answers of one turn of the loop go out in one write.  A caller that is
+cancelled, or whose connection is gone, cancels its call here: a receive has then claimed nothing.
+
+What a peer can tie up is bounded: connections, the time and the bytes of a greeting, the bytes of calls under way
+(it knows the bound, and whoever passes it is cut off), answers that it does not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import stat
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple, cast
+
+from backend.address import Address, ServerTls, check_path
+from backend.api import Backend, BackendError, Unavailable
+from backend.hello import Answerer, Refused, check_secret, goodbye
+from backend.wire import (
+    ALIVE,
+    ANSWER,
+    CALL_OVERHEAD_BYTES,
+    CANCEL,
+    CANCELLED,
+    DRAIN,
+    FAILED,
+    FIRST_METHOD,
+    FRAME_BYTES_MOST,
+    HEARTBEAT_SECONDS,
+    HELLO,
+    PROOF,
+    REFUSED,
+    SILENT_BEATS,
+    Frames,
+    FrameTooLarge,
+    Request,
+    WireError,
+    decode_request,
+    encode,
+    encode_error,
+    frame,
+)
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 1024
+
+
+class ServerLimits(NamedTuple):
+    """What peers may tie up."""
+
+    connections: int = 1024
+    greeting_seconds: float = 5.0
+    under_way_bytes: int = 64 << 20
+    """Of one connection: a call may begin while those that are not answered take less than this."""
+    unread_bytes: int = 1 << 20
+    """With so much that a peer has not read, its further calls wait."""
+    unread_bytes_most: int = 256 << 20
+    """With so much, it is cut off."""
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+
+
+LIMITS = ServerLimits()
+
+
+async def serve_backend(
+    backend: Backend,
+    *,
+    secret: bytes,
+    path: str | None = None,
+    host: str | None = None,
+    port: int = 0,
+    name: str = "backend",
+    tls: ServerTls | None = None,
+    limits: ServerLimits = LIMITS,
+) -> BackendServer:
+    """Serve ``backend`` on a Unix socket (``path``) or on TCP (``host`` and ``port``; 0 takes a free one).
+
+    Whoever connects has to know ``secret``, which has at least 16 bytes.  Without TLS nobody may be able to alter the
+    traffic: the secret keeps strangers out, it encrypts nothing.  Only this user may open the Unix socket; one that a
+    former process has left there is replaced.  Raises :class:`OSError` where it cannot listen.
+    """
+    check_secret(secret)
+    server = BackendServer(backend, secret, name, tls, limits)
+    loop = asyncio.get_running_loop()
+    if path is not None:
+        listener = _listen_on(check_path(path))
+        server.listener = await loop.create_unix_server(
+            server.make, sock=listener, backlog=BACKLOG, ssl=tls.context if tls else None
+        )
+        server.address = Address(path=path)
+    else:
+        server.listener = await loop.create_server(
+            server.make, host, port, backlog=BACKLOG, ssl=tls.context if tls else None
+        )
+        name_of = server.listener.sockets[0].getsockname()
+        server.address = Address(host=name_of[0], port=name_of[1])
+    return server
+
+
+def _listen_on(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.setblocking(False)
+        try:
+            if stat.S_ISSOCK(os.lstat(path).st_mode):
+                os.unlink(path)
+        except FileNotFoundError:
+            pass
+        listener.bind(path)
+        os.chmod(path, 0o600)  # nobody can connect before it listens
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+class BackendServer:
+    """Made by :func:`serve_backend`."""
+
+    listener: asyncio.Server
+    address: Address
+    """Where it is reached; with the port that was taken."""
+
+    def __init__(self, backend: Backend, secret: bytes, name: str, tls: ServerTls | None, limits: ServerLimits) -> None:
+        self.backend = backend
+        self.limits = limits
+        self.connections: set[Connection] = set()
+        self.draining = False
+        self._secret = secret
+        self._name = name
+        self._binding = tls.digest if tls is not None else b""
+        self._ending: set[asyncio.Task[None]] = set()
+        """Calls whose connection is gone."""
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def make(self) -> Connection:
+        return Connection(self, Answerer(self._secret, self._name, self._binding))
+
+    def came(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        self._empty.clear()
+
+    def went(self, connection: Connection, ending: Iterable[asyncio.Task[None]]) -> None:
+        """A connection is gone; its calls are being cancelled."""
+        self.connections.discard(connection)
+        for task in ending:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        if not self.connections:
+            self._empty.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Take no more calls, answer those under way for at most ``seconds``, close the connections.
+
+        Callers know in time, and go elsewhere without an error.  Long polls are for the backend to end.
+        """
+        self.draining = True
+        self.listener.close()
+        for connection in list(self.connections):
+            connection.drain()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            logger.warning("%d connections still had calls under way when the time was over", len(self.connections))
+        await self.close()
+
+    async def close(self) -> None:
+        """Cut all connections.  Their calls are cancelled."""
+        self.listener.close()
+        for connection in list(self.connections):
+            connection.cut()
+        await self._empty.wait()
+        if self._ending:
+            await asyncio.wait(self._ending)
+        if self.address.path:
+            try:
+                os.unlink(self.address.path)
+            except FileNotFoundError:
+                pass
+
+
+class Connection(asyncio.Protocol):
+    """One peer."""
+
+    def __init__(self, server: BackendServer, greeting: Answerer) -> None:
+        self._server = server
+        self._greeting: Answerer | None = greeting
+        """None: the peer has proved who it is."""
+        self._backend = server.backend
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._frames = Frames()
+        self._running: dict[int, tuple[asyncio.Task[None], int]] = {}
+        """The task of each call under way, and what the call weighs."""
+        self._cancelled: set[int] = set()
+        """Of these, the calls that their callers have cancelled."""
+        self._under_way_bytes = 0
+        self._waiting: deque[tuple[int, Request, int]] = deque()
+        """Calls that begin when the peer has read its answers."""
+        self._out: list[bytes] = []
+        """Frames that go out at the end of this turn of the loop."""
+        self._quiet = True
+        """Nothing was written since the last beat."""
+        self._silent_beats = 0
+        self._reading_is_slow = False
+        self._draining = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.peer = ""
+
+    # --- what the loop calls ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        server, limits = self._server, self._server.limits
+        server.came(self)
+        self._transport.set_write_buffer_limits(high=limits.unread_bytes)
+        if server.draining or len(server.connections) > limits.connections:
+            self._part("the server is leaving" if server.draining else "the server has too many connections")
+            return
+        self._timer = self._loop.call_later(limits.greeting_seconds, self._greeting_is_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._out.clear()
+        self._waiting.clear()
+        for task, _ in self._running.values():
+            self._loop.call_soon(task.cancel)
+        self._server.went(self, [task for task, _ in self._running.values()])
+
+    def data_received(self, data: bytes) -> None:
+        self._silent_beats = 0
+        if self._transport.is_closing():
+            return
+        try:
+            if self._greeting is None:
+                for kind, call, payload in self._frames.feed(data):
+                    if kind >= FIRST_METHOD:
+                        self._asked(kind, call, payload)
+                    elif kind == CANCEL:
+                        self._cancel(call)
+                    elif kind != ALIVE:
+                        raise WireError(f"a frame of kind {kind} where none belongs")
+            else:
+                self._greet(data)
+        except WireError as error:
+            logger.warning("a connection of %s is cut: it sent %s", self.peer or "somebody unknown", error)
+            self.cut()
+        except Refused as refusal:
+            logger.warning("a connection is refused: %s", refusal)
+            self._part(str(refusal))
+
+    def pause_writing(self) -> None:
+        self._reading_is_slow = True
+
+    def resume_writing(self) -> None:
+        self._reading_is_slow = False
+        while self._waiting and not self._reading_is_slow:
+            self._begin(*self._waiting.popleft())
+
+    # --- the greeting -------------------------------------------------------------------------------------
+
+    def _greet(self, data: bytes) -> None:
+        greeting = self._greeting
+        assert greeting is not None
+        for kind, _, payload in self._frames.feed(data):
+            if kind == HELLO:
+                self._transport.write(greeting.greeted(payload))
+            elif kind == PROOF and self._greeting is not None:
+                self._transport.write(greeting.proved(payload, self._server.limits.under_way_bytes))
+                self._greeting = None
+                self._frames.most = FRAME_BYTES_MOST
+                self.peer = greeting.peer
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._set_timer()
+                logger.info("%s is connected, version %d of the protocol", self.peer, greeting.version)
+                if self._draining:
+                    self._transport.write(frame(DRAIN, 0))
+            else:
+                raise WireError(f"a frame of kind {kind} before it had proved who it is")
+
+    def _greeting_is_late(self) -> None:
+        self._timer = None
+        self._part("the greeting took too long")
+
+    def _part(self, reason: str) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(goodbye(reason))
+            self._transport.close()
+            self._timer = self._loop.call_later(self._server.limits.greeting_seconds, self.cut)
+
+    # --- calls --------------------------------------------------------------------------------------------
+
+    def _asked(self, kind: int, call: int, payload: memoryview) -> None:
+        if call in self._running or any(call == waiting[0] for waiting in self._waiting):
+            raise WireError(f"a second call {call} while the first is under way")
+        limits = self._server.limits
+        if self._under_way_bytes >= limits.under_way_bytes:
+            raise WireError(f"a call where {self._under_way_bytes} bytes of calls are under way, which are too many")
+        if self._draining:
+            self._say(frame(REFUSED, call))
+            return
+        try:
+            request = decode_request(kind, payload)
+        except WireError as error:
+            logger.warning("%s made a call that is refused: %s", self.peer, error)
+            self._say(frame(FAILED, call, encode_error(BackendError(str(error)))))
+            return
+        weight = len(payload) + CALL_OVERHEAD_BYTES
+        self._under_way_bytes += weight
+        if self._reading_is_slow:
+            self._waiting.append((call, request, weight))
+        else:
+            self._begin(call, request, weight)
+
+    def _begin(self, call: int, request: Request, weight: int) -> None:
+        self._running[call] = (self._loop.create_task(self._run(call, request)), weight)
+
+    async def _run(self, call: int, request: Request) -> None:
+        try:
+            answer = frame(ANSWER, call, encode(await request.run(self._backend)))
+        except BackendError as error:
+            answer = frame(FAILED, call, encode_error(error))
+        except asyncio.CancelledError:
+            if call in self._cancelled or self._transport.is_closing():
+                answer = frame(CANCELLED, call)
+            else:
+                answer = self._failed(call, request, asyncio.CancelledError("its work was cancelled from within"))
+        except FrameTooLarge as error:
+            answer = frame(FAILED, call, encode_error(BackendError(f"the answer cannot be given: {error}")))
+        except Exception as error:
+            answer = self._failed(call, request, error)
+        self._ended(call)
+        self._say(answer)
+
+    def _failed(self, call: int, request: Request, error: BaseException) -> bytes:
+        message = f"{type(request).__name__} of {self.peer} has failed unexpectedly"
+        self._loop.call_exception_handler({"message": message, "exception": error})
+        return frame(FAILED, call, encode_error(Unavailable("the backend has failed unexpectedly; its log says how")))
+
+    def _ended(self, call: int) -> None:
+        _, weight = self._running.pop(call)
+        self._under_way_bytes -= weight
+        self._cancelled.discard(call)
+
+    def _cancel(self, call: int) -> None:
+        running = self._running.get(call)
+        if running is not None:
+            self._cancelled.add(call)
+            self._loop.call_soon(running[0].cancel)  # not before its first step, or it would never answer
+            return
+        for waiting in self._waiting:
+            if waiting[0] == call:
+                self._waiting.remove(waiting)
+                self._under_way_bytes -= waiting[2]
+                self._say(frame(CANCELLED, call))
+                return
+        # Else it has been answered, and the two have crossed.
+
+    # --- the connection itself ------------------------------------------------------------------------------
+
+    def _say(self, data: bytes) -> None:
+        out = self._out
+        if not out:
+            self._loop.call_soon(self._flush)
+        out.append(data)
+
+    def _flush(self) -> None:
+        if self._out and not self._transport.is_closing():
+            self._transport.write(b"".join(self._out))
+            self._quiet = False
+            if self._transport.get_write_buffer_size() > self._server.limits.unread_bytes_most:
+                logger.warning("%s does not read its answers, it is cut off", self.peer)
+                self.cut()
+        self._out.clear()
+
+    def _set_timer(self) -> None:
+        self._timer = self._loop.call_later(self._server.limits.heartbeat_seconds, self._beat)
+
+    def _beat(self) -> None:
+        """Counts turns of this timer, not time: where this process itself stood still, nobody else is to blame."""
+        self._silent_beats += 1
+        if self._silent_beats > SILENT_BEATS:
+            logger.warning("nothing is heard of %s any more, its connection is cut", self.peer)
+            self.cut()
+            return
+        if self._quiet:
+            self._transport.write(frame(ALIVE, 0))
+        self._quiet = True
+        self._set_timer()
+
+    def drain(self) -> None:
+        """Take no more calls.  The peer closes when those under way have been answered: only it knows what it sent."""
+        self._draining = True
+        if self._greeting is None:
+            self._transport.write(frame(DRAIN, 0))
+
+    def cut(self) -> None:
+        self._transport.abort()

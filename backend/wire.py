@@ -1,0 +1,378 @@
+"""What a frontend and a backend say to each other: frames on a connection.
+
+A frame is a head and a payload, MessagePack all of it but the head (little-endian):
+
+======  =======  ======================================================================
+offset  bytes    what it is
+======  =======  ======================================================================
+0       4        CRC-32 of all that follows
+4       4        length of the payload
+8       1        kind: of the connection's own affairs, or the number of the method asked
+9       4        the call that it belongs to, numbered by the caller; 0: none
+13      ...      payload
+======  =======  ======================================================================
+
+The checksum is there because TCP's has 16 bits, and what passes here is stored.  It is no protection against
+somebody who alters the traffic on purpose: that is TLS's affair.
+
+Every request gets exactly one of ``ANSWER``, ``FAILED``, ``CANCELLED`` and ``REFUSED``, so the caller knows when
+its number is free again.  ``REFUSED`` says that the call was not begun, and may be made elsewhere.  Calls are answered
+in any order.  Each side says something at least every :data:`HEARTBEAT_SECONDS`, if need be ``ALIVE``; who hears
+nothing for :data:`SILENT_BEATS` times as long closes the connection.
+
+Structs are arrays: a later version may append members with defaults, never take one away or move one, for an earlier
+one passes over what it does not know.  What cannot be said so takes a new version of the protocol
+(:mod:`backend.hello`).
+
+This module reads and writes bytes and does no input or output itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Sequence
+from typing import Any, ClassVar, Final
+from zlib import crc32
+
+import msgspec
+
+from backend import api
+from backend.api import (
+    Backend,
+    BackendError,
+    Counters,
+    HandleOutcome,
+    MoveTask,
+    NewMessage,
+    NotOwner,
+    PartitionSettings,
+    Peeked,
+    Receive,
+    Received,
+    Stored,
+    Target,
+)
+
+FRAME_BYTES_MOST: Final = 128 << 20
+"""Longest payload.  The longest there is answers a peek of 100 messages of 1 MiB."""
+HELLO_BYTES_MOST: Final = 4096
+"""Longest payload from somebody who has not proved yet who he is."""
+CALL_OVERHEAD_BYTES: Final = 256
+"""What a call under way counts beside its frame."""
+HEARTBEAT_SECONDS: Final = 1.0
+SILENT_BEATS: Final = 5
+
+HEAD: Final = struct.Struct("<IIBI")
+_TAIL = struct.Struct("<IBI")
+"""The head without its checksum."""
+_CRC = struct.Struct("<I")
+
+# Kinds of frames.  Those from FIRST_METHOD on are requests, and name the method.
+HELLO, CHALLENGE, PROOF, WELCOME, GOODBYE = 1, 2, 3, 4, 5
+ANSWER: Final = 8
+FAILED: Final = 9
+CANCEL: Final = 10
+CANCELLED: Final = 11
+REFUSED: Final = 12
+ALIVE: Final = 13
+DRAIN: Final = 14
+"""The one who serves is about to leave: no new calls, please; those under way are answered."""
+FIRST_METHOD: Final = 32
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+class WireError(Exception):
+    """The bytes that arrived are not this protocol: the connection cannot be used any further."""
+
+
+class FrameTooLarge(ValueError):
+    """What is to be said is longer than a frame may be."""
+
+
+def frame(kind: int, call: int, payload: bytes = b"") -> bytes:
+    """One frame.  Raises :class:`FrameTooLarge`."""
+    size = len(payload)
+    if size > FRAME_BYTES_MOST:
+        raise FrameTooLarge(f"it takes {size} bytes, and a frame holds at most {FRAME_BYTES_MOST}")
+    rest = _TAIL.pack(size, kind, call)
+    return b"".join((_CRC.pack(crc32(payload, crc32(rest))), rest, payload))
+
+
+class Frames:
+    """Takes frames out of what arrives, in pieces of any size."""
+
+    __slots__ = ("_needed", "_rest", "most")
+
+    def __init__(self) -> None:
+        self.most = HELLO_BYTES_MOST
+        """Longest payload that is let in."""
+        self._rest = bytearray()
+        self._needed = 0
+        """Until there are so many bytes, there is nothing to look at."""
+
+    def feed(self, data: bytes) -> list[tuple[int, int, memoryview]]:
+        """(kind, call, payload) of each frame that is whole now.  Raises :class:`WireError`."""
+        rest = self._rest
+        if rest:
+            rest += data
+            if len(rest) < self._needed:
+                return []
+            data = bytes(rest)
+            rest.clear()
+        found = []
+        view, end, at = memoryview(data), len(data), 0
+        needed = HEAD.size
+        while end - at >= HEAD.size:
+            crc, size, kind, call = HEAD.unpack_from(data, at)
+            if size > self.most:
+                raise WireError(f"a frame of {size} bytes, and at most {self.most} are let in here")
+            needed = HEAD.size + size
+            if end - at < needed:
+                break
+            if crc32(view[at + 4 : at + needed]) != crc:
+                raise WireError("a frame whose checksum is wrong")
+            found.append((kind, call, view[at + HEAD.size : at + needed]))
+            at += needed
+            needed = HEAD.size
+        if at < end:
+            rest += view[at:]
+            self._needed = needed
+        return found
+
+    @property
+    def torn(self) -> bool:
+        """Whether a frame has begun that is not whole."""
+        return bool(self._rest)
+
+
+# --- requests -------------------------------------------------------------------------------------------
+
+
+class Request(msgspec.Struct, array_like=True, gc=False):
+    """The arguments of one method.  A caller writes them as a tuple: it is the same bytes, and costs less."""
+
+    KIND: ClassVar[int]
+    ANSWER: ClassVar[Any] = None
+    """What the method returns."""
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        raise NotImplementedError
+
+
+class Configure(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 32
+    settings: PartitionSettings
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.configure(self.settings)
+
+
+class Drop(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 33
+    target: Target
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.drop(self.target)
+
+
+class Purge(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 34
+    target: Target
+    purge_id: int
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.purge(self.target, self.purge_id)
+
+
+class Send(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 35
+    ANSWER: ClassVar[Any] = list[Stored]
+    target: Target
+    messages: list[NewMessage]
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.send(self.target, self.messages)
+
+
+class ReceiveCall(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 36
+    ANSWER: ClassVar[Any] = list[Received]
+    target: Target
+    command: Receive
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.receive(self.target, self.command)
+
+
+class Release(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 37
+    target: Target
+    handles: list[str]
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.release(self.target, self.handles)
+
+
+class Delete(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 38
+    ANSWER: ClassVar[Any] = list[HandleOutcome]
+    target: Target
+    handles: list[str]
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.delete(self.target, self.handles)
+
+
+class ChangeVisibility(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 39
+    ANSWER: ClassVar[Any] = list[HandleOutcome]
+    target: Target
+    changes: list[tuple[str, int]]
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.change_visibility(self.target, self.changes)
+
+
+class Count(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 40
+    ANSWER: ClassVar[Any] = Counters
+    target: Target
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.counters(self.target)
+
+
+class Peek(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 41
+    ANSWER: ClassVar[Any] = list[Peeked]
+    target: Target
+    most: int
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.peek(self.target, self.most)
+
+
+class StartMove(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 42
+    ANSWER: ClassVar[Any] = MoveTask
+    target: Target
+    destination_arn: str | None
+    rate_per_second: int
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.start_move(self.target, self.destination_arn, self.rate_per_second)
+
+
+class ListMoves(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 43
+    ANSWER: ClassVar[Any] = list[MoveTask]
+    target: Target
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.list_moves(self.target)
+
+
+class CancelMove(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 44
+    ANSWER: ClassVar[Any] = MoveTask
+    target: Target
+    task_id: str
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.cancel_move(self.target, self.task_id)
+
+
+REQUESTS: Final[Sequence[type[Request]]] = (
+    Configure,
+    Drop,
+    Purge,
+    Send,
+    ReceiveCall,
+    Release,
+    Delete,
+    ChangeVisibility,
+    Count,
+    Peek,
+    StartMove,
+    ListMoves,
+    CancelMove,
+)
+_DECODERS = {each.KIND: msgspec.msgpack.Decoder(each) for each in REQUESTS}
+_ANSWERS = {each.KIND: msgspec.msgpack.Decoder(each.ANSWER) for each in REQUESTS}
+
+
+def decode_request(kind: int, payload: memoryview) -> Request:
+    """Raises :class:`WireError`."""
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise WireError(f"there is no method {kind}")
+    try:
+        request: Request = decoder.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"the arguments of method {kind} cannot be read: {error}") from error
+    return request
+
+
+def decode_answer(method: int, payload: memoryview) -> Any:
+    """The answer to a call of this method.  Raises :class:`WireError`."""
+    try:
+        return _ANSWERS[method].decode(payload)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"the answer of method {method} cannot be read: {error}") from error
+
+
+# --- errors ---------------------------------------------------------------------------------------------
+
+
+class Failure(msgspec.Struct, array_like=True, omit_defaults=True):
+    """An error of :mod:`backend.api`, as it travels."""
+
+    name: str
+    """Of the class."""
+    text: str
+    retryable: bool
+    """For who does not know the class."""
+    shard: int = 0
+    owner: str | None = None
+
+
+_FAILURE = msgspec.msgpack.Decoder(Failure)
+
+
+def _classes(above: type[BackendError]) -> dict[str, type[BackendError]]:
+    found = {above.__name__: above} if above.__module__ == api.__name__ else {}
+    for each in above.__subclasses__():
+        found |= _classes(each)
+    return found
+
+
+_CLASSES = _classes(BackendError)
+
+
+def encode_error(error: BackendError) -> bytes:
+    """An error of a class that only this side knows travels as the nearest one that both know."""
+    name = next(each.__name__ for each in type(error).__mro__ if _CLASSES.get(each.__name__) is each)
+    failure = Failure(name, str(error), error.retryable)
+    if isinstance(error, NotOwner):
+        failure.shard, failure.owner = error.shard, error.owner
+    return encode(failure)
+
+
+def decode_error(payload: memoryview) -> BackendError:
+    """The error as the same class with the same text; of a class that is not known here, as the general one.
+
+    Raises :class:`WireError`.
+    """
+    try:
+        failure = _FAILURE.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"an error that cannot be read: {error}") from error
+    kind = _CLASSES.get(failure.name)
+    if kind is NotOwner:
+        return NotOwner(failure.shard, failure.owner)
+    if kind is None:
+        unknown = BackendError(failure.text)
+        unknown.retryable = failure.retryable
+        return unknown
+    return kind(failure.text)
