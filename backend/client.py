@@ -2,8 +2,8 @@
 
 ::
 
-    backend = await RemoteBackend.connect(Address.parse("unix:/run/holdfast/backend.sock"), secret=secret, name="frontend-1")
-    await backend.ready(10)   # if wanted: calls wait for the connection by themselves
+    backend = await RemoteBackend.connect(Address.parse("unix:/run/backend.sock"), secret=secret, name="frontend-1")
+    await backend.ready(10)  # if wanted: calls wait for the connection by themselves
     ...
     await backend.close()
 
@@ -33,7 +33,6 @@ from backend.api import (
     Received,
     Stored,
     Target,
-    Unavailable,
 )
 from backend.hello import Caller, Refused, check_secret
 from backend.link import Link, NotSent
@@ -89,8 +88,8 @@ class RemoteBackend:
         """Where calls are made; None: there is no connection just now."""
         self._links: set[Link] = set()
         """With those on which calls are still being answered."""
-        self._linked: asyncio.Future[None] = self._loop.create_future()
-        """Done when there is a connection."""
+        self._news: asyncio.Future[None] = self._loop.create_future()
+        """Done when there is a connection, or it is clear why there is none; then the next one takes its place."""
         self._parted = asyncio.Event()
         self._why = "no connection has been made yet"
         self._refusal: Refused | None = None
@@ -122,7 +121,7 @@ class RemoteBackend:
         while self._link is None:
             if self._refusal is not None:
                 raise self._refusal
-            await self._wait_linked(min(deadline, self._loop.time() + PAUSE_SECONDS_FIRST), deadline)
+            await self._wait_for_news(deadline)
 
     @property
     def connected(self) -> bool:
@@ -139,8 +138,7 @@ class RemoteBackend:
             link.cut(self._why)
         for link in list(self._links):
             await link.lost
-        if not self._linked.done():
-            self._linked.set_result(None)
+        self._tell()
 
     # --- the connection -----------------------------------------------------------------------------------
 
@@ -150,25 +148,26 @@ class RemoteBackend:
             self._parted.clear()
             try:
                 link = await self._connect()
-            except (OSError, TimeoutError, Refused) as error:
-                why = f"{self.address} cannot be reached: {error or type(error).__name__}"
+            except (OSError, UnicodeError, Refused) as error:
+                why = f"{self.address} cannot be reached: {str(error) or type(error).__name__}"
                 if why != self._why:
                     logger.warning("the backend at %s", why)
                 self._why = why
                 self._refusal = error if isinstance(error, Refused) else None
-                await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311
+                self._tell()
+                await asyncio.sleep(random.uniform(pause / 2, pause))
                 pause = min(2 * pause, PAUSE_SECONDS_MOST)
                 continue
             self._refusal = None
             self._link = link
-            self._linked.set_result(None)
+            self._tell()
             logger.info("connected to %s at %s", link.peer, self.address)
             began = self._loop.time()
             await self._parted.wait()
             if self._loop.time() - began > PAUSE_SECONDS_MOST:
                 pause = PAUSE_SECONDS_FIRST
             else:  # one that is lost again and again is not to be made again at once
-                await asyncio.sleep(random.uniform(0, pause))  # noqa: S311
+                await asyncio.sleep(random.uniform(0, pause))
                 pause = min(2 * pause, PAUSE_SECONDS_MOST)
 
     async def _connect(self) -> Link:
@@ -177,10 +176,7 @@ class RemoteBackend:
         context = tls.context if tls is not None else None
         async with asyncio.timeout(self._limits.connect_seconds):
             if address.path:
-                # The name in the certificate of who listens on a path of this machine is of no use.
-                await self._loop.create_unix_connection(
-                    lambda: link, address.path, ssl=context, server_hostname="localhost" if context else None
-                )
+                await self._loop.create_unix_connection(lambda: link, address.path)
             else:
                 await self._loop.create_connection(lambda: link, address.host, address.port, ssl=context)
             self._links.add(link)
@@ -190,6 +186,8 @@ class RemoteBackend:
             except BaseException:
                 link.cut("the greeting failed")
                 raise
+        if link.leaving:
+            raise ConnectionError("the connection was lost at once")
         return link
 
     def _caller(self, binding: bytes) -> Caller:
@@ -199,22 +197,26 @@ class RemoteBackend:
         """No more calls can be made on this link."""
         if link is self._link:
             self._link = None
-            self._linked = self._loop.create_future()
             self._why = f"the connection to {self.address} was lost"
             self._parted.set()
 
-    async def _wait_linked(self, until: float, deadline: float) -> None:
+    def _tell(self) -> None:
+        news, self._news = self._news, self._loop.create_future()
+        news.set_result(None)
+
+    async def _wait_for_news(self, deadline: float) -> None:
         """Raises :class:`NotSent` when the deadline has passed."""
-        if self._closed or self._loop.time() >= deadline:
+        left = deadline - self._loop.time()
+        if self._closed or left <= 0:
             raise NotSent(f"the backend cannot be asked: {self._why}")
-        await asyncio.wait([self._linked], timeout=max(0.0, until - self._loop.time()))
+        await asyncio.wait([self._news], timeout=left)
 
     async def _usable(self, deadline: float) -> Link:
         """A link on which a call can be made.  Raises :class:`NotSent` if there is none in time."""
         while True:
             link = self._link
             if link is None:
-                await self._wait_linked(deadline, deadline)
+                await self._wait_for_news(deadline)
             elif link.full:
                 try:
                     async with asyncio.timeout_at(deadline):

@@ -20,6 +20,7 @@ from backend.wire import (
     CHALLENGE,
     DRAIN,
     FAILED,
+    FIRST_METHOD,
     FRAME_BYTES_MOST,
     GOODBYE,
     HEAD,
@@ -100,6 +101,7 @@ class Link(asyncio.Protocol):
         self.leaving = False
         self.welcomed: asyncio.Future[None] = self._loop.create_future()
         """Done when calls can be made.  Raises :class:`Refused` or :class:`ConnectionError`."""
+        self.welcomed.add_done_callback(lambda welcomed: welcomed.cancelled() or welcomed.exception())
         self.lost: asyncio.Future[None] = self._loop.create_future()
         """Done when the connection is gone."""
         self.peer = ""
@@ -116,6 +118,7 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
             self._why = f"the connection was lost: {exc}"
+        unsent = {number for _, _, kind, number in map(HEAD.unpack_from, self._out) if kind >= FIRST_METHOD}
         self._out.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -125,7 +128,11 @@ class Link(asyncio.Protocol):
         calls = list(self._calls.values())
         self._calls.clear()
         for call in calls:
-            if not call.future.done():
+            if call.future.done():
+                continue
+            if call.number in unsent:
+                call.future.set_exception(NotSent(self._why))
+            else:
                 call.future.set_exception(Unavailable(f"{self._why}; whether the call took effect is not known"))
         self.lost.set_result(None)
 
@@ -137,6 +144,8 @@ class Link(asyncio.Protocol):
                     self._answered(number, payload)
                 elif kind != ALIVE:
                     self._told(kind, number, payload)
+            if self.leaving:
+                self._close_if_done()
         except WireError as error:
             logger.warning("the connection to %s is cut: it sent %s", self.peer or "somebody unknown", error)
             self.cut(f"the other side sent {error}")
@@ -170,7 +179,6 @@ class Link(asyncio.Protocol):
                 call.future.set_exception(NotSent("the backend is leaving"))
         elif kind == DRAIN:
             self._leave()
-            self._close_if_done()
         elif kind == CHALLENGE and not self.welcomed.done():
             self._transport.write(self._caller.challenged(payload))
         elif kind == WELCOME and not self.welcomed.done():
@@ -190,8 +198,6 @@ class Link(asyncio.Protocol):
         self.under_way_bytes -= call.weight
         if self._room:
             self._make_room()
-        if self.leaving:
-            self._close_if_done()
         return call
 
     def _refused(self, refusal: Refused) -> None:
@@ -221,7 +227,7 @@ class Link(asyncio.Protocol):
     def abandon(self, call: Call) -> None:
         """Nobody waits for the call any more: what it has claimed, or will claim, reaches nobody."""
         future = call.future
-        if call.number in self._calls:
+        if self._calls.get(call.number) is call:
             future.cancel()
             self._say(frame(CANCEL, call.number))
         elif call.method == ReceiveCall.KIND and not future.cancelled() and future.exception() is None:
@@ -268,7 +274,7 @@ class Link(asyncio.Protocol):
         if self._out and not self._transport.is_closing():
             self._transport.write(b"".join(self._out))
             self._quiet = False
-        self._out.clear()
+            self._out.clear()
 
     def _set_timer(self) -> None:
         self._timer = self._loop.call_later(self._heartbeat_seconds, self._beat)
@@ -299,6 +305,7 @@ class Link(asyncio.Protocol):
     def _close_if_done(self) -> None:
         if not self._calls:
             self._why = "the backend is leaving"
+            self._flush()
             self._transport.close()
 
     def cut(self, why: str) -> None:

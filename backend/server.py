@@ -46,6 +46,7 @@ from backend.wire import (
     SILENT_BEATS,
     Frames,
     FrameTooLarge,
+    Release,
     Request,
     WireError,
     decode_request,
@@ -87,24 +88,28 @@ async def serve_backend(
     tls: ServerTls | None = None,
     limits: ServerLimits = LIMITS,
 ) -> BackendServer:
-    """Serve ``backend`` on a Unix socket (``path``) or on TCP (``host`` and ``port``; 0 takes a free one).
+    """Serve ``backend`` on a Unix socket (``path``) or on TCP (``host`` and ``port``; 0 takes a free one), there
+    with TLS if wanted.
 
     Whoever connects has to know ``secret``, which has at least 16 bytes.  Without TLS nobody may be able to alter the
     traffic: the secret keeps strangers out, it encrypts nothing.  Only this user may open the Unix socket; one that a
     former process has left there is replaced.  Raises :class:`OSError` where it cannot listen.
     """
     check_secret(secret)
-    server = BackendServer(backend, secret, name, tls, limits)
+    server = BackendServer(backend, secret, name, tls.digest if tls is not None else b"", limits)
     loop = asyncio.get_running_loop()
     if path is not None:
         listener = _listen_on(check_path(path))
-        server.listener = await loop.create_unix_server(
-            server.make, sock=listener, backlog=BACKLOG, ssl=tls.context if tls else None
-        )
+        server.listener = await loop.create_unix_server(server.make, sock=listener, backlog=BACKLOG)
         server.address = Address(path=path)
     else:
         server.listener = await loop.create_server(
-            server.make, host, port, backlog=BACKLOG, ssl=tls.context if tls else None
+            server.make,
+            host,
+            port,
+            backlog=BACKLOG,
+            ssl=tls.context if tls is not None else None,
+            ssl_handshake_timeout=limits.greeting_seconds if tls is not None else None,
         )
         name_of = server.listener.sockets[0].getsockname()
         server.address = Address(host=name_of[0], port=name_of[1])
@@ -135,14 +140,14 @@ class BackendServer:
     address: Address
     """Where it is reached; with the port that was taken."""
 
-    def __init__(self, backend: Backend, secret: bytes, name: str, tls: ServerTls | None, limits: ServerLimits) -> None:
+    def __init__(self, backend: Backend, secret: bytes, name: str, binding: bytes, limits: ServerLimits) -> None:
         self.backend = backend
         self.limits = limits
         self.connections: set[Connection] = set()
         self.draining = False
         self._secret = secret
         self._name = name
-        self._binding = tls.digest if tls is not None else b""
+        self._binding = binding
         self._ending: set[asyncio.Task[None]] = set()
         """Calls whose connection is gone."""
         self._empty = asyncio.Event()
@@ -218,7 +223,7 @@ class Connection(asyncio.Protocol):
         self._quiet = True
         """Nothing was written since the last beat."""
         self._silent_beats = 0
-        self._reading_is_slow = False
+        self._peer_is_slow = False
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
         self.peer = ""
@@ -267,11 +272,11 @@ class Connection(asyncio.Protocol):
             self._part(str(refusal))
 
     def pause_writing(self) -> None:
-        self._reading_is_slow = True
+        self._peer_is_slow = True
 
     def resume_writing(self) -> None:
-        self._reading_is_slow = False
-        while self._waiting and not self._reading_is_slow:
+        self._peer_is_slow = False
+        while self._waiting and not self._peer_is_slow:
             self._begin(*self._waiting.popleft())
 
     # --- the greeting -------------------------------------------------------------------------------------
@@ -314,7 +319,7 @@ class Connection(asyncio.Protocol):
         limits = self._server.limits
         if self._under_way_bytes >= limits.under_way_bytes:
             raise WireError(f"a call where {self._under_way_bytes} bytes of calls are under way, which are too many")
-        if self._draining:
+        if self._draining and kind != Release.KIND:
             self._say(frame(REFUSED, call))
             return
         try:
@@ -325,7 +330,7 @@ class Connection(asyncio.Protocol):
             return
         weight = len(payload) + CALL_OVERHEAD_BYTES
         self._under_way_bytes += weight
-        if self._reading_is_slow:
+        if self._peer_is_slow:
             self._waiting.append((call, request, weight))
         else:
             self._begin(call, request, weight)

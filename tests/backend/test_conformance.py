@@ -1,0 +1,253 @@
+"""What any :class:`backend.api.Backend` does: a node in this process, and one behind a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from backend.api import (
+    AttemptExpired,
+    Backend,
+    Counters,
+    DeadLetter,
+    HandleOutcome,
+    MoveTaskRefused,
+    MoveTaskUnknown,
+    NewMessage,
+    OverLimit,
+    PartitionDamaged,
+    PartitionGone,
+    PartitionSettings,
+    PartitionUnknown,
+    PeekState,
+    Receive,
+    Received,
+    SettingsStale,
+    Target,
+    TokenReused,
+    Unavailable,
+)
+from tests.backend.nodes import Cluster
+from tests.backend.test_node import until
+from tests.backend.wired import WiredCluster
+
+
+@pytest.fixture(params=["in the process", "over a connection"])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    cluster = Cluster(tmp_path) if request.param == "in the process" else WiredCluster(tmp_path)
+    await cluster.start()
+    yield cluster
+    await cluster.stop()
+
+
+@pytest.fixture
+def backend(cluster: Cluster) -> Backend:
+    return cluster.remote if isinstance(cluster, WiredCluster) else cluster.node
+
+
+def settings_of(partition: int, *, fifo: bool = False, **values: int) -> PartitionSettings:
+    arn = f"arn:aws:sqs:us-east-1:000000000000:queue-{partition}"
+    return PartitionSettings(partition, partition, 1, arn, b"k" * 16, fifo=fifo, **values)
+
+
+async def opened(cluster: Cluster, backend: Backend, partition: int, *, fifo: bool = False, **values: int) -> Target:
+    settings = settings_of(partition, fifo=fifo, **values)
+    cluster.resolver.known[partition] = settings
+    await backend.configure(settings)
+    return Target(partition, partition, 1)
+
+
+async def receive(backend: Backend, target: Target, *, visibility: int = 30, wait: float = 0) -> list[Received]:
+    return await backend.receive(target, Receive(10, visibility, wait))
+
+
+async def test_a_message_comes_back_as_it_was_sent(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1, fifo=True)
+    payload = bytes(range(256)) * 100
+    (stored,) = await backend.send(queue, [NewMessage(payload, group="gruppe ☃", token=b"t" * 16)])
+    (again,) = await backend.send(queue, [NewMessage(b"other", group="g", token=b"t" * 16)])
+    assert (again.message_id, again.number, again.duplicate) == (stored.message_id, stored.number, True)
+    (message,) = await receive(backend, queue)
+    assert (message.message_id, message.number) == (stored.message_id, stored.number)
+    assert (message.payload, message.group, message.receives, message.origin) == (payload, "gruppe ☃", 1, None)
+    assert await backend.delete(queue, [message.handle, "nonsense"]) == [HandleOutcome.DONE, HandleOutcome.MALFORMED]
+    assert await backend.counters(queue) == Counters(0, 0, 0)
+
+
+async def test_large_messages_come_back(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1)
+    for _ in range(4):
+        await backend.send(queue, [NewMessage(b"x" * 250_000), NewMessage(b"y" * 250_000)])
+    messages = await receive(backend, queue)
+    assert sorted(message.payload[:1] for message in messages) == [b"x"] * 4 + [b"y"] * 4
+    assert {len(message.payload) for message in messages} == {250_000}
+
+
+async def test_what_is_refused_says_why(cluster: Cluster, backend: Backend) -> None:
+    with pytest.raises(PartitionUnknown, match="partition 1 is not open"):
+        await backend.send(Target(1, 1), [NewMessage(b"a")])
+    queue = await opened(cluster, backend, 1, in_flight_limit=1)
+    with pytest.raises(SettingsStale, match="the caller 9"):
+        await backend.counters(replace(queue, version=9))
+    with pytest.raises(PartitionGone):
+        await backend.counters(Target(1, 99))
+    await backend.send(queue, [NewMessage(b"a", retry=b"r" * 32), NewMessage(b"b")])
+    with pytest.raises(TokenReused):
+        await backend.send(queue, [NewMessage(b"c", retry=b"r" * 16 + b"s" * 16)])
+    assert len(await receive(backend, queue)) == 1
+    with pytest.raises(OverLimit, match="the limit is 1"):
+        await receive(backend, queue)
+    incarnation = cluster.node._incarnation
+    assert incarnation is not None
+    incarnation.shards.damage[5] = "rotten at offset 12"
+    with pytest.raises(PartitionDamaged, match="rotten at offset 12"):
+        await backend.configure(settings_of(5))
+    del incarnation.shards.damage[5]
+
+
+async def test_an_attempt_is_repeated_until_its_messages_are_gone(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1, fifo=True)
+    await backend.send(queue, [NewMessage(b"a", group="g")])
+    command = Receive(10, 30, 0, None, "attempt")
+    (first,) = await backend.receive(queue, command)
+    (again,) = await backend.receive(queue, command)
+    assert again == first
+    await backend.delete(queue, [first.handle])
+    with pytest.raises(AttemptExpired):
+        await backend.receive(queue, command)
+
+
+async def test_claims_are_changed_and_released(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1)
+    await backend.send(queue, [NewMessage(b"a")])
+    (first,) = await receive(backend, queue)
+    assert await backend.change_visibility(queue, [(first.handle, 0)]) == [HandleOutcome.DONE]
+    (second,) = await receive(backend, queue)
+    assert second.receives == 2
+    await backend.release(queue, [first.handle, "nonsense"])
+    assert await receive(backend, queue) == [], "only the claim of this handle ends"
+    await backend.release(queue, [second.handle])
+    (third,) = await receive(backend, queue)
+    assert third.receives == 2, "a receive that nobody saw does not count"
+
+
+async def test_a_long_poll_gets_the_first_message(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1)
+    poll = asyncio.create_task(receive(backend, queue, wait=20))
+    await waiting(cluster, 1)
+    await backend.send(queue, [NewMessage(b"a")])
+    assert [message.payload for message in await poll] == [b"a"]
+
+
+async def test_a_cancelled_receive_has_claimed_nothing(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1)
+    leaver = asyncio.create_task(receive(backend, queue, wait=20, visibility=600))
+    await waiting(cluster, 1)
+    leaver.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaver
+    await waiting(cluster, 0)
+    await backend.send(queue, [NewMessage(b"a")])
+    assert (await receive(backend, queue))[0].receives == 1
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_whenever_a_receive_is_cancelled_its_message_is_seen_by_the_next(
+    cluster: Cluster, backend: Backend, turns: int
+) -> None:
+    """Also when the answer is on its way, or has just come."""
+    queue = await opened(cluster, backend, 1)
+    await backend.send(queue, [NewMessage(b"a")])
+    leaver = asyncio.create_task(receive(backend, queue, wait=20, visibility=600))
+    for _ in range(turns):
+        await asyncio.sleep(0.0003)
+    leaver.cancel()
+    try:
+        messages = await leaver
+    except asyncio.CancelledError:
+        messages = await receive(backend, queue, wait=20)
+    assert [(message.payload, message.receives) for message in messages] == [(b"a", 1)]
+
+
+async def test_the_end_of_the_backend_ends_long_polls(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1)
+    poll = asyncio.create_task(receive(backend, queue, wait=20))
+    await waiting(cluster, 1)
+    cluster.node.drain()
+    assert await poll == []
+
+
+async def test_a_dropped_queue_ends_its_long_polls(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1)
+    poll = asyncio.create_task(receive(backend, queue, wait=20))
+    await waiting(cluster, 1)
+    await backend.drop(queue)
+    with pytest.raises(PartitionGone):
+        await poll
+    await backend.drop(queue)
+
+
+async def test_purge_and_peek(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1)
+    await backend.send(queue, [NewMessage(b"a", 600), NewMessage(b"b")])
+    await receive(backend, queue)
+    first, second = await backend.peek(queue, 10)
+    assert (first.payload, first.state, second.payload, second.state) == (
+        b"a",
+        PeekState.DELAYED,
+        b"b",
+        PeekState.IN_FLIGHT,
+    )
+    await backend.purge(queue, 1)
+    assert await backend.counters(queue) == Counters(0, 0, 0)
+    assert await backend.peek(queue, 10) == []
+
+
+async def test_dead_letters_and_move_tasks(cluster: Cluster, backend: Backend) -> None:
+    queue, dead = await opened(cluster, backend, 1), await opened(cluster, backend, 2)
+    (stored,) = await backend.send(queue, [NewMessage(b"poison")])
+    await receive(backend, queue, visibility=0)
+    assert await backend.receive(queue, Receive(10, 30, 0, DeadLetter(1, dead))) == []
+    (letter,) = await receive(backend, dead, visibility=0, wait=20)
+    assert (letter.message_id, letter.origin) == (stored.message_id, settings_of(1).arn)
+    with pytest.raises(MoveTaskUnknown):
+        await backend.cancel_move(dead, "nothing")
+    task = await backend.start_move(dead, None, 0)
+
+    async def ended() -> bool:
+        return (await backend.list_moves(dead))[0].status == "COMPLETED"
+
+    await until(ended)
+    assert [(one.task_id, one.moved) for one in await backend.list_moves(dead)] == [(task.task_id, 1)]
+    assert (await backend.counters(queue)).visible == 1
+
+
+async def test_one_move_task_at_a_time(cluster: Cluster, backend: Backend) -> None:
+    dead = await opened(cluster, backend, 2)
+    await opened(cluster, backend, 1)
+    await backend.send(dead, [NewMessage(str(place).encode()) for place in range(10)])
+    task = await backend.start_move(dead, settings_of(1).arn, 1)
+    with pytest.raises(MoveTaskRefused, match="already a task running"):
+        await backend.start_move(dead, settings_of(1).arn, 1)
+    assert (await backend.cancel_move(dead, task.task_id)).status in ("CANCELLING", "CANCELLED")
+
+
+async def test_a_closed_node_refuses_with_an_error_that_may_be_retried(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1)
+    await cluster.node.close()
+    with pytest.raises(Unavailable, match="the node is closed"):
+        await backend.send(queue, [NewMessage(b"a")])
+
+
+async def waiting(cluster: Cluster, number: int) -> None:
+    """Until so many long polls wait at partition 1."""
+
+    async def there() -> bool:
+        assert cluster.node._incarnation is not None
+        return len(cluster.node._incarnation.partitions[1].waiters) == number
+
+    await until(there)

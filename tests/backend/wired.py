@@ -1,0 +1,128 @@
+"""A node that is reached over a connection, for tests; and a backend that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from backend.address import Address
+from backend.api import Backend, NewMessage, Receive, Received, Stored, Target
+from backend.client import ClientLimits, RemoteBackend
+from backend.server import BackendServer, ServerLimits, serve_backend
+from tests.backend.nodes import Cluster
+
+SECRET = b"a secret that both sides know"
+TARGET = Target(7, 70, 1)
+
+
+class WiredCluster(Cluster):
+    """As :class:`Cluster`, with its node behind a Unix socket."""
+
+    server: BackendServer
+    remote: RemoteBackend
+
+    async def start(self) -> None:
+        await super().start()
+        # A path of a test may be longer than one of a socket.
+        self.server = await serve_backend(self.node, secret=SECRET, host="127.0.0.1")
+        self.remote = await RemoteBackend.connect(self.server.address, secret=SECRET)
+
+    async def stop(self) -> None:
+        await self.remote.close()
+        await self.server.close()
+        await super().stop()
+
+    @property
+    def backend(self) -> Backend:
+        return self.remote
+
+
+class Obedient:
+    """Answers sends and receives when the test says so, or at once; counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.hold = False
+        """Calls wait until they are cancelled or :meth:`let_go`."""
+        self.held: list[asyncio.Future[None]] = []
+        self.asked: list[str] = []
+        self.cancelled = 0
+        self.released: list[str] = []
+        self.fail_with: BaseException | None = None
+        self.payload = b"payload"
+        self._numbers = itertools.count(1)
+
+    async def _hold(self, what: str) -> None:
+        self.asked.append(what)
+        if self.hold:
+            waiter = asyncio.get_running_loop().create_future()
+            self.held.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        if self.fail_with is not None:
+            raise self.fail_with
+
+    def let_go(self) -> None:
+        held, self.held = self.held, []
+        for waiter in held:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
+        await self._hold("send")
+        return [Stored(f"id-{number}", number) for _, number in zip(messages, self._numbers, strict=False)]
+
+    async def receive(self, target: Target, command: Receive) -> list[Received]:
+        await self._hold("receive")
+        number = next(self._numbers)
+        return [Received(f"id-{number}", f"handle-{number}", self.payload, number, 1, 1, 1)]
+
+    async def release(self, target: Target, handles: Sequence[str]) -> None:
+        self.released += handles
+
+
+class House:
+    """An obedient backend, its server, and a client of it."""
+
+    def __init__(self, limits: ServerLimits, client_limits: ClientLimits) -> None:
+        self.limits = limits
+        self.client_limits = client_limits
+        self.inside = Obedient()
+        self.server: BackendServer
+        self.remote: RemoteBackend
+
+    async def open(self, port: int = 0) -> None:
+        self.server = await serve_backend(
+            cast(Backend, self.inside), secret=SECRET, host="127.0.0.1", port=port, limits=self.limits
+        )
+
+    async def connect(self) -> RemoteBackend:
+        self.remote = await RemoteBackend.connect(self.server.address, secret=SECRET, limits=self.client_limits)
+        await self.remote.ready(10)
+        return self.remote
+
+    async def close(self) -> None:
+        if hasattr(self, "remote"):
+            await self.remote.close()
+        await self.server.close()
+
+    @property
+    def address(self) -> Address:
+        return self.server.address
+
+    async def send(self, *bodies: str) -> list[Stored]:
+        return await self.remote.send(TARGET, [NewMessage(body.encode()) for body in bodies])
+
+
+async def until(condition: Any) -> None:
+    """Wait until a function returns something true."""
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+FIXTURES = Path(__file__).parent / "fixtures"
