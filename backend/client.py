@@ -52,6 +52,7 @@ from backend.wire import (
     Release,
     Send,
     StartMove,
+    StoredBytes,
 )
 
 logger = logging.getLogger(__name__)
@@ -275,6 +276,9 @@ class RemoteBackend:
 
     def counters(self, target: Target) -> Coroutine[Any, Any, Counters]:
         return self._call(Count.KIND, (target,), self._limits.call_seconds)
+
+    def stored_bytes(self, account: str) -> Coroutine[Any, Any, int]:
+        return self._call(StoredBytes.KIND, (account,), self._limits.call_seconds)
 
     def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
         return self._call(Peek.KIND, (target, most), self._limits.call_seconds)

@@ -283,6 +283,15 @@ class CancelMove(Request, array_like=True, gc=False):
         return backend.cancel_move(self.target, self.task_id)
 
 
+class StoredBytes(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 45
+    ANSWER: ClassVar[Any] = int
+    account: str
+
+    def run(self, backend: Backend) -> Awaitable[Any]:
+        return backend.stored_bytes(self.account)
+
+
 REQUESTS: Final[Sequence[type[Request]]] = (
     Configure,
     Drop,
@@ -297,6 +306,7 @@ REQUESTS: Final[Sequence[type[Request]]] = (
     StartMove,
     ListMoves,
     CancelMove,
+    StoredBytes,
 )
 _DECODERS = {each.KIND: msgspec.msgpack.Decoder(each) for each in REQUESTS}
 _ANSWERS = {each.KIND: msgspec.msgpack.Decoder(each.ANSWER) for each in REQUESTS}

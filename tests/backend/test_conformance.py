@@ -207,6 +207,18 @@ async def test_purge_and_peek(cluster: Cluster, backend: Backend) -> None:
     assert await backend.peek(queue, 10) == []
 
 
+async def test_stored_bytes_are_told(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1)
+    await backend.send(queue, [NewMessage(b"x" * 100)])
+    assert (await backend.counters(queue)).stored_bytes == 100
+
+    async def told() -> bool:
+        return await backend.stored_bytes("000000000000") == 100
+
+    await until(told)
+    assert await backend.stored_bytes("111111111111") == 0
+
+
 async def test_dead_letters_and_move_tasks(cluster: Cluster, backend: Backend) -> None:
     queue, dead = await opened(cluster, backend, 1), await opened(cluster, backend, 2)
     (stored,) = await backend.send(queue, [NewMessage(b"poison")])

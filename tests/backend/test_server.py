@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from backend.address import Address
-from backend.api import Backend, Receive, Unavailable
+from backend.address import Address, ClientTls, ServerTls
+from backend.api import Backend, NewMessage, Receive, Unavailable
 from backend.client import ClientLimits, RemoteBackend
 from backend.hello import Caller, Refused, SecretUnusable
 from backend.server import ServerLimits, serve_backend
@@ -34,6 +34,7 @@ from backend.wire import (
     frame,
 )
 from tests.backend.wired import SECRET, TARGET, House, Obedient, until
+from tests.holdfast.pairs import make_pair
 
 LIMITS = ServerLimits(greeting_seconds=60, heartbeat_seconds=60)
 PATIENT = ClientLimits(heartbeat_seconds=60)
@@ -378,3 +379,30 @@ def test_what_is_no_address_is_said(text: str) -> None:
 def test_a_path_that_is_too_long_for_a_socket_is_said() -> None:
     with pytest.raises(ValueError, match="has 108 bytes, at most 107 fit"):
         Address.parse("unix:" + "x" * 108)
+
+
+async def test_tls_keeps_both_sides_to_certificates_and_secret(tmp_path: Path) -> None:
+    ours, other = make_pair(), make_pair()
+    for pair, name in ((ours, "ours"), (other, "other")):
+        pair.write(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
+    cert, key = tmp_path / "ours.pem", tmp_path / "ours.key"
+    tls = ServerTls.load(cert, key, authority=cert)
+    server = await serve_backend(cast(Backend, Obedient()), secret=SECRET, host="127.0.0.1", tls=tls, limits=LIMITS)
+
+    async def reach(client: ClientTls | None, secret: bytes = SECRET) -> None:
+        remote = await RemoteBackend.connect(server.address, secret=secret, tls=client, limits=PATIENT)
+        try:
+            await remote.ready(1)
+            assert await remote.send(TARGET, [NewMessage(b"a")])
+        finally:
+            await remote.close()
+
+    await reach(ClientTls.load(cert, cert, key))
+    with pytest.raises(Refused, match="another shared secret"):
+        await reach(ClientTls.load(cert, cert, key), b"another secret than that")
+    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        await reach(ClientTls.load(tmp_path / "other.pem", cert, key))
+    for client in (None, ClientTls.load(cert), ClientTls.load(cert, tmp_path / "other.pem", tmp_path / "other.key")):
+        with pytest.raises(Unavailable):
+            await reach(client)
+    await server.close()

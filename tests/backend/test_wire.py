@@ -66,11 +66,12 @@ CALLS: dict[int, tuple[tuple[Any, ...], Any]] = {
     wire.Release.KIND: ((TARGET, ["one", "two"]), None),
     wire.Delete.KIND: ((TARGET, ["one"]), list(HandleOutcome)),
     wire.ChangeVisibility.KIND: ((TARGET, [("one", 0), ("two", 43_200)]), [HandleOutcome.DONE]),
-    wire.Count.KIND: ((TARGET,), Counters(1, 2, 3)),
+    wire.Count.KIND: ((TARGET,), Counters(1, 2, 3, 1 << 40)),
     wire.Peek.KIND: ((TARGET, 100), [PEEKED]),
     wire.StartMove.KIND: ((TARGET, None, 0), TASK),
     wire.ListMoves.KIND: ((TARGET,), [TASK]),
     wire.CancelMove.KIND: ((TARGET, "task"), TASK),
+    wire.StoredBytes.KIND: (("000000000000",), 1 << 40),
 }
 """For each method a call and its answer."""
 
