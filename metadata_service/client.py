@@ -6,8 +6,9 @@ refuses what is older than it knows.  Then :meth:`MetadataClient.get` reads afre
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from metadata_service.models import Queue
 from metadata_service.store import QueueExists, QueueNotFound, QueueStore
@@ -20,6 +21,8 @@ class MetadataClient:
         self._store = store
         self._limit = limit
         self._queues: OrderedDict[tuple[str, str], Queue] = OrderedDict()
+        self._forgotten = 0
+        """How often something was: a read that was under way then may bring what is old, and is not kept."""
 
     def cached(self, account: str, name: str) -> Queue | None:
         """The queue as it was seen last.  None says nothing: ask :meth:`get`."""
@@ -31,23 +34,27 @@ class MetadataClient:
 
     async def get(self, account: str, name: str) -> Queue:
         """The queue as the store has it now.  Raises :class:`QueueNotFound`."""
+        forgotten = self._forgotten
         try:
-            return self._remember(await self._store.get_queue(account, name))
+            queue = await self._store.get_queue(account, name)
         except QueueNotFound:
             self.invalidate(account, name)
             raise
+        return self.remember(queue) if forgotten == self._forgotten else queue
 
     def invalidate(self, account: str, name: str) -> None:
         """Forget what is cached of this name."""
+        self._forgotten += 1
         self._queues.pop((account, name), None)
 
     def forget(self, names: Iterable[tuple[str, str]] | None) -> None:
         """The same for queues by account and name; None: for all."""
         if names is None:
+            self._forgotten += 1
             self._queues.clear()
             return
-        for key in names:
-            self._queues.pop(key, None)
+        for account, name in names:
+            self.invalidate(account, name)
 
     async def create(
         self,
@@ -66,9 +73,9 @@ class MetadataClient:
                 account, name, attributes, tags, now_ms=now_ms, hold_seconds=hold_seconds, queues_most=queues_most
             )
         except QueueExists as error:
-            self._remember(error.queue)
+            self.remember(error.queue)
             raise
-        return self._remember(created)
+        return self.remember(created)
 
     async def update(
         self,
@@ -79,7 +86,7 @@ class MetadataClient:
         tags: Mapping[str, str] | None = None,
     ) -> Queue:
         """As :meth:`QueueStore.update_queue`, for the version of ``queue``."""
-        return self._remember(
+        return self.remember(
             await self._store.update_queue(
                 queue.queue_id, queue.version, now_ms=now_ms, attributes=attributes, tags=tags
             )
@@ -94,7 +101,7 @@ class MetadataClient:
 
     async def begin_purge(self, queue: Queue, *, now_ms: int, interval_seconds: float) -> Queue:
         """As :meth:`QueueStore.begin_purge`."""
-        return self._remember(
+        return self.remember(
             await self._store.begin_purge(queue.queue_id, now_ms=now_ms, interval_seconds=interval_seconds)
         )
 
@@ -106,7 +113,7 @@ class MetadataClient:
         """As :meth:`QueueStore.dead_letter_sources`."""
         return await self._store.dead_letter_sources(account, dlq_arn, after=after, limit=limit)
 
-    def _remember(self, queue: Queue) -> Queue:
+    def remember(self, queue: Queue) -> Queue:
         """Cache ``queue`` unless something newer is cached: answers may arrive out of order."""
         key = (queue.account, queue.name)
         known = self._queues.get(key)
@@ -115,4 +122,37 @@ class MetadataClient:
             self._queues.move_to_end(key)
             if len(self._queues) > self._limit:
                 self._queues.popitem(last=False)
+        return queue
+
+
+class AgingClient(MetadataClient):
+    """The same, for a store that other processes write to and that cannot be watched: what is older than
+    ``age_seconds`` is not known any more.  Whoever hears of a change earlier calls :meth:`forget`."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        *,
+        limit: int = 10_000,
+        age_seconds: float = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(store, limit=limit)
+        self._age_seconds = age_seconds
+        self._clock = clock
+        self._read_at: dict[tuple[str, str], float] = {}
+        """When the queue was last heard of, also of some that are not cached any more."""
+
+    def cached(self, account: str, name: str) -> Queue | None:
+        queue = super().cached(account, name)
+        if queue is not None and self._clock() - self._read_at[account, name] > self._age_seconds:
+            return None
+        return queue
+
+    def remember(self, queue: Queue) -> Queue:
+        super().remember(queue)
+        if self._queues.get((queue.account, queue.name)) is queue:
+            self._read_at[queue.account, queue.name] = self._clock()
+            if len(self._read_at) > 2 * self._limit:
+                self._read_at = {key: self._read_at[key] for key in self._queues}
         return queue

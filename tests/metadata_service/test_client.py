@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from metadata_service.client import MetadataClient
+from metadata_service.client import AgingClient, MetadataClient
+from metadata_service.models import Queue
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import ConditionFailed, MetadataStore, QueueExists, QueueNotFound, StoreUnavailable
 from tests.metadata_service.conformance import ACCOUNT, NOW_MS, create, redrive_to
@@ -91,7 +94,7 @@ async def test_get_replaces_what_is_old(store: MetadataStore, client: MetadataCl
 async def test_an_older_answer_does_not_replace_a_newer_one(store: MetadataStore, client: MetadataClient) -> None:
     old = await client.create(ACCOUNT, "orders", {}, {}, now_ms=NOW_MS, hold_seconds=0)
     newer = await client.update(old, now_ms=NOW_MS, tags={"a": "b"})
-    client._remember(old)
+    client.remember(old)
     assert client.cached(ACCOUNT, "orders") == newer
 
 
@@ -117,3 +120,54 @@ async def test_lists_come_from_the_store(client: MetadataClient) -> None:
     await client.create(ACCOUNT, "source", redrive_to("arn:dlq"), {}, now_ms=NOW_MS, hold_seconds=60)
     assert await client.list_queues(ACCOUNT, prefix="s", limit=10) == ["source"]
     assert await client.dead_letter_sources(ACCOUNT, "arn:dlq", limit=10) == ["source"]
+
+
+@pytest.mark.parametrize("forget", ["delete", "names", "all"])
+async def test_what_was_forgotten_while_it_was_read_is_not_kept(store: MetadataStore, forget: str) -> None:
+    """The answer to the read arrives after the news."""
+    queue = await create(store, "orders")
+    read, answered = asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        async def get_queue(self, account: str, name: str) -> Queue:
+            found = await store.get_queue(account, name)
+            read.set()
+            await answered.wait()
+            return found
+
+        async def delete_queue(self, queue_id: int, *, now_ms: int) -> Queue:
+            return await store.delete_queue(queue_id, now_ms=now_ms)
+
+    client = MetadataClient(cast(MetadataStore, Slow()))
+    asked = asyncio.ensure_future(client.get(ACCOUNT, "orders"))
+    await read.wait()
+    if forget == "delete":
+        await client.delete(queue, now_ms=NOW_MS)
+    else:
+        client.forget([(ACCOUNT, "orders")] if forget == "names" else None)
+    answered.set()
+    assert await asked == queue
+    assert client.cached(ACCOUNT, "orders") is None
+
+
+async def test_an_ageing_cache_knows_nothing_that_is_old(store: MetadataStore) -> None:
+    now = 0.0
+    client = AgingClient(store, limit=2, age_seconds=1, clock=lambda: now)
+    queue = await client.create(ACCOUNT, "orders", {}, {}, now_ms=NOW_MS, hold_seconds=60)
+    now = 1.0
+    assert client.cached(ACCOUNT, "orders") == queue
+    now = 1.1
+    assert client.cached(ACCOUNT, "orders") is None
+    assert await client.get(ACCOUNT, "orders") == queue
+    assert client.cached(ACCOUNT, "orders") == queue
+    now = 2.0
+    changed = await client.update(queue, now_ms=NOW_MS, tags={"a": "b"})
+    now = 3.0
+    assert client.cached(ACCOUNT, "orders") == changed
+    client.remember(queue)
+    now = 3.1
+    assert client.cached(ACCOUNT, "orders") is None, "what is older makes nothing younger"
+    for number in range(20):
+        await client.create(ACCOUNT, f"q{number}", {}, {}, now_ms=NOW_MS, hold_seconds=60)
+        assert len(client._read_at) <= 4
+    assert client.cached(ACCOUNT, "q19") is not None
