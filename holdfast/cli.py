@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast import __version__
-from holdfast.commands import Group, add_commands, run
+from holdfast.command import Group, run
+from holdfast.commands import add_commands
 from holdfast.settings import Settings, SettingsError, describe, describe_one, load
 
 _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "log_level")

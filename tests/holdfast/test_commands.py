@@ -10,13 +10,16 @@ import pty
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+import boto3
 import httpx
 import pytest
+from botocore.exceptions import ClientError
 
 from holdfast.cli import main
 from holdfast.tables import shown, table
@@ -245,6 +248,110 @@ def test_an_api_key_is_all_that_plain_http_needs(server: Server, tmp_path: Path)
     assert again.code == 4
 
 
+# --- roles and tokens -----------------------------------------------------------------------------------------
+
+
+def test_a_role_is_made_listed_assumed_and_deleted(server: Server) -> None:
+    made = holdfast(
+        server, "role", "set", "deployer", "--scope", "send", "--scope", "manage", "--prefix", "app-",
+        "--trust-account", "111111111111", "--trust-subject", "ci@example", "--session-most", "2h", "--json",
+    ).json  # fmt: skip
+    wanted = {
+        "arn": "arn:aws:iam::000000000000:role/deployer",
+        "scopes": ["send", "manage"],
+        "prefixes": ["app-"],
+        "trusted_accounts": ["111111111111"],
+        "trusted_subjects": ["ci@example"],
+        "session_seconds_most": 7200,
+    }
+    assert {name: made[name] for name in wanted} == wanted
+    heading, row = holdfast(server, "role", "list").out.splitlines()
+    assert heading.startswith("ROLE")
+    assert row.split() == [made["arn"], "send,", "manage", "app-", "111111111111", "ci@example", "7200"]
+    sts = boto3.client(
+        "sts",
+        endpoint_url=server.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=server.access_key_id,
+        aws_secret_access_key=server.secret_access_key,
+    )
+    session = sts.assume_role(RoleArn=made["arn"], RoleSessionName="tests", DurationSeconds=7200)["Credentials"]
+    client = server.client(
+        aws_access_key_id=session["AccessKeyId"],
+        aws_secret_access_key=session["SecretAccessKey"],
+        aws_session_token=session["SessionToken"],
+    )
+    client.create_queue(QueueName="app-1")
+    told = holdfast(server, "role", "set", "deployer").out
+    assert "send, receive, manage" in told, "what is not given has its default"
+    assert holdfast(server, "role", "list", "--json").json["roles"][0]["prefixes"] == []
+    refused = holdfast(server, "role", "delete", "deployer")
+    assert (refused.code, refused.out) == (2, "")
+    assert holdfast(server, "role", "delete", "deployer", "--yes").out == "Role deployer is deleted.\n"
+    with pytest.raises(ClientError, match="InvalidClientTokenId"):
+        client.list_queues()
+    gone = holdfast(server, "role", "delete", "deployer", "--yes")
+    assert (gone.code, gone.err) == (3, "holdfast: There is no role deployer in account 000000000000.\n")
+    assert holdfast(server, "role", "list").out == "There are no roles.\n"
+
+
+def test_operators_work_on_the_roles_of_other_accounts(server: Server) -> None:
+    account = holdfast(server, "tenant", "create", "Roles Inc", "--json").json["account"]
+    made = holdfast(server, "role", "set", "worker", "--account", account, "--json").json
+    assert made["account"] == account
+    assert "worker" in holdfast(server, "role", "list", "--account", account).out
+    assert holdfast(server, "role", "list").out == "There are no roles.\n"
+    assert holdfast(server, "role", "delete", "worker", "--account", account, "--yes").code == 0
+
+
+def test_a_token_is_bought_with_an_api_key(server: Server) -> None:
+    key = holdfast(server, "key", "create", "buyer", "--kind", "api", "--json").json
+    mine = {"HOLDFAST_API_KEY": key["secret"]}
+    arguments = ("token", "buy", "--lasts", "15m", "--scope", "manage", "--prefix", "tok-")
+    bought = holdfast(server, *arguments, "--json", data=False, environment=mine).json
+    assert 890 < bought["expires"] - time.time() <= 900
+    server.client().create_queue(QueueName="tok-1")
+    as_token = {"HOLDFAST_API_KEY": bought["token"]}
+    listed = holdfast(server, "queue", "list", "--json", data=False, environment=as_token).json
+    assert [queue["name"] for queue in listed["queues"]] == ["tok-1"]
+    told = holdfast(server, *arguments, data=False, environment=mine)
+    assert [line.split()[0] for line in told.out.splitlines()] == ["token", "expires"]
+    not_by_token = holdfast(server, *arguments, data=False, environment=as_token)
+    assert not_by_token.code == 4
+    assert "Only an API key can buy a token" in not_by_token.err
+    assert holdfast(server, *arguments).code == 4, "nor by an access key"
+    too_long = holdfast(server, "token", "buy", "--lasts", "2h", data=False, environment=mine)
+    assert too_long.code == 1
+    assert "3600" in too_long.err
+    assert bought["token"] not in (server.data / "audit.jsonl").read_text()
+
+
+def test_every_operation_of_administration_is_a_command(server: Server) -> None:
+    """One of REST that is added needs a command as well."""
+    words = {
+        "key": {"create", "list", "rotate", "revoke"},
+        "limits": {"set", "show"},
+        "queue": {"delete", "list", "move", "peek", "purge", "show"},
+        "role": {"delete", "list", "set"},
+        "tenant": {"create", "delete", "list", "resume", "show", "suspend"},
+        "token": {"buy"},
+    }
+    out = io.StringIO()
+    for word, commands in words.items():
+        for command in commands:
+            with contextlib.redirect_stdout(out), pytest.raises(SystemExit) as exit_:
+                main([word, command, "--help"])
+            assert exit_.value.code == 0
+    described = httpx.get(f"{server.endpoint}/openapi.json", trust_env=False).json()["paths"]
+    operations = {
+        operation["operationId"].partition("_v1_")[0]
+        for path, methods in described.items()
+        for operation in methods.values()
+        if path.startswith("/v1/") and not path.endswith("/messages")
+    }
+    assert operations == {f"{word}_{command}" for word, commands in words.items() for command in commands}
+
+
 # --- what goes wrong ------------------------------------------------------------------------------------------
 
 
@@ -296,6 +403,10 @@ def test_what_cannot_be_reached(server: Server, tmp_path: Path) -> None:
         ("queue", "show"),
         ("key", "create", "x", "--scope", "all"),
         ("key", "create", "x", "--expires-in", "soon"),
+        ("role",),
+        ("role", "set"),
+        ("role", "set", "x", "--session-most", "long"),
+        ("token", "buy", "x"),
         ("limits", "set", "000000000000"),
         ("limits", "set", "000000000000", "calls=fast"),
         ("limits", "set", "000000000000", "speed=1"),
