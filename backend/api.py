@@ -269,7 +269,7 @@ class Backend(Protocol):
     """The interface between frontend and backend.  Every answer is durable before it is given.
 
     All methods raise :class:`PartitionUnknown`, :class:`PartitionGone`, :class:`SettingsStale`,
-    :class:`PartitionDamaged` or :class:`Unavailable` where they apply.
+    :class:`PartitionDamaged`, :class:`NotOwner` or :class:`Unavailable` where they apply.
     """
 
     async def configure(self, settings: PartitionSettings) -> None:

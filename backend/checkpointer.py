@@ -22,13 +22,13 @@ from backend.engine.blocks import Block, Ref
 from backend.engine.fold import Fold
 from backend.engine.tokens import Chunk
 from backend.incarnation import Incarnation
-from backend.journal.checkpoints import PieceStore, PieceWriter
-from backend.journal.interface import Segments
+from backend.journal.checkpoints import PieceFile, PieceWriter
+from backend.journal.interface import Journal
 from backend.journal.pins import Pins
 from backend.journal.rows import SEGMENT_MAX
-from backend.shards import Shard, as_ref
+from backend.shards import Shard, as_ref, piece_files, shard_of
 from backend.tasks import Complaints
-from metadata_service.models import LogEntry
+from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import EntryStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -87,21 +87,18 @@ class Checkpointer:
         node: Incarnation,
         entry: LogEntry,
         entries: EntryStore,
-        pieces: PieceStore,
-        segments: Segments,
-        pins: Pins,
+        journal: Journal,
         every_segments: int,
-        segment_bytes: int,
     ) -> None:
         self.entry = entry
         self._node = node
         self._entries = entries
-        self._pieces = pieces
-        self._segments = segments
-        self._pins = pins
+        self._journal = journal
+        self._pieces = journal.pieces
+        self._segments = journal.segments
         self._every = every_segments
-        self._cleaner = Cleaner(node, segment_bytes)
-        chained = {log_id for shard in node.shards.all for log_id, _, _ in shard.entry.chain}
+        self._cleaner = Cleaner(node, journal.segment_bytes)
+        chained = {log_id for shard in node.shards.owned.values() for log_id, _, _ in shard.entry.chain}
         self._begun_at = 1 if chained == {node.log.log_id} else 1 - every_segments
         """Segment of the log at the last checkpoint.  At first, take one soon if earlier logs wait to be let go."""
         self._lock = asyncio.Lock()
@@ -111,7 +108,8 @@ class Checkpointer:
     async def run(self) -> None:
         """Take checkpoints when they are due, until cancelled."""
         complaints = Complaints()
-        longest = max((len(one.entry.chain) for one in self._node.shards.all if one.damage is None), default=0)
+        shards = self._node.shards.owned.values()
+        longest = max((len(one.entry.chain) for one in shards if one.damage is None), default=0)
         pause = LOOK_SECONDS if longest <= CHAIN_MOST else 0.0
         while True:
             await asyncio.sleep(pause)
@@ -122,7 +120,7 @@ class Checkpointer:
                 continue
             try:
                 await self.checkpoint()
-                if await self._cleaner.clean(self._pins, log.log_id, log.next_segment, eager=full):
+                if await self._cleaner.clean(log.log_id, log.next_segment, eager=full):
                     await self.checkpoint()
                 complaints.settled("checkpoint")
             except (Unavailable, StorageFull, StoreError) as error:
@@ -130,7 +128,7 @@ class Checkpointer:
                     logger.warning("no checkpoint now: %s", error)
 
     def _something_to_gain(self) -> bool:
-        return any(shard.dirty for shard in self._node.shards.all)
+        return any(shard.dirty for shard in self._node.shards.owned.values())
 
     async def checkpoint(self) -> None:
         """One round over all shards.
@@ -152,7 +150,7 @@ class Checkpointer:
         taken: list[_Taken] = []
         began = time.perf_counter()
         try:
-            for shard in node.shards.all:
+            for shard in list(node.shards.owned.values()):
                 if shard.damage is not None:
                     continue  # what cannot be read now must be found again; it has no records in this log
                 if shard.dirty or any(log_id != log.log_id for log_id, _, _ in shard.entry.chain):
@@ -178,17 +176,13 @@ class Checkpointer:
         for one, entry in zip(taken, stored, strict=True):
             one.shard.entry = entry
             one.shard.pieces = one.pieces
-            self._pins.set_live(entry.shard, entry.segments())
-            # Of its own log the floor says all.
-            self._pins.set_chain(entry.shard, [(log_id, 0) for log_id in entry.logs() if log_id != log.log_id])
         self._begun_at = log.next_segment
         if floor_seq > self.entry.floor_seq:
             moved = msgspec.structs.replace(self.entry, floor_segment=floor_segment, floor_seq=floor_seq)
             self._unsettled = True
             self.entry = await self._entries.update_log(moved)
             self._unsettled = False
-            self._pins.set_floor(log.log_id, floor_segment)
-        await self._sweep(log.log_id)
+        await self._sweep()
 
     async def _settle(self) -> None:
         """Whether the last change took effect is not known: go on from the versions that are stored.
@@ -197,14 +191,15 @@ class Checkpointer:
         """
         own = self._node.log.log_id
         for entry in await self._entries.shards():
-            shard = self._node.shards.all[entry.shard]
+            shard = self._node.shards.owned.get(entry.shard)
+            if shard is None:
+                continue
             if (entry.owner_log, entry.epoch) != (own, shard.epoch):
                 raise Unavailable(f"shard {entry.shard} has another owner, log {entry.owner_log}")
             if entry.version != shard.entry.version:
                 shard.entry = msgspec.structs.replace(shard.entry, version=entry.version)
                 shard.changed = True
         self.entry = next(entry for entry in await self._entries.logs(self.entry.node) if entry.log_id == own)
-        self._pins.set_floor(own, self.entry.floor_segment)
         self._unsettled = False
 
     def _take_ahead(self, taken: _Taken, writer: PieceWriter) -> Iterator[None]:
@@ -222,7 +217,7 @@ class Checkpointer:
         log, shard = self._node.log, taken.shard
         through = log.cut()  # not an empty row behind it: for that nobody waits
         live: set[int] = set()
-        stopped = [one for number, one in self._node.shards.stopped.items() if self._node.shards.of(number) is shard]
+        stopped = [one for number, one in self._node.shards.stopped.items() if shard_of(number) == shard.number]
         for number, partition in shard.partitions.items():
             fold = partition.fold
             known = shard.pieces.get(number)
@@ -248,42 +243,75 @@ class Checkpointer:
             accepted=shard.entry.accepted if stopped else (),  # else nothing is replayed that the marks could be of
             stopped=tuple(stopped),
         )
+        files = piece_files(taken.entry, taken.pieces)
+        taken.entry = msgspec.structs.replace(taken.entry, files=tuple(sorted(files)))
 
     # --- letting go -------------------------------------------------------------------------------------
 
-    async def _sweep(self, own: int) -> None:
-        """Drop files of pieces, segments and whole logs that nothing needs any more."""
-        shards = self._node.shards.all
-        needed: dict[tuple[int, int], int] = {}
-        for shard in shards:
-            for key, size in shard.files().items():
-                needed[key] = needed.get(key, 0) + size
-        chained = {log_id for shard in shards for log_id in shard.entry.logs()}
-        sparse = set()
-        for log_id, file, size in await self._pieces.list_files():
-            if (log_id, file) not in needed:
-                # A shard that cannot be read names its pieces in its entry alone.
-                if log_id not in chained or log_id == own:
-                    await self._pieces.drop_file(log_id, file)
-            elif needed[log_id, file] * SPARSE < size:
-                sparse.add((log_id, file))
-        self._write_again(sparse)
-        for log_id in self._segments.logs():
-            if log_id != own and log_id not in chained:
-                self._pins.set_floor(log_id, SEGMENT_MAX + 1)
-            segments = [(log_id, number) for number, _ in await self._segments.segments_of(log_id)]
-            closed = [at for at in segments if log_id != own or at[1] < self._node.log.next_segment]
-            droppable = self._pins.droppable(closed)
+    async def _sweep(self) -> None:
+        """Drop files of pieces, segments and whole logs that nothing needs any more.
+
+        A node sweeps its own log and all that are sealed, whoever wrote them.  What may go is looked for before the
+        entries are read, and what no entry names then, none will name again: a checkpoint points only into segments
+        that the entry before it named, or into its owner's log at or above the floor.  So it does not matter who else
+        is sweeping.
+        """
+        own = self._node.log.log_id
+        current = self._node.log.next_segment
+        known = {entry.log_id: entry for entry in await self._entries.logs()}
+        sealed = {log_id for log_id, entry in known.items() if entry.state == "sealed"}
+        await self._journal.look(entry for log_id, entry in known.items() if log_id in sealed)
+        swept = [log_id for log_id in self._segments.logs() if log_id == own or log_id in sealed]
+        segments = {log_id: await self._segments.segments_of(log_id) for log_id in swept}
+        files = [one for one in await self._pieces.list_files() if one.log_id == own or one.log_id in sealed]
+        shards = await self._entries.shards()
+        kept = await self._drop_pieces(files, shards)
+        pins = _pins(own, self.entry, known, shards)
+        for log_id in swept:
+            found = [(log_id, number) for number, _ in segments[log_id]]
+            droppable = pins.droppable(at for at in found if log_id != own or at[1] < current)
             if droppable:
                 await self._segments.drop(log_id, [number for _, number in droppable])
-            if log_id != own and len(droppable) == len(segments) and not any(key[0] == log_id for key in needed):
+            if log_id != own and len(droppable) == len(found) and log_id not in kept:
                 await self._segments.remove_log(log_id)
+
+    async def _drop_pieces(self, files: list[PieceFile], shards: list[ShardEntry]) -> set[int]:
+        """Drop those of these files that no checkpoint rests on; returns the logs whose folders have others left.
+
+        Of the own log, and of those that own no shard any more: as long as a log owns one, its writer may have a change
+        under way that names pieces which nobody else knows of.
+        """
+        own = self._node.log.log_id
+        owned = self._node.shards.owned
+        here: dict[tuple[int, int], int] = {}
+        for shard in owned.values():
+            for key, size in shard.files().items():
+                here[key] = here.get(key, 0) + size
+        needed = set(here)
+        # A shard that cannot be read names its pieces in its entry alone; an older entry, not even there.
+        whole = {log_id for entry in shards for log_id in entry.logs()} | {entry.owner_log for entry in shards}
+        for entry in shards:
+            needed.update(entry.files or ())
+            if entry.shard not in owned and entry.files is None and entry.checkpoint is not None:
+                whole.update(one.log_id for one in files)
+        kept: set[int] = set()
+        sparse = set()
+        for log_id, file, size in files:
+            key = (log_id, file)
+            if key not in needed and (log_id == own or log_id not in whole):
+                await self._pieces.drop_file(log_id, file)
+                continue
+            kept.add(log_id)
+            if key in here and here[key] * SPARSE < size:
+                sparse.add(key)
+        self._write_again(sparse)
+        return kept
 
     def _write_again(self, sparse: set[tuple[int, int]]) -> None:
         """Let the next checkpoint write the pieces of these files anew."""
         if not sparse:
             return
-        for shard in self._node.shards.all:
+        for shard in self._node.shards.owned.values():
             for number, (own, hanging) in shard.pieces.items():
                 partition = shard.partitions.get(number)
                 if partition is None or not any(ref[:2] in sparse for ref in (own, *hanging)):
@@ -294,3 +322,19 @@ class Checkpointer:
                 for holder in holders:
                     if holder.ref is not None and holder.ref[:2] in sparse:
                         holder.ref = None
+
+
+def _pins(own: int, entry: LogEntry, known: dict[int, LogEntry], shards: list[ShardEntry]) -> Pins:
+    """What holds segments of the own log and of the sealed ones."""
+    pins = Pins()
+    chained = {log_id for shard in shards for log_id in shard.logs()}
+    for log in known.values():
+        floor = entry if log.log_id == own else log
+        gone = log.state == "sealed" and log.log_id not in chained
+        pins.set_floor(log.log_id, SEGMENT_MAX + 1 if gone else floor.floor_segment)
+    for shard in shards:
+        pins.set_live(shard.shard, shard.segments())
+        # Of the own log the floor says all: it passes a shard only when that has no records below, or a checkpoint.
+        starts = {log_id: known[log_id].floor_segment for log_id in shard.logs() if log_id != own and log_id in known}
+        pins.set_chain(shard.shard, starts.items())
+    return pins

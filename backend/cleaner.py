@@ -8,11 +8,11 @@ what lives, and each message is copied the more rarely the longer it lives.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
-from backend.api import StorageFull
+from backend.api import NotOwner, StorageFull
 from backend.engine.records import Copied
-from backend.journal.pins import Pins
 from backend.journal.rows import segment_key
 from backend.partition import Partition
 
@@ -35,7 +35,7 @@ class Cleaner:
         self._node = node
         self._segment_bytes = segment_bytes
 
-    async def clean(self, pins: Pins, log_id: int, segment: int, *, eager: bool) -> bool:
+    async def clean(self, log_id: int, segment: int, *, eager: bool) -> bool:
         """Copy what lives out of sparse segments below the given one; all of them when ``eager``, else one.
 
         Returns whether anything was copied.
@@ -65,7 +65,8 @@ class Cleaner:
     async def _copy_out(self, key: int) -> None:
         for partition in list(self._node.partitions.values()):
             if key in partition.fold.segments:
-                await self._copy_from(partition, key)
+                with contextlib.suppress(NotOwner):  # its next owner sees to it
+                    await self._copy_from(partition, key)
         await self._node.durable()
 
     async def _copy_from(self, partition: Partition, key: int) -> None:
@@ -82,6 +83,7 @@ class Cleaner:
         for start in range(0, len(wanted), BATCH):
             chunk = wanted[start : start + BATCH]
             for number, (head, payload) in (await node.windows.load(partition, chunk)).items():
+                partition.check_open()
                 found = fold.locate(number)
                 if found is None or found[0].positions[found[1]] >> 24 != key:
                     continue  # it died, or was copied, meanwhile

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from backend.api import BackendError, PartitionGone, Target, Unavailable
+from backend.api import BackendError, NotOwner, PartitionGone, Target, Unavailable
 from backend.engine.records import Forgotten
 from backend.partition import Partition
 from backend.tasks import Complaints
@@ -34,10 +34,14 @@ class Collector:
     def __init__(self, incarnation: Incarnation) -> None:
         self._node = incarnation
 
-    async def run(self) -> None:
-        """After a start: drop partitions whose queue is gone, and tell the others their settings, in case the service
-        has new ones.  What cannot be said yet is asked again."""
-        left = {number: settings.queue_id for number, settings in self._node.settings()}
+    async def run(self, opened: Sequence[int]) -> None:
+        """Of partitions that were just opened, and those that are stopped: drop those whose queue is gone, and tell the
+        others their settings, in case the service has new ones.  What cannot be said yet is asked again."""
+        left: dict[int, int] = {}
+        for number in opened:
+            partition = self._node.partitions.get(number)
+            if partition is not None and partition.fold.settings is not None:
+                left[number] = partition.fold.settings.queue_id
         left.update((one.partition, one.queue_id) for one in self._node.shards.stopped.values() if one.queue_id)
         complaints = Complaints()
         while left:
@@ -45,6 +49,8 @@ class Collector:
                 try:
                     await self._look_at(Target(number, queue_id))
                     del left[number]
+                except NotOwner:
+                    del left[number]  # its next owner asks
                 except Unavailable:
                     return  # the next incarnation begins anew
                 except (StoreError, BackendError) as error:
@@ -64,14 +70,14 @@ class Collector:
         elif partition is not None:
             if current != partition.fold.settings:
                 await node.configure(current)
-            # All partitions of this cluster are this node's: what is neither open nor damaged was dropped.
+            # Of a shard that this node owns, a partition that is neither open nor damaged was dropped.
             fold = partition.fold
             await self._forget(
                 partition,
                 [
                     peer
                     for peer in (*fold.outgoing, *fold.taken)
-                    if peer not in node.partitions and node.shards.damage_of(peer) is None
+                    if node.shards.owns(peer) and peer not in node.partitions and node.shards.damage_of(peer) is None
                 ],
             )
 

@@ -1,8 +1,7 @@
-"""What is damaged, and accepting that it is lost: an operator's decision, taken while the node is down."""
+"""What is damaged, and accepting that it is lost: an operator's decision, taken while all nodes are down."""
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from backend.journal.disk import Disk
 from backend.journal.local import LocalJournal
 from backend.replay import Harm, JournalDamaged, Replay, replay_log
+from backend.takeover import in_order, known_seq
 from metadata_service.store import EntryStore
 
 
@@ -24,23 +24,24 @@ class Survey(NamedTuple):
         return "\n".join(str(one) for one in (*self.logs, *self.harms))
 
 
-async def survey(disk: Disk, root: str, name: str, entries: EntryStore) -> Survey:
+async def survey(disk: Disk, root: str, entries: EntryStore) -> Survey:
     """Fold everything as a start would, and change nothing.
 
-    Raises :class:`~backend.journal.segments.LogInUse` while the node runs, and what store and disk raise.
+    Raises :class:`~backend.journal.segments.LogInUse` while a node runs, and what store and disk raise.
     """
     journal = LocalJournal(disk, root)
-    logs = sorted(await entries.logs(name), key=attrgetter("incarnation"))
+    logs = await entries.logs()
     damaged: list[JournalDamaged] = []
     try:
         begun = await journal.find(logs)
-        replay = Replay({entry.shard: entry for entry in await entries.shards()})
+        shards = {entry.shard: entry for entry in await entries.shards()}
+        replay = Replay(shards)
         await replay.load_checkpoints(journal.pieces)
-        for entry in logs:
+        for entry in in_order(logs, shards.values()):
             if entry.state == "sealed" and not replay.chained(entry.log_id):
                 continue
             try:
-                await replay_log(journal, entry, begun, replay)
+                await replay_log(journal, entry, begun, replay, known_seq(entry.log_id, shards.values()))
             except JournalDamaged as error:
                 damaged.append(error)
     finally:
@@ -48,13 +49,13 @@ async def survey(disk: Disk, root: str, name: str, entries: EntryStore) -> Surve
     return Survey([*replay.shard_harm.values(), *replay.partition_harm.values()], damaged)
 
 
-async def accept(found: Survey, name: str, entries: EntryStore) -> None:
+async def accept(found: Survey, entries: EntryStore) -> None:
     """Let the next start pass over this damage: what it hit is lost, the rest of those queues is served.
 
     There may be more behind it, which a further survey finds.
     """
     damaged = {error.log_id for error in found.logs}
-    for entry in await entries.logs(name):
+    for entry in await entries.logs():
         if entry.log_id in damaged:
             await entries.update_log(msgspec.structs.replace(entry, accepted=True))
     marks: dict[int, list[str]] = {}

@@ -93,7 +93,7 @@ class Ferry:
             await node.write_all(source, lambda _: [records.TransferDone(destination, lost)])
         loaded = await node.windows.load(source, wanted)
         try:
-            if not target.fold.dropped and not source.fold.dropped:
+            if not any(one.fold.dropped or one.closed for one in (source, target)):
                 self._hand_over(source, target, {t: n for t, (n, _) in pending.items()}, loaded)
         finally:  # when there was room for some of them only, those have arrived
             node.changed(target)

@@ -21,6 +21,7 @@ from backend.api import (
     HandleOutcome,
     MoveTask,
     NewMessage,
+    NotOwner,
     PartitionDamaged,
     PartitionGone,
     PartitionSettings,
@@ -45,7 +46,7 @@ from backend.journal.interface import Log
 from backend.journal.rows import encode_record
 from backend.partition import RECORD_OVERHEAD_BYTES, Partition
 from backend.peek import look
-from backend.shards import Shards
+from backend.shards import Shard, Shards
 from backend.tasks import Tasks
 from backend.usage import Usage
 from backend.windows import Windows
@@ -102,18 +103,14 @@ class Incarnation:
 
     def begin(self) -> None:
         """Take up what was under way when the last incarnation ended."""
-        for partition in list(self.partitions.values()):
+        self.opened(list(self.partitions.values()))
+
+    def opened(self, partitions: Sequence[Partition]) -> None:
+        """These are served from now on: take up what was under way in them."""
+        for partition in partitions:
             self.ferry.kick(partition)
             self.changed(partition)
-        self.tasks.start(self._collector.run(), "the collector")
-
-    def settings(self) -> list[tuple[int, PartitionSettings]]:
-        """Settings of all open partitions."""
-        return [
-            (number, partition.fold.settings)
-            for number, partition in self.partitions.items()
-            if partition.fold.settings is not None
-        ]
+        self.tasks.start(self._collector.run([partition.id for partition in partitions]), "the collector")
 
     # --- the way every command goes ---------------------------------------------------------------------
 
@@ -149,6 +146,7 @@ class Incarnation:
         :class:`PartitionGone` when the partition has been dropped: nothing may follow that record.
         """
         while True:
+            partition.check_open()
             if partition.fold.dropped:
                 raise PartitionGone(f"the queue of partition {partition.id} was deleted")
             now = self.clock()
@@ -318,7 +316,7 @@ class Incarnation:
             and (found := fold.locate(claim.number))
             and found[0].receives_of(found[1]) == claim.receives
         ]
-        if mine and not fold.dropped:
+        if mine and not fold.dropped and not partition.closed:
             try:
                 self.write(partition, records.VisibilityChanged(mine, unseen=True), now)
             except (StorageFull, Unavailable):
@@ -356,6 +354,7 @@ class Incarnation:
         return answer
 
     def _quarantine(self, partition: Partition, numbers: list[int]) -> None:
+        partition.check_open()
         self.write(partition, records.Quarantined(numbers), self.clock())
 
     # --- receipt handles --------------------------------------------------------------------------------
@@ -427,11 +426,13 @@ class Incarnation:
     async def drop(self, target: Target) -> None:
         partition = self.partitions.get(target.partition)
         if partition is None or partition.fold.settings is None:
+            self.shards.of(target.partition)
             if target.partition in self.shards.damage:
                 await self._drop_damaged(target)
             self.shards.drop(target.partition)
             return await self.durable()
         await self.log.wait_room(4096, True)
+        partition.check_open()
         if partition.fold.settings.queue_id == target.queue_id and not partition.fold.dropped:
             now = self.clock()
             self.write(partition, records.Dropped(target.queue_id), now)
@@ -452,9 +453,10 @@ class Incarnation:
         """What is damaged of a partition matters no more: a replay passes over it when it comes to this record."""
         await self.log.wait_room(4096, True)
         number = target.partition
+        shard = self.shards.of(number)
         if number not in self.shards.damage:
             return  # another call was faster
-        shard, record = self.shards.of(number), records.Dropped(target.queue_id)
+        record = records.Dropped(target.queue_id)
         data = encode_record(record.KIND, shard.number, number, shard.epoch, self.clock(), encode_head(record))
         self.log.append(data, reserve=True)
         logger.warning("the queue of partition %d was deleted, so is what was damaged of it", number)
@@ -505,6 +507,24 @@ class Incarnation:
         partition = self._find(target)
         await self.write_all(partition, lambda _: partition.queue.cancel_move(task_id))
         return next(task for task in partition.fold.tasks if task.task_id == task_id)
+
+    # --- shards that leave ------------------------------------------------------------------------------
+
+    def close_shard(self, shard: Shard) -> None:
+        """Take no more commands for the shard, end its long polls, and write nothing more of it."""
+        gone = NotOwner(shard.number, None)
+        for partition in self.shards.close(shard):
+            for task in (partition.ferry, partition.mover):
+                if task is not None:
+                    task.cancel()
+            for waiter in partition.waiters:
+                _settle(waiter, gone)
+            partition.waiters.clear()
+            self.windows.remove(partition)
+
+    def reopen_shard(self, shard: Shard) -> None:
+        """The shard stays after all."""
+        self.opened(self.shards.reopen(shard))
 
     # --- the end ----------------------------------------------------------------------------------------
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from backend.api import (
+    SHARDS,
     Counters,
     HandleOutcome,
     MoveTask,
@@ -47,11 +48,14 @@ class NodeSettings(NamedTuple):
     """What may be set of a node."""
 
     name: str = "node"
+    """Its own among those that share a folder."""
     log: LogSettings = LogSettings()
     checkpoint_segments: int = 2
     """A checkpoint is taken when so many segments have been filled since the last one."""
     window_bytes: int = 32 << 20
     """Memory for payloads of messages that are likely to be received soon, of all queues together."""
+    shards: Collection[int] = range(SHARDS)
+    """What it takes at each start beside the shards that its earlier logs own; no living node may have them."""
 
 
 DEFAULTS = NodeSettings()
@@ -111,6 +115,7 @@ class Node:
             journal,
             settings.name,
             self._entries,
+            given=settings.shards,
             clock=self._clock,
             open_clock=self._clock.open,
             on_failure=self._failed,
@@ -123,11 +128,8 @@ class Node:
             incarnation,
             started.entry,
             self._entries,
-            journal.pieces,
-            journal.segments,
-            started.pins,
+            journal,
             settings.checkpoint_segments,
-            journal.segment_bytes,
         )
         self._incarnation = incarnation
         self._begun_at = asyncio.get_running_loop().time()
@@ -180,6 +182,13 @@ class Node:
         return self._incarnation is not None
 
     @property
+    def owned(self) -> set[int]:
+        """The shards that are served."""
+        if self._incarnation is None:
+            return set()
+        return {number for number, shard in self._incarnation.shards.owned.items() if not shard.leaving}
+
+    @property
     def room(self) -> bool:
         """Whether new messages are taken."""
         return self._incarnation is not None and self._incarnation.log.room()
@@ -190,7 +199,8 @@ class Node:
         if self._incarnation is None:
             return []
         shards = self._incarnation.shards
-        stopped = [f"shard {shard.number}: {shard.damage}" for shard in shards.all if shard.damage is not None]
+        all_shards = shards.owned.values()
+        stopped = [f"shard {shard.number}: {shard.damage}" for shard in all_shards if shard.damage is not None]
         return stopped + [f"partition {number}: {why}" for number, why in shards.damage.items()]
 
     async def checkpoint(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import TypeAlias
 
-from backend.api import PartitionGone, SettingsStale, Target
+from backend.api import NotOwner, PartitionGone, SettingsStale, Target
 from backend.engine.fold import Fold
 from backend.engine.ids import Handles
 from backend.engine.queue import Queue
@@ -26,6 +26,7 @@ class Partition:
     __slots__ = (
         "account",
         "alarm",
+        "closed",
         "epoch",
         "ferry",
         "fold",
@@ -57,12 +58,19 @@ class Partition:
         """About how long its messages' records are, the recent ones above all."""
         self.alarm = NEVER
         """When the node looks after this partition next."""
+        self.closed = False
+        """Its shard is being handed over, or is another node's by now: nothing may be written any more."""
         self.ferry: asyncio.Task[None] | None = None
         self.mover: asyncio.Task[None] | None = None
 
     def weigh(self, payload: bytes) -> None:
         """A message of the queue has this payload."""
         self.mean_bytes += (len(payload) + RECORD_OVERHEAD_BYTES - self.mean_bytes) / 8
+
+    def check_open(self) -> None:
+        """Raises :class:`NotOwner`.  For those who have waited for something since they found the partition."""
+        if self.closed:
+            raise NotOwner(self.shard, None)
 
     def check(self, target: Target) -> None:
         """Raises :class:`PartitionGone` and :class:`SettingsStale`."""

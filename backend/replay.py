@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
@@ -277,17 +278,19 @@ class Replay:
                 del self.folds[number]
 
 
-async def replay_log(journal: Journal, entry: LogEntry, begun: set[int], replay: Replay) -> LogEnd | None:
+async def replay_log(
+    journal: Journal, entry: LogEntry, begun: Collection[int], replay: Replay, known_seq: int
+) -> LogEnd | None:
     """Fold a log's records from its floor to its end; None if it was never begun.
 
-    Raises :class:`JournalDamaged`, unless that was accepted.
+    ``known_seq``: a row that is known to have been durable.  Raises :class:`JournalDamaged`, unless that was accepted.
     """
     chained = replay.chained(entry.log_id)
     if entry.log_id not in begun:
         if entry.state == "sealed" and entry.sealed_seq and not entry.accepted:
             raise JournalDamaged(entry.log_id, f"{journal.place(entry)} is missing")
         return None
-    scan = journal.scan(entry, max(chained.known_seq(), entry.floor_seq - 1))
+    scan = journal.scan(entry, max(chained.known_seq(), known_seq, entry.floor_seq - 1))
     async for row in scan.rows():
         replay.apply_row(entry.log_id, row, chained)
     if scan.end.torn is not None:

@@ -1,18 +1,29 @@
-"""The shards that a node owns: their partitions, their entries in the metadata, and what is damaged."""
+"""The shards that a node owns: their partitions, their entries in the metadata, and what is damaged.
+
+A shard that is not here is another node's, or nobody's yet: whoever asks for a partition of it hears
+:class:`~backend.api.NotOwner`, with the owner's name as far as it is known.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 from zlib import crc32
 
-from backend.api import SHARDS
+from backend.api import SHARDS, NotOwner
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.partition import Partition
 from metadata_service.models import PieceRef, ShardEntry, StoppedPartition
 
+if TYPE_CHECKING:
+    from backend.replay import Replay
+
 DROPPED_KEPT = 4096
+
+Pieces = dict[int, tuple[Ref, list[Ref]]]
+"""For each partition its piece in a checkpoint, and those that hang on it."""
 
 
 def shard_of(partition: int) -> int:
@@ -23,16 +34,18 @@ def shard_of(partition: int) -> int:
 class Shard:
     """One shard, as its owner holds it."""
 
-    __slots__ = ("changed", "damage", "entry", "number", "partitions", "pieces")
+    __slots__ = ("changed", "damage", "entry", "leaving", "number", "partitions", "pieces")
 
     def __init__(self, entry: ShardEntry) -> None:
         self.entry = entry
         self.number = entry.shard
         self.partitions: dict[int, Partition] = {}
-        self.pieces: dict[int, tuple[Ref, list[Ref]]] = {}
-        """For each partition its piece in the last checkpoint, and those that hang on it."""
+        self.pieces: Pieces = {}
+        """Of the last checkpoint."""
         self.changed = False
         """A partition came or went since the last checkpoint."""
+        self.leaving = False
+        """It is being handed over: nothing of it is served."""
         self.damage: str | None = None
         """Why nothing of this shard can be served."""
 
@@ -47,26 +60,33 @@ class Shard:
 
     def files(self) -> dict[tuple[int, int], int]:
         """(log, file) → bytes of pieces in it that the last checkpoint rests on."""
-        used: dict[tuple[int, int], int] = {}
-        manifests = [self.entry.checkpoint, *(one.checkpoint for one in self.entry.stopped)]
-        refs: Iterable[Ref] = (ref for own, hanging in self.pieces.values() for ref in (own, *hanging))
-        for log_id, file, _, length, _ in refs:
-            used[log_id, file] = used.get((log_id, file), 0) + length
-        for manifest in manifests:
-            if manifest is None:
-                continue
-            key = (manifest.log_id, manifest.file)
-            used[key] = used.get(key, 0) + manifest.length
-        return used
+        return piece_files(self.entry, self.pieces)
+
+
+def piece_files(entry: ShardEntry, pieces: Pieces) -> dict[tuple[int, int], int]:
+    """(log, file) → bytes of pieces in it that a shard's checkpoint rests on."""
+    used: dict[tuple[int, int], int] = {}
+    manifests = [entry.checkpoint, *(one.checkpoint for one in entry.stopped)]
+    refs: Iterable[Ref] = (ref for own, hanging in pieces.values() for ref in (own, *hanging))
+    for log_id, file, _, length, _ in refs:
+        used[log_id, file] = used.get((log_id, file), 0) + length
+    for manifest in manifests:
+        if manifest is None:
+            continue
+        key = (manifest.log_id, manifest.file)
+        used[key] = used.get(key, 0) + manifest.length
+    return used
 
 
 class Shards:
-    """All shards of a node."""
+    """All shards that a node owns."""
 
-    def __init__(self, entries: Iterable[ShardEntry]) -> None:
-        self.all = [Shard(entry) for entry in entries]
-        assert [shard.number for shard in self.all] == list(range(SHARDS))
+    def __init__(self, entries: Iterable[ShardEntry] = ()) -> None:
+        self.owned: dict[int, Shard] = {entry.shard: Shard(entry) for entry in entries}
+        self.owners: Mapping[int, str] = {}
+        """Shard → name of the node that has it, as far as is known, where this one has it not."""
         self.partitions: dict[int, Partition] = {}
+        """What is served."""
         self.damage: dict[int, str] = {}
         """Partition → why it cannot be served."""
         self.stopped: dict[int, StoppedPartition] = {}
@@ -74,7 +94,16 @@ class Shards:
         self._dropped: OrderedDict[int, None] = OrderedDict()
 
     def of(self, partition: int) -> Shard:
-        return self.all[shard_of(partition)]
+        """The shard of a partition.  Raises :class:`NotOwner`."""
+        number = shard_of(partition)
+        shard = self.owned.get(number)
+        if shard is None or shard.leaving:
+            raise NotOwner(number, self.owners.get(number) if shard is None else None)
+        return shard
+
+    def owns(self, partition: int) -> bool:
+        shard = self.owned.get(shard_of(partition))
+        return shard is not None and not shard.leaving
 
     def add(self, fold: Fold) -> Partition:
         """Serve a partition from now on."""
@@ -84,11 +113,58 @@ class Shards:
         shard.changed = True
         return partition
 
+    def open(self, entries: Iterable[ShardEntry], replay: Replay, now: int) -> list[Partition]:
+        """Own these shards, in the state that ``replay`` has folded, and serve their partitions, which are returned."""
+        opened = []
+        for entry in entries:
+            shard = self.owned[entry.shard] = Shard(entry)
+            if entry.shard in replay.shard_harm:
+                shard.damage = str(replay.shard_harm[entry.shard])
+            shard.pieces = replay.pieces.get(entry.shard, {})
+        for stopped in replay.still_stopped():
+            if self.owns(stopped.partition):
+                self.stop(stopped, str(replay.partition_harm[stopped.partition]))
+        for fold in replay.folds.values():
+            if self.owns(fold.partition):
+                fold.advance(now)
+                fold.open(self.of(fold.partition).epoch)
+                opened.append(self.add(fold))
+        return opened
+
     def remove(self, partition: Partition) -> None:
-        shard = self.all[partition.shard]
+        shard = self.owned[partition.shard]
         del self.partitions[partition.id]
         del shard.partitions[partition.id]
         shard.changed = True
+
+    # --- shards that leave ------------------------------------------------------------------------------
+
+    def close(self, shard: Shard) -> list[Partition]:
+        """Serve nothing of a shard any more, for it is to be handed over.  Returns its partitions."""
+        shard.leaving = True
+        for partition in shard.partitions.values():
+            partition.closed = True
+            del self.partitions[partition.id]
+        return list(shard.partitions.values())
+
+    def reopen(self, shard: Shard) -> list[Partition]:
+        """It stays after all.  Returns its partitions."""
+        shard.leaving = False
+        for partition in shard.partitions.values():
+            partition.closed = False
+            self.partitions[partition.id] = partition
+        return list(shard.partitions.values())
+
+    def let_go(self, shard: Shard, owner: str | None) -> None:
+        """It is another node's from now on."""
+        del self.owned[shard.number]
+        for number in [number for number in self.damage if shard_of(number) == shard.number]:
+            del self.damage[number]
+            self.stopped.pop(number, None)
+        owners = {number: name for number, name in self.owners.items() if number != shard.number}
+        self.owners = owners if owner is None else {**owners, shard.number: owner}
+
+    # --- what is gone, or damaged -----------------------------------------------------------------------
 
     def drop(self, partition: int) -> None:
         """Remember that a partition was dropped: its number never comes again, but a caller's old view may name it."""
@@ -114,8 +190,9 @@ class Shards:
         shard.changed = True
 
     def damage_of(self, partition: int) -> str | None:
-        """Why a partition that is not open cannot be; None if it can."""
-        return self.damage.get(partition) or self.of(partition).damage
+        """Why a partition that is not open cannot be; None if it can.  Raises :class:`NotOwner`."""
+        shard = self.of(partition)
+        return self.damage.get(partition) or shard.damage
 
 
 def as_ref(piece: PieceRef) -> Ref:

@@ -123,7 +123,7 @@ class Windows:
                 partition.loading = None
             for number, _ in ahead:
                 entry = loaded.get(number)
-                if entry is not None and _is_waiting(partition.fold, number):
+                if entry is not None and not partition.closed and _is_waiting(partition.fold, number):
                     self.bytes_left -= len(entry[1]) + ENTRY_BYTES
                     partition.window[number] = entry
         return [

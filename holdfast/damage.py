@@ -6,7 +6,6 @@ from backend.damage import accept as accept_loss
 from backend.damage import survey
 from backend.journal.disk import RealDisk
 from backend.journal.segments import LogInUse
-from backend.node import NodeSettings
 from holdfast.offline import run_stopped
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
@@ -20,9 +19,8 @@ def show_damage(settings: Settings, *, accept: bool) -> int:
 
 async def _show(settings: Settings, accept: bool) -> int:
     store = SQLiteStore(settings.metadata_file)
-    name = NodeSettings().name
     try:
-        found = await survey(RealDisk(), str(settings.journal_folder), name, store)
+        found = await survey(RealDisk(), str(settings.journal_folder), store)
         if not (found.harms or found.logs):
             print("Nothing is damaged that would keep a queue from being served.")
             return 0
@@ -30,7 +28,7 @@ async def _show(settings: Settings, accept: bool) -> int:
         if not accept:
             print("\nThe rest is served.  To accept that this is lost: holdfast damage accept --data", settings.data)
             return 0
-        await accept_loss(found, name, store)
+        await accept_loss(found, store)
         print("\nAccepted.  Start the service, and look once more: there may be damage behind this.")
         return 0
     finally:

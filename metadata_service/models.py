@@ -120,6 +120,8 @@ class ShardEntry(msgspec.Struct, frozen=True):
     """Marks of damage whose loss an operator has accepted: it is passed over when the shard is folded."""
     stopped: tuple[StoppedPartition, ...] = ()
     """Partitions that neither ``checkpoint`` nor ``chain`` is of, for they cannot be served."""
+    files: tuple[tuple[int, int], ...] | None = None
+    """(log id, file) of each file of pieces that the checkpoint rests on; None: not known, it is an older entry."""
 
     def logs(self) -> set[int]:
         """Logs that the shard, or a stopped partition of it, is folded from."""
@@ -136,6 +138,7 @@ class ShardEntry(msgspec.Struct, frozen=True):
             *self.logs(),
             *marked,
             *(log_id for log_id, _ in self.segments()),
+            *(log_id for log_id, _ in self.files or ()),
             *(piece.log_id for piece in pieces if piece is not None),
         }
 

@@ -128,20 +128,23 @@ class Journal(Protocol):
     async def prepare(self) -> None:
         """Make sure that logs can be kept here at all.  Repeatable; the first thing that a start does."""
 
+    async def look(self, entries: Iterable[LogEntry]) -> set[int]:
+        """Which of these logs may have been begun, by id, whoever writes them.  From now on they can be read."""
+
     async def find(self, entries: Iterable[LogEntry]) -> set[int]:
-        """Which of these logs may have been begun, by id.  They are this process's until :meth:`release`.
+        """Like :meth:`look`, and they are this process's until :meth:`release`: nobody else writes or recovers them.
 
         Raises :class:`~backend.journal.segments.LogInUse` if the writer of one is known to live.
         """
 
     def release(self) -> None:
-        """Recovery is over: let others find these logs."""
+        """Recovery is over: let others find all that was found."""
 
     def place(self, entry: LogEntry) -> str:
         """Where a log is, in words."""
 
     def scan(self, entry: LogEntry, known_seq: int) -> Scan:
-        """Read a log that was found, from its floor to its end.
+        """Read a log that was looked at, from its floor to its end: one that is sealed, or was found.
 
         ``known_seq``: a row known from elsewhere to be durable, from a committed checkpoint or chain.
         """

@@ -1,4 +1,4 @@
-"""The journal on local files: the folders of one node's logs under one root."""
+"""The journal on local files: the folders of the logs of all nodes that share one root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from metadata_service.models import LogEntry
 class LocalJournal:
     """Implements :class:`backend.journal.interface.Journal`.
 
-    The fence of a log is its lock: it is free only when the process that wrote it is gone.
+    The fence of a log is its lock: it is free only when the process that wrote it is gone.  A process that hangs keeps
+    its lock, and with it its shards: whoever supervises it kills it, then others can take them over.
     """
 
     def __init__(self, disk: Disk, root: str, settings: LogSettings = DEFAULTS) -> None:
@@ -25,7 +26,7 @@ class LocalJournal:
         self._disk = disk
         self._root = root
         self._settings = settings
-        self._locks: list[int] = []
+        self._locks: dict[int, int] = {}
 
     @property
     def segment_bytes(self) -> int:
@@ -34,20 +35,26 @@ class LocalJournal:
     async def prepare(self) -> None:
         await self._disk.run(self._disk.mkdir, self._root)
 
+    async def look(self, entries: Iterable[LogEntry]) -> set[int]:
+        present = set(await self._disk.run(self._disk.listdir, self._root))
+        begun = [entry for entry in entries if folder_of(entry) in present]
+        for entry in begun:
+            self.segments.register(entry.log_id, folder_of(entry))
+        return {entry.log_id for entry in begun}
+
     async def find(self, entries: Iterable[LogEntry]) -> set[int]:
-        disk = self._disk
-        present = set(await disk.run(disk.listdir, self._root))
-        begun: set[int] = set()
-        for entry in entries:
-            if (folder := folder_of(entry)) in present:
-                directory = self.segments.register(entry.log_id, folder)
-                self._locks.append(await disk.run(lock_log, disk, directory))
-                begun.add(entry.log_id)
+        begun = await self.look(entries)
+        for log_id in sorted(begun - self._locks.keys()):
+            directory = self.segments.directory(log_id)
+            try:
+                self._locks[log_id] = await self._disk.run(lock_log, self._disk, directory)
+            except FileNotFoundError:  # a sealed log, of which another node has removed the last a moment ago
+                begun.discard(log_id)
         return begun
 
     def release(self) -> None:
         while self._locks:
-            self._disk.close(self._locks.pop())
+            self._disk.close(self._locks.popitem()[1])
 
     def place(self, entry: LogEntry) -> str:
         return f"the folder {self._root}/{folder_of(entry)}"

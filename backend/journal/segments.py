@@ -120,8 +120,12 @@ class SegmentFiles:
 
     def register(self, log_id: int, name: str) -> str:
         """Tell which folder a log lies in.  Returns its path."""
-        self._directories[log_id] = f"{self.root}/{name}"
-        return self._directories[log_id]
+        directory = f"{self.root}/{name}"
+        if self._directories.get(log_id, directory) != directory:  # the id serves again: what is open was another log's
+            for key in [key for key in (*self._open, *self._opening) if key >> 20 == log_id]:
+                self._forget(key)
+        self._directories[log_id] = directory
+        return directory
 
     def logs(self) -> list[int]:
         return sorted(self._directories)
@@ -239,7 +243,12 @@ class SegmentFiles:
 
     async def segments_of(self, log_id: int) -> list[tuple[int, int]]:
         """(segment, size in bytes) of a log's files, ascending; also those preallocated and never used."""
-        return await self.disk.run(self._list, self.directory(log_id))
+        segments = await self.disk.run(self._list, self.directory(log_id))
+        there = {segment_key(log_id, segment) for segment, _ in segments}
+        for key in [key for key in self._open if key >> 20 == log_id and key not in there]:
+            if key not in self._opening:  # dropped by another node: kept open, it would hold its space on the disk
+                self._forget(key)
+        return segments
 
     def _list(self, directory: str) -> list[tuple[int, int]]:
         sizes: list[tuple[int, int]] = []
@@ -259,7 +268,8 @@ class SegmentFiles:
         for segment in segments:
             with contextlib.suppress(FileNotFoundError):
                 self.disk.unlink(f"{directory}/{segment_name(segment)}")
-        self.disk.fsync_dir(directory)
+        with contextlib.suppress(FileNotFoundError):  # another node has removed the folder
+            self.disk.fsync_dir(directory)
 
     async def trim(self, log_id: int, last_segment: int, end_offset: int) -> None:
         """Give back what a sealed log preallocated and never used: the rest of its last segment, and those after it.
@@ -286,7 +296,7 @@ class SegmentFiles:
         """Remove the folder of a sealed log if nothing but its lock is left in it.  Says whether it is gone."""
         removed = await self.disk.run(self._remove, self.directory(log_id))
         if removed:
-            del self._directories[log_id]
+            self._directories.pop(log_id, None)
         return removed
 
     def _remove(self, directory: str) -> bool:
@@ -296,9 +306,10 @@ class SegmentFiles:
             return True
         if any(name != LOCK_FILE for name in names):
             return False
-        for name in names:
-            self.disk.unlink(f"{directory}/{name}")
-        self.disk.rmdir(directory)
+        with contextlib.suppress(FileNotFoundError):  # another node was as fast
+            for name in names:
+                self.disk.unlink(f"{directory}/{name}")
+            self.disk.rmdir(directory)
         self.disk.fsync_dir(self.root)
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from backend.api import NewMessage, PartitionSettings, Receive, Received, Target
@@ -26,6 +27,37 @@ class Resolver:
             if settings.arn == arn:
                 return Target(settings.partition, settings.queue_id, settings.version)
         return None
+
+
+class Machine:
+    """Several nodes over one folder and one metadata file, as the processes of one machine."""
+
+    def __init__(self, folder: Path, segment_bytes: int = 1 << 20) -> None:
+        self.folder = folder
+        self.resolver = Resolver()
+        self.store = SQLiteStore(folder / "metadata.db")
+        self.nodes: dict[str, Node] = {}
+        self.segment_bytes = segment_bytes
+
+    async def start(self, name: str, shards: Collection[int] = ()) -> Node:
+        settings = NodeSettings(name, LogSettings(segment_bytes=self.segment_bytes), shards=shards)
+        node = self.nodes[name] = await Node.start(
+            RealDisk(), str(self.folder / "journal"), self.store, self.resolver, settings=settings
+        )
+        return node
+
+    async def stop(self, *names: str) -> None:
+        for name in names or list(self.nodes):
+            await self.nodes.pop(name).close()
+
+    async def close(self) -> None:
+        await self.stop()
+        await self.store.close()
+
+    def settings(self, partition: int) -> PartitionSettings:
+        arn = f"arn:aws:sqs:us-east-1:000000000000:queue-{partition}"
+        self.resolver.known[partition] = PartitionSettings(partition, partition, 1, arn, b"k" * 16)
+        return self.resolver.known[partition]
 
 
 class Cluster:

@@ -83,10 +83,10 @@ async def test_a_rotten_record_stops_its_queue_until_its_loss_is_accepted(
     await cluster.stop()
 
     store = SQLiteStore(tmp_path / "metadata.db")
-    found = await survey(RealDisk(), str(tmp_path / "journal"), "node", store)
+    found = await survey(RealDisk(), str(tmp_path / "journal"), store)
     assert [harm.partition for harm in found.harms] == [1]
-    await accept(found, "node", store)
-    assert not (await survey(RealDisk(), str(tmp_path / "journal"), "node", store)).harms
+    await accept(found, store)
+    assert not (await survey(RealDisk(), str(tmp_path / "journal"), store)).harms
     await store.close()
 
     await cluster.start()
@@ -139,8 +139,8 @@ async def test_the_others_of_its_shard_have_checkpoints_and_the_log_is_let_go(tm
     await cluster.stop()
 
     store = SQLiteStore(tmp_path / "metadata.db")
-    found = await survey(RealDisk(), str(tmp_path / "journal"), "node", store)
-    await accept(found, "node", store)
+    found = await survey(RealDisk(), str(tmp_path / "journal"), store)
+    await accept(found, store)
     await store.close()
     for _ in range(2):
         await cluster.start()
@@ -232,7 +232,7 @@ async def test_a_rotten_checkpoint_stops_what_it_is_of(tmp_path: Path) -> None:
     assert [message.payload for message in await cluster.receive(other)] == [b"b"]
     await cluster.stop()
     store = SQLiteStore(tmp_path / "metadata.db")
-    await accept(await survey(RealDisk(), str(tmp_path / "journal"), "node", store), "node", store)
+    await accept(await survey(RealDisk(), str(tmp_path / "journal"), store), store)
     await store.close()
     await cluster.start()
     queue = await cluster.queue(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend import startup
+from backend import startup, takeover
 from backend.checkpointer import CHAIN_MOST
 from backend.replay import JournalDamaged
 from metadata_service.models import LogEntry, PieceRef, ShardEntry, StoppedPartition
@@ -50,7 +50,7 @@ def test_starts_that_fail_use_up_no_ids(monkeypatch: pytest.MonkeyPatch) -> None
         async def damaged(*_: object) -> None:
             raise JournalDamaged(1, "as ever")
 
-        patch.setattr(startup, "replay_log", damaged)
+        patch.setattr(takeover, "replay_log", damaged)
         for _ in range(60):
             with pytest.raises(JournalDamaged):
                 service.start()
@@ -124,6 +124,7 @@ def test_a_log_that_anything_mentions_is_not_spare() -> None:
         {"checkpoint_log": 5},
         {"chain": ((5, 1, 1), (6, 2, 1))},
         {"live": ((5, 2),)},
+        {"files": ((5, 2),)},
         {"accepted": ("checkpoint", "row 5:12")},
         {"stopped": (StoppedPartition(1, 1, piece, (), ()),)},
         {"stopped": (stopped, StoppedPartition(2, 1, None, ((5, 1, 1),), ()))},

@@ -6,7 +6,7 @@ is (``backend/journal/log.py``, ``recovery.py``, ``docs/architecture.md``); ``do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
 from typing import Any
@@ -14,7 +14,7 @@ from unittest import mock
 
 import msgspec
 
-from backend import replay, shards, startup
+from backend import replay, shards, startup, takeover
 from backend.api import NewMessage, Receive, Stored, Target
 from backend.engine import fold, records, snapshot
 from backend.engine.blocks import BACK, BLOCK_BITS, DELAYED, WAITING, Block
@@ -395,7 +395,11 @@ def bytes_not_replayed() -> AbstractContextManager[Any]:
 @_mutation
 def logs_replayed_by_id() -> AbstractContextManager[Any]:
     """Logs are folded in the order of their ids, which serve again: older records come after newer ones."""
-    return mock.patch.object(startup, "attrgetter", return_value=attrgetter("log_id"))
+
+    def by_id(logs: Iterable[LogEntry], shards: object) -> list[LogEntry]:
+        return sorted(logs, key=attrgetter("log_id"))
+
+    return mock.patch.object(takeover, "in_order", by_id)
 
 
 @_mutation

@@ -1,0 +1,131 @@
+"""Taking shards over from logs whose writer has gone: a dead node's, or this node's own before a restart.
+
+In this order, so that whoever comes next finds at each point what is to be done:
+
+1. the log is fenced: nobody writes it any more (:meth:`~backend.journal.interface.Journal.find`);
+2. its entry says ``recovering``, by whom;
+3. it is read from its floor to its end, and what was read is made durable;
+4. its entry says ``sealed`` and the last row: what turns up behind never existed;
+5. a shard whose owner's log is sealed is folded from its checkpoint and its chain of logs, and its entry gets the new
+   owner and the next epoch, if it is still the entry that was folded.
+
+Steps 1 to 4 are done once for a log, by anyone; each who is to have some of its shards does step 5 for those.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
+
+import msgspec
+
+from backend.journal.interface import Journal
+from backend.journal.recovery import LogEnd
+from backend.journal.segments import LogInUse
+from backend.replay import Replay, replay_log
+from metadata_service.models import LogEntry, ShardEntry
+from metadata_service.store import EntryStore
+
+logger = logging.getLogger(__name__)
+
+
+async def claim(
+    entries: EntryStore, found: Iterable[LogEntry], begun: Collection[int], mine: LogEntry
+) -> list[LogEntry]:
+    """Say that this incarnation recovers these logs, which it has found; returns those that have to be read and sealed.
+
+    One that was never begun is sealed at once, for whatever keeps the rest from succeeding may last.
+    """
+    claimed = []
+    for entry in found:
+        if entry.state == "sealed":
+            continue
+        known = await entries.update_log(msgspec.structs.replace(entry, state="recovering", recovering_by=mine.log_id))
+        if entry.log_id in begun:
+            claimed.append(known)
+        else:
+            await entries.update_log(msgspec.structs.replace(known, state="sealed", sealed_seq=0))
+    return claimed
+
+
+async def recover(
+    journal: Journal,
+    entries: EntryStore,
+    claimed: Sequence[LogEntry],
+    known: Iterable[LogEntry],
+    shards: Mapping[int, ShardEntry],
+    wanted: Collection[int],
+    own: int,
+) -> Replay:
+    """Read and seal the ``claimed`` logs, and fold the ``wanted`` of all ``shards``.
+
+    ``known`` are the entries of all logs.  The log ``own`` is this incarnation's: it holds nothing yet of what is
+    folded here.  Raises :class:`JournalDamaged`; a log is then not sealed.
+    """
+    replay = Replay({number: shards[number] for number in wanted if number in shards})
+    others = [entry for entry in known if entry.log_id != own]
+    begun = await journal.look(others)
+    chained = {log_id for entry in replay.entries.values() for log_id in entry.logs()}
+    unread = {entry.log_id: entry for entry in others if entry.log_id in chained}
+    unread.update((entry.log_id, entry) for entry in claimed)
+    to_seal = {entry.log_id for entry in claimed}
+    await replay.load_checkpoints(journal.pieces)
+    for entry in in_order(unread.values(), replay.entries.values()):
+        sealing = entry.log_id in to_seal
+        if not sealing and entry.state != "sealed" and entry.log_id in begun:
+            raise LogInUse(f"{journal.place(entry)} is not sealed, and a shard is to be folded from it")
+        end = await replay_log(journal, entry, begun, replay, known_seq(entry.log_id, shards.values()))
+        if sealing:
+            assert end is not None, "it was begun"
+            await seal(journal, entries, entry, end)
+    return replay
+
+
+async def seal(journal: Journal, entries: EntryStore, claimed: LogEntry, end: LogEnd) -> None:
+    """Fix where a log that has been read ends, for ever."""
+    await journal.settle(claimed, end)
+    await entries.update_log(msgspec.structs.replace(claimed, state="sealed", sealed_seq=end.seq))
+    await journal.trim(claimed, end)
+    if not end.seq:
+        await journal.segments.remove_log(claimed.log_id)
+
+
+def known_seq(log_id: int, shards: Iterable[ShardEntry]) -> int:
+    """A row of a log that a committed checkpoint or chain says was durable."""
+    rows = [0]
+    for entry in shards:
+        if entry.checkpoint_log == log_id:
+            rows.append(entry.checkpoint_seq)
+        rows += [
+            from_seq - 1
+            for chain in (entry.chain, *(one.chain for one in entry.stopped))
+            for chained, _, from_seq in chain
+            if chained == log_id
+        ]
+    return max(rows)
+
+
+def in_order(logs: Iterable[LogEntry], shards: Iterable[ShardEntry]) -> list[LogEntry]:
+    """Logs in an order in which each shard's records were written.
+
+    There is one: a shard goes from one log to another behind it in its chain only when the first is sealed, and a
+    sealed log gets no shards any more.
+    """
+    entries = {entry.log_id: entry for entry in sorted(logs, key=lambda entry: (entry.incarnation, entry.node))}
+    after: dict[int, set[int]] = {log_id: set() for log_id in entries}
+    for shard in shards:
+        for chain in (shard.chain, *(one.chain for one in shard.stopped)):
+            links = [log_id for log_id, _, _ in chain if log_id in entries]
+            for earlier, later in itertools.pairwise(dict.fromkeys(links)):
+                after[later].add(earlier)
+    return [entries[log_id] for log_id in TopologicalSorter(after).static_order()]
+
+
+def with_owner(mine: LogEntry, number: int, replay: Replay) -> ShardEntry:
+    """The entry of a shard that was folded, as this incarnation's from now on."""
+    entry = replay.entries.get(number) or ShardEntry(shard=number, owner_log=mine.log_id, epoch=0)
+    chain = replay.chain_of(number) if number in replay.entries else ()
+    epoch = entry.epoch + 1
+    return msgspec.structs.replace(entry, owner_log=mine.log_id, epoch=epoch, chain=(*chain, (mine.log_id, epoch, 1)))

@@ -1,0 +1,132 @@
+"""Nodes that own some of the shards, side by side in one folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from backend.api import SHARDS, NewMessage, NotOwner, PartitionUnknown, Receive, Target
+from backend.journal.segments import LogInUse
+from backend.node import Node
+from backend.shards import shard_of
+from tests.backend.nodes import Machine
+
+EVEN = range(0, SHARDS, 2)
+ODD = range(1, SHARDS, 2)
+
+
+def partition_in(shards: range, nth: int = 0) -> int:
+    """A partition of one of these shards."""
+    return [number for number in range(1, 10_000) if shard_of(number) in shards][nth]
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    machine = Machine(tmp_path)
+    yield machine
+    await machine.close()
+
+
+async def open_queue(machine: Machine, node: Node, partition: int) -> Target:
+    await node.configure(machine.settings(partition))
+    return Target(partition, partition, 1)
+
+
+async def bodies(node: Node, target: Target, seconds: int = 0) -> list[bytes]:
+    return sorted(one.payload for one in await node.receive(target, Receive(10, seconds)))
+
+
+async def test_a_node_serves_its_shards_and_says_whose_the_others_are(machine: Machine) -> None:
+    first = await machine.start("a", EVEN)
+    second = await machine.start("b", ODD)
+    even, odd = partition_in(EVEN), partition_in(ODD)
+    target = await open_queue(machine, first, even)
+    await first.send(target, [NewMessage(b"one")])
+    for refused in (
+        second.send(target, [NewMessage(b"two")]),
+        second.receive(target, Receive(1, 1)),
+        second.delete(target, ["x"]),
+        second.counters(target),
+        second.purge(target, 1),
+        second.drop(target),
+        second.configure(machine.settings(even)),
+    ):
+        with pytest.raises(NotOwner) as caught:
+            await refused
+        assert (caught.value.shard, caught.value.owner, caught.value.retryable) == (shard_of(even), "a", True)
+    with pytest.raises(NotOwner) as caught:  # when it started, nobody had these yet
+        await first.configure(machine.settings(odd))
+    assert caught.value.owner is None
+    with pytest.raises(PartitionUnknown):
+        await second.counters(Target(odd, odd, 1))
+    assert await bodies(first, target) == [b"one"]
+
+
+async def test_a_restart_brings_back_what_the_node_had_and_needs_nobody_elses_logs(machine: Machine) -> None:
+    first = await machine.start("a", EVEN)
+    second = await machine.start("b", ODD)
+    kept = await open_queue(machine, first, partition_in(EVEN))
+    await first.send(kept, [NewMessage(b"kept")])
+    other = await open_queue(machine, second, partition_in(ODD))
+    await second.send(other, [NewMessage(b"other")])
+    await machine.stop("a")
+    shutil.move(machine.folder / "journal" / "b-1", machine.folder / "away")
+    first = await machine.start("a")
+    assert await bodies(first, kept) == [b"kept"]
+    assert first.owned == set(EVEN)
+    shutil.move(machine.folder / "away", machine.folder / "journal" / "b-1")
+    assert await bodies(second, other) == [b"other"]
+    entries = await machine.store.shards()
+    assert {entry.epoch for entry in entries if entry.shard in EVEN} == {2}
+    assert {entry.epoch for entry in entries if entry.shard in ODD} == {1}
+
+
+async def test_what_a_living_node_owns_is_not_taken(machine: Machine) -> None:
+    first = await machine.start("a", EVEN)
+    target = await open_queue(machine, first, partition_in(EVEN))
+    with pytest.raises(LogInUse):
+        await machine.start("b", range(SHARDS))
+    await first.send(target, [NewMessage(b"one")])
+    assert await bodies(first, target) == [b"one"]
+    (log,) = await machine.store.logs("a")
+    assert log.state == "open"
+
+
+async def test_one_node_takes_over_what_several_have_left(machine: Machine) -> None:
+    targets = []
+    for name, shards in (("a", EVEN), ("b", ODD)):
+        node = await machine.start(name, shards)
+        targets.append(await open_queue(machine, node, partition_in(shards)))
+        await node.send(targets[-1], [NewMessage(name.encode())])
+    await machine.nodes["a"].checkpoint()
+    await machine.stop()
+    node = await machine.start("node", range(SHARDS))
+    assert [await bodies(node, target) for target in targets] == [[b"a"], [b"b"]]
+    assert node.owned == set(range(SHARDS))
+
+
+async def test_each_node_sweeps_what_nothing_names_and_nothing_else(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, segment_bytes=64 << 10)
+    first = await machine.start("a", EVEN)
+    target = await open_queue(machine, first, partition_in(EVEN))
+    await first.send(target, [NewMessage(b"the oldest")])
+    for _ in range(20):
+        await first.send(target, [NewMessage(bytes(20_000))])
+    await machine.stop("a")
+    second = await machine.start("b", ODD)
+    await open_queue(machine, second, partition_in(ODD))
+    await second.checkpoint()  # sweeps, and finds a log of another node that is not sealed
+    folder = tmp_path / "journal" / "a-1"
+    assert len(list(folder.glob("*.log"))) >= 7
+    first = await machine.start("a")
+    await second.checkpoint()  # it is sealed now, and a-2 has its messages where they are
+    assert len(await bodies(first, target)) == 10
+    assert len(list(folder.glob("*.log"))) >= 7
+    await first.purge(target, 1)
+    await first.checkpoint()
+    await second.checkpoint()
+    assert not folder.exists()
+    await machine.close()
