@@ -24,7 +24,6 @@ from backend.wire import (
     FRAME_BYTES_MOST,
     GOODBYE,
     HEAD,
-    REFUSED,
     SILENT_BEATS,
     WELCOME,
     Frames,
@@ -173,10 +172,6 @@ class Link(asyncio.Protocol):
             call = self._finished(number)
             if not call.future.done():
                 call.future.set_exception(Unavailable("the backend has cancelled the call"))
-        elif kind == REFUSED:
-            call = self._finished(number)
-            if not call.future.done():
-                call.future.set_exception(NotSent("the backend is leaving"))
         elif kind == DRAIN:
             self._leave()
         elif kind == CHALLENGE and not self.welcomed.done():

@@ -42,11 +42,9 @@ from backend.wire import (
     HEARTBEAT_SECONDS,
     HELLO,
     PROOF,
-    REFUSED,
     SILENT_BEATS,
     Frames,
     FrameTooLarge,
-    Release,
     Request,
     WireError,
     decode_request,
@@ -170,7 +168,7 @@ class BackendServer:
             self._empty.set()
 
     async def drain(self, seconds: float) -> None:
-        """Take no more calls, answer those under way for at most ``seconds``, close the connections.
+        """Ask for no more calls, answer those under way for at most ``seconds``, close the connections.
 
         Callers know in time, and go elsewhere without an error.  Long polls are for the backend to end.
         """
@@ -319,9 +317,6 @@ class Connection(asyncio.Protocol):
         limits = self._server.limits
         if self._under_way_bytes >= limits.under_way_bytes:
             raise WireError(f"a call where {self._under_way_bytes} bytes of calls are under way, which are too many")
-        if self._draining and kind != Release.KIND:
-            self._say(frame(REFUSED, call))
-            return
         try:
             request = decode_request(kind, payload)
         except WireError as error:
@@ -412,7 +407,7 @@ class Connection(asyncio.Protocol):
         self._set_timer()
 
     def drain(self) -> None:
-        """Take no more calls.  The peer closes when those under way have been answered: only it knows what it sent."""
+        """Ask for no more calls.  The peer closes when its calls have been answered: only it knows what it sent."""
         self._draining = True
         if self._greeting is None:
             self._transport.write(frame(DRAIN, 0))

@@ -15,10 +15,9 @@ offset  bytes    what it is
 The checksum is there because TCP's has 16 bits, and what passes here is stored.  It is no protection against
 somebody who alters the traffic on purpose: that is TLS's affair.
 
-Every request gets exactly one of ``ANSWER``, ``FAILED``, ``CANCELLED`` and ``REFUSED``, so the caller knows when
-its number is free again.  ``REFUSED`` says that the call was not begun, and may be made elsewhere.  Calls are answered
-in any order.  Each side says something at least every :data:`HEARTBEAT_SECONDS`, if need be ``ALIVE``; who hears
-nothing for :data:`SILENT_BEATS` times as long closes the connection.
+Every request gets exactly one of ``ANSWER``, ``FAILED`` and ``CANCELLED``, so the caller knows when its number is free
+again.  Calls are answered in any order.  Each side says something at least every :data:`HEARTBEAT_SECONDS`, if need be
+``ALIVE``; who hears nothing for :data:`SILENT_BEATS` times as long closes the connection.
 
 Structs are arrays: a later version may append members with defaults, never take one away or move one, for an earlier
 one passes over what it does not know.  What cannot be said so takes a new version of the protocol
@@ -73,10 +72,10 @@ ANSWER: Final = 8
 FAILED: Final = 9
 CANCEL: Final = 10
 CANCELLED: Final = 11
-REFUSED: Final = 12
-ALIVE: Final = 13
-DRAIN: Final = 14
-"""The one who serves is about to leave: no new calls, please; those under way are answered."""
+ALIVE: Final = 12
+DRAIN: Final = 13
+"""The one who serves is about to leave: no new calls, please.  Those that are under way, or have crossed this, get
+their answers."""
 FIRST_METHOD: Final = 32
 
 encode = msgspec.msgpack.Encoder().encode

@@ -96,6 +96,16 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
             "%",
             lambda book: book.figure("shared-limit", "three processes on one Redis, off the rate", "nothing"),
         ),
+        *(
+            Target(
+                f"a hop from frontend to backend, {side}",
+                20,
+                False,
+                "µs of CPU a call",
+                lambda book, side=side: book.figure("hop", f"wire, 32 at a time: the {side}", "nothing"),  # type: ignore[misc]
+            )
+            for side in ("frontend's side", "backend's side")
+        ),
         *_backlog("standard", depths, 40),
         *_backlog("fifo", depths, 80),
         Target(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from bench.scenarios import backlog, core, generator, guarded, idle, limits
+from bench.scenarios import backlog, core, generator, guarded, hop, idle, limits
 from bench.scenarios.run import Run
 from bench.servers import Server
 
@@ -27,6 +27,7 @@ class Scenario(NamedTuple):
 
 SCENARIOS = [
     Scenario("generator", generator.ceiling, frozenset({"nothing"})),
+    Scenario("hop", hop.hop, frozenset({"nothing"})),
     Scenario("limits", limits.decide, frozenset({"nothing"})),
     Scenario("shared-limit", limits.accuracy, frozenset({"nothing"})),
     Scenario("send", core.send, shares_server=True),

@@ -253,6 +253,24 @@ async def test_calls_beyond_what_may_be_under_way_wait_their_turn() -> None:
     await house.close()
 
 
+async def test_calls_that_wait_for_room_move_to_the_next_connection() -> None:
+    house = House(SERVER._replace(under_way_bytes=200), CLIENT)
+    await house.open()
+    await house.connect()
+    house.inside.hold = True
+    poll = asyncio.create_task(house.remote.receive(TARGET, POLL))
+    await until(lambda: house.inside.held)
+    calls = [asyncio.create_task(house.send("a")) for _ in range(5)]
+    await until(lambda: len(link_of(house)._room) == 5)
+    house.inside.hold = False
+    link_of(house).cut("the test has cut it")
+    await asyncio.gather(*calls)
+    with pytest.raises(Unavailable):
+        await poll
+    assert house.inside.asked.count("send") == 5
+    await house.close()
+
+
 async def test_a_call_for_which_there_is_no_room_in_time_was_not_sent() -> None:
     house = House(SERVER._replace(under_way_bytes=200), CLIENT._replace(call_seconds=0.05))
     await house.open()

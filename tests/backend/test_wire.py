@@ -92,7 +92,6 @@ def samples() -> dict[str, bytes]:
         "GOODBYE": frame(wire.GOODBYE, 0, encode(Goodbye("why"))),
         "CANCEL": frame(wire.CANCEL, 4_000_000_000),
         "CANCELLED": frame(wire.CANCELLED, 4_000_000_000),
-        "REFUSED": frame(wire.REFUSED, 1),
         "ALIVE": frame(wire.ALIVE, 0),
         "DRAIN": frame(wire.DRAIN, 0),
     }
