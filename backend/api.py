@@ -53,6 +53,12 @@ class StorageFull(BackendError):
     retryable = True
 
 
+class QueueFull(BackendError):
+    """The queue is as long as it may be; receives and deletes make room.  The text says which limit and how much."""
+
+    retryable = True
+
+
 class Unavailable(BackendError):
     """The journal cannot be written now.  Whether the command took effect is not known to the caller."""
 
@@ -122,6 +128,10 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """The latest purge of the queue: a partition that has not seen it applies it."""
     retry_window_seconds: int = 60
     """How long a retry token is remembered."""
+    messages_most: int = 0
+    """Messages of the queue, in whatever state, at which no more are sent to it; 0: none are too many."""
+    bytes_most: int = 0
+    """The same for their bytes."""
 
     @property
     def account(self) -> str:
@@ -285,7 +295,8 @@ class Backend(Protocol):
         """
 
     async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
-        """Store messages: refused, none is stored.  Raises :class:`StorageFull` and :class:`TokenReused`.
+        """Store messages: refused, none is stored.  Raises :class:`StorageFull`, :class:`QueueFull` and
+        :class:`TokenReused`.
 
         Of a call that a crash cut off before its answer, the first ones may be stored and the rest not.
         """

@@ -83,6 +83,7 @@ class Fold:
         "in_flight",
         "lane_names",
         "lanes",
+        "limited",
         "links",
         "moving",
         "next_number",
@@ -111,6 +112,8 @@ class Fold:
         self.partition = partition
         self.settings: PartitionSettings | None = None
         self.fifo = False
+        self.limited = False
+        """Its length is."""
         self.retention_ms = 0
         self.token_window_ms = 0
         self.retry_window_ms = 0
@@ -205,6 +208,11 @@ class Fold:
         if index < 0 or index >= len(block.states) or block.states[index] == DEAD:
             return None
         return block, index
+
+    @property
+    def stored_messages(self) -> int:
+        """All living ones, in whatever state."""
+        return self.visible + self.delayed + self.moving + len(self.in_flight)
 
     def counters(self) -> Counters:
         delayed = self._fifo_delayed() if isinstance(self.order, FifoOrder) else self.delayed
@@ -557,6 +565,7 @@ class Fold:
             self.order = FifoOrder(self.links, self.lanes, settings.delay_seconds * 1000)
             self.fifo = True
         self.settings = settings
+        self.limited = bool(settings.messages_most or settings.bytes_most)
         self.retention_ms = settings.retention_seconds * 1000
         self.token_window_ms = settings.token_window_seconds * 1000
         self.retry_window_ms = settings.retry_window_seconds * 1000

@@ -20,6 +20,7 @@ from backend.api import (
     NewMessage,
     OverLimit,
     PartitionSettings,
+    QueueFull,
     Receive,
     Stored,
     Target,
@@ -29,6 +30,7 @@ from backend.engine import records
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, IN_FLIGHT
 from backend.engine.fold import ATTEMPT_WINDOW_MS, Fold
 from backend.engine.ids import Handles, message_id, pack_id
+from backend.engine.timers import NEVER
 from backend.engine.tokens import TOKEN_BYTES
 
 MAX_VISIBILITY_MS = 43_200_000
@@ -65,7 +67,7 @@ class Queue:
         """Records with their bodies, and an answer for each message.
 
         A repeated retry token yields no record, a repeated deduplication id at most one that has no body.  Raises
-        :class:`TokenReused`.
+        :class:`TokenReused` and :class:`QueueFull`.
         """
         fold = self.fold
         fold.advance(now)
@@ -110,7 +112,32 @@ class Queue:
             written.append((record, message.payload))
             answers.append(Stored(message_id(partition, number), number))
             number += 1
+        if fold.limited:
+            self._check_length(written, settings)
         return written, answers
+
+    def _check_length(
+        self, written: Sequence[tuple[records.Message | records.Answered, bytes]], settings: PartitionSettings
+    ) -> None:
+        """A message is taken while those before it leave the queue shorter than each limit: so any message can be sent
+        to an empty queue, and a limit of bytes is exceeded by one message at the most."""
+        fold = self.fold
+        messages, size = fold.stored_messages, fold.stored_bytes
+        messages_most, bytes_most = settings.messages_most or NEVER, settings.bytes_most or NEVER
+        for record, payload in written:
+            if not isinstance(record, records.Message):
+                continue
+            if messages >= messages_most:
+                raise QueueFull(
+                    f"The queue stores {fold.stored_messages} messages, and its HoldfastMaximumMessages is "
+                    f"{messages_most}."
+                )
+            if size >= bytes_most:
+                raise QueueFull(
+                    f"The queue stores {fold.stored_bytes} bytes, and its HoldfastMaximumBytes is {bytes_most}."
+                )
+            messages += 1
+            size += len(payload)
 
     # --- receiving ------------------------------------------------------------------------------------
 

@@ -15,6 +15,9 @@ from frontend.sqs.errors import INVALID_ATTRIBUTE_NAME, SqsError, invalid_attrib
 from frontend.sqs.model import QUEUE_ATTRIBUTE_NAMES
 
 MAXIMUM_DELAY = "HoldfastMaximumDelaySeconds"
+MAXIMUM_MESSAGES = "HoldfastMaximumMessages"
+MAXIMUM_BYTES = "HoldfastMaximumBytes"
+"""0: no limit."""
 STORED_BYTES = "HoldfastStoredBytes"
 """A counter, beside those of SQS; it can be asked for by name only."""
 
@@ -41,6 +44,8 @@ _NUMBERS = {
         limits.KMS_REUSE_SECONDS_LEAST, limits.KMS_REUSE_SECONDS_MOST, limits.KMS_REUSE_SECONDS_DEFAULT
     ),
     MAXIMUM_DELAY: _Number(limits.DELAY_SECONDS_MOST, limits.HOLDFAST_DELAY_SECONDS_MOST, limits.DELAY_SECONDS_MOST),
+    MAXIMUM_MESSAGES: _Number(0, limits.HOLDFAST_LENGTH_MOST, 0),
+    MAXIMUM_BYTES: _Number(0, limits.HOLDFAST_LENGTH_MOST, 0),
 }
 _CHOICES = {
     "FifoQueue": ("true", "false"),
@@ -80,7 +85,9 @@ COUNTERS = (
 )
 _UNKNOWN_ON_STANDARD = ("FifoQueue", "ContentBasedDeduplication")
 """A standard queue does not know these at all, neither to set nor to read (seen)."""
-READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, MAXIMUM_DELAY, STORED_BYTES))
+OWN = (MAXIMUM_DELAY, MAXIMUM_MESSAGES, MAXIMUM_BYTES)
+"""What can be set and SQS does not have."""
+READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, *OWN, STORED_BYTES))
 
 
 def number(stored: Mapping[str, str], name: str) -> int:

@@ -17,7 +17,7 @@ from auth.credentials import Tenant
 from auth.errors import AuthError, IssuerUnreachable, MissingAuthenticationToken
 from auth.guessing import Guesses
 from auth.principal import anonymous
-from backend.api import BackendError, PartitionDamaged, StorageFull
+from backend.api import BackendError, PartitionDamaged, QueueFull, StorageFull
 from frontend import sts
 from frontend.access import check_credential
 from frontend.authenticator import Authenticator, Caller
@@ -480,6 +480,8 @@ def as_sqs_error(error: Exception) -> SqsError:
                 errors.SERVICE_UNAVAILABLE,
                 "There is no room to store messages. Receives and deletes are still possible.",
             )
+        case QueueFull():
+            return errors.queue_full(error)
         case PartitionDamaged():
             return SqsError(
                 errors.INTERNAL_FAILURE, "The queue's journal is damaged, which an operator has to look at."

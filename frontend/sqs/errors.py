@@ -14,6 +14,9 @@ import msgspec
 SHOWN_MOST = 2_048
 """Characters of a request's value that an error's text repeats."""
 
+FULL_RETRY_SECONDS = 1.0
+"""When to come again to a queue that is full: nobody knows when it will not be."""
+
 _PREFIX = "AWS.SimpleQueueService."
 
 
@@ -267,6 +270,15 @@ def too_many_queues(account: str, most: int) -> SqsError:
         OVER_LIMIT,
         f"The account {account} may have {most} queues, its quota 'queues', and has as many. "
         "Delete one, or ask the operator of this service for more.",
+    )
+
+
+def queue_full(error: Exception) -> SqsError:
+    """The queue is as long as it may be, of which the backend says how much that is."""
+    return SqsError(
+        REQUEST_THROTTLED,
+        f"{error} Receive and delete messages, and try again.",
+        retry_after_s=FULL_RETRY_SECONDS,
     )
 
 

@@ -36,6 +36,8 @@ DELAY_SECONDS_MOST = 900
 """DelaySeconds of a queue and of a message [api]."""
 HOLDFAST_DELAY_SECONDS_MOST = 1_209_600
 """The most that HoldfastMaximumDelaySeconds can raise that to: the longest retention [own]."""
+HOLDFAST_LENGTH_MOST = 10**15
+"""The most that HoldfastMaximumMessages and HoldfastMaximumBytes can say: more than a queue can hold [own]."""
 VISIBILITY_SECONDS_MOST = 43_200
 VISIBILITY_SECONDS_DEFAULT = 30
 """[api]"""

@@ -216,6 +216,8 @@ class Queues:
                 token_window_seconds=settings.deduplication_window_seconds,
                 purge_id=queue.purge_id,
                 retry_window_seconds=settings.send_retry_window_seconds,
+                messages_most=attributes.number(stored, attributes.MAXIMUM_MESSAGES),
+                bytes_most=attributes.number(stored, attributes.MAXIMUM_BYTES),
             ),
         )
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from auth.credentials import AccessKey, Tenant
-from backend.api import PartitionDamaged, StorageFull
+from backend.api import PartitionDamaged, QueueFull, StorageFull
 from frontend.settings import FrontendSettings
 from tests.frontend.fakes import KEY, Answer, Service, running
 
@@ -129,6 +129,15 @@ async def test_errors_of_the_service(service: Service, caplog: pytest.LogCapture
         assert str(error).encode() not in answer.content
         assert answer.headers["x-request-id"] in caplog.text
     assert "a bug of ours" in caplog.text
+
+
+async def test_a_queue_that_is_full(service: Service) -> None:
+    await service.make_queue("q")
+    service.backend.fail_with = QueueFull("It stores a lot.")
+    answer = await call(service, "POST", "/v1/queues/q/messages", b"b", type_="text/plain")
+    assert problem(answer) == (429, "RequestThrottled")
+    assert answer.json["detail"] == "It stores a lot. Receive and delete messages, and try again."
+    assert answer.headers["retry-after"] == "1"
 
 
 async def test_the_documentation_describes_it(service: Service) -> None:

@@ -34,6 +34,8 @@ def refused(fifo: bool = False, stored: dict[str, str] | None = None, **given: A
         ("VisibilityTimeout", 0, 43_200),
         ("KmsDataKeyReusePeriodSeconds", 60, 86_400),
         (MAXIMUM_DELAY, 900, 1_209_600),
+        (attributes.MAXIMUM_MESSAGES, 0, 10**15),
+        (attributes.MAXIMUM_BYTES, 0, 10**15),
     ],
 )
 def test_numbers(name: str, least: int, most: int) -> None:

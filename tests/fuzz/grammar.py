@@ -136,6 +136,8 @@ ATTRIBUTES = (
     "RedrivePolicy",
     "RedriveAllowPolicy",
     "HoldfastMaximumDelaySeconds",
+    "HoldfastMaximumMessages",
+    "HoldfastMaximumBytes",
     "All",
     "QueueArn",
     "Nonsense",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from hashlib import blake2b
+from inspect import CORO_CREATED, getcoroutinestate
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +23,7 @@ from backend.api import (
     PartitionDamaged,
     PartitionGone,
     PartitionUnknown,
+    QueueFull,
     Receive,
     SettingsStale,
     StorageFull,
@@ -71,6 +73,7 @@ class Clients:
         self.attempts: dict[int, list[tuple[str, int, int, int]]] = {}
         self.tasks: dict[int, list[str]] = {}
         self.error: BaseException | None = None
+        self._works: set[Coroutine[Any, Any, None]] = set()
         self._sent = 0
         self._attempt = 0
         self._calls = 0
@@ -104,8 +107,20 @@ class Clients:
         task: asyncio.Task[None] = self.world.loop.create_task(self._watched(work))
         self.calls.add(task)
         task.add_done_callback(self._done)
-        task.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
+        self._works.add(work)
+        task.add_done_callback(lambda _: self._ended(work))
         return task
+
+    def _ended(self, work: Coroutine[Any, Any, None]) -> None:
+        work.close()  # for one that was cancelled before it began
+        self._works.discard(work)
+
+    def close(self) -> None:
+        """The run is over: calls of dead processes that had not begun never will."""
+        for work in self._works:
+            if getcoroutinestate(work) == CORO_CREATED:
+                work.close()
+        self._works.clear()
 
     async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -214,6 +229,9 @@ class Clients:
             answers = await self.call(queue, lambda target: world.node.send(target, new))
         except StorageFull:
             world.count("full")
+            model.refused(msgs)
+        except QueueFull:
+            world.count("queue full")
             model.refused(msgs)
         except Unavailable:
             world.count("unavailable")

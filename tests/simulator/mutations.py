@@ -393,6 +393,12 @@ def bytes_not_replayed() -> AbstractContextManager[Any]:
 
 
 @_mutation
+def length_not_checked() -> AbstractContextManager[Any]:
+    """A queue takes more than its limit lets in."""
+    return mock.patch.object(Queue, "_check_length", return_value=None)
+
+
+@_mutation
 def logs_replayed_by_id() -> AbstractContextManager[Any]:
     """Logs are folded in the order of their ids, which serve again: older records come after newer ones."""
 

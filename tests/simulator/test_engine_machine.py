@@ -23,6 +23,7 @@ from backend.api import (
     NewMessage,
     OverLimit,
     PartitionSettings,
+    QueueFull,
     Receive,
     Target,
     TokenReused,
@@ -77,10 +78,16 @@ class EngineMachine(RuleBasedStateMachine):
 
     fifo = False
 
-    @initialize(delay=st.sampled_from((0, 0, 5)), limit=st.sampled_from((4, 1000)))
-    def begin(self, delay: int, limit: int) -> None:
+    @initialize(
+        delay=st.sampled_from((0, 0, 5)),
+        limit=st.sampled_from((4, 1000)),
+        most=st.sampled_from((0, 0, 6)),
+        most_bytes=st.sampled_from((0, 0, 500)),
+    )
+    def begin(self, delay: int, limit: int, most: int, most_bytes: int) -> None:
         self.settings = PartitionSettings(
-            7, 1, 1, "arn", bytes(16), self.fifo, RETENTION_S, delay, limit, WINDOW_S, 0, RETRY_WINDOW_S
+            7, 1, 1, "arn", bytes(16), self.fifo, RETENTION_S, delay, limit, WINDOW_S, 0, RETRY_WINDOW_S,
+            most, most_bytes,
         )  # fmt: skip
         self.now = START_MS
         self.position = 1 << 24
@@ -185,8 +192,13 @@ class EngineMachine(RuleBasedStateMachine):
         except TokenReused:
             assert any(known[2] != retry[16:] for retry, known in repeated.items())
             return
+        except QueueFull:
+            assert self.overfull(sum(self.sizes()), len(new), sum(len(one.payload) for one in new))
+            return
         assert all(known[2] == retry[16:] for retry, known in repeated.items())
         assert len(answers) == len(new)
+        taken = [len(payload) for record, payload in written if isinstance(record, records.Message)]
+        assert not taken or not self.overfull(sum(self.sizes()), len(taken), sum(taken[:-1]) + 1)
         stored = {record.number: record for record, _ in written if isinstance(record, records.Message)}
         twins = {record.retry: record for record, _ in written if isinstance(record, records.Answered)}
         for message, answer in zip(new, answers, strict=True):
@@ -215,6 +227,14 @@ class EngineMachine(RuleBasedStateMachine):
             self.apply(record, len(message.payload))
         assert not stored
         assert not twins
+
+    def sizes(self) -> list[int]:
+        return [message.size for message in self.messages.values()]
+
+    def overfull(self, stored: int, more: int, more_bytes: int) -> bool:
+        """So many messages more are more than the queue takes, when the last of them begins at the last byte."""
+        most, most_bytes = self.settings.messages_most, self.settings.bytes_most
+        return bool(most and len(self.messages) + more > most) or bool(most_bytes and stored + more_bytes > most_bytes)
 
     @rule(most=st.integers(1, 10), seconds=st.sampled_from((0, 2, 20)), dead_letter=st.booleans())
     def receive(self, most: int, seconds: int, dead_letter: bool) -> None:
@@ -328,7 +348,7 @@ class EngineMachine(RuleBasedStateMachine):
         old = self.settings
         self.settings = PartitionSettings(
             7, 1, old.version + 1, "arn", bytes(16), True, RETENTION_S, delay, old.in_flight_limit, WINDOW_S, 0,
-            RETRY_WINDOW_S,
+            RETRY_WINDOW_S, old.messages_most, old.bytes_most,
         )  # fmt: skip
         for record in self.queue.configure(self.settings):
             self.apply(record)

@@ -135,6 +135,8 @@ class World:
             in_flight_limit=random.choice((3, 20, 120_000)),
             token_window_seconds=random.choice((20, 60, 300)),
             retry_window_seconds=random.choice((10, 60)),
+            messages_most=random.choice((0, 0, 0, 0, 100)),
+            bytes_most=random.choice((0, 0, 0, 0, 60_000)),
         )
         queue = QueueModel(settings, dead_letter, random.choice((1, 2, 3)))
         queue.lossy = dead_letter is not None and dead_letter.lossy
@@ -432,6 +434,12 @@ class World:
                 stored += len(view.body)
             if stored != counted and readable:
                 raise Violation(f"{queue.arn} counts {counted} bytes, and stores {stored}")
+            most, most_bytes = queue.settings.messages_most, queue.settings.bytes_most
+            if not queue.enters:  # what comes from other queues passes the limits
+                if most and len(living) > most:
+                    raise Violation(f"{queue.arn} stores {len(living)} messages, and at most {most} were let in")
+                if most_bytes and counted >= most_bytes + self.payload_most + 10:
+                    raise Violation(f"{queue.arn} stores {counted} bytes, and at most {most_bytes} were let in")
         return found
 
     def look_and_recover(self) -> None:
@@ -470,6 +478,7 @@ class World:
                 self._drain()
             finally:
                 self._dead += self.loop.bury()
+                self.clients.close()
                 close_dead(self._dead)
         return Report(self.seed, self._digest.hexdigest(), self.counts, self.loop.now)
 

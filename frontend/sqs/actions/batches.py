@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from backend.api import HandleOutcome, NewMessage
+from backend.api import HandleOutcome, NewMessage, QueueFull, Stored
 from frontend.sqs import limits, validation
 from frontend.sqs.actions import messages
 from frontend.sqs.actions.context import Context
@@ -19,6 +19,7 @@ from frontend.sqs.errors import (
     TOO_MANY_ENTRIES,
     SqsError,
     missing_parameter,
+    queue_full,
 )
 from frontend.sqs.queues import QueueView
 
@@ -94,10 +95,34 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
             f"Batch requests cannot be longer than {limits.MESSAGE_BYTES_MOST} bytes. You have sent {total} bytes.",
         )
     if prepared:
-        stored = await context.retries.send(call, view, prepared)
+        try:
+            stored = await context.retries.send(call, view, prepared)
+        except QueueFull as error:
+            stored, error = await _send_what_fits(context, call, view, prepared, error)
+            failed += [_failed(answer, queue_full(error)) for answer in answers[len(stored) :]]
+            del answers[len(stored) :]
         for answer, message_stored in zip(answers, stored, strict=True):
             messages.complete(answer, message_stored, view.fifo)
     return _result(answers, failed)
+
+
+async def _send_what_fits(
+    context: Context, call: Call, view: QueueView, prepared: list[NewMessage], error: QueueFull
+) -> tuple[list[Stored], QueueFull]:
+    """The queue has not room for all of a batch: those up to the first that finds none, and why that one does not.
+
+    Raises :class:`QueueFull` if there is room for none: then the call is refused as a whole, which SDKs repeat.
+    """
+    stored: list[Stored] = []
+    for message in prepared:
+        try:
+            stored += await context.retries.send(call, view, [message])
+        except QueueFull as refusal:
+            error = refusal
+            break
+    if not stored:
+        raise error
+    return stored, error
 
 
 def _check_orderings(view: QueueView, entries: list[Entry], name: str) -> None:

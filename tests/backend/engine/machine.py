@@ -26,6 +26,8 @@ class Machine:
         in_flight_limit: int = 120_000,
         token_window_seconds: int = 300,
         retry_window_seconds: int = 60,
+        messages_most: int = 0,
+        bytes_most: int = 0,
     ) -> None:
         self.now = 1_000_000_000_000
         self.position = (1 << 44) + (1 << 24)
@@ -46,6 +48,8 @@ class Machine:
             in_flight_limit=in_flight_limit,
             token_window_seconds=token_window_seconds,
             retry_window_seconds=retry_window_seconds,
+            messages_most=messages_most,
+            bytes_most=bytes_most,
         )
         self.write(self.queue.configure(self.settings))
 
