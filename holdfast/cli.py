@@ -22,6 +22,11 @@ from holdfast.settings import Settings, SettingsError, describe, describe_one, l
 _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "log_level")
 """The settings that the command line takes; the environment and the file take all."""
 
+_METADATA_FLAGS = (
+    *("host", "data", "metadata_nodes", "metadata_nodes_version", "metadata_node", "metadata_full_copy"),
+    *("cluster_secret_file", "tls_cert", "tls_key", "log_level"),
+)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
@@ -32,7 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             return 130
     try:
-        given = {name: value for name in _FLAGS if (value := getattr(parsed, name, None)) is not None}
+        given = {
+            name: value
+            for name in dict.fromkeys(_FLAGS + _METADATA_FLAGS)
+            if (value := getattr(parsed, name, None)) is not None
+        }
         settings = load(given, os.environ, parsed.config)
         code: int = parsed.run(settings)
     except SettingsError as error:
@@ -54,6 +63,20 @@ def _serve(settings: Settings) -> int:
     try:
         return serve(settings, compose)
     except (FolderUnusable, CertificateUnusable, CannotListen, CannotStart, KeyringError, StoreError) as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+
+
+def _metadata(settings: Settings) -> int:
+    from holdfast.certificate import CertificateUnusable
+    from holdfast.folder import FolderUnusable
+    from holdfast.listen import CannotListen
+    from holdfast.metadata import serve_metadata
+    from metadata_service.store import StoreError
+
+    try:
+        return serve_metadata(settings)
+    except (FolderUnusable, CertificateUnusable, CannotListen, StoreError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1
 
@@ -143,6 +166,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_flags(serve, _FLAGS)
     serve.set_defaults(run=_serve)
 
+    metadata = commands.add_parser(
+        "metadata",
+        help="run a metadata node",
+        description="Run one of the metadata nodes of a cluster, which tell its other processes which queues there "
+        "are.  Nodes on one machine may share a data folder.  SIGTERM drains it.",
+    )
+    _add_flags(metadata, _METADATA_FLAGS)
+    metadata.set_defaults(run=_metadata)
+
     key = Group(commands.add_parser("key", help="create, rotate, revoke and list keys; show the root tenant's"))
     show = key.commands.add_parser(
         "show", help="print the lines that make a shell use the service, with the secret access key"
@@ -200,7 +232,13 @@ def _add_flags(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
 
 
 def _metavar(name: str) -> str:
-    return {"data": "DIR", "tls_cert": "FILE", "tls_key": "FILE", "log_level": "LEVEL"}.get(name, name.upper())
+    return {
+        "data": "DIR",
+        "tls_cert": "FILE",
+        "tls_key": "FILE",
+        "log_level": "LEVEL",
+        "cluster_secret_file": "FILE",
+    }.get(name, name.upper())
 
 
 def _all_settings() -> str:

@@ -22,9 +22,9 @@ class FolderUnusable(Exception):
 
 
 class Claim:
-    """This process has the folder ``path`` until :meth:`release`, or its end."""
+    """This process has the folder ``path`` until :meth:`release`, or its end; ``shared``, with others that share it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
         """Make the folder if it is missing, and lock it.  Raises :class:`FolderUnusable`."""
         self.path = path
         try:
@@ -33,7 +33,7 @@ class Claim:
         except OSError as error:
             raise FolderUnusable(f"the data folder {path} cannot be used: {error.strerror}") from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
             owner = os.pread(self._lock, 20, 0).decode(errors="replace").strip()
             os.close(self._lock)

@@ -32,6 +32,7 @@ def set_up(level: str, process: str = "") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("httpx").setLevel(max(logging.WARNING, logging.getLogger().level))  # it tells of each request
 
 
 def facts(**values: Any) -> str:

@@ -112,7 +112,7 @@ async def _run(
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _stop_or_quit, stop, number)
+        loop.add_signal_handler(number, stop_or_quit, stop, number)
     if certificate is not None:
         loop.add_signal_handler(signal.SIGHUP, certificate.reload)
     store = SQLiteStore(settings.metadata_file)
@@ -172,7 +172,7 @@ def greet(settings: Settings, sockets: list[socket.socket], prepared: Prepared) 
     print(_greeting(settings, url, lines, prepared.root.access_key_id, prepared.new), flush=True)
 
 
-def _stop_or_quit(stop: asyncio.Event, number: int) -> None:
+def stop_or_quit(stop: asyncio.Event, number: int) -> None:
     """The first signal drains; the second ends the process at once, which loses nothing that was acknowledged."""
     if stop.is_set():
         log.warning("stopped at once, by a second signal")

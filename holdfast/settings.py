@@ -21,6 +21,8 @@ from auth.credentials import check_access_key, check_account
 from auth.limits import parse_limits
 from auth.master_keys import MasterKeysUnusable, keys_of_setting
 from holdfast.proxies import parse_networks
+from metadata_service.ring import ViewInvalid, parse_members
+from metadata_service.signing import SECRET_BYTES_LEAST
 from ratelimit.address import check_url
 
 if TYPE_CHECKING:
@@ -152,6 +154,32 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1, le=10_000, description="processes that share the Redis, as long as it has not told the number"),
     ] = 1
+    metadata_nodes: Annotated[
+        str,
+        Meta(
+            description="all metadata nodes, separated by commas, such as "
+            "`m1=http://10.0.0.1:9401,m2=http://10.0.0.2:9401`; after an address `;zone=NAME`, `;weight=2`"
+        ),
+    ] = ""
+    metadata_nodes_version: Annotated[
+        int,
+        Meta(ge=1, description="to be raised with each change of `metadata_nodes`: the list with the highest holds"),
+    ] = 1
+    metadata_node: Annotated[
+        str | None, Meta(description="which of `metadata_nodes` this process is; it listens on that port")
+    ] = None
+    metadata_full_copy: Annotated[
+        bool, Meta(description="whether every metadata node keeps all queues in memory, for small installations")
+    ] = False
+    cluster_secret: Annotated[
+        str | None,
+        Meta(
+            description="what the processes of a cluster know each other by: 16 characters or more that nobody guesses"
+        ),
+    ] = None
+    cluster_secret_file: Annotated[
+        Path | None, Meta(description="file that holds the `cluster_secret`, in place of it")
+    ] = None
     segment_bytes: Annotated[
         int, Meta(ge=1 << 21, le=1 << 27, description="size of a segment of the journal, preallocated on disk")
     ] = 1 << 25
@@ -222,7 +250,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.data / "journal"
 
 
-_SECRET = ("root_secret_access_key", "master_key")
+_SECRET = ("root_secret_access_key", "master_key", "cluster_secret")
 """What no error repeats."""
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
 
@@ -316,6 +344,14 @@ def _check(settings: Settings) -> None:
     if settings.external_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", settings.external_url):
         raise SettingsError(f"external_url has to be like https://queue.example.com, not {settings.external_url!r}")
     try:
+        parse_members(settings.metadata_nodes)
+    except ViewInvalid as error:
+        raise SettingsError(f"metadata_nodes: {error}") from None
+    if settings.cluster_secret is not None:
+        if settings.cluster_secret_file is not None:
+            raise SettingsError("cluster_secret and cluster_secret_file cannot both be given")
+        _check_cluster_secret(settings.cluster_secret.encode(), "cluster_secret")
+    try:
         parse_networks(settings.trusted_proxies)
     except ValueError as error:
         raise SettingsError(f"trusted_proxies: {error}") from None
@@ -342,6 +378,26 @@ def _check(settings: Settings) -> None:
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"queue {name!r} is declared twice")
+
+
+def cluster_secret(settings: Settings) -> bytes:
+    """The secret that the processes of the cluster share.  Raises :class:`SettingsError` if there is none."""
+    file = settings.cluster_secret_file
+    if file is None:
+        if settings.cluster_secret is None:
+            raise SettingsError("the processes of a cluster need a cluster_secret or a cluster_secret_file")
+        return settings.cluster_secret.encode()
+    try:
+        secret = file.read_bytes().strip()
+    except OSError as error:
+        raise SettingsError(f"cluster_secret_file {file} cannot be read: {error.strerror}") from error
+    _check_cluster_secret(secret, f"the secret in {file}")
+    return secret
+
+
+def _check_cluster_secret(secret: bytes, what: str) -> None:
+    if len(secret) < SECRET_BYTES_LEAST:
+        raise SettingsError(f"{what} has {len(secret)} bytes; it takes at least {SECRET_BYTES_LEAST}")
 
 
 # --- what is told about them -------------------------------------------------------------------------

@@ -15,6 +15,7 @@ and sent; a :class:`Ring` is made of it wherever it is used.
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -91,6 +92,32 @@ class View(msgspec.Struct, frozen=True):
         if len(members) == len(self.members):
             raise ViewInvalid(f"the ring has no member named {name!r}")
         return View(self.version + 1, members)
+
+
+def parse_members(text: str) -> tuple[Member, ...]:
+    """Members as a setting names them: ``m1=http://10.0.0.1:9401,m2=http://10.0.0.2:9401;zone=b;weight=2``.
+
+    Raises :class:`ViewInvalid`.
+    """
+    members = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        first, *rest = part.split(";")
+        name, _, address = first.partition("=")
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+            raise ViewInvalid(f"{part!r} has to begin with a name of letters, digits, dots and dashes, and an =")
+        if not re.fullmatch(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", address):
+            raise ViewInvalid(f"the address of {name!r} has to be like http://10.0.0.1:9401, not {address!r}")
+        zone, weight = "", 1.0
+        for option in rest:
+            key, _, value = option.partition("=")
+            if key == "zone" and value:
+                zone = value
+            elif key == "weight" and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", value):
+                weight = float(value)
+            else:
+                raise ViewInvalid(f"{option!r} of {name!r} is neither a zone=NAME nor a weight=NUMBER")
+        members.append(Member(name, address, zone, weight))
+    return View.of(0, tuple(members)).members
 
 
 def hash_of(key: str) -> int:

@@ -1,0 +1,116 @@
+"""``holdfast metadata``: one metadata node, from its start to its drain.
+
+The node's store is the SQLite file of its data folder.  Nodes on one machine share the folder, and each has the file
+open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+
+import uvloop
+
+from holdfast import __version__, logs
+from holdfast.certificate import Certificate
+from holdfast.folder import Claim
+from holdfast.listen import bind
+from holdfast.serve import allow_open_files, certificate_of, server_of, settle, stop_or_quit
+from holdfast.settings import Settings, SettingsError, cluster_secret
+from metadata_service.node import MetadataNode
+from metadata_service.ring import Member, View, parse_members
+from metadata_service.sqlite import SQLiteStore
+
+log = logging.getLogger("holdfast.metadata")
+
+
+def view_of(settings: Settings) -> View:
+    """The ring of metadata nodes, as the settings have it."""
+    return View.of(settings.metadata_nodes_version, parse_members(settings.metadata_nodes))
+
+
+class _Service:
+    """Implements :class:`holdfast.serve.Service`."""
+
+    def __init__(self, node: MetadataNode) -> None:
+        self.app = node.app
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Stays as it is: a store that cannot be reached may come back."""
+        self._node = node
+
+    async def drain(self) -> None:
+        self._node.drain()
+
+    async def close(self) -> None:
+        await self._node.close()
+
+
+def serve_metadata(settings: Settings) -> int:
+    """Run until a signal, and return the exit code.
+
+    Raises what keeps it from starting: :class:`~holdfast.folder.FolderUnusable`,
+    :class:`~holdfast.certificate.CertificateUnusable`, :class:`~holdfast.listen.CannotListen`,
+    :class:`~metadata_service.store.StoreError` and :class:`~holdfast.settings.SettingsError`.
+    """
+    secret = cluster_secret(settings)
+    member = _own_member(settings)
+    logs.set_up(settings.log_level, member.name)
+    claim = Claim(settings.data, shared=True)
+    try:
+        certificate = certificate_of(settings)
+        sockets = bind(settings.host, int(member.address.rpartition(":")[2]))
+        allow_open_files(settings.connections_limit)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_run(settings, member, secret, sockets, certificate))
+    finally:
+        claim.release()
+
+
+def _own_member(settings: Settings) -> Member:
+    members = {member.name: member for member in parse_members(settings.metadata_nodes)}
+    if settings.metadata_node is None:
+        raise SettingsError("metadata_node has to say which of metadata_nodes this process is")
+    member = members.get(settings.metadata_node)
+    if member is None:
+        known = ", ".join(members) or "none"
+        raise SettingsError(f"metadata_node {settings.metadata_node!r} is not among metadata_nodes ({known})")
+    if member.address.startswith("https:") != (settings.tls_cert is not None):
+        raise SettingsError(
+            f"the address of {member.name} in metadata_nodes has to begin with https if there is a tls_cert, else with "
+            "http"
+        )
+    return member
+
+
+async def _run(
+    settings: Settings, member: Member, secret: bytes, sockets: list[socket.socket], certificate: Certificate | None
+) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop_or_quit, stop, number)
+    if certificate is not None:
+        loop.add_signal_handler(signal.SIGHUP, certificate.reload)
+    store = SQLiteStore(settings.metadata_file)
+    try:
+        node = MetadataNode(store, view_of(settings), member.name, secret, full_copy=settings.metadata_full_copy)
+        service = _Service(node)
+        try:
+            await node.start()
+
+            def started() -> None:
+                facts = logs.facts(version=__version__, url=member.address, view=node.view.mark, pid=os.getpid())
+                log.info("started %s", facts)
+                print(f"Metadata node {member.name} is at {member.address}.", flush=True)
+                settle()
+
+            await server_of(settings, service, certificate, stop, started).serve(sockets)
+            return 0
+        finally:
+            await service.close()
+    finally:
+        await store.close()
+        log.info("stopped")
