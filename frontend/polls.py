@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 AsgiReceive = Callable[[], Awaitable[Any]]
@@ -18,8 +19,9 @@ class ClientGone(Exception):
 class LongPolls:
     """The waiting calls of a process.
 
-    A waiting call runs in its own request's task; a second task watches the connection.  What ends the wait is a
-    cancellation of the call, which a backend answers by claiming nothing.
+    A waiting call runs in its own request's task.  What ends the wait is a cancellation of the call, which a backend
+    answers by claiming nothing.  Our own server tells when a client has left; under another one a second task watches
+    for it, by ASGI's ``http.disconnect``.
     """
 
     def __init__(self) -> None:
@@ -37,8 +39,13 @@ class LongPolls:
         """The result of ``waiting``; ``nothing`` when the process drains.  Raises :class:`ClientGone`."""
         task = asyncio.current_task()
         assert task is not None
-        watcher = asyncio.ensure_future(self._watch(task, receive))
+        tell_when_gone = getattr(receive, "tell_when_gone", None)  # holdfast.exchange.Exchange
+        watcher = None
         self._waiting.add(task)
+        if tell_when_gone is None:
+            watcher = asyncio.ensure_future(self._watch(task, receive))
+        else:
+            tell_when_gone(partial(self._gone, task))
         try:
             return await waiting
         except asyncio.CancelledError:
@@ -52,11 +59,17 @@ class LongPolls:
         finally:
             self._waiting.discard(task)
             self._left.discard(task)
-            watcher.cancel()
+            if tell_when_gone is not None:
+                tell_when_gone(None)
+            elif watcher is not None:
+                watcher.cancel()
 
     async def _watch(self, task: asyncio.Task[Any], receive: AsgiReceive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
+        self._gone(task)
+
+    def _gone(self, task: asyncio.Task[Any]) -> None:
         if task in self._waiting:
             self._left.add(task)
             task.cancel()

@@ -164,6 +164,7 @@ class Connection(asyncio.Protocol):
                 exchange.disconnect()
         self.waiting.clear()
         self._let_write()
+        del self._parser  # it knows this connection: neither would be freed before the garbage collector comes
         self.hall.tell_if_empty()
 
     def data_received(self, data: bytes) -> None:

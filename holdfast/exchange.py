@@ -46,7 +46,10 @@ class Way(Protocol):
 
 
 class Exchange:
-    """A request that is being received and answered."""
+    """A request that is being received and answered.
+
+    It is its own ``receive``, so that an application of ours can use :meth:`tell_when_gone`.
+    """
 
     __slots__ = (
         "_body",
@@ -54,6 +57,7 @@ class Exchange:
         "_head",
         "_length",
         "_news",
+        "_tell_gone",
         "_waiter",
         "_way",
         "complete",
@@ -84,6 +88,7 @@ class Exchange:
         self._news = False
         """Something came that ``receive`` has not told yet."""
         self._waiter: asyncio.Future[None] | None = None
+        self._tell_gone: Callable[[], None] | None = None
         self._head: list[bytes] | None = None
         """The answer's head, until the first of its body is there: both go out in one write."""
         self.started = False
@@ -95,7 +100,7 @@ class Exchange:
     async def run(self, app: App) -> None:
         """Have the application answer.  An error of its own is logged and answered 500."""
         try:
-            await app(self.scope, self.receive, self.send)
+            await app(self.scope, self, self.send)
         except asyncio.CancelledError:
             self._way.give_up()
             raise
@@ -141,6 +146,19 @@ class Exchange:
         """The client has gone."""
         self.gone = True
         self._tell()
+        if self._tell_gone is not None:
+            self._tell_gone()
+
+    def tell_when_gone(self, tell: Callable[[], None] | None) -> None:
+        """Call ``tell`` once the client has gone, at once if it has; None: no longer.
+
+        Who waits for nothing else from the client needs no task that receives.
+        """
+        self._tell_gone = tell
+        if tell is not None:
+            if self.gone:
+                tell()
+            self._way.resume_reading()
 
     async def receive(self) -> Message:
         """The next part of the request; ``http.disconnect`` once the client has gone or the answer is complete."""
@@ -159,6 +177,8 @@ class Exchange:
             return {"type": "http.disconnect"}
         body, self._body = self._body, b""
         return {"type": "http.request", "body": bytes(body), "more_body": self.more_body}
+
+    __call__ = receive
 
     def _tell(self) -> None:
         self._news = True

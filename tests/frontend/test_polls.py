@@ -13,6 +13,7 @@ from backend.api import OverLimit, Receive, Received, Target
 from frontend.polls import ClientGone, LongPolls
 from frontend.sqs.payload import FORMAT, Payload, encode
 from tests.frontend.fakes import FakeBackend, Service, sign
+from tests.frontend.test_throttle import limit
 
 MESSAGE = Received("m", "h", encode(Payload(FORMAT, "body", b"\0" * 16, "sender")), 1, 1, 1000, 1000)
 
@@ -59,6 +60,45 @@ async def test_a_client_that_leaves_ends_the_wait() -> None:
     assert cancelled.is_set()
     task = asyncio.current_task()
     assert task is not None
+    assert task.cancelling() == 0
+
+
+class Telling:
+    """A ``receive`` of our own server."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[], None] | None = None
+
+    def __call__(self) -> Awaitable[Any]:
+        raise AssertionError("nobody has to receive")
+
+    def tell_when_gone(self, tell: Callable[[], None] | None) -> None:
+        self.tell = tell
+
+
+async def test_a_client_whose_leaving_is_told_ends_the_wait() -> None:
+    receive = Telling()
+    task = asyncio.create_task(LongPolls().run(never(), receive, "nothing"))
+    await asyncio.sleep(0)
+    assert receive.tell is not None
+    receive.tell()
+    with pytest.raises(ClientGone):
+        await task
+    assert receive.tell is None
+
+
+async def test_once_the_wait_is_over_nobody_has_to_tell() -> None:
+    receive = Telling()
+    future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(LongPolls().run(future, receive, "nothing"))
+    await asyncio.sleep(0)
+    tell = receive.tell
+    assert tell is not None
+    future.set_result("something")
+    await asyncio.sleep(0)
+    tell()  # the client leaves while its answer is being written
+    assert await task == "something"
+    assert receive.tell is None
     assert task.cancelling() == 0
 
 
@@ -157,18 +197,20 @@ async def test_a_poll_ends_with_the_first_message(service: Service) -> None:
     await backend.waiting.wait()
     backend.result.set_result([MESSAGE])
     assert (await poll.answer())["Messages"][0]["Body"] == "body"
-    assert [command.wait_seconds for command in backend.commands] == [0, 20]
+    assert [command.wait_seconds for command in backend.commands] == [20]
 
 
-async def test_a_queue_that_is_not_empty_is_not_waited_for(service: Service) -> None:
+async def test_a_receive_from_a_queue_that_is_not_empty_is_none_that_waits(service: Service) -> None:
     backend, url = await waiting_backend(service)
+    await limit(service, long_polls=0)
     backend.short = [MESSAGE]
     assert (await Poll(service, url).answer())["Messages"]
-    assert len(backend.commands) == 1
+    assert [command.wait_seconds for command in backend.commands] == [0]
 
 
 async def test_a_poll_at_the_limit_in_flight_waits_and_is_answered_with_nothing(service: Service) -> None:
     backend, url = await waiting_backend(service)
+    await limit(service, long_polls=1)
     backend.short = OverLimit()
     poll = Poll(service, url)
     await backend.waiting.wait()

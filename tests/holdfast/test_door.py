@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -85,6 +87,20 @@ async def door() -> AsyncIterator[Door]:
     for client in door.clients:
         client.writer.close()
     await door.running.stop()
+
+
+async def test_a_connection_that_was_closed_is_freed_at_once(door: Door) -> None:
+    client = await door.connect()
+    client.get("/")
+    await client.answer()
+    connection = weakref.ref(door.connections[0])
+    gc.disable()
+    try:
+        client.writer.close()
+        while connection() is not None:
+            await asyncio.sleep(0.001)
+    finally:
+        gc.enable()
 
 
 async def test_requests_of_a_connection_are_answered(door: Door) -> None:

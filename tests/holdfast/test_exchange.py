@@ -252,3 +252,43 @@ async def test_after_its_end_an_answer_cannot_go_on(caplog: pytest.LogCaptureFix
     async with serving(app) as port:
         assert body_of(await ask(port, get())) == b"hello"
     assert [record for record in caplog.records if record.levelno == logging.ERROR]
+
+
+async def test_a_call_is_told_when_its_client_has_gone() -> None:
+    told = asyncio.Event()
+    waits = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Send) -> None:
+        receive.tell_when_gone(told.set)
+        waits.set()
+        await told.wait()
+
+    async with serving(app) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(get())
+        await waits.wait()
+        assert not told.is_set()
+        writer.close()
+        await writer.wait_closed()
+        await told.wait()
+
+
+async def test_a_call_that_asks_too_late_is_told_at_once_and_one_that_asks_no_more_is_not() -> None:
+    told: list[str] = []
+    ended = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Send) -> None:
+        receive.tell_when_gone(lambda: told.append("too soon"))
+        receive.tell_when_gone(None)
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        receive.tell_when_gone(lambda: told.append("at once"))
+        ended.set()
+
+    async with serving(app) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(get())
+        writer.close()
+        await writer.wait_closed()
+        await ended.wait()
+    assert told == ["at once"]

@@ -160,8 +160,8 @@ async def _claim(context: Context, call: Call, view: QueueView, command: Receive
     if not wait:
         return await context.queues.run(view, context.backend.receive, command)
     polls = context.services.polls
-    if command.attempt is None or polls.draining:
-        # A queue that is not empty answers without the two tasks that a wait needs.
+    if polls.draining or (call.allowance is not None and command.attempt is None):
+        # A queue that is not empty answers at once, and that does not count as a receive that waits.
         command.wait_seconds = 0
         try:
             received = await context.queues.run(view, context.backend.receive, command)
