@@ -103,6 +103,7 @@ def _principal_of(key: AccessKey | ApiKey, credential: str) -> Principal:
         role=key.role,
         scopes=key.scopes,
         prefixes=key.prefixes,
+        expires_s=key.expires_s,
     )
 
 

@@ -69,7 +69,7 @@ class Granted:
             raise not_active(tenant)
         self.tenant = tenant
         made_of = (
-            () if base is None else (base.role, base.scopes, base.prefixes),
+            () if base is None else (base.role, base.scopes, base.prefixes, base.expires_s),
             () if role is None else (role.scopes, role.prefixes),
         )
         if made_of == self._made_of:
@@ -80,6 +80,7 @@ class Granted:
                     scopes, prefixes = narrowed(scopes, prefixes, limit.scopes, limit.prefixes)
         except NothingLeft:
             raise InvalidClientTokenId from None
+        ends = None if base is None else base.expires_s
         self.principal = Principal(
             account=grant.account,
             principal_id=grant.principal_id,
@@ -88,6 +89,7 @@ class Granted:
             role=grant.role if base is None or grant.role == base.role else "user",
             scopes=scopes,
             prefixes=prefixes,
+            expires_s=grant.expires_s if ends is None else min(grant.expires_s, ends),
         )
         self._made_of = made_of
 

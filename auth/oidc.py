@@ -144,6 +144,7 @@ class Oidc:
             credential=outsider.credential,
             role=cast(Role, role),
             scopes=self._scopes(outsider),
+            expires_s=int(outsider.expires_s),
         )
 
     def _scopes(self, outsider: Outsider) -> tuple[Scope, ...]:

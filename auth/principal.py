@@ -28,6 +28,8 @@ class Principal(msgspec.Struct, frozen=True):
     """What the credential may be used for, whatever else allows it."""
     prefixes: tuple[str, ...] = ()
     """Names of queues that the credential may be used for begin with one of these; empty: all queues."""
+    expires_s: int | None = None
+    """When the credential ends, in seconds since the epoch; None: it does not by itself."""
 
     @property
     def anonymous(self) -> bool:

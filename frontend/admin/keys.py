@@ -1,6 +1,7 @@
 """Access keys and API keys: create, rotate, revoke, list.  A secret is shown once, in the answer that made it.
 
-Nobody can make a key that may do more than its own, nor touch a key of a higher role.
+Nobody can make a key that may do more than its own, nor touch a key of a higher role.  A credential that ends makes no
+key of its own role that ends later.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ def create_router(services: Services) -> APIRouter:
         tenant = await store.get_tenant(owner)
         if tenant is None or tenant.state in ("deleting", "deleted"):
             raise not_found(f"tenant {owner}")
-        same_user = [key for key in await _keys(owner) if key.name == given.name]
         expires_s = None if given.expires_in_seconds is None else now_s() + given.expires_in_seconds
+        _check_end(who.principal, owner, given.name, given.role, expires_s, now_s())
+        same_user = [key for key in await _keys(owner) if key.name == given.name]
         made, secret = _new(
             given.kind,
             owner,
@@ -90,6 +92,10 @@ def create_router(services: Services) -> APIRouter:
         check_rights(who.principal, old.scopes, old.prefixes)
         if not old.active:
             raise Problem(409, "KeyRevoked", f"The key {key_id} is revoked; make a new one.")
+        expires_s = None if old.expires_s is None else now_s() + old.expires_s - old.created_s
+        if who.principal.credential == _id(old):
+            expires_s = old.expires_s  # no key prolongs its own life
+        _check_end(who.principal, old.account, old.name, old.role, expires_s, now_s())
         made, secret = _new(
             "api" if isinstance(old, ApiKey) else "access",
             old.account,
@@ -97,7 +103,7 @@ def create_router(services: Services) -> APIRouter:
             role=old.role,
             scopes=old.scopes,
             prefixes=old.prefixes,
-            expires_s=None if old.expires_s is None else now_s() + old.expires_s - old.created_s,
+            expires_s=expires_s,
             principal_id=old.principal_id,
         )
         who.made = _id(made)
@@ -201,6 +207,23 @@ def _check_rank(principal: Principal, name: str, role: Role) -> None:
         raise not_permitted("Only the account's root, or an operator, can make a key for root.")
     if _RANK[role] > _RANK[principal.role]:
         raise not_permitted(f"Your role is {principal.role}: you cannot make the key of an {role}.")
+
+
+def _check_end(principal: Principal, account: str, name: str, role: Role, expires_s: int | None, now_s: int) -> None:
+    """Whether the caller, whose own credential may end, can hand out a key with this end.
+
+    Who administers makes keys for others, and those may last.  But one of the caller's own rank would be the caller's
+    credential with another end.
+    """
+    ends_s = principal.expires_s
+    equal = role == principal.role or (name == "root" and account == principal.account)
+    if ends_s is None or not equal or (expires_s is not None and expires_s <= ends_s):
+        return
+    left = max(0, ends_s - now_s)
+    raise not_permitted(
+        f"Your own credential ends in {left} seconds, and a key with its role cannot last longer. Let the new one "
+        f"expire in {left} seconds at most, or make it with a credential that lasts."
+    )
 
 
 def check_rights(principal: Principal, scopes: Sequence[Scope], prefixes: Sequence[str]) -> None:
