@@ -54,6 +54,8 @@ class _Key(msgspec.Struct, frozen=True, kw_only=True):
     created_s: int = 0
     expires_s: int | None = None
     """From then on the key is refused."""
+    revoked_s: int | None = None
+    """When it was revoked, if it is not active and an older Holdfast did not do that."""
     version: int = 1
 
 

@@ -18,7 +18,7 @@ QUOTA_MOST = 2**62
 _RATE = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,9})?)(?::([0-9]{1,7}))?\Z", re.ASCII)
 _QUOTA = re.compile(r"[0-9]{1,19}\Z", re.ASCII)
 _RATES = ("calls", "send", "receive", "manage", "each_queue")
-_QUOTAS = ("queues", "stored_bytes", "connections", "long_polls")
+_QUOTAS = ("queues", "keys", "stored_bytes", "connections", "long_polls")
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +74,8 @@ class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The calls to any single one of its queues."""
     queues: int | None = None
     """Queues that it may have."""
+    keys: int | None = None
+    """Access keys and API keys that it may have; None: a thousand."""
     stored_bytes: int | None = None
     """Of messages, as they are stored, in all its queues together."""
     connections: int | None = None

@@ -85,7 +85,7 @@ def _show_keys(settings: Settings) -> int:
     from auth.master_keys import KeyringError
     from auth.sealed_store import sealed
     from holdfast.keyring import read_keyring
-    from holdfast.root import endpoint, shell_lines
+    from holdfast.root import endpoint, is_good, shell_lines
     from metadata_service.sqlite import SQLiteStore
     from metadata_service.sqlite_schema import CannotOpen
 
@@ -102,7 +102,7 @@ def _show_keys(settings: Settings) -> int:
         try:
             keyring = await read_keyring(settings, store)
             opened = store if keyring is None else sealed(store, keyring)
-            found = [key for key in await opened.list_access_keys(settings.account) if key.active]
+            found = [key for key in await opened.list_access_keys(settings.account) if is_good(key)]
         except KeyringError as error:
             print(f"holdfast: {error}", file=sys.stderr)
             return 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 _RATES = ("calls", "send", "receive", "manage", "each_queue")
-_QUOTAS = ("queues", "connections", "long_polls")
+_QUOTAS = ("queues", "keys", "stored_bytes", "connections", "long_polls")
 _PEEK_MOST = 100
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import time
 
@@ -11,9 +12,13 @@ from auth.credentials import AccessKey, Tenant, new_access_key, new_principal_id
 from auth.store import CredentialStore
 from holdfast.settings import Settings, SettingsError
 
+log = logging.getLogger("holdfast")
+
 
 async def ensure_root(store: CredentialStore, settings: Settings) -> tuple[AccessKey, bool]:
     """The root tenant's access key, and whether it is new: made now, or given in the settings for the first time.
+
+    A given key that was revoked meanwhile, or has expired, stays so.  Then it is another key of an operator.
 
     Raises :class:`SettingsError` if the given key belongs to another account.
     """
@@ -24,17 +29,32 @@ async def ensure_root(store: CredentialStore, settings: Settings) -> tuple[Acces
         known = await store.get_access_key(given_id)
         if known is not None and known.account != settings.account:
             raise SettingsError(f"the root access key {given_id} belongs to account {known.account}")
-        principal_id = new_principal_id() if known is None else known.principal_id
-        key = AccessKey(given_id, given_secret, settings.account, principal_id, role="operator")
-        if key != known:
-            await store.put_access_key(key)
-        return key, key != known
+        if known is None or is_good(known):
+            return await _given(store, known, AccessKey(given_id, given_secret, settings.account, new_principal_id()))
+        log.warning(
+            "the root access key %s of the settings was %s, and stays so: set root_access_key_id and "
+            "root_secret_access_key to a new key, or remove both; the other keys of account %s go on",
+            given_id,
+            "rotated and has expired" if known.active else "revoked",
+            settings.account,
+        )
     found = await _operators_key(store, settings.account)
     if found is not None:
         return found, False
     key = msgspec.structs.replace(new_access_key(settings.account), role="operator")
     await store.put_access_key(key)
     return key, True
+
+
+async def _given(store: CredentialStore, known: AccessKey | None, given: AccessKey) -> tuple[AccessKey, bool]:
+    """The key as the settings have it, for the principal that it was for, and with the end that it was given."""
+    key = msgspec.structs.replace(given, role="operator")
+    if known is not None:
+        kept = {name: getattr(known, name) for name in ("principal_id", "created_s", "expires_s", "version")}
+        key = msgspec.structs.replace(key, **kept)
+    if key != known:
+        await store.put_access_key(key)
+    return key, key != known
 
 
 class KeyUnknown(Exception):
@@ -68,11 +88,15 @@ async def operator_key(settings: Settings) -> AccessKey:
 
 async def _operators_key(store: CredentialStore, account: str) -> AccessKey | None:
     """One that is good now."""
-    now = time.time()
     for key in await store.list_access_keys(account):
-        if key.active and key.role == "operator" and (key.expires_s is None or key.expires_s > now):
+        if key.role == "operator" and is_good(key):
             return key
     return None
+
+
+def is_good(key: AccessKey) -> bool:
+    """Whether the key can be used now."""
+    return key.active and (key.expires_s is None or key.expires_s > time.time())
 
 
 def shell_lines(key: AccessKey, endpoint: str, region: str) -> list[str]:

@@ -7,29 +7,26 @@ key of its own role that ends later.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Path, Query
 
 from auth import api_keys
-from auth.credentials import AccessKey, ApiKey, new_access_key, new_principal_id, user_arn
+from auth.credentials import ApiKey, new_access_key, new_principal_id, user_arn
 from auth.principal import Principal, Role, Scope
-from auth.store import Conflict
+from frontend.admin.key_records import Key, KeyRecords, ended_s, id_of, stored_id_of
 from frontend.admin.models import KeyGiven, KeyList, KeyMade, KeyRotation, KeyShown
 from frontend.admin.problems import Problem, invalid, not_found, not_permitted
 from frontend.admin.visitor import ManagingRoute, Visitor, Who
 from frontend.services import Services
 
-_TRIES = 4
 _RANK: dict[str, int] = {"user": 0, "admin": 1, "operator": 2}
 _NAME = re.compile(r"[\w+=,.@-]{1,64}\Z", re.ASCII)
 """As IAM's names of users."""
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
-_API = api_keys.PREFIX
 
-Key = AccessKey | ApiKey
 Account = Annotated[str | None, Query(description="the account whose keys are meant; operators may name any")]
 KeyId = Annotated[str, Path(description="an access key's id, or hf_... and an API key's id", max_length=140)]
 
@@ -37,7 +34,7 @@ KeyId = Annotated[str, Path(description="an access key's id, or hf_... and an AP
 def create_router(services: Services) -> APIRouter:
     """The routes of keys."""
     router = APIRouter(route_class=ManagingRoute, tags=["keys"])
-    credentials, store = services.credentials, services.credentials.store
+    store, records = services.credentials.store, KeyRecords(services)
 
     def now_s() -> int:
         return int(services.clock())
@@ -59,7 +56,7 @@ def create_router(services: Services) -> APIRouter:
             raise not_found(f"tenant {owner}")
         expires_s = None if given.expires_in_seconds is None else now_s() + given.expires_in_seconds
         _check_end(who.principal, owner, given.name, given.role, expires_s, now_s())
-        same_user = [key for key in await _keys(owner) if key.name == given.name]
+        same_user = [key for key in await records.of(owner) if key.name == given.name]
         made, secret = _new(
             given.kind,
             owner,
@@ -70,18 +67,19 @@ def create_router(services: Services) -> APIRouter:
             expires_s=expires_s,
             principal_id=same_user[0].principal_id if same_user else new_principal_id(),
         )
-        who.target = who.made = _id(made)
-        await _put(made)
+        who.target = who.made = id_of(made)
+        await records.add(made)
+        await records.forget_ended(owner)
         return KeyMade(**_facts(made, None), secret=secret)
 
     @router.get("/keys", name="key.list")
     async def list_keys(who: Who, account: Account = None) -> KeyList:
-        """All keys of an account, revoked ones too."""
+        """All keys of an account, also those that were revoked or have expired lately."""
         owner = who.account(account)
         who.require_role("operator", "admin")
-        keys = await _keys(owner)
-        uses = await store.key_uses([_stored_id(key) for key in keys])
-        return KeyList(keys=[KeyShown(**_facts(key, uses.get(_stored_id(key)))) for key in keys])
+        keys = await records.of(owner)
+        uses = await store.key_uses([stored_id_of(key) for key in keys])
+        return KeyList(keys=[KeyShown(**_facts(key, uses.get(stored_id_of(key)))) for key in keys])
 
     @router.post("/keys/{key_id}/rotate", name="key.rotate", status_code=201)
     async def rotate(who: Who, key_id: KeyId, asked: KeyRotation, account: Account = None) -> KeyMade:
@@ -93,7 +91,7 @@ def create_router(services: Services) -> APIRouter:
         if not old.active:
             raise Problem(409, "KeyRevoked", f"The key {key_id} is revoked; make a new one.")
         expires_s = None if old.expires_s is None else now_s() + old.expires_s - old.created_s
-        if who.principal.credential == _id(old):
+        if who.principal.credential == id_of(old):
             expires_s = old.expires_s  # no key prolongs its own life
         _check_end(who.principal, old.account, old.name, old.role, expires_s, now_s())
         made, secret = _new(
@@ -106,10 +104,13 @@ def create_router(services: Services) -> APIRouter:
             expires_s=expires_s,
             principal_id=old.principal_id,
         )
-        who.made = _id(made)
-        await _put(made)
+        who.made = id_of(made)
+        await records.add(made)
         ends = now_s() + asked.keep_seconds
-        await _change(old, lambda key: {"expires_s": ends if key.expires_s is None else min(ends, key.expires_s)})
+        await records.change(
+            old, lambda key: {"expires_s": ends if key.expires_s is None else min(ends, key.expires_s)}
+        )
+        await records.forget_ended(old.account)
         return KeyMade(**_facts(made, None), secret=secret)
 
     @router.delete("/keys/{key_id}", name="key.revoke")
@@ -117,10 +118,15 @@ def create_router(services: Services) -> APIRouter:
         """Refuse the key from now on, everywhere within a second.  It cannot be made good again."""
         key = await _found(who, key_id, account)
         if key.active and key.role == "operator":
-            others = [one for one in await _keys(key.account) if one.role == "operator" and _state(one) == "active"]
-            if [_id(one) for one in others] == [_id(key)]:
+            others = [
+                one for one in await records.of(key.account) if one.role == "operator" and _state(one) == "active"
+            ]
+            if [id_of(one) for one in others] == [id_of(key)]:
                 raise Problem(409, "LastOperator", "This is the last key of an operator; make another one first.")
-        revoked = await _change(key, lambda _: {"active": False})
+        revoked = await records.change(
+            key, lambda now: {} if not now.active else {"active": False, "revoked_s": now_s()}
+        )
+        await records.forget_ended(key.account)
         return KeyShown(**_facts(revoked, None))
 
     def _new(kind: str, account: str, *, principal_id: str, **facts: Any) -> tuple[Key, str]:
@@ -129,54 +135,26 @@ def create_router(services: Services) -> APIRouter:
         made = msgspec.structs.replace(new_access_key(account), principal_id=principal_id, created_s=now_s(), **facts)
         return made, made.secret
 
-    async def _put(key: Key) -> None:
-        if isinstance(key, AccessKey):
-            await credentials.put(key)
-        else:
-            await credentials.put_api_key(key)
-
-    async def _keys(account: str) -> list[Key]:
-        return [*await store.list_access_keys(account), *await store.list_api_keys(account)]
-
-    async def _get(key_id: str) -> Key | None:
-        if key_id.startswith(_API):
-            return await store.get_api_key(key_id.removeprefix(_API))
-        return await store.get_access_key(key_id)
-
     async def _found(who: Visitor, key_id: str, account: str | None) -> Key:
         """The key, which the caller may change."""
         owner = who.account(account)
         who.target = key_id
         who.require_role("operator", "admin")
-        key = await _get(key_id)
+        key = await records.get(key_id)
         if key is None or key.account != owner:
             raise not_found(f"key {key_id} in account {owner}")
         if _RANK[key.role] > _RANK[who.principal.role]:
             raise not_permitted(f"The key {key_id} is an {key.role}'s.")
         return key
 
-    async def _change(key: Key, changes: Callable[[Key], dict[str, Any]]) -> Key:
-        current: Key | None = key
-        for _ in range(_TRIES):
-            if current is None:
-                raise not_found(f"key {_id(key)}")
-            changed = msgspec.structs.replace(current, **changes(current))
-            try:
-                if isinstance(changed, AccessKey):
-                    return await credentials.update_access_key(changed)
-                return await credentials.update_api_key(changed)
-            except Conflict:
-                current = await _get(_id(key))
-        raise Problem(409, "Conflict", f"The key {_id(key)} is being changed by others; try again.")
-
     def _state(key: Key) -> str:
         if not key.active:
             return "revoked"
-        return "active" if key.expires_s is None or key.expires_s > services.clock() else "expired"
+        return "active" if ended_s(key, now_s()) is None else "expired"
 
     def _facts(key: Key, last_used: int | None) -> dict[str, Any]:
         return {
-            "id": _id(key),
+            "id": id_of(key),
             "kind": "api" if isinstance(key, ApiKey) else "access",
             "account": key.account,
             "name": key.name,
@@ -190,15 +168,6 @@ def create_router(services: Services) -> APIRouter:
         }
 
     return router
-
-
-def _id(key: Key) -> str:
-    """As callers name it."""
-    return _API + key.key_id if isinstance(key, ApiKey) else key.access_key_id
-
-
-def _stored_id(key: Key) -> str:
-    return key.key_id if isinstance(key, ApiKey) else key.access_key_id
 
 
 def _check_rank(principal: Principal, name: str, role: Role) -> None:

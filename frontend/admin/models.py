@@ -178,6 +178,7 @@ class LimitsGiven(Given):
     manage: RateShown | None = Field(None, description="all other calls")
     each_queue: RateShown | None = Field(None, description="calls to any one queue")
     queues: int | None = None
+    keys: int | None = Field(None, description="access keys and API keys; null: 1,000")
     stored_bytes: int | None = Field(None, description="of messages in all queues together")
     connections: int | None = Field(None, description="calls under way at once")
     long_polls: int | None = Field(None, description="receives that wait at once")

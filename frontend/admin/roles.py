@@ -17,6 +17,8 @@ from frontend.admin.problems import Problem, invalid, not_found, not_permitted
 from frontend.admin.visitor import ManagingRoute, Who
 from frontend.services import Services
 
+ROLES_MOST = 1_000
+"""Of an account, as in IAM."""
 _TRIES = 4
 _NAME = re.compile(r"[\w+=,.@-]{1,64}\Z", re.ASCII)
 _SUBJECT = re.compile(r"[!-~]{1,255}\Z")
@@ -60,6 +62,8 @@ def create_router(services: Services) -> APIRouter:
         for _ in range(_TRIES):
             known = await store.get_role(owner, name)
             if known is None:
+                if len(await store.list_roles(owner)) >= ROLES_MOST:
+                    raise Problem(409, "TooManyRoles", f"The account {owner} has {ROLES_MOST} roles; delete some.")
                 made = TenantRole(owner, name, new_principal_id("AROA"), created_s=int(services.clock()))
                 role = msgspec.structs.replace(made, **facts)
                 await credentials.put_role(role)

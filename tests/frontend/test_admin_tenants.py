@@ -200,6 +200,7 @@ async def test_limits_are_set_one_by_one(service: Service) -> None:
         "manage": None,
         "each_queue": None,
         "queues": None,
+        "keys": None,
         "stored_bytes": None,
         "connections": None,
         "long_polls": 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -56,6 +57,37 @@ async def test_a_given_secret_replaces_the_old_one_for_the_same_principal(store:
     assert new
     assert after == msgspec.structs.replace(before, secret="other/secret")
     assert await store.get_access_key(before.access_key_id) == after
+
+
+@pytest.mark.parametrize(
+    ("end", "word"), [({"active": False}, "revoked"), ({"expires_s": 1_000}, "rotated and has expired")]
+)
+async def test_a_given_key_that_has_ended_stays_so(
+    store: SQLiteStore, caplog: pytest.LogCaptureFixture, end: dict[str, Any], word: str
+) -> None:
+    given, _ = await ensure_root(store, GIVEN)
+    ended = await store.update_access_key(msgspec.structs.replace(given, **end))
+    other, new = await ensure_root(store, GIVEN)
+    assert (other.role, new) == ("operator", True)
+    assert other.access_key_id != given.access_key_id
+    assert await store.get_access_key(given.access_key_id) == ended
+    assert await ensure_root(store, GIVEN) == (other, False)
+    (told, again) = (record.getMessage() for record in caplog.records)
+    assert told == again
+    assert f"the root access key {given.access_key_id} of the settings was {word}, and stays so" in told
+    assert "root_secret_access_key to a new key" in told
+    assert "given/secret" not in told
+    newer = msgspec.structs.replace(GIVEN, root_access_key_id="AKIANEWER00000000000")
+    assert (await ensure_root(store, newer))[0].access_key_id == "AKIANEWER00000000000"
+
+
+async def test_a_given_key_keeps_the_end_that_it_was_given(store: SQLiteStore) -> None:
+    given, _ = await ensure_root(store, GIVEN)
+    await store.update_access_key(msgspec.structs.replace(given, expires_s=2**40))
+    key, new = await ensure_root(store, GIVEN)
+    assert (key.expires_s, new) == (2**40, False)
+    changed, _ = await ensure_root(store, msgspec.structs.replace(GIVEN, root_secret_access_key="other/secret"))
+    assert (changed.expires_s, changed.secret) == (2**40, "other/secret")
 
 
 async def test_another_accounts_key_is_not_taken(store: SQLiteStore) -> None:

@@ -1,0 +1,136 @@
+"""The records of keys of both kinds: how many an account may have, and when those that ended are forgotten.
+
+A key that was revoked or has expired stays for a while, so that people see what became of it.  With the next change
+of the account's keys those are forgotten that ended long ago, or before many others; what was done with them, and that
+they were revoked, the audit log keeps.  Keys of operators are never forgotten: one that the settings give would be good
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from auth import api_keys
+from auth.credentials import AccessKey, ApiKey
+from auth.limits import UNLIMITED
+from auth.store import Conflict
+from frontend.admin.problems import Problem, not_found
+from frontend.services import Services
+
+KEYS_MOST = 1_000
+"""Good ones, of an account whose limits say nothing else."""
+ENDED_SECONDS = 30 * 86_400
+"""For so long a key that has ended is kept."""
+ENDED_MOST = 100
+"""Keys of an account that have ended and are kept; the oldest go first."""
+_TRIES = 4
+_API = api_keys.PREFIX
+
+Key = AccessKey | ApiKey
+
+log = logging.getLogger("holdfast.admin")
+
+
+class KeyRecords:
+    """Over the credentials, to be used from one event loop.
+
+    Of several frontends each may add a key at the same moment, so together they can exceed a quota by their number.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._credentials = services.credentials
+        self._store = services.credentials.store
+        self._adding = asyncio.Lock()
+
+    async def of(self, account: str) -> list[Key]:
+        return [*await self._store.list_access_keys(account), *await self._store.list_api_keys(account)]
+
+    async def get(self, key_id: str) -> Key | None:
+        """As callers name it (:func:`id_of`)."""
+        if key_id.startswith(_API):
+            return await self._store.get_api_key(key_id.removeprefix(_API))
+        return await self._store.get_access_key(key_id)
+
+    async def add(self, key: Key) -> None:
+        """Store a new key.  Raises :class:`Problem` over the quota; then nothing was stored."""
+        async with self._adding:
+            now_s = int(self._services.clock())
+            good = sum(ended_s(one, now_s) is None for one in await self.of(key.account))
+            most = await self._most(key.account)
+            if good >= most:
+                raise Problem(
+                    409,
+                    "TooManyKeys",
+                    f"The account {key.account} has {good} keys, and its quota 'keys' is {most}. Revoke keys that are "
+                    "not in use, or ask the operator of this service for more.",
+                )
+            if isinstance(key, AccessKey):
+                await self._credentials.put(key)
+            else:
+                await self._credentials.put_api_key(key)
+
+    async def change(self, key: Key, changes: Callable[[Key], dict[str, Any]]) -> Key:
+        """Store the key with changes, made of it as it is by then.  Raises :class:`Problem`."""
+        current: Key | None = key
+        for _ in range(_TRIES):
+            if current is None:
+                raise not_found(f"key {id_of(key)}")
+            changed = msgspec.structs.replace(current, **changes(current))
+            try:
+                if isinstance(changed, AccessKey):
+                    return await self._credentials.update_access_key(changed)
+                return await self._credentials.update_api_key(changed)
+            except Conflict:
+                current = await self.get(id_of(key))
+        raise Problem(409, "Conflict", f"The key {id_of(key)} is being changed by others; try again.")
+
+    async def _most(self, account: str) -> int:
+        tenant = await self._store.get_tenant(account)
+        limits = UNLIMITED if tenant is None else tenant.limits
+        if limits == UNLIMITED:
+            limits = self._services.settings.default_limits
+        return KEYS_MOST if limits.keys is None else limits.keys
+
+    async def forget_ended(self, account: str) -> None:
+        """Forget keys that ended long ago, or before many others."""
+        now_s = int(self._services.clock())
+        keys = [key for key in await self.of(account) if key.role != "operator"]
+        ended = [(ends_s, key) for key in keys if (ends_s := ended_s(key, now_s)) is not None]
+        ended.sort(key=lambda one: one[0], reverse=True)
+        gone = [
+            key for place, (ends_s, key) in enumerate(ended) if place >= ENDED_MOST or now_s - ends_s >= ENDED_SECONDS
+        ]
+        for key in gone:
+            if isinstance(key, AccessKey):
+                await self._credentials.delete_access_key(key.access_key_id)
+            else:
+                await self._credentials.delete_api_key(key.key_id)
+        if gone:
+            log.info("%d keys of account %s that ended long ago are forgotten", len(gone), account)
+
+
+def id_of(key: Key) -> str:
+    """As callers name it."""
+    return _API + key.key_id if isinstance(key, ApiKey) else key.access_key_id
+
+
+def stored_id_of(key: Key) -> str:
+    """As the store names it."""
+    return key.key_id if isinstance(key, ApiKey) else key.access_key_id
+
+
+def ended_s(key: Key, now_s: int) -> int | None:
+    """Since when the key has been of no use; None: it is good."""
+    revoked_s = None
+    if not key.active:
+        # an older Holdfast did not write down when it was
+        revoked_s = key.created_s if key.revoked_s is None else key.revoked_s
+    expired_s = key.expires_s if key.expires_s is not None and key.expires_s <= now_s else None
+    ends = [moment for moment in (revoked_s, expired_s) if moment is not None]
+    return min(ends, default=None)
