@@ -12,6 +12,7 @@ from frontend.sqs import arn, limits
 from frontend.sqs.actions.context import Context
 from frontend.sqs.calls import Call, Members
 from frontend.sqs.errors import (
+    ACCESS_DENIED,
     INVALID_PARAMETER_VALUE,
     RESOURCE_NOT_FOUND,
     SqsError,
@@ -41,6 +42,13 @@ async def start_message_move_task(context: Context, call: Call, members: Members
             raise SqsError(INVALID_PARAMETER_VALUE, "Source queue arn and destination queue arn cannot be the same.")
         if destination.fifo != source.fifo:
             raise SqsError(INVALID_PARAMETER_VALUE, "Source queue and destination queue must be of the same type.")
+    elif call.principal.prefixes:
+        # Each message would go back to where it came from, which is known only once it is read.
+        raise SqsError(
+            ACCESS_DENIED,
+            "Access to the resource is denied: a credential for queues whose names begin with "
+            f"{' or '.join(call.principal.prefixes)} has to name the DestinationArn.",
+        )
     try:
         task = await context.queues.run(
             source, context.backend.start_move, destination.arn if destination else None, rate or 0

@@ -16,6 +16,7 @@ from tests.behaviour.world import World
 from tests.frontend.access.parties import (
     HANDLES,
     MAIN,
+    SOURCE,
     SPARE,
     Caller,
     Scene,
@@ -429,6 +430,13 @@ async def test_no_message_gets_past_a_prefix(world: World) -> None:
     await refused("CreateQueue", {"QueueName": "x-1", "Attributes": redrive})
     await refused("SetQueueAttributes", {"QueueUrl": url(world, scene.own, MAIN), "Attributes": redrive})
     await refused("StartMessageMoveTask", {"SourceArn": arn(scene.own, MAIN), "DestinationArn": arn(scene.own, SPARE)})
+    await refused("StartMessageMoveTask", {"SourceArn": arn(scene.own, MAIN)})
+    await done(
+        world,
+        caller,
+        "StartMessageMoveTask",
+        {"SourceArn": arn(scene.own, MAIN), "DestinationArn": arn(scene.own, SOURCE)},
+    )
     narrower = await new_key(world, scene.own, name="bea", prefixes=("q-main",))
     sources = await done(world, narrower, "ListDeadLetterSourceQueues", {"QueueUrl": url(world, scene.own, MAIN)})
     assert sources == {"queueUrls": []}
