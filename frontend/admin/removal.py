@@ -3,6 +3,11 @@
 First its state becomes ``deleting``, which refuses all its credentials; then its keys, roles, queues and data keys go;
 then its state becomes ``deleted``.  What is left is the record with its times, for the last invoice, and the account is
 never given out again.  A tenant that is found ``deleting`` at a start is finished then.
+
+A queue may be created while this goes on, by a call that was let in before.  Whoever creates one looks at the tenant's
+state afterwards, and takes the queue back unless the tenant still exists (:func:`frontend.sqs.actions.queues.
+ensure_queue`): either the queue is there when the queues are listed here, or the state is there when it is looked at.
+Only if that process ends in between is a queue left, which the next start finds.
 """
 
 from __future__ import annotations
@@ -37,10 +42,7 @@ async def delete_tenant(services: Services, tenant: Tenant) -> Tenant:
         await credentials.delete_api_key(api_key.key_id)
     for role in await store.list_roles(account):
         await credentials.delete_role(account, role.name)
-    queues = Queues(services)
-    while names := await services.metadata.list_queues(account, limit=_PAGE):
-        for name in names:
-            await _delete_queue(services, queues, account, name)
+    await _delete_queues(services, account)
     if services.keyring is not None:
         await services.keyring.destroy_tenant_keys(account)
     return await _become(services, account, "deleted")
@@ -51,13 +53,22 @@ async def finish_deletions(services: Services) -> None:
     after = ""
     while tenants := await services.credentials.store.list_tenants(after=after, limit=_PAGE):
         for tenant in tenants:
-            if tenant.state == "deleting":
-                try:
+            try:
+                if tenant.state == "deleting":
                     await delete_tenant(services, tenant)
                     log.info("the deletion of account %s was finished", tenant.account)
-                except (StoreError, BackendError, KeyringError) as error:
-                    log.error("the deletion of account %s cannot be finished yet: %s", tenant.account, error)
+                elif tenant.state == "deleted":
+                    await _delete_queues(services, tenant.account)
+            except (StoreError, BackendError, KeyringError) as error:
+                log.error("the deletion of account %s cannot be finished yet: %s", tenant.account, error)
         after = tenants[-1].account
+
+
+async def _delete_queues(services: Services, account: str) -> None:
+    queues = Queues(services)
+    while names := await services.metadata.list_queues(account, limit=_PAGE):
+        for name in names:
+            await _delete_queue(services, queues, account, name)
 
 
 async def _delete_queue(services: Services, queues: Queues, account: str, name: str) -> None:

@@ -138,6 +138,36 @@ async def test_a_deletion_that_was_cut_off_is_finished(service: Service, monkeyp
     assert await service.store.list_queues(OTHER, limit=10) == []
 
 
+CREATE = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.CreateQueue"}
+
+
+async def test_a_queue_that_is_created_during_the_deletion_is_not_left_behind(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = service.app.services
+    tenant = await service.store.get_tenant(OTHER)
+    assert tenant is not None
+    create = services.metadata.create
+
+    async def deleted_first(*arguments: Any, **named: Any) -> Any:
+        assert (await delete_tenant(services, tenant)).state == "deleted"
+        return await create(*arguments, **named)
+
+    monkeypatch.setattr(services.metadata, "create", deleted_first)
+    answer = await service.signed("POST", "/", b'{"QueueName":"q"}', CREATE, USER)
+    assert (answer.status, answer.code) == (403, "OptInRequired")
+    assert answer.message == f"The account {OTHER} is deleted."
+    assert await service.store.list_queues(OTHER, limit=10) == []
+
+
+async def test_a_start_deletes_what_was_created_at_the_end_of_a_deletion(service: Service) -> None:
+    await service.signed("POST", "/", b'{"QueueName":"q"}', CREATE, USER)
+    await service.store.put_tenant(Tenant(OTHER, "others", "deleted", deleted_s=5))
+    assert await service.store.list_queues(OTHER, limit=10) == ["q"]
+    await finish_deletions(service.app.services)
+    assert await service.store.list_queues(OTHER, limit=10) == []
+
+
 async def test_what_cannot_be_finished_at_a_start_does_not_keep_it_from_starting(
     service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

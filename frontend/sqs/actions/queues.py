@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 
+from auth.lookup import not_active
 from auth.principal import Principal
 from backend.api import BackendError
 from frontend.access import check_credential, listed_prefixes
@@ -14,6 +16,7 @@ from frontend.sqs.actions.context import Context
 from frontend.sqs.arn import QueueArn
 from frontend.sqs.calls import Call, Members
 from frontend.sqs.errors import (
+    OPT_IN_REQUIRED,
     PURGE_QUEUE_IN_PROGRESS,
     QUEUE_DELETED_RECENTLY,
     QUEUE_NAME_EXISTS,
@@ -76,7 +79,7 @@ async def ensure_queue(
         await dead_letter.check_target(context, account, redrive, source_arn, fifo, principal)
     settings = context.services.settings
     try:
-        return await context.metadata.create(
+        queue = await context.metadata.create(
             account,
             name,
             stored,
@@ -102,6 +105,18 @@ async def ensure_queue(
             QUEUE_DELETED_RECENTLY,
             f"You must wait {hold:g} seconds after deleting a queue before you can create another with the same name.",
         ) from None
+    await _check_owner(context, queue)
+    return queue
+
+
+async def _check_owner(context: Context, queue: Queue) -> None:
+    """A queue was created: it goes again if its account has been deleted meanwhile, for nobody would ever delete it."""
+    tenant = await context.services.credentials.store.get_tenant(queue.account)
+    if tenant is None or tenant.state not in ("deleting", "deleted"):
+        return
+    with suppress(QueueNotFound):  # whoever deletes the account was faster
+        await context.metadata.delete(queue, now_ms=context.services.now_ms())
+    raise SqsError(OPT_IN_REQUIRED, not_active(tenant).message)
 
 
 async def auto_create_queue(context: Context, account: str, name: str) -> Queue:
