@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -29,7 +29,7 @@ from backend.journal.rows import SEGMENT_MAX
 from backend.shards import Shard, as_ref, piece_files, shard_of
 from backend.tasks import Complaints
 from metadata_service.models import LogEntry, ShardEntry
-from metadata_service.store import EntryStore, StoreError
+from metadata_service.store import ConditionFailed, EntryStore, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +104,8 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._unsettled = False
         """A change of the metadata is under way, or has ended with an outcome that is not known."""
+        self._giving: dict[int, tuple[ShardEntry, str]] = {}
+        """Shards that are being handed over: what their entries are to become, and the name of the new owner."""
 
     async def run(self) -> None:
         """Take checkpoints when they are due, until cancelled."""
@@ -116,7 +118,8 @@ class Checkpointer:
             pause = LOOK_SECONDS
             log = self._node.log
             full = log.short()
-            if log.next_segment - self._begun_at < self._every and not (full and self._something_to_gain()):
+            due = log.next_segment - self._begun_at >= self._every or (full and self._something_to_gain())
+            if not due and not self._giving:
                 continue
             try:
                 await self.checkpoint()
@@ -151,6 +154,7 @@ class Checkpointer:
         began = time.perf_counter()
         try:
             for shard in list(node.shards.owned.values()):
+                assert not shard.leaving, "the floor must not pass it"
                 if shard.damage is not None:
                     continue  # what cannot be read now must be found again; it has no records in this log
                 if shard.dirty or any(log_id != log.log_id for log_id, _, _ in shard.entry.chain):
@@ -194,13 +198,99 @@ class Checkpointer:
             shard = self._node.shards.owned.get(entry.shard)
             if shard is None:
                 continue
+            if entry.shard in self._giving:
+                continue
             if (entry.owner_log, entry.epoch) != (own, shard.epoch):
                 raise Unavailable(f"shard {entry.shard} has another owner, log {entry.owner_log}")
             if entry.version != shard.entry.version:
                 shard.entry = msgspec.structs.replace(shard.entry, version=entry.version)
                 shard.changed = True
         self.entry = next(entry for entry in await self._entries.logs(self.entry.node) if entry.log_id == own)
+        await self._conclude()
         self._unsettled = False
+
+    # --- hand-over --------------------------------------------------------------------------------------
+
+    async def give(self, numbers: Collection[int], heir: LogEntry) -> None:
+        """Hand these shards, which are owned, over to the incarnation that writes the log ``heir``.
+
+        When it returns, their entries name the new owner.  Raises :class:`StorageFull` and :class:`Unavailable`: then
+        they are served on.  Raises :class:`StoreError`: what became of it is not known, and nothing of them is served
+        until a later call here, or of :meth:`checkpoint`, has settled it.
+        """
+        async with self._lock:
+            try:
+                if self._unsettled:
+                    await self._settle()
+                shards = [self._node.shards.owned[number] for number in numbers if number in self._node.shards.owned]
+                final = await self._last_checkpoint(shards)
+                for shard, entry in zip(shards, final, strict=True):
+                    epoch = shard.epoch + 1
+                    # Of the own log nothing is to be folded any more: the checkpoint holds all of it.
+                    chain = (*(link for link in entry.chain if link[0] != self.entry.log_id), (heir.log_id, epoch, 1))
+                    given = msgspec.structs.replace(entry, owner_log=heir.log_id, epoch=epoch, chain=chain)
+                    self._giving[shard.number] = (given, heir.node)
+                self._unsettled = True
+                await self._conclude()
+                self._unsettled = False
+            except OSError as error:
+                raise Unavailable(f"a checkpoint failed: {error}") from error
+
+    async def _last_checkpoint(self, shards: list[Shard]) -> list[ShardEntry]:
+        """Serve these shards no more, and write all that is in memory of them; returns what their entries are to say.
+
+        The pieces are durable then, and so is every record that they hold, and every answer that was given.
+        """
+        node = self._node
+        writer = await self._pieces.begin(node.log.log_id)
+        taken: dict[int, _Taken] = {}
+        began = time.perf_counter()
+        try:
+            for shard in shards:  # while they are served still, so that there is little left to do when they are not
+                if shard.damage is None:
+                    taken[shard.number] = _Taken(shard)
+                    for _ in self._take_ahead(taken[shard.number], writer):
+                        if time.perf_counter() - began > SLICE_SECONDS:
+                            await asyncio.sleep(0)
+                            began = time.perf_counter()
+            for shard in shards:
+                node.close_shard(shard)
+            for one in taken.values():
+                self._take(one, writer)
+            await node.durable()
+            await writer.finish()
+        except BaseException:
+            for one in taken.values():
+                one.undo()
+            for shard in shards:
+                if shard.leaving:
+                    node.reopen_shard(shard)
+            raise
+        return [taken[shard.number].entry if shard.number in taken else shard.entry for shard in shards]
+
+    async def _conclude(self) -> None:
+        """Bring it to an end with the shards that are being handed over.
+
+        A change whose outcome is not known is not settled by reading the old entry, for it may still take effect: it is
+        made again.  One of the two takes effect, and then the other cannot any more.
+        """
+        own = self._node.log.log_id
+        while self._giving:
+            try:
+                await self._entries.update_shards([entry for entry, _ in self._giving.values()])
+                gone = list(self._giving)
+            except ConditionFailed:
+                gone = []
+                stored = {entry.shard: entry for entry in await self._entries.shards()}
+                for number, (entry, heir) in self._giving.items():
+                    if (stored[number].owner_log, stored[number].epoch) == (own, entry.epoch - 1):
+                        again = msgspec.structs.replace(entry, version=stored[number].version)
+                        self._giving[number] = (again, heir)
+                    else:
+                        gone.append(number)
+            for number in gone:
+                _, heir = self._giving.pop(number)
+                self._node.shards.let_go(self._node.shards.owned[number], heir)
 
     def _take_ahead(self, taken: _Taken, writer: PieceWriter) -> Iterator[None]:
         """Write what has changed of the shard, step by step: commands may run between two steps.

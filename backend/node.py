@@ -32,6 +32,7 @@ from backend.incarnation import Incarnation, Resolver
 from backend.journal.disk import Disk
 from backend.journal.local import LocalJournal
 from backend.journal.log import LogSettings
+from backend.ownership import Ownership
 from backend.startup import start
 from backend.tasks import Tasks
 from metadata_service.store import EntryStore, StoreError
@@ -81,6 +82,7 @@ class Node:
         self._settings = settings
         self._incarnation: Incarnation | None = None
         self._checkpointer: Checkpointer | None = None
+        self._ownership: Ownership | None = None
         self._checkpoints: asyncio.Task[None] | None = None
         self._letting_go: asyncio.Task[None] | None = None
         """Of the log that failed."""
@@ -131,6 +133,7 @@ class Node:
             journal,
             settings.checkpoint_segments,
         )
+        self._ownership = Ownership(incarnation, started.entry, self._checkpointer, journal, self._entries)
         self._incarnation = incarnation
         self._begun_at = asyncio.get_running_loop().time()
         self._checkpoints = tasks.start(self._checkpointer.run(), "the checkpointer")
@@ -180,6 +183,13 @@ class Node:
     def ready(self) -> bool:
         """Whether calls are served."""
         return self._incarnation is not None
+
+    @property
+    def ownership(self) -> Ownership:
+        """How this incarnation gets shards, and gives them away.  Raises :class:`Unavailable` while there is none."""
+        if self._incarnation is None or self._ownership is None:
+            raise self._error
+        return self._ownership
 
     @property
     def owned(self) -> set[int]:

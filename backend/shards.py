@@ -14,6 +14,7 @@ from zlib import crc32
 from backend.api import SHARDS, NotOwner
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
+from backend.engine.timers import NEVER
 from backend.partition import Partition
 from metadata_service.models import PieceRef, ShardEntry, StoppedPartition
 
@@ -152,6 +153,7 @@ class Shards:
         shard.leaving = False
         for partition in shard.partitions.values():
             partition.closed = False
+            partition.alarm = NEVER  # it may have rung meanwhile
             self.partitions[partition.id] = partition
         return list(shard.partitions.values())
 

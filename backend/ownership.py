@@ -1,0 +1,143 @@
+"""Which shards an incarnation owns, while it runs: how it gets more, and gives some away.
+
+A shard's entry in the metadata says who owns it, and changes only from the version that the change was computed from.
+Everything here is one such change, and what has to be true before and after it (``docs/internals/shards.md``):
+
+* **hand-over**: the owner stops serving the shard, waits until all that it has answered is durable, and writes what is
+  in memory as a checkpoint; then one change of the entry says both, the checkpoint and the new owner;
+* **taking**: the shard's last owner has ended, and its log is sealed (:meth:`Ownership.seal`); the shard is folded, and
+  the change of its entry is refused if it is no longer the entry that was folded;
+* what was handed over to this incarnation is folded the same way, and needs no change any more.
+
+Whoever did not hear the end of a change looks at the entries again: a shard that names this incarnation's log is its
+own, and one that still names a sealed log can be taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+
+from backend.api import BackendError
+from backend.checkpointer import Checkpointer
+from backend.incarnation import Incarnation
+from backend.journal.interface import Journal
+from backend.takeover import claim, recover, with_owner
+from metadata_service.models import LogEntry, ShardEntry
+from metadata_service.store import EntryStore
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 16
+"""Shards that are handed over together: none of them is served meanwhile."""
+AHEAD_MS = 1000
+
+
+class NoSuchOwner(BackendError):
+    """A shard cannot be handed over to a log that nobody writes."""
+
+
+class Ownership:
+    """The shards of one incarnation of the node."""
+
+    def __init__(
+        self,
+        node: Incarnation,
+        mine: LogEntry,
+        checkpointer: Checkpointer,
+        journal: Journal,
+        entries: EntryStore,
+    ) -> None:
+        self._node = node
+        self._mine = mine
+        self._checkpointer = checkpointer
+        self._journal = journal
+        self._entries = entries
+        self._lock = asyncio.Lock()
+        """What was found of other logs is let go of together."""
+
+    @property
+    def log_id(self) -> int:
+        return self._mine.log_id
+
+    async def hand_over(self, numbers: Collection[int], log_id: int) -> None:
+        """Give those of these shards that this node has to the incarnation that writes this log.
+
+        Raises :class:`NoSuchOwner`, :class:`StorageFull` and :class:`Unavailable`: what was not handed over yet is
+        served on.  Raises :class:`StoreError`: for some it is not known, and they are not served until it is.
+        """
+        heir = next((entry for entry in await self._entries.logs() if entry.log_id == log_id), None)
+        if heir is None or heir.state != "open" or log_id == self.log_id:
+            raise NoSuchOwner(f"log {log_id} is not open, or not another node's: no shard can be given to it")
+        wanted = sorted(number for number in numbers if number in self._node.shards.owned)
+        for start in range(0, len(wanted), AT_ONCE):
+            await self._checkpointer.give(wanted[start : start + AT_ONCE], heir)
+
+    async def seal(self, log_id: int) -> None:
+        """End a log whose writer is gone, so that its shards can be taken.  Repeatable, and anyone may finish it.
+
+        Raises :class:`LogInUse` while its writer, or another that recovers it, lives, :class:`JournalDamaged`, and what
+        the store and the journal raise; then it may be tried again.
+        """
+        async with self._lock:
+            ending = [entry for entry in await self._entries.logs() if entry.log_id == log_id]
+            assert log_id != self.log_id
+            try:
+                begun = await self._journal.find(entry for entry in ending if entry.state != "sealed")
+                claimed = await claim(self._entries, ending, begun, self._mine)
+                if claimed:
+                    shards = {entry.shard: entry for entry in await self._entries.shards()}
+                    await recover(self._journal, self._entries, claimed, ending, shards, (), self.log_id)
+                    logger.warning("log %d of node %s is sealed", log_id, claimed[0].node)
+            finally:
+                self._journal.release()
+
+    async def take(self, numbers: Collection[int]) -> set[int]:
+        """Own, and serve, those of these shards that were handed over to this incarnation, or that nobody has: whose
+        owner's log is sealed, or that nobody ever had.  Returns them.
+
+        Raises :class:`ConditionFailed` if another was faster, :class:`JournalDamaged`, and what the store and the
+        journal raise; then it may be tried again.
+        """
+        async with self._lock:
+            known = await self._entries.logs()
+            shards = {entry.shard: entry for entry in await self._entries.shards()}
+            self._learn(known, shards)
+            sealed = {entry.log_id for entry in known if entry.state == "sealed"}
+            free = {number for number in numbers if number not in shards or shards[number].owner_log in sealed}
+            given = {number for number in numbers if number in shards and shards[number].owner_log == self.log_id}
+            wanted = sorted((free | given) - self._node.shards.owned.keys())
+            if not wanted:
+                return set()
+            replay = await recover(self._journal, self._entries, [], known, shards, wanted, self.log_id)
+            entries = [shards[number] for number in wanted if number in given]
+            taken = [with_owner(self._mine, number, replay) for number in wanted if number not in given]
+            if taken:
+                entries += await self._entries.update_shards(taken)
+            now = self._node.clock()
+            if replay.time_ms > now + AHEAD_MS:
+                # Nothing of them ends early: their time stands still until the clock has caught up.
+                logger.error("the time of shards that were taken is %d ms ahead of the clock", replay.time_ms - now)
+            self._node.opened(self._node.shards.open(entries, replay, now))
+            logger.info("%d shards were taken, %d were given", len(taken), len(entries) - len(taken))
+            return set(wanted)
+
+    async def left_behind(self) -> set[int]:
+        """Shards whose entries name a log of this node, this incarnation's or an earlier one, and that are not here."""
+        known = await self._entries.logs()
+        own = {entry.log_id for entry in known if entry.node == self._mine.node}
+        shards = {entry.shard: entry for entry in await self._entries.shards()}
+        self._learn(known, shards)
+        return {
+            number
+            for number, entry in shards.items()
+            if entry.owner_log in own and number not in self._node.shards.owned
+        }
+
+    def _learn(self, known: Collection[LogEntry], shards: dict[int, ShardEntry]) -> None:
+        """Who has the shards that are not here."""
+        names = {entry.log_id: entry.node for entry in known if entry.log_id != self.log_id}
+        self._node.shards.owners = {
+            number: names[entry.owner_log] for number, entry in shards.items() if entry.owner_log in names
+        }
