@@ -16,10 +16,10 @@ from bench.report import FORMAT, Book, Report, table, verdicts, write
 from bench.scenarios import SCENARIOS, Scenario
 from bench.scenarios.core import warm_up_java
 from bench.scenarios.run import Run
-from bench.servers import WORK, ElasticMq, Holdfast, Nothing, Server, ServerMissing
+from bench.servers import WORK, Asgi, ElasticMq, Holdfast, Nothing, Server, ServerMissing
 from bench.targets import targets
 
-SERVERS: dict[str, type[Server]] = {each.name: each for each in (Nothing, Holdfast, ElasticMq)}
+SERVERS: dict[str, type[Server]] = {each.name: each for each in (Nothing, Asgi, Holdfast, ElasticMq)}
 RESULTS = Path(__file__).parent / "results"
 
 

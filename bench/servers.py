@@ -13,6 +13,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -236,6 +237,19 @@ class Nothing(Server):
     @classmethod
     def version(cls) -> str:
         return "bench.null_server"
+
+
+class Asgi(Server):
+    """The least that a call costs a Python server over HTTP: what Holdfast adds to that is its own."""
+
+    name = "uvicorn"
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "bench.asgi_server", str(self.port)]
+
+    @classmethod
+    def version(cls) -> str:
+        return f"bench.asgi_server, uvicorn {version('uvicorn')}"
 
 
 class Meter:

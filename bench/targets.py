@@ -37,9 +37,9 @@ def _figure(scenario: str, name: str) -> Take:
     return lambda book: book.figure(scenario, name)
 
 
-def _ratio(above: str, below: str, above_server: str = "holdfast") -> Take:
+def _ratio(above: str, below: str, above_server: str = "holdfast", below_server: str = "holdfast") -> Take:
     def take(book: Book) -> float | None:
-        one, other = book.row(above, above_server), book.row(below)
+        one, other = book.row(above, above_server), book.row(below, below_server)
         return one.cpu_us_per_message / other.cpu_us_per_message if one and other else None
 
     return take
@@ -73,6 +73,13 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
     """All of them, for a run of these sizes."""
     return [
         Target("SendMessage, server CPU a call", 70, False, "µs", _per_call("send")),
+        Target(
+            "SendMessage, over a raw ASGI call under uvicorn (70 µs where that costs 17)",
+            4.1,
+            False,
+            "times",
+            _ratio("send", "trivial", below_server="uvicorn"),
+        ),
         Target("SendMessage, ElasticMQ's CPU over Holdfast's", 4, True, "times", _ratio("send", "send", "elasticmq")),
         Target("SendMessage at half load, p99", 10, False, "ms", _p99("half-load")),
         Target("SendMessageBatch of 10, server CPU a message", 15, False, "µs", _per_message("send-batch")),

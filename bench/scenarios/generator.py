@@ -1,4 +1,4 @@
-"""What the load generator could do at most: the same calls against a server that only answers."""
+"""The same calls against servers that only answer: what the load generator could do at most, and what HTTP costs."""
 
 from __future__ import annotations
 
@@ -9,3 +9,7 @@ from bench.servers import Server
 
 async def ceiling(run: Run, server: Server) -> None:
     await run.closed("generator", server, Sqs(server.signer).send(again("http://nobody/0/nothing")))
+
+
+async def trivial(run: Run, server: Server) -> None:
+    await run.closed("trivial", server, Sqs(server.signer).send(again("http://nobody/0/nothing")))
