@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SEEDS ?= 1000
 ARGS ?=
 
-.PHONY: help serve test lint format lock bench simulate fuzz faults clean
+.PHONY: help serve test lint format lock bench simulate fuzz faults scale clean
 
 help:
 	@echo "make serve             run the service on http://127.0.0.1:9324 with its data in ./data (ARGS: more options)"
@@ -17,6 +17,7 @@ help:
 	@echo "make simulate SEEDS=n  run the simulator with n seeds"
 	@echo "make fuzz              feed the parsers and the door with bad input"
 	@echo "make faults            end and break a real server in every way for a while (ARGS: --minutes 60)"
+	@echo "make scale             the ring and the placement with 1,000 nodes and 10,000,000 queues, a minute of computing"
 	@echo "make lock              make requirements/*.txt anew from requirements/*.in (ARGS=--upgrade: with newer versions)"
 
 serve: $(VENV)/.runtime
@@ -53,6 +54,9 @@ fuzz: $(VENV)/.dev
 
 faults: $(VENV)/.dev
 	$(BIN)/python -m tests.faults $(ARGS)
+
+scale: $(VENV)/.dev
+	$(BIN)/python -m tests.scale $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache

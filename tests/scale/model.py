@@ -1,0 +1,301 @@
+"""The ring, the choice of clusters and the placement of shards, for as many nodes and queues as one likes.
+
+*On paper* is what follows from the parts of the circle that nodes have, exactly; *simulated* is counted, queue by
+queue.  Every figure has the bound that it has to keep, so that the table is a test as well.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import time
+import tracemalloc
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from backend.shards import shard_of
+from metadata_service.client import MetadataClient
+from metadata_service.clusters import Cluster, Heat, SplitRule, choose, look
+from metadata_service.models import Partition, Queue
+from metadata_service.placement import Node, plan
+from metadata_service.ring import POINTS, Member, Ring, View, movement
+
+ACCOUNT = "000000000000"
+SHARDS = 256
+CLUSTER_NODES = 12
+ROUND_SECONDS = 1
+"""Between two rounds of an in-cluster manager."""
+REPORT_SECONDS = 5
+"""Between two reports of a cluster."""
+LIMIT = 8
+"""Shards that a round moves for drains and balance."""
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """How much there is."""
+
+    nodes: int
+    queues: int
+    cached: int
+    """Queues in the cache whose memory is measured."""
+    large_shards: int
+    """Of the one large cluster of all nodes."""
+
+
+WHOLE = Sizes(nodes=1000, queues=10_000_000, cached=200_000, large_shards=16_384)
+SHORT = Sizes(nodes=200, queues=100_000, cached=20_000, large_shards=2048)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A figure, and the bound that it keeps or not."""
+
+    what: str
+    value: float
+    unit: str
+    most: float
+
+    @property
+    def kept(self) -> bool:
+        return self.value <= self.most
+
+
+def rows(sizes: Sizes) -> Iterator[Row]:
+    """Every figure, one after the other."""
+    yield from _ring(sizes)
+    yield from _cache(sizes)
+    yield from _clusters(sizes)
+    yield from _placement(sizes)
+    yield from _managers(sizes)
+
+
+def _of_normal(values: int) -> float:
+    """How many standard deviations the largest of so many normal values is above their mean, at the most: beyond it
+    one run of a thousand."""
+    return math.sqrt(2 * math.log(1000 * values))
+
+
+def _members(count: int) -> tuple[Member, ...]:
+    return tuple(Member(f"metadata-{number}", zone=f"z{number % 3}") for number in range(count))
+
+
+def _ring(sizes: Sizes) -> Iterator[Row]:
+    nodes = sizes.nodes
+    view = View.of(1, _members(nodes))
+    began = time.process_time()
+    ring = Ring(view)
+    yield Row(f"ring of {nodes} nodes: to build", (time.process_time() - began) * 1000, "ms of CPU", 5000)
+    yield Row("ring: memory", ring.size_bytes / 1024, "KiB", nodes * POINTS * 8 / 1024)
+    stray = _of_normal(nodes) / math.sqrt(POINTS)
+    yield Row("ring: fullest node, on paper", max(ring.shares().values()) * nodes, "of the mean", 1 + stray)
+
+    owned = Counter[str]()
+    began = time.process_time()
+    for number in range(sizes.queues):
+        owned[ring.owner(f"{ACCOUNT}/queue-{number}").name] += 1
+    spent = time.process_time() - began
+    chance = _of_normal(nodes) / math.sqrt(sizes.queues / nodes)
+    most = (1 + stray) * (1 + chance)
+    yield Row(
+        f"ring: fullest node, {sizes.queues:,} queues simulated",
+        max(owned.values()) * nodes / sizes.queues,
+        "of the mean",
+        most,
+    )
+    yield Row("ring: a look-up", spent / sizes.queues * 1e6, "µs of CPU", 100)
+    joined = [Ring(view.joined(Member(f"newcomer-{number}"))) for number in range(3)]
+    shares = [after.shares()[f"newcomer-{number}"] for number, after in enumerate(joined)]
+    moved = [movement(ring, after) for after in joined]
+    assert all(math.isclose(*pair, abs_tol=1e-9) for pair in zip(shares, moved, strict=True))
+    yield Row(
+        "ring: keys that move when a node joins", max(moved) * (nodes + 1), "of 1/nodes", 1 + 5 / math.sqrt(POINTS)
+    )
+    left = Ring(view.left("metadata-7"))
+    most = ring.shares()["metadata-7"]
+    assert math.isclose(movement(ring, left), most, abs_tol=1e-9)
+    heirs = [left.shares()[name] - share for name, share in ring.shares().items() if name != "metadata-7"]
+    yield Row("ring: of a node that leaves, the most that one other gets", max(heirs) / most, "of its keys", 0.1)
+
+
+def _queue(number: int) -> Queue:
+    """One with usual attributes and tags."""
+    return Queue(
+        queue_id=number,
+        account=ACCOUNT,
+        name=f"orders-of-customer-{number}",
+        version=2,
+        attributes={
+            "VisibilityTimeout": "60",
+            "MessageRetentionPeriod": "1209600",
+            "RedrivePolicy": f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:dead","maxReceiveCount":5}}',
+        },
+        tags={"team": f"team-{number % 50}"},
+        created_s=1_800_000_000,
+        modified_s=1_800_000_000,
+        partitions=(Partition(number),),
+        handle_key=number.to_bytes(16, "big"),
+    )
+
+
+def _cache(sizes: Sizes) -> Iterator[Row]:
+    """As a node reads them: each queue with its own copy of every text."""
+    records = [msgspec.json.encode(_queue(number)) for number in range(sizes.cached)]
+    decode = msgspec.json.Decoder(Queue).decode
+    gc.collect()
+    tracemalloc.start()
+    try:
+        client = MetadataClient(None, limit=sizes.cached)  # type: ignore[arg-type]
+        for record in records:
+            client.remember(decode(record))
+        each = tracemalloc.get_traced_memory()[0] / sizes.cached
+    finally:
+        tracemalloc.stop()
+    assert client.cached(ACCOUNT, "orders-of-customer-0") == _queue(0)
+    yield Row("cache: memory of a queue with 3 attributes and a tag", each, "bytes", 3000)
+    of_node = each * sizes.queues / sizes.nodes / 2**20
+    yield Row("cache: of the queues of an average node", of_node, "MiB", 64)
+    yield Row("cache: of all queues (full copy)", each * sizes.queues / 2**30, "GiB", 32)
+
+
+def _clusters(sizes: Sizes) -> Iterator[Row]:
+    """All nodes in clusters of twelve, filled queue by queue with reports that are some seconds old."""
+    count = sizes.nodes // CLUSTER_NODES
+    reports = 200
+    queues = min(sizes.queues, 200_000)
+    held = dict.fromkeys((f"cluster-{number}" for number in range(count)), 0)
+    number = 0
+    spent = 0.0
+    for report in range(reports):
+        clusters = [
+            Cluster(name, 0.8 * has / (1.5 * queues / count), report * float(REPORT_SECONDS))
+            for name, has in held.items()
+        ]
+        began = time.process_time()
+        for _ in range(queues // reports):
+            held[choose(clusters, f"queue-{number}", now_s=report * float(REPORT_SECONDS))] += 1
+            number += 1
+        spent += time.process_time() - began
+    fullest = max(held.values()) * count / number
+    yield Row(
+        f"clusters: fullest of {count}, {number:,} queues assigned by reports {REPORT_SECONDS} s old",
+        fullest,
+        "of the mean",
+        1.25,
+    )
+    yield Row("clusters: to choose one for a queue", spent / number * 1e6, "µs of CPU", 2000)
+
+    assignment = plan(dict.fromkeys(range(SHARDS)), _nodes(CLUSTER_NODES), limit=0).assignment
+    of_cluster = sizes.queues // count
+    load = Counter(assignment[shard_of(partition)] for partition in range(1, of_cluster + 1))
+    chance = 1 + _of_normal(SHARDS) / math.sqrt(of_cluster / SHARDS)
+    yield Row(
+        f"clusters: fullest of {CLUSTER_NODES} nodes, {of_cluster:,} queues in one cluster",
+        max(load.values()) * CLUSTER_NODES / of_cluster,
+        "of the mean",
+        23 / (SHARDS / CLUSTER_NODES) * chance,
+    )
+
+
+def _nodes(count: int) -> list[Node]:
+    return [Node(f"backend-{number}") for number in range(count)]
+
+
+def _fullest(assignment: dict[int, str], nodes: int) -> float:
+    return max(Counter(assignment.values()).values()) * nodes / len(assignment)
+
+
+def _placement(sizes: Sizes) -> Iterator[Row]:
+    for nodes, shards in ((CLUSTER_NODES, SHARDS), (sizes.nodes, sizes.large_shards)):
+        what = f"placement of {shards:,} shards on {nodes:,} nodes"
+        began = time.process_time()
+        settled = plan(dict.fromkeys(range(shards)), _nodes(nodes), limit=0).assignment
+        yield Row(f"{what}: the first plan", time.process_time() - began, "s of CPU", 120)
+        ideal = shards / nodes
+        bound = math.ceil(ideal * 1.05) / ideal
+        yield Row(f"{what}: fullest node", _fullest(settled, nodes), "of the mean", bound)
+
+        began = time.process_time()
+        joined = plan(settled, _nodes(nodes + 1), limit=shards)
+        spent = time.process_time() - began
+        assert all(move.target == f"backend-{nodes}" for move in joined.moves)
+        share = shards / (nodes + 1)
+        yield Row(f"{what}: moves when a node joins", len(joined.moves), "shards", math.ceil(share * 1.05))
+        yield Row(f"{what}: to plan them", spent * 1000, "ms of CPU", 10_000)
+
+        dead = _nodes(nodes)[1:]
+        began = time.process_time()
+        taken = plan(settled, dead, limit=0)
+        spent = time.process_time() - began
+        lost = sum(owner == "backend-0" for owner in settled.values())
+        assert len(taken.moves) == lost
+        most = max(Counter(move.target for move in taken.moves).values())
+        yield Row(f"{what}: of a dead node, the most that one other takes over", most / lost, "of its shards", 0.4)
+        yield Row(f"{what}: to plan a takeover", spent * 1000, "ms of CPU", 10_000)
+
+    small = plan(dict.fromkeys(range(SHARDS)), _nodes(3), limit=0).assignment
+    grown, rounds = plan(small, _nodes(CLUSTER_NODES), limit=LIMIT), 1
+    moves = len(grown.moves)
+    while grown.left:
+        grown = plan(grown.assignment, _nodes(CLUSTER_NODES), limit=LIMIT)
+        moves, rounds = moves + len(grown.moves), rounds + 1
+    ideal_moves = SHARDS * (CLUSTER_NODES - 3) / CLUSTER_NODES
+    yield Row(
+        f"placement, from 3 nodes to {CLUSTER_NODES}: moves", moves / ideal_moves, "of those to exact balance", 1.05
+    )
+    yield Row(f"placement, from 3 nodes to {CLUSTER_NODES}, {LIMIT} shards a round: rounds", rounds, "rounds", 26)
+
+
+def _managers(sizes: Sizes) -> Iterator[Row]:
+    """CPU of a minute in which little happens: what the managers do anyway."""
+    count = sizes.nodes // CLUSTER_NODES
+    nodes = _nodes(CLUSTER_NODES)
+    settled = plan(dict.fromkeys(range(SHARDS)), nodes, limit=0).assignment
+    began, tries = time.process_time(), 50
+    for _ in range(tries):
+        assert not plan(settled, nodes, limit=LIMIT).moves
+    each = (time.process_time() - began) / tries
+    yield Row(
+        f"in-cluster manager: a minute of rounds, one each {ROUND_SECONDS} s", each * 60 / ROUND_SECONDS, "s of CPU", 3
+    )
+
+    chance = random.Random(1)
+    clusters = [Cluster(f"cluster-{number}", chance.random() * 0.8, 0.0) for number in range(count)]
+    began = time.process_time()
+    for number in range(500):
+        choose(clusters, f"new-{number}", now_s=1.0)
+    choosing = (time.process_time() - began) / 500
+    rule, heats, rates = SplitRule(), [Heat()] * 1000, array("d", (chance.expovariate(1 / 50) for _ in range(1000)))
+    began = time.process_time()
+    for _ in range(20):
+        heats = [look(heat, 1, rate, 0.0, rule)[0] for heat, rate in zip(heats, rates, strict=True)]
+    looking = (time.process_time() - began) / 20_000
+    created_each_minute = sizes.queues / (24 * 60)
+    busy = sizes.queues / 100
+    yield Row(
+        f"out-cluster manager: a minute's new queues, if all {sizes.queues:,} are made within a day",
+        choosing * created_each_minute,
+        "s of CPU",
+        20,
+    )
+    yield Row(
+        f"out-cluster manager: to look at the rates of the busiest 1 % of the queues, each {REPORT_SECONDS} s",
+        looking * busy * 60 / REPORT_SECONDS,
+        "s of CPU",
+        20,
+    )
+
+
+def table(done: Sequence[Row]) -> str:
+    """As Markdown."""
+    lines = ["| what | figure | | bound |", "|---|---:|---|---:|"]
+    for row in done:
+        mark = "" if row.kept else " **missed**"
+        lines.append(f"| {row.what} | {_shown(row.value)} | {row.unit} | {_shown(row.most)}{mark} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"

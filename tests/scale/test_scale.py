@@ -1,0 +1,22 @@
+"""A small selection of ``make scale``: fewer nodes and queues, the same bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scale.model import SHORT, Row, rows, table
+
+
+@pytest.fixture(scope="module")
+def short() -> list[Row]:
+    return list(rows(SHORT))
+
+
+def test_every_figure_keeps_its_bound(short: list[Row]) -> None:
+    assert [row for row in short if not row.kept] == []
+
+
+def test_the_table_has_every_figure_and_says_what_is_missed(short: list[Row]) -> None:
+    text = table([*short, Row("a figure", 3, "too many", 2)])
+    assert all(row.what in text for row in short)
+    assert text.count("**missed**") == 1
