@@ -96,7 +96,14 @@ async def _run(
         loop.add_signal_handler(signal.SIGHUP, certificate.reload)
     store = SQLiteStore(settings.metadata_file)
     try:
-        node = MetadataNode(store, view_of(settings), member.name, secret, full_copy=settings.metadata_full_copy)
+        node = MetadataNode(
+            store,
+            view_of(settings),
+            member.name,
+            secret,
+            full_copy=settings.metadata_full_copy,
+            hints=settings.metadata_hints,
+        )
         service = _Service(node)
         try:
             await node.start()

@@ -23,7 +23,7 @@ from auth.master_keys import MasterKeysUnusable, keys_of_setting
 from holdfast.proxies import parse_networks
 from metadata_service.ring import ViewInvalid, parse_members
 from metadata_service.signing import SECRET_BYTES_LEAST
-from ratelimit.address import check_url
+from ratelimit.address import check_redis, check_url
 
 if TYPE_CHECKING:
     from auth.oidc import OidcSettings
@@ -171,6 +171,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     metadata_full_copy: Annotated[
         bool, Meta(description="whether every metadata node keeps all queues in memory, for small installations")
     ] = False
+    metadata_hints: Annotated[
+        str | None,
+        Meta(
+            description="a Redis by which metadata nodes tell of changed queues at once, written as in "
+            "`rate_limit_storage`; without it caches learn of them later"
+        ),
+    ] = None
     cluster_secret: Annotated[
         str | None,
         Meta(
@@ -250,7 +257,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.data / "journal"
 
 
-_SECRET = ("root_secret_access_key", "master_key", "cluster_secret")
+_SECRET = ("root_secret_access_key", "master_key", "cluster_secret", "metadata_hints")
 """What no error repeats."""
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
 
@@ -347,6 +354,11 @@ def _check(settings: Settings) -> None:
         parse_members(settings.metadata_nodes)
     except ViewInvalid as error:
         raise SettingsError(f"metadata_nodes: {error}") from None
+    if settings.metadata_hints is not None:
+        try:
+            check_redis(settings.metadata_hints)
+        except ValueError as error:
+            raise SettingsError(f"metadata_hints: {error}") from None
     if settings.cluster_secret is not None:
         if settings.cluster_secret_file is not None:
             raise SettingsError("cluster_secret and cluster_secret_file cannot both be given")

@@ -47,6 +47,12 @@ class MetadataClient:
         self._forgotten += 1
         self._queues.pop((account, name), None)
 
+    def outdate(self, account: str, name: str, queue_id: int, version: int) -> None:
+        """Forget what is cached of this name, and what is being read of it, if it may be older than this."""
+        known = self._queues.get((account, name))
+        if known is None or (known.queue_id, known.version) < (queue_id, version):
+            self.invalidate(account, name)
+
     def forget(self, names: Iterable[tuple[str, str]] | None) -> None:
         """The same for queues by account and name; None: for all."""
         if names is None:

@@ -44,6 +44,7 @@ from metadata_service.calls import (
 )
 from metadata_service.changes import ChangeWatch
 from metadata_service.client import AgingClient, MetadataClient
+from metadata_service.hints import Hints
 from metadata_service.models import Queue
 from metadata_service.ring import Ring, View
 from metadata_service.signing import ANSWER_HEADER, HEADER, Checker, OutOfTime, SignatureRefused
@@ -74,11 +75,13 @@ class MetadataNode:
         secret: bytes,
         *,
         full_copy: bool = False,
+        hints: str | None = None,
         cached_most: int = 1_000_000,
         age_seconds: float = 1,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``age_seconds``: of what is kept, if the store cannot be watched.
+        """``hints``: a Redis by which others are told of changes (:mod:`metadata_service.hints`), and this node of
+        those that stand-ins make.  ``age_seconds``: of what is kept, if the store cannot be watched.
 
         Raises :class:`NotInRing`, and ``ValueError`` if the secret is too short.
         """
@@ -96,6 +99,7 @@ class MetadataNode:
             self._watch = ChangeWatch(cast(ChangeStore, store), self._queues)
         else:
             self._queues = AgingClient(store, limit=cached_most, age_seconds=age_seconds)
+        self._hints = None if hints is None else Hints(hints, self._queues)
         self.app = Starlette(
             routes=[
                 Route("/v1/call/{method}", self._signed(self._call), methods=["POST"]),
@@ -114,6 +118,8 @@ class MetadataNode:
         """Watch the store, and in the mode ``full_copy`` read all queues.  Raises StoreError."""
         if self._watch is not None:
             await self._watch.start()
+        if self._hints is not None:
+            self._hints.start()
         if self._full_copy:
             log.info("queues in memory: %d", await self._read_all())
 
@@ -123,6 +129,8 @@ class MetadataNode:
 
     async def close(self) -> None:
         """Let go of what :meth:`start` began.  The store stays open."""
+        if self._hints is not None:
+            await self._hints.close()
         if self._watch is not None:
             await self._watch.close()
 
@@ -192,14 +200,23 @@ class MetadataNode:
 
     async def _answer(self, method: Method, call: Call, arguments: Any) -> Any:
         named = {field: getattr(arguments, field) for field in arguments.__struct_fields__}
-        if method.name not in QUEUE_CALLS or not self._mine(call.key):
+        if method.name not in QUEUE_CALLS:
             return await _invoke(self._store, method, named)
+        queue = await (
+            self._own(method, call.key, named) if self._mine(call.key) else _invoke(self._store, method, named)
+        )
+        if self._hints is not None and method.name not in ("get_queue", "create_queue"):
+            self._hints.tell(queue, deleted=method.name == "delete_queue")
+        return queue
+
+    async def _own(self, method: Method, key: str, named: dict[str, Any]) -> Queue:
+        """A call for a queue that the node keeps in memory."""
         queues = self._queues
         if method.name == "get_queue":
             return queues.cached(named["account"], named["name"]) or await queues.get(named["account"], named["name"])
         if method.name == "create_queue":
             return await queues.create(**named)
-        account, _, name = call.key.partition("/")
+        account, _, name = key.partition("/")
         try:
             changed: Queue = await _invoke(self._store, method, named)
         except StoreError:

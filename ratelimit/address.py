@@ -10,21 +10,33 @@ MEMORY = "memory://"
 
 def check_url(url: str) -> str:
     """The URL, if it is ``memory://`` or that of a Redis (``ValueError``)."""
-    if url == MEMORY:
-        return url
-    parts = urlsplit(url)
-    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
-        return url
-    try:
-        known = parts.scheme in ("redis", "rediss") and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:
-        known = None
-    if not known or not (parts.path in ("", "/") or parts.path[1:].isdigit()):
+    if url != MEMORY and not _is_redis(url):
         raise ValueError(
             "limits are kept at memory://, redis://host:port/database, rediss://host:port/database "
             f"or unix:///path/of/socket, not at {shown(url)!r}"
         )
     return url
+
+
+def check_redis(url: str) -> str:
+    """The URL, if it is that of a Redis (``ValueError``)."""
+    if not _is_redis(url):
+        raise ValueError(
+            "a Redis is at redis://host:port/database, rediss://host:port/database or unix:///path/of/socket, "
+            f"not at {shown(url)!r}"
+        )
+    return url
+
+
+def _is_redis(url: str) -> bool:
+    parts = urlsplit(url)
+    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
+        return True
+    try:
+        known = parts.scheme in ("redis", "rediss") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+    return bool(known) and (parts.path in ("", "/") or parts.path[1:].isdigit())
 
 
 def shown(url: str) -> str:

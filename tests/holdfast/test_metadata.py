@@ -164,6 +164,7 @@ def test_a_folder_that_nodes_share_is_not_served_by_others(cluster: Cluster) -> 
     [
         ({"CLUSTER_SECRET": "short"}, ["--metadata-node", "m0"], "cluster_secret has 5 bytes; it takes at least 16"),
         ({"METADATA_NODES": "m0=10.0.0.1"}, ["--metadata-node", "m0"], "address of 'm0' has to be like http"),
+        ({"METADATA_HINTS": "memory://"}, [], "metadata_hints: a Redis is at redis://host:port/database"),
         ({}, [], "metadata_node has to say which of metadata_nodes this process is"),
         ({}, ["--metadata-node", "m7"], "metadata_node 'm7' is not among metadata_nodes (m0, m1)"),
         (
