@@ -107,16 +107,17 @@ def _ring(sizes: Sizes) -> Iterator[Row]:
     )
     yield Row("ring: a look-up", spent / sizes.queues * 1e6, "µs of CPU", 100)
     joined = [Ring(view.joined(Member(f"newcomer-{number}"))) for number in range(3)]
-    shares = [after.shares()[f"newcomer-{number}"] for number, after in enumerate(joined)]
-    moved = [movement(ring, after) for after in joined]
+    shares = [larger.shares()[f"newcomer-{number}"] for number, larger in enumerate(joined)]
+    moved = [movement(ring, larger) for larger in joined]
     assert all(math.isclose(*pair, abs_tol=1e-9) for pair in zip(shares, moved, strict=True))
     yield Row(
         "ring: keys that move when a node joins", max(moved) * (nodes + 1), "of 1/nodes", 1 + 5 / math.sqrt(POINTS)
     )
     left = Ring(view.left("metadata-7"))
-    most = ring.shares()["metadata-7"]
+    before, after = ring.shares(), left.shares()
+    most = before["metadata-7"]
     assert math.isclose(movement(ring, left), most, abs_tol=1e-9)
-    heirs = [left.shares()[name] - share for name, share in ring.shares().items() if name != "metadata-7"]
+    heirs = [after[name] - share for name, share in before.items() if name != "metadata-7"]
     yield Row("ring: of a node that leaves, the most that one other gets", max(heirs) / most, "of its keys", 0.1)
 
 
