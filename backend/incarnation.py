@@ -44,6 +44,7 @@ from backend.engine.timers import NEVER
 from backend.ferry import Ferry
 from backend.journal.interface import Log
 from backend.journal.rows import encode_record
+from backend.memory import Memory
 from backend.partition import RECORD_OVERHEAD_BYTES, Partition
 from backend.peek import look
 from backend.shards import Shard, Shards
@@ -84,6 +85,7 @@ class Incarnation:
         resolver: Resolver,
         window_bytes: int,
         tasks: Tasks,
+        memory_bytes: int = 0,
     ) -> None:
         self.log = log
         self.tasks = tasks
@@ -94,6 +96,7 @@ class Incarnation:
         self.ferry = Ferry(self)
         self._collector = Collector(self)
         self._usage = Usage(self.partitions)
+        self.memory = Memory(self.partitions, memory_bytes)
         self._loop = asyncio.get_running_loop()
         self.windows = Windows(log, window_bytes, self._quarantine)
         self._alarms: list[tuple[int, int]] = []
@@ -104,6 +107,8 @@ class Incarnation:
     def begin(self) -> None:
         """Take up what was under way when the last incarnation ended."""
         self.opened(list(self.partitions.values()))
+        if self.memory.most_bytes:
+            self.tasks.start(self.memory.watch(), "the watch over the memory")
 
     def opened(self, partitions: Sequence[Partition]) -> None:
         """These are served from now on: take up what was under way in them."""
@@ -229,6 +234,8 @@ class Incarnation:
     # --- sending ----------------------------------------------------------------------------------------
 
     async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
+        if self.memory.full:
+            raise self.memory.refusal()
         while True:
             partition = self._find(target)
             now = self.clock()

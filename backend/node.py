@@ -55,6 +55,8 @@ class NodeSettings(NamedTuple):
     """A checkpoint is taken when so many segments have been filled since the last one."""
     window_bytes: int = 32 << 20
     """Memory for payloads of messages that are likely to be received soon, of all queues together."""
+    memory_bytes: int = 0
+    """Memory for all else that is kept of messages, beyond which no more are taken; 0: no bound."""
     shards: Collection[int] = range(SHARDS)
     """What it takes at each start beside the shards that its earlier logs own; no living node may have them."""
 
@@ -124,7 +126,13 @@ class Node:
         )
         tasks = Tasks(self._failed)
         incarnation = Incarnation(
-            started.log, started.shards, self._clock, self._resolver, settings.window_bytes, tasks
+            started.log,
+            started.shards,
+            self._clock,
+            self._resolver,
+            settings.window_bytes,
+            tasks,
+            settings.memory_bytes,
         )
         self._checkpointer = Checkpointer(
             incarnation,
@@ -201,7 +209,8 @@ class Node:
     @property
     def room(self) -> bool:
         """Whether new messages are taken."""
-        return self._incarnation is not None and self._incarnation.log.room()
+        incarnation = self._incarnation
+        return incarnation is not None and incarnation.log.room() and not incarnation.memory.full
 
     @property
     def damage(self) -> list[str]:

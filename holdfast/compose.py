@@ -106,7 +106,9 @@ async def open_node(settings: Settings, store: SQLiteStore, resolver: StoreResol
             str(settings.journal_folder),
             store,
             resolver,
-            settings=NodeSettings(log=LogSettings(segment_bytes=settings.segment_bytes)),
+            settings=NodeSettings(
+                log=LogSettings(segment_bytes=settings.segment_bytes), memory_bytes=settings.memory_limit
+            ),
         )
     except JournalDamaged as error:
         raise CannotStart(f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}") from error

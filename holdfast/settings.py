@@ -190,6 +190,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     segment_bytes: Annotated[
         int, Meta(ge=1 << 21, le=1 << 27, description="size of a segment of the journal, preallocated on disk")
     ] = 1 << 25
+    memory_limit: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="bytes of memory for what is kept of messages beside their bodies, some 40 for each message: "
+            "beyond, no more messages are taken; 0: no limit",
+        ),
+    ] = 0
     trusted_proxies: Annotated[
         str,
         Meta(

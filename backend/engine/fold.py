@@ -29,7 +29,7 @@ from backend.engine.ids import first_number
 from backend.engine.lanes import Lane, Links
 from backend.engine.order import FifoOrder, StandardOrder
 from backend.engine.timers import NEVER, Timers
-from backend.engine.tokens import TOKEN_BYTES, Tokens
+from backend.engine.tokens import TOKEN_BYTES, TOKEN_MEMORY_BYTES, Tokens
 from backend.engine.transfers import Outgoing, Taken
 
 ATTEMPT_WINDOW_MS = 300_000
@@ -40,6 +40,11 @@ SEGMENT_SHIFT = 24
 """A position's upper bits name its log and segment."""
 RETENTION_STEP_BITS = 7
 """Messages expire in steps of 128 ms, so that a block is not looked through for each of them."""
+
+FOLD_BYTES = 5_000
+MESSAGE_BYTES = 41
+CLAIM_BYTES = 170
+"""About what each takes in memory: a fold without messages, a message in its columns, one that is in flight besides."""
 
 AGES_SPARE = 64
 """More entries by age than twice the blocks and this many: those of blocks that are gone are thrown out."""
@@ -213,6 +218,14 @@ class Fold:
     def stored_messages(self) -> int:
         """All living ones, in whatever state."""
         return self.visible + self.delayed + self.moving + len(self.in_flight)
+
+    def memory_bytes(self) -> int:
+        """About what all this takes in memory."""
+        # A block keeps its columns until none of its messages lives.
+        places = sum(len(block.states) for block in self.blocks.values())
+        claims = len(self.in_flight) + self.moving
+        tokens = len(self.tokens) + len(self.retries)
+        return FOLD_BYTES + places * MESSAGE_BYTES + claims * CLAIM_BYTES + tokens * TOKEN_MEMORY_BYTES
 
     def counters(self) -> Counters:
         delayed = self._fifo_delayed() if isinstance(self.order, FifoOrder) else self.delayed

@@ -20,6 +20,8 @@ from backend.engine.timers import NEVER
 CHUNK_TOKENS = 1024
 TOKEN_BYTES = 16
 DIGEST_BYTES = 16
+TOKEN_MEMORY_BYTES = 170
+"""About what one takes in memory, all in all."""
 
 
 class Chunk:
