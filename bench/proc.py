@@ -27,11 +27,13 @@ def tree(pid: int) -> list[int]:
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of the process tree, all threads, to 10 ms.  Source: /proc/PID/stat."""
-    ticks = 0
-    for each in tree(pid):
-        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[_UTIME]) + int(fields[_UTIME + 1])
-    return ticks / TICKS_PER_SECOND
+    return sum(cpu_seconds_of(each) for each in tree(pid))
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """The same of this process alone."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[_UTIME]) + int(fields[_UTIME + 1])) / TICKS_PER_SECOND
 
 
 def rss_mib(pid: int) -> float:

@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast import __version__
@@ -19,7 +19,7 @@ from holdfast.command import Group, run
 from holdfast.commands import add_commands
 from holdfast.settings import Settings, SettingsError, describe, describe_one, load
 
-_FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "log_level")
+_FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "log_level")
 """The settings that the command line takes; the environment and the file take all."""
 
 _METADATA_FLAGS = (
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if (value := getattr(parsed, name, None)) is not None
         }
         settings = load(given, os.environ, parsed.config)
-        code: int = parsed.run(settings)
+        code: int = parsed.part(parsed, settings) if "part" in parsed else parsed.run(settings)
     except SettingsError as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 2
@@ -52,16 +52,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(settings: Settings) -> int:
     # Imported here, so that help and errors in the settings are told at once.
+    if settings.frontends:
+        from holdfast.supervisor import supervise
+
+        return _started(lambda: supervise(settings))
+    from holdfast.compose import compose
+    from holdfast.serve import serve
+
+    return _started(lambda: serve(settings, compose))
+
+
+def _started(role: Callable[[], int]) -> int:
+    """The exit code of what serves; 1, with the reason, if it cannot start."""
     from auth.master_keys import KeyringError
     from holdfast.certificate import CertificateUnusable
-    from holdfast.compose import compose
     from holdfast.folder import FolderUnusable
     from holdfast.listen import CannotListen
-    from holdfast.serve import CannotStart, serve
+    from holdfast.serve import CannotStart
     from metadata_service.store import StoreError
 
     try:
-        return serve(settings, compose)
+        return role()
     except (FolderUnusable, CertificateUnusable, CannotListen, CannotStart, KeyringError, StoreError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1
@@ -79,6 +90,24 @@ def _metadata(settings: Settings) -> int:
     except (FolderUnusable, CertificateUnusable, CannotListen, StoreError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1
+
+
+def _part(name: str) -> Callable[[argparse.Namespace, Settings], int]:
+    """``holdfast backend`` or ``holdfast frontend``."""
+
+    def run_part(parsed: argparse.Namespace, settings: Settings) -> int:
+        from backend.address import Address
+        from holdfast import standalone
+
+        given = parsed.listen if name == "backend" else parsed.backend
+        try:
+            address = Address.parse(given)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        act = standalone.backend if name == "backend" else standalone.frontend
+        return _started(lambda: act(settings, address))
+
+    return run_part
 
 
 def _show_keys(settings: Settings) -> int:
@@ -158,8 +187,9 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser(
         "serve",
-        help="run the service in one process",
-        description="Run the service in one process.  Ctrl-C and SIGTERM drain it; a second signal ends it at once.",
+        help="run the service",
+        description="Run the service, in one process or with --frontends in several.  Ctrl-C and SIGTERM drain it; "
+        "a second signal ends it at once.",
         epilog=_all_settings(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -174,6 +204,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_flags(metadata, _METADATA_FLAGS)
     metadata.set_defaults(run=_metadata)
+
+    backend = commands.add_parser(
+        "backend",
+        help="run the backend alone, for frontends on the same machine",
+        description="Run the backend, which owns the data folder, by itself.  Clients connect to frontends.",
+    )
+    _add_flags(backend, ("data", "region", "account", "cluster_secret_file", "log_level"))
+    backend.add_argument(
+        "--listen", metavar="ADDRESS", required=True, help="where frontends connect: unix:/path or host:port"
+    )
+    frontend = commands.add_parser(
+        "frontend",
+        help="run a frontend alone, before a backend on the same machine",
+        description="Run a frontend in a process of its own.  It shares the data folder with its backend.",
+    )
+    _add_flags(frontend, (*(name for name in _FLAGS if name != "frontends"), "cluster_secret_file"))
+    frontend.add_argument("--backend", metavar="ADDRESS", required=True, help="where the backend listens")
+    backend.set_defaults(part=_part("backend"))
+    frontend.set_defaults(part=_part("frontend"))
 
     key = Group(commands.add_parser("key", help="create, rotate, revoke and list keys; show the root tenant's"))
     show = key.commands.add_parser(

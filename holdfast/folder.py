@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 LOCK_FILE = "lock"
+USE_FILE = "frontends.lock"
 _OURS = {LOCK_FILE, "metadata.sqlite"}
 _NOBODYS = {"lost+found"}
 """What a folder may hold before the first start: the root of a fresh file system is not empty."""
@@ -24,9 +25,13 @@ class FolderUnusable(Exception):
 class Claim:
     """This process has the folder ``path`` until :meth:`release`, or its end; ``shared``, with others that share it."""
 
-    def __init__(self, path: Path, *, shared: bool = False) -> None:
-        """Make the folder if it is missing, and lock it.  Raises :class:`FolderUnusable`."""
+    def __init__(self, path: Path, *, shared: bool = False, alone: bool = False) -> None:
+        """Make the folder if it is missing, and lock it.  Raises :class:`FolderUnusable`.
+
+        ``alone``: not even a frontend may use its metadata meanwhile.
+        """
         self.path = path
+        self._use = None
         try:
             _make_private(path)
             self._lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -40,11 +45,41 @@ class Claim:
             raise FolderUnusable(
                 f"the data folder {path} is in use by another Holdfast (process {owner or 'unknown'})"
             ) from error
+        if alone:
+            try:
+                self._use = Use(path, fcntl.LOCK_EX)
+            except FolderUnusable:
+                os.close(self._lock)
+                raise
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let others have the folder."""
+        if self._use is not None:
+            self._use.release()
+        os.close(self._lock)
+
+
+class Use:
+    """This process, a frontend, uses the metadata in the folder ``path``, which a backend has claimed or will claim."""
+
+    def __init__(self, path: Path, kind: int = fcntl.LOCK_SH) -> None:
+        """Raises :class:`FolderUnusable`."""
+        if not (path / "metadata.sqlite").exists():
+            raise FolderUnusable(f"{path} is no data folder of Holdfast: start the backend first")
+        try:
+            self._lock = os.open(path / USE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise FolderUnusable(f"the data folder {path} cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            by = "frontends" if kind == fcntl.LOCK_EX else "a command that needs it alone"
+            raise FolderUnusable(f"the data folder {path} is in use by {by}") from error
+
+    def release(self) -> None:
         os.close(self._lock)
 
 

@@ -31,7 +31,7 @@ def run_stopped(
         return 1
     logging.disable(logging.CRITICAL)  # what a start would log is printed by the command
     try:
-        claim = Claim(settings.data)
+        claim = Claim(settings.data, alone=True)
     except FolderUnusable as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1

@@ -57,6 +57,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes a free one")] = 9324
     data: Annotated[Path, Meta(description="folder of everything that is kept; nobody else may read it")] = Path("data")
+    frontends: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=256,
+            description="frontend processes that share the port, with one of the backend; 0: everything in one process",
+        ),
+    ] = 0
     region: Annotated[
         str, Meta(pattern=r"^[a-z0-9-]{1,64}$", description="region in ARNs, and the one that signatures are made for")
     ] = "us-east-1"

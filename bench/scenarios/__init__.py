@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from bench.scenarios import backlog, core, generator, guarded, hop, idle, limits
+from bench.scenarios import backlog, core, frontends, generator, guarded, hop, idle, limits
 from bench.scenarios.run import Run
 from bench.servers import Server
 
@@ -40,6 +40,7 @@ SCENARIOS = [
     Scenario("fifo-receive", core.fifo_receive, shares_server=True),
     Scenario("send-1000-queues", core.send_many_queues, shares_server=True),
     Scenario("send-guarded", guarded.send, HOLDFAST, environment=guarded.SETTINGS),
+    Scenario("send-frontends", frontends.send, HOLDFAST),
     Scenario("backlog-standard", backlog.standard),
     Scenario("backlog-fifo", backlog.fifo, HOLDFAST, environment={"HOLDFAST_DEDUPLICATION_WINDOW_SECONDS": "5"}),
     Scenario("long-polls", idle.long_polls),

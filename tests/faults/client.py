@@ -69,6 +69,13 @@ class Client:
             raise Unreachable(str(error)) from error
         return self._connection
 
+    @property
+    def local_port(self) -> int:
+        """Of the connection there is."""
+        assert self._connection is not None
+        port: int = self._connection[1].get_extra_info("sockname")[1]
+        return port
+
     async def close(self) -> None:
         """Close the connection, if there is one."""
         connection, self._connection = self._connection, None

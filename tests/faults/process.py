@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from tests.faults.hooks import VARIABLE, Fault, Plan
 from tests.system.server import Server
@@ -31,7 +32,7 @@ class FaultyServer(Server):
         _, _, _, *rest = super().command()
         return [sys.executable, "-m", "tests.faults.crashing_serve", *rest]
 
-    def start(self, timeout_seconds: float = 30.0) -> Server:
+    def start(self, timeout_seconds: float = 30.0) -> Self:
         self.seed += 1
         plan = Plan(self.faults, str(self.data / "journal"), self.seed)
         self.settings.update(plan.environment())

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -80,8 +80,18 @@ class Server:
         where = ["--host", "127.0.0.1", "--port", str(self.port), "--data", str(self.data)]
         return [sys.executable, "-m", "holdfast", "serve", *where, *self.arguments]
 
-    def start(self, timeout_seconds: float = 30.0) -> Server:
+    def start(self, timeout_seconds: float = 30.0) -> Self:
         """Start the process and wait until it says that it is ready; its output is appended to ``self.log``."""
+        self.begin()
+        try:
+            wait_until(self.ready, f"holdfast serve on port {self.port} is ready", timeout_seconds)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def begin(self) -> None:
+        """Start the process."""
         assert self.process is None, "the server is running"
         self.folder.mkdir(parents=True, exist_ok=True)
         environment = {**clean_environment(), "PYTHONUNBUFFERED": "1", **self.settings}
@@ -95,12 +105,6 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        try:
-            wait_until(self.ready, f"holdfast serve on port {self.port} is ready", timeout_seconds)
-        except BaseException:
-            self.kill()
-            raise
-        return self
 
     def ready(self) -> bool:
         """Whether ``/health/ready`` answers 200 now.  Raises when the process has ended, with the end of its log."""
@@ -148,7 +152,7 @@ class Server:
         self.stop(timeout_seconds)
         self.start(timeout_seconds)
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(

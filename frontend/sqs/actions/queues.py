@@ -154,6 +154,8 @@ async def get_queue_url(context: Context, call: Call, members: Members) -> Membe
     if not _ACCOUNT.match(account):
         raise no_access_to_queue()
     view = await context.access.queue(call, "GetQueueUrl", account, name)
+    if context.services.settings.shared:
+        view = await context.queues.refresh(view)  # nothing else would tell that it was deleted a moment ago
     return {"QueueUrl": call.queue_url(view.queue.account, view.queue.name)}
 
 

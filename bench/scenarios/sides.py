@@ -1,0 +1,55 @@
+"""Two servers that are measured in turn, so that whatever else the machine does counts for both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench import proc
+from bench.load import Jobs, Load, Window
+from bench.report import Row, row_of
+from bench.scenarios.run import CONNECTIONS, Run, quiet_memory
+from bench.servers import HOST, Meter, Server
+
+ROUNDS = 4
+
+
+class Side:
+    """One of the servers, and what was measured of it."""
+
+    def __init__(self, scenario: str, server: Server, jobs: Jobs) -> None:
+        self.server = server
+        self.cpu_s = 0.0
+        self._scenario = scenario
+        self._jobs = jobs
+        self._windows: list[Window] = []
+
+    @property
+    def calls(self) -> int:
+        return sum(window.calls for window in self._windows)
+
+    def mark(self) -> None:
+        """Both ends of a window."""
+
+    async def measure(self, warm_up_s: float, seconds: float) -> None:
+        meter = Meter(self.server)
+
+        def mark() -> None:
+            meter.mark()
+            self.mark()
+
+        async with Load(HOST, self.server.port, CONNECTIONS) as load:
+            with quiet_memory():
+                self._windows.append(await load.closed(self._jobs, warm_up_s, seconds, mark))
+        self.cpu_s += meter.cpu_s
+
+    def row(self) -> Row:
+        rss_mib = proc.rss_mib(self.server.pid)
+        return row_of(self._scenario, self.server.name, CONNECTIONS, self._windows, self.cpu_s, rss_mib)
+
+
+async def in_turn(run: Run, sides: Sequence[Side]) -> list[Row]:
+    """As fast as each answers, on 32 connections, in rounds."""
+    for number in range(ROUNDS):
+        for side in sides if number % 2 else reversed(sides):
+            await side.measure(run.plan.warm_up_s, run.plan.measure_s / 2)
+    return [run.add(side.row()) for side in sides]

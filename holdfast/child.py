@@ -1,0 +1,198 @@
+"""A process of the supervisor's: ``python -m holdfast.child NAME``, which gets all else from standard input.
+
+It takes its orders over a line to the supervisor alone.  Signals for the whole group (Ctrl-C at a terminal, what
+systemd sends to every process of a service) it ignores, so that the supervisor decides in which order things end.  When
+the supervisor is gone, the kernel kills it: nothing goes on writing the journal that nobody looks after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import uvloop
+
+from holdfast import logs
+from holdfast.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.listen import Server
+
+CONNECTION, RELOAD, DRAIN = b"connection", b"reload", b"drain"
+"""What the supervisor says.  A connection comes with its file descriptor."""
+READY, LOAD = b"ready", b"load "
+"""What it is told; a load is followed by the number of connections."""
+MESSAGE_BYTES_MOST = 64
+LOAD_SECONDS = 1.0
+PR_SET_PDEATHSIG = 1
+"""Source: linux/prctl.h."""
+
+log = logging.getLogger("holdfast")
+
+
+class Orders(msgspec.Struct):
+    """What a process is to be."""
+
+    name: str
+    """Such as ``frontend-1``: in the log, and to the backend."""
+    frontend: bool
+    """Or else the backend."""
+    settings: Settings
+    secret: bytes
+    """Which frontends and backend know each other by."""
+    line: int
+    """File descriptor of the line to the supervisor."""
+    frontends: int
+    """How many there are."""
+    first: bool
+    """Of the frontends at the start of the service."""
+
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return f"Orders({self.name})"
+
+
+def encode(orders: Orders) -> bytes:
+    return msgspec.msgpack.encode(orders, enc_hook=os.fspath)
+
+
+def decode(data: bytes) -> Orders:
+    return msgspec.msgpack.decode(data, type=Orders, dec_hook=_path)
+
+
+def _path(type_: type, value: Any) -> Any:
+    assert issubclass(type_, Path)
+    return Path(value)
+
+
+def main() -> int:
+    """Be what the orders say, and return the exit code: that of the same role by itself."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _die_with_parent()
+    # What takes long to load is loaded before there are orders, which a frontend gets when the backend is there.
+    import holdfast.roles  # noqa: F401
+    from auth.master_keys import KeyringError
+    from holdfast.certificate import CertificateUnusable
+    from holdfast.serve import CannotStart, allow_open_files
+    from metadata_service.store import StoreError
+
+    given = sys.stdin.buffer.read()
+    if not given:
+        return 1  # the supervisor was gone before the kernel was told
+    orders = decode(given)
+    logs.set_up(orders.settings.log_level, orders.name)
+    allow_open_files(-(-orders.settings.connections_limit // orders.frontends) if orders.frontend else 0)
+    line = Line(socket.socket(fileno=orders.line))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_frontend(orders, line) if orders.frontend else _backend(orders, line))
+    except (CannotStart, CertificateUnusable, KeyringError, StoreError) as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+
+
+def _die_with_parent() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+class Line:
+    """The line to the supervisor, from this side."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.stop = asyncio.Event()
+        """Set when the process is to drain."""
+        self._sock = sock
+        self._take: Callable[[socket.socket], None] | None = None
+        self._reload: Callable[[], None] | None = None
+        self._load = 0
+        """As it was told last."""
+
+    def open(
+        self, take: Callable[[socket.socket], None] | None = None, reload: Callable[[], None] | None = None
+    ) -> None:
+        """The process is ready: say so, and do what the supervisor says from now on."""
+        self._take, self._reload = take, reload
+        asyncio.get_running_loop().add_reader(self._sock.fileno(), self._readable)
+        self._sock.send(READY)
+        log.info("ready %s", logs.facts(pid=os.getpid()))
+
+    def tell_load(self, count: Callable[[], int]) -> None:
+        """Tell from time to time how many connections there are."""
+        load = count()
+        if load != self._load:
+            try:
+                self._sock.send(LOAD + str(load).encode())
+                self._load = load
+            except BlockingIOError:
+                pass
+        asyncio.get_running_loop().call_later(LOAD_SECONDS, self.tell_load, count)
+
+    def _readable(self) -> None:
+        while True:
+            try:
+                said, files, _, _ = socket.recv_fds(self._sock, MESSAGE_BYTES_MOST, 1, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return
+            if said == CONNECTION:
+                assert self._take is not None
+                self._take(socket.socket(fileno=files[0]))
+            elif said == RELOAD:
+                if self._reload is not None:
+                    self._reload()
+            elif said == DRAIN:
+                self.stop.set()
+            else:
+                assert not said
+                os._exit(1)  # the supervisor is gone
+
+
+async def _backend(orders: Orders, line: Line) -> int:
+    from holdfast.roles import run_backend, socket_in
+
+    return await run_backend(
+        orders.settings,
+        socket_in(orders.settings.data),
+        orders.secret,
+        line.stop,
+        lambda _: line.open(),
+        name=orders.name,
+    )
+
+
+async def _frontend(orders: Orders, line: Line) -> int:
+    from holdfast.roles import Frontend, run_frontend, socket_in
+    from holdfast.serve import certificate_of
+
+    settings, processes = orders.settings, orders.frontends
+    certificate = certificate_of(settings)
+    service = await Frontend.start(
+        settings,
+        socket_in(settings.data),
+        orders.secret,
+        name=orders.name,
+        processes=processes,
+        first=orders.first,
+    )
+
+    def started(server: Server) -> None:
+        line.open(server.take, certificate.reload if certificate else None)
+        line.tell_load(lambda: len(server.hall.connections) + len(server.hall.handshakes))
+
+    return await run_frontend(settings, service, certificate, [], line.stop, started, processes=processes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""``holdfast backend`` and ``holdfast frontend``: the parts of the service, each under whatever looks after processes.
+
+They are on one machine and share the data folder: the backend owns it, and the frontends use its metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+import uvloop
+
+from backend.address import Address
+from holdfast import __version__, logs
+from holdfast.folder import Claim, Use
+from holdfast.listen import bind
+from holdfast.roles import Frontend, run_backend, run_frontend
+from holdfast.serve import allow_open_files, certificate_of, log, prepare, stop_or_quit
+from holdfast.settings import Settings, cluster_secret
+from metadata_service.sqlite import SQLiteStore
+
+
+def backend(settings: Settings, listen: Address) -> int:
+    """Serve the journal until a signal, and return the exit code.  Raises as :func:`holdfast.serve.serve`."""
+    secret = cluster_secret(settings)
+    logs.set_up(settings.log_level)
+    claim = Claim(settings.data)
+    try:
+        return _run(_backend(settings, listen, secret))
+    finally:
+        claim.release()
+
+
+async def _backend(settings: Settings, listen: Address, secret: bytes) -> int:
+    store = SQLiteStore(settings.metadata_file)
+    try:
+        await prepare(settings, store)
+    finally:
+        await store.close()
+
+    def started(address: Address) -> None:
+        log.info("started %s", logs.facts(version=__version__, address=address, data=settings.data, pid=os.getpid()))
+
+    code = await run_backend(settings, listen, secret, _stop(), started, name="backend")
+    log.info("stopped")
+    return code
+
+
+def frontend(settings: Settings, backend: Address) -> int:
+    """Serve clients until a signal, and return the exit code.  Raises as :func:`holdfast.serve.serve`."""
+    secret = cluster_secret(settings)
+    logs.set_up(settings.log_level)
+    use = Use(settings.data)
+    try:
+        allow_open_files(settings.connections_limit)
+        return _run(_frontend(settings, backend, secret))
+    finally:
+        use.release()
+
+
+async def _frontend(settings: Settings, backend: Address, secret: bytes) -> int:
+    certificate = certificate_of(settings)
+    sockets = bind(settings.host, settings.port)
+    service = await Frontend.start(settings, backend, secret, name=f"frontend {os.getpid()}")
+    if certificate is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, certificate.reload)
+
+    def started(_: object) -> None:
+        port = sockets[0].getsockname()[1]
+        log.info("started %s", logs.facts(version=__version__, port=port, backend=backend, pid=os.getpid()))
+
+    code = await run_frontend(settings, service, certificate, sockets, _stop(), started)
+    log.info("stopped")
+    return code
+
+
+def _run(role: Coroutine[Any, Any, int]) -> int:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(role)
+
+
+def _stop() -> asyncio.Event:
+    """Set by the first signal; the second ends the process."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop_or_quit, stop, number)
+    return stop

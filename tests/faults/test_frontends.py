@@ -1,0 +1,72 @@
+"""kill -9 of frontends and of the backend behind them, and SIGTERM, while clients are at work."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from botocore.config import Config
+
+from tests.faults.process import SETTINGS
+from tests.faults.traffic import Traffic
+from tests.system.several import Several
+
+THREADS = 4
+MESSAGES = 200
+"""Of each thread."""
+ATTEMPTS = 12
+"""The pauses between so many last about 30 s together, longer than a restart takes."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Several]:
+    made = Several(tmp_path, SETTINGS)
+    made.start(60)
+    yield made
+    made.kill()
+
+
+async def test_at_random_moments(server: Several) -> None:
+    async with Traffic(server, 5).running() as traffic:
+        for name in ("frontend-1", "backend", "frontend-2", "backend"):
+            await traffic.answered(150)
+            killed = server.kill_child(name)
+            await asyncio.to_thread(server.wait_again, name, killed)
+        await traffic.answered(150)
+        await traffic.settle()
+    traffic.ledger.check()
+    assert traffic.counts["in doubt"] > 0
+
+
+def test_clients_that_retry_notice_nothing(server: Several) -> None:
+    """boto3 with its standard retries: each send succeeds, and is stored exactly once."""
+    config = Config(retries={"mode": "standard", "total_max_attempts": ATTEMPTS}, read_timeout=30)
+    url = server.client().create_queue(QueueName="q")["QueueUrl"]
+    sent = threading.Semaphore(0)
+
+    def send(thread: int) -> None:
+        client = server.client(config=config)
+        for number in range(MESSAGES):
+            client.send_message(QueueUrl=url, MessageBody=f"{thread} {number}")
+            sent.release()
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        sending = [pool.submit(send, thread) for thread in range(THREADS)]
+        for name in ("frontend-1", "backend", "frontend-2"):
+            for _ in range(THREADS * MESSAGES // 5):
+                assert sent.acquire(timeout=60)
+            killed = server.kill_child(name)
+            server.wait_again(name, killed)
+        for each in sending:
+            each.result(90)
+    bodies: list[str] = []
+    client = server.client(config=config)
+    while messages := client.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=600).get(
+        "Messages"
+    ):
+        bodies += [message["Body"] for message in messages]
+    assert sorted(bodies) == sorted(f"{thread} {number}" for thread in range(THREADS) for number in range(MESSAGES))

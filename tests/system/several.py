@@ -1,0 +1,89 @@
+"""``holdfast serve --frontends N``: a real server of several processes, and what is needed to look at these."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.system.server import Server
+from tests.system.waiting import wait_until
+
+
+class Several(Server):
+    """A server with its backend and its frontends as processes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        frontends: int = 2,
+    ) -> None:
+        super().__init__(folder, {"FRONTENDS": str(frontends), **(settings or {})}, arguments)
+
+    def children(self) -> dict[str, int]:
+        """The process ids of those that run now, by name."""
+        return children_of(self.pid)
+
+    def kill_child(self, name: str) -> int:
+        """kill -9 the process of this name, as soon as there is one; returns its id."""
+        pid = wait_until(lambda: self.children().get(name), f"{name} runs")
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def wait_again(self, name: str, killed: int, timeout_seconds: float = 40.0) -> None:
+        """Wait until another process is in the place of the killed one, and serves."""
+
+        def back() -> bool:
+            pid = self.children().get(name, killed)
+            return pid != killed and f"info {name} holdfast: ready pid={pid}" in self.log_text()
+
+        wait_until(back, f"{name} is back", timeout_seconds)
+
+    def served_by(self, port: int) -> str:
+        """The process that has the connection of a client, by the client's port."""
+        ours, client = f":{self.port:04X}", f":{port:04X}"
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[1].endswith(ours) and fields[2].endswith(client):
+                inode = f"socket:[{fields[9]}]"
+                return next(name for name, pid in self.children().items() if inode in _files_of(pid))
+        raise AssertionError(f"there is no connection from port {port}")
+
+
+def children_of(pid: int) -> dict[str, int]:
+    """Processes that a supervisor has started, by name."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            try:
+                command = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            except FileNotFoundError:
+                continue
+            if b"holdfast.child" in command:
+                found[command[command.index(b"holdfast.child") + 1].decode()] = int(child)
+    return found
+
+
+def _files_of(pid: int) -> set[str]:
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.add(os.readlink(entry))
+        except FileNotFoundError:
+            pass
+    return found
+
+
+def gone(pids: Sequence[int], timeout_seconds: float = 10.0) -> None:
+    """Wait until none of these processes runs."""
+    wait_until(lambda: not any(_runs(pid) for pid in pids), f"processes {pids} are gone", timeout_seconds)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,348 @@
+"""A server of several processes: what is done at one frontend counts at the others, and everything ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import http.client
+import json
+import os
+import signal
+import ssl
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials as ClientCredentials
+
+from tests.compat.walk.kit import Target, Walk, take
+from tests.compat.walk.steps import STEPS
+from tests.faults.client import Client, Refused
+from tests.holdfast.pairs import make_pair
+from tests.system.server import ACCOUNT, REGION
+from tests.system.several import Several, children_of, gone
+from tests.system.waiting import wait_until
+
+SOON_SECONDS = 1.0
+"""A change at one frontend counts at the others within this time; :data:`SLACK_SECONDS` are for a busy machine."""
+SLACK_SECONDS = 2.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
+    with Several(tmp_path_factory.mktemp("several")) as server:
+        yield server
+
+
+def everywhere(client: Any) -> Any:
+    """Make a boto3 client connect anew for each call, so that calls come to the frontends in turn."""
+    client.meta.events.register("before-send.sqs.*", lambda request, **_: request.headers.update(Connection="close"))
+    return client
+
+
+@pytest.fixture
+async def two(server: Several) -> AsyncIterator[tuple[Client, Client]]:
+    """Clients that stay connected, each to another frontend."""
+    clients: list[Client] = []
+    found: dict[str, Client] = {}
+    try:
+        while len(found) < 2 and len(clients) < 20:
+            ours = Client(server)
+            clients.append(ours)
+            await ours.call("ListQueues")
+            name = server.served_by(ours.local_port)
+            found.setdefault(name, ours)
+        yield found["frontend-1"], found["frontend-2"]
+    finally:
+        for client in clients:
+            await client.close()
+
+
+async def refused_soon(call: Callable[[], Awaitable[object]], code: str) -> None:
+    """Make the call again and again: within a second, as far as the machine lets us see, it is refused."""
+    began = time.monotonic()
+    while time.monotonic() - began < SOON_SECONDS + SLACK_SECONDS:
+        try:
+            await call()
+        except Refused as error:
+            if error.code != code:
+                raise
+            return
+    pytest.fail(f"no {code} after {time.monotonic() - began:.1f} s")
+
+
+async def queue(client: Client, name: str, **attributes: str) -> str:
+    url: str = (await client.call("CreateQueue", QueueName=name, Attributes=attributes))["QueueUrl"]
+    return url
+
+
+# --- all of it works ----------------------------------------------------------------------------------------
+
+
+def test_boto3_walks_through_all_actions_at_both(server: Several) -> None:
+    target = Target(server.endpoint, server.region, server.account, server.access_key_id, server.secret_access_key)
+    walk = Walk(target)
+    everywhere(walk.client)
+    for name in STEPS:
+        take(walk, name)
+    assert len(walk.called) == 23
+
+
+def test_query_at_both(server: Several) -> None:
+    def call(action: str, **parameters: str) -> str:
+        body = urlencode({"Action": action, "Version": "2012-11-05", **parameters}).encode()
+        request = AWSRequest("POST", server.endpoint + "/", headers={"Connection": "close"}, data=body)
+        request.headers["Content-Type"] = "application/x-www-form-urlencoded"
+        SigV4Auth(ClientCredentials(server.access_key_id, server.secret_access_key), "sqs", REGION).add_auth(request)
+        prepared = urllib.request.Request(server.endpoint + "/", body, dict(request.headers.items()))
+        with urllib.request.urlopen(prepared, timeout=30) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def between(text: str, element: str) -> str:
+        return text.partition(f"<{element}>")[2].partition(f"</{element}>")[0]
+
+    url = between(call("CreateQueue", QueueName="query"), "QueueUrl")
+    for number in range(6):
+        call("SendMessage", QueueUrl=url, MessageBody=f"body {number}")
+    bodies = set()
+    for _ in range(6):
+        answer = call("ReceiveMessage", QueueUrl=url)
+        bodies.add(between(answer, "Body"))
+        call("DeleteMessage", QueueUrl=url, ReceiptHandle=between(answer, "ReceiptHandle"))
+    assert bodies == {f"body {number}" for number in range(6)}
+    assert "<Message>" not in call("ReceiveMessage", QueueUrl=url)
+
+
+async def test_connections_are_spread_over_the_frontends(server: Several) -> None:
+    clients = [Client(server) for _ in range(20)]
+    try:
+        for client in clients:
+            await client.call("ListQueues")
+        served = Counter(server.served_by(client.local_port) for client in clients)
+    finally:
+        for client in clients:
+            await client.close()
+    assert served.keys() == {"frontend-1", "frontend-2"}
+    assert min(served.values()) >= 5, "those of the tests before may still be counted for a second"
+
+
+# --- what one does, the other knows ---------------------------------------------------------------------------
+
+
+async def test_a_new_queue_is_there_at_once_and_a_deleted_one_gone(two: tuple[Client, Client]) -> None:
+    one, other = two
+    url = await queue(one, "made")
+    await other.call("SendMessage", QueueUrl=url, MessageBody="x")
+    await one.call("DeleteQueue", QueueUrl=url)
+    for call in ({"MessageBody": "x"}, {}):
+        with pytest.raises(Refused, match=r"QueueDoesNotExist|NonExistentQueue"):
+            await other.call("SendMessage" if call else "ReceiveMessage", QueueUrl=url, **call)
+
+
+async def test_a_changed_attribute_counts(two: tuple[Client, Client]) -> None:
+    one, other = two
+    url = await queue(one, "attributes", MaximumMessageSize="262144")
+
+    async def send() -> None:
+        await other.call("SendMessage", QueueUrl=url, MessageBody="x" * 2000)
+
+    await send()
+    await one.call("SetQueueAttributes", QueueUrl=url, Attributes={"MaximumMessageSize": "1024"})
+    await refused_soon(send, "InvalidParameterValueException")
+
+
+async def test_a_changed_policy_counts(two: tuple[Client, Client]) -> None:
+    one, other = two
+    url = await queue(one, "policy")
+    arn = f"arn:aws:sqs:{REGION}:{ACCOUNT}:policy"
+
+    async def send() -> None:
+        await other.call("SendMessage", QueueUrl=url, MessageBody="x")
+
+    await send()
+    deny = {"Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage", "Resource": arn}
+    await one.call("SetQueueAttributes", QueueUrl=url, Attributes={"Policy": json.dumps({"Statement": [deny]})})
+    await refused_soon(send, "AccessDenied")
+
+
+async def test_a_revoked_key_counts(server: Several) -> None:
+    def rest(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        data = b"" if body is None else json.dumps(body).encode()
+        url, headers = server.endpoint + path, {"Content-Type": "application/json"}
+        request = AWSRequest(method, url, headers=headers, data=data)
+        SigV4Auth(ClientCredentials(server.access_key_id, server.secret_access_key), "sqs", REGION).add_auth(request)
+        prepared = urllib.request.Request(url, data, dict(request.headers.items()), method=method)
+        with urllib.request.urlopen(prepared, timeout=30) as answer:
+            found: dict[str, Any] = json.loads(answer.read() or b"{}")
+        return found
+
+    key = await asyncio.to_thread(rest, "POST", "/v1/keys", {"name": "worker"})
+    as_worker = copy.copy(server)
+    as_worker.access_key_id, as_worker.secret_access_key = key["id"], key["secret"]
+    workers = [Client(as_worker) for _ in range(6)]
+    try:
+        for worker in workers:
+            await worker.call("ListQueues")
+        assert len({server.served_by(worker.local_port) for worker in workers}) == 2
+        await asyncio.to_thread(rest, "DELETE", f"/v1/keys/{key['id']}")
+        for worker in workers:
+            await refused_soon(partial(worker.call, "ListQueues"), "InvalidClientTokenId")
+    finally:
+        for worker in workers:
+            await worker.close()
+
+
+async def test_a_repeated_send_is_stored_once_wherever_it_comes(server: Several) -> None:
+    clients = [everywhere(server.client()) for _ in range(2)]
+    for client in clients:
+        client.meta.events.register(
+            "before-call.sqs.SendMessage",
+            lambda params, **_: params["headers"].update({"x-holdfast-client-token": "order-4711"}),
+        )
+    url = clients[0].create_queue(QueueName="repeated")["QueueUrl"]
+    sends = [
+        asyncio.to_thread(client.send_message, QueueUrl=url, MessageBody="once") for client in clients for _ in range(4)
+    ]
+    answers = await asyncio.gather(*sends)
+    assert len({answer["MessageId"] for answer in answers}) == 1
+    count = clients[0].get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
+    assert count["Attributes"]["ApproximateNumberOfMessages"] == "1"
+
+
+async def test_a_receive_is_repeated_and_a_handle_is_good_at_the_other(two: tuple[Client, Client]) -> None:
+    one, other = two
+    url = await queue(one, "attempts.fifo", FifoQueue="true")
+    await one.call("SendMessage", QueueUrl=url, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d")
+    repeat = await other.call(
+        "SendMessage", QueueUrl=url, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d"
+    )
+    (first,) = (await one.call("ReceiveMessage", QueueUrl=url, ReceiveRequestAttemptId="a"))["Messages"]
+    (again,) = (await other.call("ReceiveMessage", QueueUrl=url, ReceiveRequestAttemptId="a"))["Messages"]
+    assert first["MessageId"] == again["MessageId"] == repeat["MessageId"]
+    await one.call("DeleteMessage", QueueUrl=url, ReceiptHandle=again["ReceiptHandle"])
+    assert await other.call("ReceiveMessage", QueueUrl=url) == {}
+
+
+async def test_a_message_wakes_a_receive_that_waits_at_the_other(two: tuple[Client, Client]) -> None:
+    one, other = two
+    url = await queue(one, "waiting")
+    waiting = asyncio.create_task(other.call("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20))
+    await asyncio.sleep(0)
+    await one.call("SendMessage", QueueUrl=url, MessageBody="x")
+    assert (await waiting)["Messages"][0]["Body"] == "x"
+
+
+# --- processes ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Several]:
+    """A server that the test may harm; not started yet."""
+    made = Several(tmp_path, {"DRAIN_SECONDS": "0.2"})
+    yield made
+    made.kill()
+
+
+def test_without_its_supervisor_nothing_is_left_and_the_next_one_can_begin(own: Several) -> None:
+    own.start()
+    url = own.client().create_queue(QueueName="q")["QueueUrl"]
+    own.client().send_message(QueueUrl=url, MessageBody="x")
+    pids = list(own.children().values())
+    assert len(pids) == 3
+    own.kill()
+    gone(pids)
+    own.start()
+    assert own.client().receive_message(QueueUrl=url)["Messages"][0]["Body"] == "x"
+
+
+def test_a_signal_to_all_processes_drains_in_order(own: Several) -> None:
+    """As systemd sends it, or a terminal."""
+    own.start()
+    pids = own.children()
+    for pid in pids.values():
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+    assert own.client().list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
+    assert own.children() == pids
+    assert own.stop() == 0
+    assert "Traceback" not in own.log_text()
+    assert own.log_text().splitlines()[-1].endswith("info supervisor holdfast: stopped")
+
+
+def test_who_hangs_at_the_end_is_killed(own: Several) -> None:
+    own.start()
+    pids = own.children()
+    os.kill(pids["frontend-1"], signal.SIGSTOP)
+    assert own.stop() == 0
+    assert "frontend-1 does not end and is killed" in own.log_text()
+    gone(list(pids.values()))
+
+
+def test_a_second_signal_ends_all_at_once(own: Several) -> None:
+    own.start()
+    pids = own.children()
+    os.kill(pids["backend"], signal.SIGSTOP)
+    process = own.running()
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "draining" in own.log_text(), "it drains")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 128 + signal.SIGTERM
+    gone(list(pids.values()))
+
+
+def test_who_dies_again_and_again_is_given_up(own: Several) -> None:
+    own.start()
+    process = own.running()
+
+    def killed() -> bool:
+        pid = children_of(own.pid).get("frontend-1")
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        return process.poll() is not None
+
+    wait_until(killed, "the supervisor gives up", 60)
+    assert process.returncode == 3
+    said = own.log_text()
+    assert "the service cannot go on: frontend-1 has died 7 times within seconds of its start" in said
+    assert "Traceback" not in said
+
+
+def test_what_keeps_a_process_from_starting_is_told(tmp_path: Path) -> None:
+    server = Several(tmp_path, {"AUDIT_FILE": str(tmp_path / "none" / "audit.jsonl")})
+    reasons = r"the audit log \S+ cannot be written: No such file[\s\S]*frontend-\d did not start \(exit code 1\)"
+    with pytest.raises(RuntimeError, match=r"ended with 1:[\s\S]*" + reasons):
+        server.start()
+    assert "Traceback" not in server.log_text()
+
+
+def test_a_hangup_reloads_the_certificate_everywhere(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make_pair().write(cert, key)
+    server = Several(tmp_path, {"TLS_CERT": str(cert), "TLS_KEY": str(key)})
+
+    def loaded_twice(name: str) -> bool:
+        return server.log_text().count(f"info {name} holdfast: certificate loaded") == 2
+
+    server.begin()
+    try:
+        wait_until(lambda: "supervisor holdfast: started" in server.log_text(), "it has started", 60)
+        trust = ssl.create_default_context(cafile=str(cert))
+        for _ in range(4):
+            connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=20, context=trust)
+            connection.request("GET", "/health/ready")
+            assert connection.getresponse().read() == b'{"status":"ready"}'
+            connection.close()
+        server.running().send_signal(signal.SIGHUP)
+        for name in ("frontend-1", "frontend-2"):
+            wait_until(partial(loaded_twice, name), f"{name} has loaded it again")
+    finally:
+        server.kill()
