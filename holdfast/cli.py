@@ -115,8 +115,8 @@ def _show_keys(settings: Settings) -> int:
     from auth.sealed_store import sealed
     from holdfast.keyring import read_keyring
     from holdfast.root import endpoint, is_good, shell_lines
+    from metadata_service.opening import CannotOpen
     from metadata_service.sqlite import SQLiteStore
-    from metadata_service.sqlite_schema import CannotOpen
 
     if not settings.metadata_file.exists():
         print(f"holdfast: {settings.data} is no data folder of Holdfast", file=sys.stderr)

@@ -8,8 +8,8 @@ from backend.journal.disk import RealDisk
 from backend.journal.segments import LogInUse
 from holdfast.offline import run_stopped
 from holdfast.settings import Settings
+from metadata_service.opening import CannotOpen
 from metadata_service.sqlite import SQLiteStore
-from metadata_service.sqlite_schema import CannotOpen
 
 
 def show_damage(settings: Settings, *, accept: bool) -> int:

@@ -50,7 +50,7 @@ class SQLiteStore(SQLiteCredentials):
     def __init__(self, path: Path) -> None:
         """Open the file, or make it, or bring it to this version's schema.
 
-        Raises :class:`~metadata_service.sqlite_schema.CannotOpen`.
+        Raises :class:`~metadata_service.opening.CannotOpen`.
         """
         super().__init__(Worker(open_database(path)))
 

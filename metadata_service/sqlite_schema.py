@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from metadata_service.store import StoreError
+from metadata_service.opening import CannotOpen
 
 _SCHEMA = """
 CREATE TABLE schema_version (version INTEGER NOT NULL);
@@ -61,10 +61,6 @@ CREATE TABLE queue_changes (change INTEGER PRIMARY KEY, account TEXT NOT NULL, n
 SCHEMA_VERSION = 1 + len(_STEPS)
 
 _encode = msgspec.json.Encoder().encode
-
-
-class CannotOpen(StoreError):
-    """The file cannot be used as a metadata store; the text says why."""
 
 
 def open_database(path: Path) -> sqlite3.Connection:

@@ -15,8 +15,9 @@ import pytest
 
 from auth.credentials import AccessKey, ApiKey, Tenant, new_access_key
 from auth.keyring import DataKey
+from metadata_service.opening import CannotOpen
 from metadata_service.sqlite import SQLiteStore
-from metadata_service.sqlite_schema import _SCHEMA, SCHEMA_VERSION, CannotOpen
+from metadata_service.sqlite_schema import _SCHEMA, SCHEMA_VERSION
 from metadata_service.store import MetadataStore, QueueExists, StoreUnavailable
 from metadata_service.worker import Worker
 from tests.metadata_service.conformance import ACCOUNT, Conformance, create, redrive_to

@@ -1,0 +1,253 @@
+"""The metadata in Cassandra: what processes on several machines use.
+
+How rows change safely is in :mod:`metadata_service.cassandra_records`, which tables there are in
+:mod:`metadata_service.cassandra_schema`.  Logs are one space and shards another, for a node changes several of its
+shards together or none.  Both are read at SERIAL, for decisions hang on them: no change that was answered is missed,
+and one that is under way is finished first, or never will be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Self
+
+import msgspec
+
+from auth.keyring import DataKey
+from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings
+from metadata_service.cassandra_credentials import text
+from metadata_service.cassandra_queues import CassandraQueues
+from metadata_service.cassandra_records import GONE, Records, Row, Writes, gather
+from metadata_service.cassandra_schema import SCHEMA_VERSION, has_tables, make_tables
+from metadata_service.models import LOG_ID_LIMIT, LogEntry, ShardEntry
+from metadata_service.opening import CannotOpen
+from metadata_service.store import ConditionFailed, StoreError, StoreUnavailable
+
+_LOGS = "logs"
+_SHARDS = "shards"
+_SEALING_ACCOUNTS = "data_keys"
+"""Marks of the accounts that have, or had, data keys."""
+
+_decode_log = msgspec.json.Decoder(LogEntry).decode
+_decode_shard = msgspec.json.Decoder(ShardEntry).decode
+_decode_data_key = msgspec.json.Decoder(DataKey).decode
+
+log = logging.getLogger("holdfast.metadata")
+
+
+class CassandraStore(CassandraQueues):
+    """A :class:`~metadata_service.store.MetadataStore` in a keyspace.  Made by :meth:`open`, for one event loop."""
+
+    def __init__(self, connection: CassandraConnection, records: Records) -> None:
+        super().__init__(records)
+        self._connection = connection
+
+    @classmethod
+    async def open(cls, settings: CassandraSettings) -> Self:
+        """Open the keyspace, or make it, or bring it to this version's schema.
+
+        Raises :class:`~metadata_service.opening.CannotOpen`.
+        """
+        connection = await CassandraConnection.open(settings)
+        try:
+            return cls(connection, await _prepared(connection))
+        except StoreUnavailable as error:
+            await connection.close()
+            raise CannotOpen(f"keyspace {settings.keyspace} cannot be used: {error}") from error
+        except BaseException:
+            await connection.close()
+            raise
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def scrub(self) -> None:
+        """Cassandra cannot be told to: what was deleted or overwritten leaves its files, on each of its nodes, when
+        they are compacted after the table's grace period."""
+        log.warning(
+            "what was deleted or changed stays in Cassandra's files until these are compacted:"
+            " after a day, run nodetool garbagecollect on each of its nodes"
+        )
+
+    # --- logs and shards ---
+
+    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
+        latest = f"node/{node}"
+
+        def begin(rows: dict[str, Row]) -> tuple[Writes, LogEntry]:
+            log_id = int(rows["next"].record) if "next" in rows else 1
+            if log_id >= LOG_ID_LIMIT:
+                raise StoreError(f"all {LOG_ID_LIMIT - 1} log ids are used up")
+            entry = LogEntry(log_id=log_id, node=node, incarnation=incarnation(rows))
+            return {"next": str(log_id + 1), latest: str(entry.incarnation), _log(log_id): text(entry)}, entry
+
+        def take_over(rows: dict[str, Row], earlier: LogEntry) -> tuple[Writes, LogEntry]:
+            stored = _log_at(rows, earlier)
+            if stored.node != node:
+                raise ConditionFailed(f"log {earlier.log_id} is one of node {stored.node}")
+            entry = LogEntry(
+                log_id=earlier.log_id, node=node, incarnation=incarnation(rows), version=earlier.version + 1
+            )
+            return {latest: str(entry.incarnation), _log(entry.log_id): text(entry)}, entry
+
+        def incarnation(rows: dict[str, Row]) -> int:
+            return int(rows[latest].record) + 1 if latest in rows else 1
+
+        if reuse is not None:
+            return await self._records.transact(
+                _LOGS, [latest, _log(reuse.log_id)], lambda rows: take_over(rows, reuse)
+            )
+        return await self._records.transact(_LOGS, ["next", latest], begin)
+
+    async def logs(self, node: str | None = None) -> list[LogEntry]:
+        entries = [_decode_log(record) for _, record in await self._records.all(_LOGS, _log_prefix, serial=True)]
+        return [entry for entry in entries if node is None or entry.node == node]
+
+    async def update_log(self, entry: LogEntry) -> LogEntry:
+        def update(rows: dict[str, Row]) -> tuple[Writes, LogEntry]:
+            _log_at(rows, entry)
+            newer = msgspec.structs.replace(entry, version=entry.version + 1)
+            return {_log(entry.log_id): text(newer)}, newer
+
+        return await self._records.transact(_LOGS, [_log(entry.log_id)], update)
+
+    async def shards(self) -> list[ShardEntry]:
+        return [_decode_shard(record) for _, record in await self._records.all(_SHARDS, serial=True)]
+
+    async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
+        assert len({entry.shard for entry in entries}) == len(entries)
+
+        def update(rows: dict[str, Row]) -> tuple[Writes, list[ShardEntry]]:
+            stored = []
+            for entry in entries:
+                row = rows.get(_shard(entry.shard))
+                if (_decode_shard(row.record).version if row is not None else 0) != entry.version:
+                    raise ConditionFailed(f"shard {entry.shard} no longer has version {entry.version}")
+                stored.append(msgspec.structs.replace(entry, version=entry.version + 1))
+            return {_shard(entry.shard): text(entry) for entry in stored}, stored
+
+        if not entries:
+            return []
+        return await self._records.transact(_SHARDS, [_shard(entry.shard) for entry in entries], update)
+
+    # --- data keys ---
+
+    async def new_data_key_id(self) -> int:
+        return await self._records.next_id("data_key")
+
+    async def add_data_key(self, key: DataKey) -> None:
+        def count(rows: dict[str, Row]) -> tuple[Writes, None]:
+            return ({} if rows else {"seals": "0"}), None
+
+        def add(rows: dict[str, Row]) -> tuple[Writes, None]:
+            if rows:
+                raise ConditionFailed(f"there is a data key {key.key_id} of account {key.account} already")
+            return {_data_key(key.key_id): text(key)}, None
+
+        await self._records.mark(_SEALING_ACCOUNTS, key.account)
+        await self._records.transact(_seals(key.key_id), ["seals"], count)
+        await self._records.transact(_data_keys(key.account), [_data_key(key.key_id)], add)
+
+    async def data_keys(self, account: str | None = None) -> list[DataKey]:
+        if account is None:
+            accounts = [account async for account, _ in self._records.all_marks(_SEALING_ACCOUNTS)]
+            some = await gather(partial(self.data_keys, account) for account in accounts)
+            return sorted((key for keys in some for key in keys), key=lambda key: key.key_id)
+        return [_decode_data_key(record) for _, record in await self._records.all(_data_keys(account))]
+
+    async def rewrap_data_key(self, key: DataKey, master_before: str) -> bool:
+        row = _data_key(key.key_id)
+
+        def rewrap(rows: dict[str, Row]) -> tuple[Writes, bool]:
+            if row not in rows or _decode_data_key(rows[row].record).master_id != master_before:
+                return {}, False
+            return {row: text(key)}, True
+
+        return await self._records.transact(_data_keys(key.account), [row], rewrap)
+
+    async def reserve_seals(self, key_id: int, seals: int, most: int) -> bool:
+        def reserve(rows: dict[str, Row]) -> tuple[Writes, bool]:
+            if not rows or (total := int(rows["seals"].record) + seals) > most:
+                return {}, False
+            return {"seals": str(total)}, True
+
+        return await self._records.transact(_seals(key_id), ["seals"], reserve)
+
+    async def destroy_data_keys(self, account: str) -> int:
+        """What the interface says of files cannot be promised here: see :meth:`scrub`."""
+        space = _data_keys(account)
+
+        def destroy(rows: dict[str, Row]) -> tuple[Writes, list[int]]:
+            return dict.fromkeys(rows, GONE), [_decode_data_key(row.record).key_id for row in rows.values()]
+
+        keys = [key for key, _ in await self._records.all(space, serial=True)]
+        if not keys:
+            return 0
+        destroyed = await self._records.transact(space, keys, destroy)
+        for key_id in destroyed:
+            await self._records.transact(_seals(key_id), ["seals"], lambda rows: (dict.fromkeys(rows, GONE), None))
+        return len(destroyed)
+
+
+# --- opening, spaces and keys -----------------------------------------------------------------------------
+
+
+async def _prepared(connection: CassandraConnection) -> Records:
+    """The tables, there and in this version's form."""
+
+    def reached(rows: dict[str, Row]) -> tuple[Writes, int]:
+        return {}, int(rows["version"].record) if "version" in rows else 0
+
+    def reach(rows: dict[str, Row]) -> tuple[Writes, None]:
+        _, version = reached(rows)
+        return ({"version": str(SCHEMA_VERSION)} if version < SCHEMA_VERSION else {}), None
+
+    if not await asyncio.to_thread(has_tables, connection):
+        await asyncio.to_thread(make_tables, connection, 0)
+        has_tables(connection)  # whoever made them may have made them for another scope
+    records = await asyncio.to_thread(Records, connection)
+    version = await records.transact("schema", ["version"], reached)
+    if version > SCHEMA_VERSION:
+        raise CannotOpen(
+            f"keyspace {connection.keyspace} was written by a newer Holdfast:"
+            f" its schema version is {version}, this one knows versions up to {SCHEMA_VERSION}"
+        )
+    if version < SCHEMA_VERSION:
+        await asyncio.to_thread(make_tables, connection, version)
+        await records.transact("schema", ["version"], reach)
+    return records
+
+
+_log_prefix = "log/"
+
+
+def _log(log_id: int) -> str:
+    return f"{_log_prefix}{log_id:07d}"
+
+
+def _log_at(rows: dict[str, Row], entry: LogEntry) -> LogEntry:
+    """The stored entry.  Raises :class:`ConditionFailed` unless it has the version of ``entry``."""
+    row = rows.get(_log(entry.log_id))
+    stored = None if row is None else _decode_log(row.record)
+    if stored is None or stored.version != entry.version:
+        raise ConditionFailed(f"log {entry.log_id} no longer has version {entry.version}")
+    return stored
+
+
+def _shard(shard: int) -> str:
+    return f"{shard:05d}"
+
+
+def _data_keys(account: str) -> str:
+    return f"data_keys/{account}"
+
+
+def _data_key(key_id: int) -> str:
+    return f"{key_id:010d}"
+
+
+def _seals(key_id: int) -> str:
+    return f"seals/{key_id}"

@@ -1,0 +1,325 @@
+"""Queues in Cassandra: the part of the store that is :class:`~metadata_service.store.QueueStore`.
+
+All names of an account are one space: its queues, the names that are held after a deletion, the sources of its
+dead-letter queues, and how many queues it has.  A transaction changes them together, so a name is unique, a quota is
+exact and no index is ever behind.  Every creation and deletion changes the row of the account, and so meets every other
+one.  A page of names is a range of keys.
+
+Beside that, each id leads to its account and name.  Creation and deletion therefore have two phases:
+
+* creation: the id gets its mark, then the name its queue.  If the process ends in between, the mark leads to a name
+  that is free, or another queue's; nobody who follows it takes that for this queue, for the ids differ.
+* deletion: the name loses its queue and is held, then the id its mark.  In between it is the same.
+
+:meth:`CassandraQueues.collect` removes such marks.  Before it does it raises the account's *floor*: no creation whose
+id lies below can be finished any more (it takes another id), so no mark is removed of a queue that comes to be.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import msgspec
+
+from metadata_service.cassandra_credentials import ACCOUNTS, CassandraCredentials, text
+from metadata_service.cassandra_records import BEYOND, Row, Writes, after, gather
+from metadata_service.models import Partition, Queue, dead_letter_arn
+from metadata_service.store import (
+    ConditionFailed,
+    PurgeInProgress,
+    QueueDeletedRecently,
+    QueueExists,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+    TooManyQueues,
+)
+
+HOLD_SECONDS_LEAST = 3600
+"""A deleted queue's name is remembered at least this long, whatever hold a creation names."""
+_IDS_TOGETHER = 1000
+"""Ids whose marks are one space."""
+
+_decode_queue = msgspec.json.Decoder(Queue).decode
+
+
+class _Account(msgspec.Struct, frozen=True):
+    queues: int = 0
+    floor: int = 0
+    """No queue with a lower id comes to be any more."""
+
+
+class _Place(msgspec.Struct, frozen=True, array_like=True):
+    account: str
+    name: str
+
+
+class _BelowFloor(Exception):
+    """The collector was faster."""
+
+
+class CassandraQueues(CassandraCredentials):
+    """What it keeps is in ``records``."""
+
+    async def create_queue(
+        self,
+        account: str,
+        name: str,
+        attributes: Mapping[str, str],
+        tags: Mapping[str, str],
+        *,
+        now_ms: int,
+        hold_seconds: float,
+        queues_most: int | None = None,
+    ) -> Queue:
+        row, held = _queue(name), _held(name)
+
+        def check(rows: Mapping[str, Row]) -> _Account:
+            """Raises what speaks against a new queue."""
+            if row in rows:
+                raise QueueExists(_decode_queue(rows[row].record))
+            if held in rows:
+                left = min(int(rows[held].record) / 1000 - now_ms / 1000, 0) + hold_seconds
+                if left > 0:
+                    raise QueueDeletedRecently(name, left)
+            state = _account(rows)
+            if queues_most is not None and state.queues >= queues_most:
+                raise TooManyQueues(f"account {account} has {state.queues} queues of at most {queues_most}")
+            return state
+
+        while True:
+            await self._records.transact(_names(account), ["account", row, held], lambda rows: ({}, check(rows)))
+            queue = Queue(
+                queue_id=await self._records.next_id("queue"),
+                account=account,
+                name=name,
+                version=1,
+                attributes=dict(attributes),
+                tags=dict(tags),
+                created_s=now_ms // 1000,
+                modified_s=now_ms // 1000,
+                partitions=(Partition(await self._records.next_id("partition")),),
+                handle_key=secrets.token_bytes(16),
+            )
+
+            def create(rows: dict[str, Row], queue: Queue = queue) -> tuple[Writes, None]:
+                state = check(rows)
+                if queue.queue_id < state.floor:
+                    raise _BelowFloor
+                writes: dict[str, str | None] = {
+                    "account": text(msgspec.structs.replace(state, queues=state.queues + 1)),
+                    row: text(queue),
+                    **_sources(name, None, queue.attributes),
+                }
+                if held in rows:
+                    writes[held] = None
+                return writes, None
+
+            await self._records.mark(*_id(queue.queue_id), text(_Place(account, name)))
+            try:
+                await self._records.transact(_names(account), ["account", row, held], create)
+            except _BelowFloor:
+                continue
+            except StoreUnavailable:
+                raise  # it may have come to be: the mark stays, and the collector decides
+            except StoreError:
+                await self._forget_id(queue.queue_id)
+                raise
+            return queue
+
+    async def get_queue(self, account: str, name: str) -> Queue:
+        record = await self._records.get(_names(account), _queue(name))
+        if record is None:
+            raise QueueNotFound(name)
+        return _decode_queue(record)
+
+    async def get_queue_by_id(self, queue_id: int) -> Queue | None:
+        place = await self._place(queue_id)
+        if place is None:
+            return None
+        record = await self._records.get(_names(place.account), _queue(place.name))
+        queue = None if record is None else _decode_queue(record)
+        return queue if queue is not None and queue.queue_id == queue_id else None
+
+    async def update_queue(
+        self,
+        queue_id: int,
+        version: int,
+        *,
+        now_ms: int,
+        attributes: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Queue:
+        def update(queue: Queue) -> Queue:
+            if queue.version != version:
+                raise ConditionFailed(f"queue {queue.name!r} has version {queue.version}, not {version}")
+            if tags is not None:
+                queue = msgspec.structs.replace(queue, tags=dict(tags))
+            if attributes is not None:
+                queue = msgspec.structs.replace(queue, attributes=dict(attributes), modified_s=now_ms // 1000)
+            return queue
+
+        return await self._change(queue_id, update)
+
+    async def begin_purge(self, queue_id: int, *, now_ms: int, interval_seconds: float) -> Queue:
+        def begin(queue: Queue) -> Queue:
+            left = min(queue.purged_ms / 1000 - now_ms / 1000, 0) + interval_seconds
+            if queue.purge_id and left > 0:
+                raise PurgeInProgress(queue.name, left)
+            return msgspec.structs.replace(queue, purge_id=queue.purge_id + 1, purged_ms=now_ms)
+
+        return await self._change(queue_id, begin)
+
+    async def delete_queue(self, queue_id: int, *, now_ms: int) -> Queue:
+        place = await self._place(queue_id)
+        if place is None:
+            raise QueueNotFound(str(queue_id))
+        row, held = _queue(place.name), _held(place.name)
+
+        def delete(rows: dict[str, Row]) -> tuple[Writes, Queue]:
+            queue, state = _found(rows, row, queue_id), _account(rows)
+            return {
+                "account": text(msgspec.structs.replace(state, queues=state.queues - 1)),
+                row: None,
+                held: str(now_ms),
+                **_sources(queue.name, queue.attributes, None),
+            }, queue
+
+        queue = await self._records.transact(_names(place.account), ["account", row, held], delete)
+        await self._forget_id(queue_id)
+        return queue
+
+    async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
+        return await self._page(account, "queue/", prefix, after, limit)
+
+    async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
+        return await self._page(account, _source(dlq_arn, ""), "", after, limit)
+
+    async def collect(self, *, now_ms: int, hold_seconds: float = HOLD_SECONDS_LEAST) -> int:
+        """Remove what was left half-made, and names that are held for longer than ``hold_seconds``; how many.
+
+        May run at any time, in several processes at once.
+        """
+        accounts = {account async for account, _ in self._records.all_marks(ACCOUNTS)}
+        removed = 0
+        for number in range(await self._records.count("queue") // _IDS_TOGETHER + 1):
+            marks = [(int(key), value) async for key, value in self._records.all_marks(_ids(number))]
+            queues = await gather(partial(self.get_queue_by_id, queue_id) for queue_id, _ in marks)
+            for (queue_id, value), queue in zip(marks, queues, strict=True):
+                place = msgspec.json.decode(value, type=_Place)
+                accounts.add(place.account)
+                if queue is None:
+                    removed += await self._give_up(queue_id, place)
+        for account in sorted(accounts):
+            for held, deleted_ms in await self._records.all(_names(account), _held("")):
+                if int(deleted_ms) <= now_ms - hold_seconds * 1000:
+                    removed += await self._let_go(account, held, deleted_ms)
+        return removed
+
+    # --- parts of operations ---
+
+    async def _place(self, queue_id: int) -> _Place | None:
+        space, key = _id(queue_id)
+        found = await self._records.some_marks(space, [key])
+        return msgspec.json.decode(found[key], type=_Place) if found else None
+
+    async def _forget_id(self, queue_id: int) -> None:
+        try:
+            await self._records.unmark(*_id(queue_id))
+        except StoreUnavailable:
+            pass  # it leads to nothing, and the collector removes it
+
+    async def _give_up(self, queue_id: int, place: _Place) -> bool:
+        """Remove the mark of an id that has no queue, after having seen to it that it never will."""
+        row = _queue(place.name)
+
+        def close(rows: dict[str, Row]) -> tuple[Writes, bool]:
+            if row in rows and _decode_queue(rows[row].record).queue_id == queue_id:
+                return {}, False
+            state = _account(rows)
+            if queue_id < state.floor:
+                return {}, True
+            return {"account": text(msgspec.structs.replace(state, floor=queue_id + 1))}, True
+
+        if not await self._records.transact(_names(place.account), ["account", row], close):
+            return False
+        await self._records.unmark(*_id(queue_id))
+        return True
+
+    async def _let_go(self, account: str, held: str, deleted_ms: str) -> bool:
+        def let_go(rows: dict[str, Row]) -> tuple[Writes, bool]:
+            if held not in rows or rows[held].record != deleted_ms:
+                return {}, False
+            return {held: None}, True
+
+        return await self._records.transact(_names(account), [held], let_go)
+
+    async def _change(self, queue_id: int, change: Callable[[Queue], Queue]) -> Queue:
+        place = await self._place(queue_id)
+        if place is None:
+            raise QueueNotFound(str(queue_id))
+        row = _queue(place.name)
+
+        def store(rows: dict[str, Row]) -> tuple[Writes, Queue]:
+            queue = _found(rows, row, queue_id)
+            newer = msgspec.structs.replace(change(queue), version=queue.version + 1)
+            return {row: text(newer), **_sources(queue.name, queue.attributes, newer.attributes)}, newer
+
+        return await self._records.transact(_names(place.account), [row], store)
+
+    async def _page(self, account: str, kind: str, prefix: str, beyond: str, limit: int) -> list[str]:
+        least = after(kind + beyond) if beyond >= prefix else kind + prefix
+        keys = await self._records.keys(_names(account), least, kind + prefix + BEYOND, limit)
+        return [key.removeprefix(kind) for key in keys]
+
+
+# --- spaces and keys --------------------------------------------------------------------------------------
+
+
+def _names(account: str) -> str:
+    return f"queues/{account}"
+
+
+def _queue(name: str) -> str:
+    return f"queue/{name}"
+
+
+def _held(name: str) -> str:
+    return f"held/{name}"
+
+
+def _source(arn: str, name: str) -> str:
+    return f"source/{arn}\0{name}"
+
+
+def _ids(number: int) -> str:
+    return f"queue_ids/{number}"
+
+
+def _id(queue_id: int) -> tuple[str, str]:
+    return _ids(queue_id // _IDS_TOGETHER), f"{queue_id:020d}"
+
+
+def _account(rows: Mapping[str, Row]) -> _Account:
+    return msgspec.json.decode(rows["account"].record, type=_Account) if "account" in rows else _Account()
+
+
+def _found(rows: Mapping[str, Row], row: str, queue_id: int) -> Queue:
+    queue = _decode_queue(rows[row].record) if row in rows else None
+    if queue is None or queue.queue_id != queue_id:
+        raise QueueNotFound(str(queue_id))
+    return queue
+
+
+def _sources(name: str, before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> dict[str, str | None]:
+    """What a queue's change from these attributes to those (None: there is no queue) does to the sources."""
+    old, new = dead_letter_arn(before or {}), dead_letter_arn(now or {})
+    writes: dict[str, str | None] = {}
+    if old != new:
+        if old is not None:
+            writes[_source(old, name)] = None
+        if new is not None:
+            writes[_source(new, name)] = "{}"
+    return writes

@@ -1,0 +1,618 @@
+"""The Cassandra store: the conformance suite, and what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from cassandra import OperationTimedOut
+
+from auth.credentials import AccessKey, ServiceKey, Tenant, TenantRole, new_access_key
+from auth.keyring import DataKey
+from bench.cassandra_server import QUICK_START, CassandraCluster
+from metadata_service import cassandra_queues
+from metadata_service.cassandra import CassandraStore
+from metadata_service.cassandra_connection import CassandraSettings, Unanswered
+from metadata_service.cassandra_records import Row, Writes
+from metadata_service.cassandra_schema import SCHEMA_VERSION
+from metadata_service.models import Queue, ShardEntry
+from metadata_service.opening import CannotOpen
+from metadata_service.store import (
+    ConditionFailed,
+    MetadataStore,
+    QueueExists,
+    QueueNotFound,
+    StoreUnavailable,
+    TooManyQueues,
+)
+from tests.metadata_service.conformance import ACCOUNT, NOW_MS, Conformance, create, redrive_to
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def settings(cassandra: CassandraCluster, keyspace: str) -> CassandraSettings:
+    return settings_of(cassandra, keyspace)
+
+
+def settings_of(cassandra: CassandraCluster, keyspace: str) -> CassandraSettings:
+    return CassandraSettings(
+        contact_points=tuple(cassandra.contact_points),
+        port=cassandra.port,
+        keyspace=keyspace,
+        replication={"datacenter1": 1},
+    )
+
+
+@asynccontextmanager
+async def opened(settings: CassandraSettings) -> AsyncIterator[CassandraStore]:
+    store = await CassandraStore.open(settings)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def store(settings: CassandraSettings) -> AsyncIterator[MetadataStore]:
+    async with opened(settings) as store:
+        yield store
+
+
+@pytest.fixture
+async def stores(settings: CassandraSettings) -> AsyncIterator[tuple[CassandraStore, CassandraStore]]:
+    """The same keyspace, opened twice: as two processes do, which share no lock."""
+    async with opened(settings) as one, opened(settings) as other:
+        yield one, other
+
+
+@pytest.fixture(scope="module")
+def shared(cassandra: CassandraCluster) -> CassandraSettings:
+    """To make tables takes longer than most tests of the suite: they share them, and empty them."""
+    return settings_of(cassandra, "conformance")
+
+
+class TestConformance(Conformance):
+    @pytest.fixture
+    async def store(self, shared: CassandraSettings) -> AsyncIterator[MetadataStore]:
+        async with opened(shared) as store:
+            yield store
+            for table in ("records", "marks"):
+                store._connection.session.execute(f"TRUNCATE {shared.keyspace}.{table}")
+
+
+# --- the keyspace -----------------------------------------------------------------------------------------
+
+
+async def test_all_is_there_after_reopening(settings: CassandraSettings) -> None:
+    async with opened(settings) as store:
+        queue = await create(store, "orders", redrive_to("arn:x"))
+        entry = await store.new_incarnation("node")
+        await store.put_tenant(Tenant(ACCOUNT, "root"))
+        key = new_access_key(ACCOUNT)
+        await store.put_access_key(key)
+    async with opened(settings) as again:
+        assert await again.get_queue(ACCOUNT, "orders") == queue
+        assert await again.logs() == [entry]
+        assert await again.get_access_key(key.access_key_id) == key
+        assert (await again.new_incarnation("node")).incarnation == 2
+        assert (await create(again, "other")).queue_id > queue.queue_id
+
+
+async def test_several_processes_that_open_a_new_keyspace_at_once_make_one(settings: CassandraSettings) -> None:
+    stores = await asyncio.gather(*(CassandraStore.open(settings) for _ in range(4)))
+    queues = [await create(store, f"q{number}") for number, store in enumerate(stores)]
+    for store in stores:
+        assert [await store.get_queue_by_id(queue.queue_id) for queue in queues] == queues
+        await store.close()
+
+
+def table_ids(store: CassandraStore) -> dict[str, Any]:
+    query = f"SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = '{store._connection.keyspace}'"
+    return dict(store._connection.session.execute(query).all())
+
+
+@pytest.mark.parametrize("lost", ["marks", "both", "version"])
+async def test_an_opening_that_was_cut_off_is_finished_by_the_next(settings: CassandraSettings, lost: str) -> None:
+    async with opened(settings) as store:
+        session = store._connection.session
+        before = table_ids(store)
+        if lost in ("marks", "both"):
+            session.execute(f"DROP TABLE {settings.keyspace}.marks")
+        if lost == "both":
+            session.execute(f"DROP TABLE {settings.keyspace}.records")
+        else:
+            await store._records.transact("schema", ["version"], lambda rows: ({"version": None}, None))
+    async with opened(settings) as again:
+        queue = await create(again, "orders")
+        assert await again.get_queue_by_id(queue.queue_id) == queue
+        assert await again._records.get("schema", "version") == str(SCHEMA_VERSION)
+        assert table_ids(again) == before  # else two processes that make them at once make two
+
+
+async def test_a_newer_schema_is_refused(settings: CassandraSettings) -> None:
+    async with opened(settings) as store:
+        newer = str(SCHEMA_VERSION + 1)
+        await store._records.transact("schema", ["version"], lambda rows: ({"version": newer}, None))
+    with pytest.raises(CannotOpen, match="written by a newer Holdfast"):
+        await CassandraStore.open(settings)
+
+
+async def test_whose_quorum_decides_is_fixed_when_the_tables_are_made(settings: CassandraSettings) -> None:
+    local = msgspec.structs.replace(settings, scope="datacenter1")
+    async with opened(local) as store:
+        queue = await create(store, "orders")
+        assert await store.get_queue_by_id(queue.queue_id) == queue
+        assert await store.shards() == []
+    with pytest.raises(CannotOpen, match=r"data centre datacenter1.*the quorum of all replicas.*cannot be changed"):
+        await CassandraStore.open(settings)
+
+
+async def test_settings_that_cannot_be_say_so(settings: CassandraSettings) -> None:
+    for changes, message in (
+        ({"keyspace": "x; DROP"}, "cannot be a keyspace"),
+        ({"replication": {}}, "do not say in which data centres"),
+        ({"replication": {"nowhere": 3}}, "no data centre nowhere: Cassandra has datacenter1"),
+        ({"port": 1}, "no Cassandra can be reached at 127.0.0.1, port 1"),
+    ):
+        with pytest.raises(CannotOpen, match=message):
+            await CassandraStore.open(msgspec.structs.replace(settings, **changes))
+
+
+async def test_a_commit_log_that_loses_what_was_acknowledged_is_told_or_refused(
+    settings: CassandraSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    with CassandraCluster(commit_log="periodic", heap="256m", java_options=QUICK_START) as careless:
+        theirs = msgspec.structs.replace(settings, port=careless.port)
+        async with opened(theirs):
+            assert "commitlog_sync is periodic at 127.0.0.1" in caplog.text
+        with pytest.raises(CannotOpen, match="loses writes that were acknowledged"):
+            await CassandraStore.open(msgspec.structs.replace(theirs, strict=True))
+    caplog.clear()
+    async with opened(msgspec.structs.replace(settings, strict=True)):
+        assert "commitlog_sync" not in caplog.text
+
+
+def test_settings_do_not_show_their_password() -> None:
+    assert "secret" not in repr(CassandraSettings(contact_points=("a",), replication={}, password="secret"))
+
+
+async def test_a_closed_store_says_so(settings: CassandraSettings) -> None:
+    async with opened(settings) as store:
+        await store.close()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await store.get_queue(ACCOUNT, "orders")
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await create(store, "orders")
+
+
+async def test_a_page_of_names_reads_no_more_than_it_gives(settings: CassandraSettings) -> None:
+    """By what Cassandra says that it has read."""
+    async with opened(settings) as store:
+        names = [f"q{number:03}" for number in range(120)]
+
+        def fill(rows: dict[str, Row]) -> tuple[Writes, None]:
+            return {"account": "{}"} | {f"{kind}/{name}": "{}" for name in names for kind in ("queue", "held")}, None
+
+        await store._records.transact(cassandra_queues._names(ACCOUNT), ["account"], fill)
+        assert await store.list_queues(ACCOUNT, prefix="q", after="q040", limit=3) == ["q041", "q042", "q043"]
+        bound = store._records._keys.bind((cassandra_queues._names(ACCOUNT), "queue/q041", "queue/~", 3))
+        trace = store._connection.session.execute(bound, trace=True).get_query_trace()
+        assert "Read 3 live rows" in " ".join(event.description for event in trace.events)
+
+
+async def test_all_shards_change_in_one_transaction(store: MetadataStore) -> None:
+    entries = [ShardEntry(shard=shard, owner_log=1, epoch=1, live=((1, shard),) * 50) for shard in range(256)]
+    stored = await store.update_shards(entries)
+    assert await store.shards() == stored
+    with pytest.raises(ConditionFailed, match="shard 255 "):
+        await store.update_shards([*stored[:255], entries[255]])
+    assert await store.shards() == stored
+
+
+# --- two processes ----------------------------------------------------------------------------------------
+
+
+async def test_of_two_creators_of_a_name_one_wins(stores: tuple[CassandraStore, CassandraStore]) -> None:
+    for number in range(10):
+        outcomes = await asyncio.gather(
+            *(create(store, f"q{number}") for store in stores for _ in range(2)), return_exceptions=True
+        )
+        (winner,) = [outcome for outcome in outcomes if isinstance(outcome, Queue)]
+        assert [one.queue for one in outcomes if isinstance(one, QueueExists)] == [winner] * 3
+        for store in stores:
+            assert await store.get_queue(ACCOUNT, f"q{number}") == winner
+            assert await store.get_queue_by_id(winner.queue_id) == winner
+    assert await stores[0].collect(now_ms=NOW_MS) == 0  # the losers left nothing
+
+
+async def test_a_quota_is_exact(stores: tuple[CassandraStore, CassandraStore]) -> None:
+    async def make(number: int) -> Queue:
+        store = stores[number % 2]
+        return await store.create_queue(ACCOUNT, f"q{number}", {}, {}, now_ms=NOW_MS, hold_seconds=60, queues_most=3)
+
+    outcomes = await asyncio.gather(*map(make, range(8)), return_exceptions=True)
+    assert sum(isinstance(outcome, Queue) for outcome in outcomes) == 3
+    assert sum(isinstance(outcome, TooManyQueues) for outcome in outcomes) == 5
+
+
+async def test_changes_of_two_processes_do_not_overwrite_each_other(
+    stores: tuple[CassandraStore, CassandraStore],
+) -> None:
+    queue = await create(stores[0], "orders")
+
+    async def add(store: CassandraStore, tag: str) -> None:
+        while True:
+            known = await store.get_queue(ACCOUNT, "orders")
+            try:
+                tags = {**known.tags, tag: ""}
+                await store.update_queue(queue.queue_id, known.version, now_ms=NOW_MS, tags=tags)
+            except ConditionFailed:
+                continue
+            return
+
+    await asyncio.gather(*(add(stores[number % 2], f"t{number}") for number in range(8)))
+    final = await stores[0].get_queue(ACCOUNT, "orders")
+    assert set(final.tags) == {f"t{number}" for number in range(8)}
+    assert final.version == 9
+
+
+async def test_ids_are_given_out_once(stores: tuple[CassandraStore, CassandraStore]) -> None:
+    entries = await asyncio.gather(*(store.new_incarnation(node) for node in "ab" for store in stores * 2))
+    assert {entry.log_id for entry in entries} == set(range(1, 9))
+    assert sorted((entry.node, entry.incarnation) for entry in entries) == [
+        (node, number) for node in "ab" for number in range(1, 5)
+    ]
+    ids = await asyncio.gather(*(store.new_data_key_id() for store in stores * 3))
+    assert sorted(ids) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_key_that_is_put_while_its_tenant_is_deleted_does_not_stay(
+    stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = stores
+    tenant, key = Tenant(ACCOUNT, "root"), AccessKey("AKIAEXAMPLE000000000", "secret-secret", ACCOUNT, "AIDA")
+    await one.create_tenant(tenant)
+    put = one._put
+
+    async def delete_tenant_first(*arguments: Any) -> None:
+        await other.update_tenant(msgspec.structs.replace(tenant, state="deleting"))
+        for listed in await other.list_access_keys(ACCOUNT):
+            await other.delete_access_key(listed.access_key_id)
+        await put(*arguments)
+
+    monkeypatch.setattr(one, "_put", delete_tenant_first)
+    with pytest.raises(ValueError, match="no tenant"):
+        await one.put_access_key(key)
+    assert await other.get_access_key(key.access_key_id) is None
+    assert await other._records.all(f"tenant/{ACCOUNT}", "access_key/") == []
+
+
+# --- what a process leaves that ends in the middle ----------------------------------------------------------
+
+
+class Gate:
+    """Holds a creation up between its two phases: its id has a mark, its name no queue yet."""
+
+    def __init__(self, store: CassandraStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.open = asyncio.Event(), asyncio.Event()
+        self._mark = store._records.mark
+        monkeypatch.setattr(store._records, "mark", self._mark_and_wait)
+
+    async def _mark_and_wait(self, *arguments: Any, **options: Any) -> None:
+        await self._mark(*arguments, **options)
+        self.reached.set()
+        await self.open.wait()
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_creator_that_ends_between_the_phases_leaves_nothing_in_the_way(
+    stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = stores
+    gate = Gate(one, monkeypatch)
+    creation = asyncio.create_task(create(one, "orders"))
+    await gate.reached.wait()
+    await ended(creation)
+    left = await other._records.count("queue")
+    assert await other.get_queue_by_id(left) is None
+    with pytest.raises(QueueNotFound):
+        await other.get_queue(ACCOUNT, "orders")
+    with pytest.raises(QueueNotFound):
+        await other.delete_queue(left, now_ms=NOW_MS)
+    queue = await create(other, "orders")
+    assert await other.get_queue_by_id(left) is None
+    with pytest.raises(QueueNotFound):
+        await other.update_queue(left, 1, now_ms=NOW_MS, tags={})
+    assert await other.collect(now_ms=NOW_MS) == 1
+    assert await other.collect(now_ms=NOW_MS) == 0
+    assert await other.get_queue_by_id(queue.queue_id) == queue
+    assert await other.list_queues(ACCOUNT, limit=10) == ["orders"]
+
+
+async def test_a_creation_that_the_collector_has_given_up_takes_another_id(
+    stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = stores
+    gate = Gate(one, monkeypatch)
+    creation = asyncio.create_task(create(one, "orders"))
+    await gate.reached.wait()
+    given_up = await other._records.count("queue")
+    assert await other.collect(now_ms=NOW_MS) == 1
+    gate.open.set()
+    queue = await creation
+    assert queue.queue_id > given_up
+    assert await other.get_queue_by_id(queue.queue_id) == queue
+    assert await other.get_queue(ACCOUNT, "orders") == queue
+    assert await other.collect(now_ms=NOW_MS) == 0
+
+
+async def test_a_deletion_that_ends_between_the_phases_is_one(
+    stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = stores
+    queue = await create(one, "orders", redrive_to("arn:x"))
+
+    async def unavailable(*arguments: Any, **options: Any) -> None:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(one._records, "unmark", unavailable)
+    assert await one.delete_queue(queue.queue_id, now_ms=NOW_MS) == queue
+    assert await other.get_queue_by_id(queue.queue_id) is None
+    with pytest.raises(QueueNotFound):
+        await other.delete_queue(queue.queue_id, now_ms=NOW_MS)
+    assert await other.dead_letter_sources(ACCOUNT, "arn:x", limit=10) == []
+    assert await other.collect(now_ms=NOW_MS) == 1
+    assert await other.collect(now_ms=NOW_MS) == 0
+
+
+async def test_held_names_are_let_go_when_nobody_asks_for_them(store: CassandraStore) -> None:
+    await store.put_tenant(Tenant(ACCOUNT, "root"))
+    for name, ago_ms in (("old", HOUR_MS), ("new", 0)):
+        queue = await create(store, name)
+        await store.delete_queue(queue.queue_id, now_ms=NOW_MS - ago_ms)
+    assert await asyncio.gather(*(store.collect(now_ms=NOW_MS) for _ in range(2))) in ([1, 0], [0, 1])
+    held = [key for key, _ in await store._records.all(cassandra_queues._names(ACCOUNT), "held/")]
+    assert held == ["held/new"]
+
+
+async def test_an_account_that_is_listed_and_not_there_is_passed_over(store: CassandraStore) -> None:
+    accounts = [f"{number:012}" for number in range(1, 8)]
+    for account in accounts:
+        await store._records.mark("accounts", account)
+    for account in accounts[1::2]:
+        await store.create_tenant(Tenant(account, "some"))
+    assert [tenant.account for tenant in await store.list_tenants(limit=2)] == accounts[1:4:2]
+    assert [tenant.account for tenant in await store.list_tenants(after=accounts[3], limit=2)] == [accounts[5]]
+
+
+# --- answers that do not come -----------------------------------------------------------------------------
+
+Attempt = Callable[[Sequence[tuple[Any, Sequence[Any]]]], Awaitable[bool]]
+
+
+def losing(
+    store: CassandraStore, monkeypatch: pytest.MonkeyPatch, lose: Callable[[Attempt, Any], Awaitable[bool]]
+) -> None:
+    """From now on transactions of ``store`` go through ``lose``."""
+    attempt = store._connection.attempt
+    monkeypatch.setattr(store._connection, "attempt", lambda statements: lose(attempt, statements))
+
+
+def unanswered() -> Unanswered:
+    return Unanswered(OperationTimedOut("told to"))
+
+
+async def test_a_transaction_whose_answer_is_lost_counts_once(
+    store: CassandraStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def after_each_new_one(attempt: Attempt, statements: Any, seen: list[Any] = []) -> bool:  # noqa: B006
+        applied = await attempt(statements)
+        if statements not in seen:
+            seen.append(statements)
+            raise unanswered()
+        return applied
+
+    losing(store, monkeypatch, after_each_new_one)
+    queue = await store.create_queue(ACCOUNT, "orders", {}, {}, now_ms=NOW_MS, hold_seconds=60, queues_most=1)
+    assert (await store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "b"})).version == 2
+    with pytest.raises(ConditionFailed):
+        await store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={})
+    assert (await store.begin_purge(queue.queue_id, now_ms=NOW_MS, interval_seconds=60)).purge_id == 1
+    assert [await store.new_data_key_id() for _ in range(3)] == [1, 2, 3]
+    await store.put_tenant(Tenant(ACCOUNT, "root"))
+    key = new_access_key(ACCOUNT)
+    await store.put_access_key(key)
+    assert await store.delete_access_key(key.access_key_id)
+    await store.add_data_key(DataKey(ACCOUNT, 1, "mk", b"w"))
+    assert await store.reserve_seals(1, 60, 100)
+    assert not await store.reserve_seals(1, 60, 100)
+    assert (await store.delete_queue(queue.queue_id, now_ms=NOW_MS)).purge_id == 1
+
+
+async def test_a_transaction_that_was_lost_on_its_way_is_sent_again(
+    store: CassandraStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = []
+
+    async def before_each_new_one(attempt: Attempt, statements: Any) -> bool:
+        if statements not in lost:
+            lost.append(statements)
+            raise unanswered()
+        return await attempt(statements)
+
+    losing(store, monkeypatch, before_each_new_one)
+    queue = await create(store, "orders")
+    assert await store.get_queue_by_id(queue.queue_id) == queue
+    assert lost
+
+
+async def test_what_was_lost_and_then_overtaken_is_decided_anew(
+    stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is still as it was shows that the lost attempt took no effect."""
+    one, other = stores
+    first, second = await one.update_shards([ShardEntry(shard=shard, owner_log=1, epoch=1) for shard in range(2)])
+
+    async def overtake(attempt: Attempt, statements: Any, overtaken: list[bool] = []) -> bool:  # noqa: B006
+        if not overtaken:
+            overtaken.append(True)
+            await other.update_shards([msgspec.structs.replace(second, epoch=7)])
+            raise unanswered()
+        return await attempt(statements)
+
+    losing(one, monkeypatch, overtake)
+    with pytest.raises(ConditionFailed, match="shard 1 "):
+        await one.update_shards([msgspec.structs.replace(entry, epoch=2) for entry in (first, second)])
+    assert [entry.epoch for entry in await other.shards()] == [1, 7]
+
+
+async def test_an_attempt_that_comes_after_all_changes_nothing(
+    store: CassandraStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node stood still with it: the next attempt was applied, and what it made is gone by then."""
+    late: list[Callable[[], Awaitable[bool]]] = []
+
+    async def hold_up_each_new_one(attempt: Attempt, statements: Any, seen: list[Any] = []) -> bool:  # noqa: B006
+        if statements not in seen:
+            seen.append(statements)
+            late.append(lambda: attempt(statements))
+            raise unanswered()
+        return await attempt(statements)
+
+    losing(store, monkeypatch, hold_up_each_new_one)
+    await store.create_tenant(Tenant(ACCOUNT, "root"))
+    key, role = new_access_key(ACCOUNT), TenantRole(ACCOUNT, "worker", "AROA")
+    await store.put_access_key(key)
+    assert await store.delete_access_key(key.access_key_id)
+    await store.put_role(role)
+    assert await store.delete_role(ACCOUNT, "worker")
+    await store.put_service_key(ServiceKey("k", "session", b"s", 1))
+    await store.delete_service_key("k")
+    await store.add_data_key(DataKey(ACCOUNT, await store.new_data_key_id(), "mk", b"w"))
+    assert await store.destroy_data_keys(ACCOUNT) == 1
+    queue = await create(store, "orders", redrive_to("arn:x"), hold_seconds=0)
+    await store.delete_queue(queue.queue_id, now_ms=NOW_MS)
+
+    assert len(late) > 15
+    assert not any([await attempt() for attempt in late])
+    assert await store.get_access_key(key.access_key_id) is None
+    assert await store.list_access_keys(ACCOUNT) == []
+    assert await store.list_roles(ACCOUNT) == []
+    assert await store.list_service_keys("session") == []
+    assert await store.data_keys() == []
+    assert not await store.reserve_seals(1, 1, 100)
+    assert await store.list_queues(ACCOUNT, limit=10) == []
+    assert await store.dead_letter_sources(ACCOUNT, "arn:x", limit=10) == []
+    await store.put_access_key(key)
+    assert await store.list_access_keys(ACCOUNT) == [key]
+
+
+async def test_an_outcome_that_cannot_be_told_is_not_told(
+    stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt took effect, its answer was lost, and another has changed the queue since."""
+    one, other = stores
+    queue = await create(one, "orders")
+
+    async def overtake(attempt: Attempt, statements: Any, overtaken: list[bool] = []) -> bool:  # noqa: B006
+        applied = await attempt(statements)
+        if not overtaken:
+            overtaken.append(applied)
+            await other.update_queue(queue.queue_id, 2, now_ms=NOW_MS, tags={"b": ""})
+            raise unanswered()
+        return applied
+
+    losing(one, monkeypatch, overtake)
+    with pytest.raises(StoreUnavailable, match="not known"):
+        await one.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": ""})
+    assert (await one.get_queue(ACCOUNT, "orders")).tags == {"b": ""}
+
+
+async def test_who_waits_for_another_transaction_does_not_wait_forever(
+    settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(msgspec.structs.replace(settings, timeout_seconds=0.5)) as store:
+        reached, never = asyncio.Event(), asyncio.Event()
+
+        async def hang(attempt: Attempt, statements: Any) -> bool:
+            reached.set()
+            return await never.wait()
+
+        losing(store, monkeypatch, hang)
+        first = asyncio.create_task(store.put_tenant(Tenant(ACCOUNT, "root")))
+        await reached.wait()
+        with pytest.raises(StoreUnavailable, match="too many wait"):
+            await store.put_tenant(Tenant(ACCOUNT, "root"))
+        await ended(first)
+
+
+# --- a node that hangs or ends -----------------------------------------------------------------------------
+
+
+async def until_it_works(call: Callable[[], Awaitable[Any]]) -> Any:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable:
+                continue
+
+
+async def test_while_cassandra_hangs_each_call_says_so_in_time(
+    cassandra: CassandraCluster, settings: CassandraSettings
+) -> None:
+    (node,) = cassandra.nodes
+    async with opened(msgspec.structs.replace(settings, timeout_seconds=3)) as store:
+        queue = await create(store, "orders")
+        node.pause()
+        try:
+            began = time.monotonic()
+            outcomes = await asyncio.gather(
+                store.get_queue(ACCOUNT, "orders"),
+                store.shards(),
+                store.record_uses({"key": 1}),
+                *(create(store, f"q{number}") for number in range(30)),
+                return_exceptions=True,
+            )
+            took = time.monotonic() - began
+        finally:
+            node.resume()
+        assert all(isinstance(outcome, StoreUnavailable) for outcome in outcomes)
+        assert took < 8
+        assert await until_it_works(lambda: store.get_queue(ACCOUNT, "orders")) == queue
+        again = await until_it_works(lambda: create(store, "again"))
+        assert await store.get_queue_by_id(again.queue_id) == again
+        names = await store.list_queues(ACCOUNT, limit=100)
+        assert {"orders", "again"} <= set(names)
+        for name in names:  # whatever came to be of the others, it is whole
+            one = await store.get_queue(ACCOUNT, name)
+            assert await store.get_queue_by_id(one.queue_id) == one
+
+
+async def test_what_was_answered_outlives_a_kill_and_the_store_finds_the_node_again(
+    cassandra: CassandraCluster, settings: CassandraSettings
+) -> None:
+    (node,) = cassandra.nodes
+    async with opened(settings) as store:
+        queue = await create(store, "orders")
+        entry = await store.new_incarnation("node")
+        node.kill()
+        try:
+            with pytest.raises(StoreUnavailable):
+                await create(store, "other")
+        finally:
+            await asyncio.to_thread(node.start)
+        assert await until_it_works(lambda: store.get_queue(ACCOUNT, "orders")) == queue
+        assert await until_it_works(store.logs) == [entry]
+        other = await until_it_works(lambda: create(store, "another"))
+        assert await store.get_queue_by_id(other.queue_id) == other
