@@ -1,8 +1,9 @@
-"""Calls that are refused because something is out of order: said once, then counted.
+"""Calls that are refused: the first ones are said, the others counted.
 
-While the disk is full or the metadata cannot be reached, every call is refused, thousands in a second; a line for each
-of them would fill the disk as well.  The first call of each kind has its line, with its request id and the reason.
-Those that follow have one at level debug, and their number is said every some seconds, until there are none any more.
+While the disk is full or the metadata cannot be reached, every call is refused, thousands in a second; and a client
+that asks for what is not there, or a stranger who guesses keys, can have as many calls refused as they like.  A line
+for each of them would fill the disk.  The first calls of each kind have their lines, with request id and reason.  Those
+that follow have one at level debug, and their number is said every some seconds, until there are none any more.
 """
 
 from __future__ import annotations
@@ -16,30 +17,45 @@ KINDS_MOST: Final = 100
 """More kinds than this at once are one."""
 
 
-class Refusals:
-    """What is said in a log of calls that are refused."""
+class _Kind:
+    __slots__ = ("more", "said")
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self) -> None:
+        self.said = 0
+        """Calls that had a line."""
+        self.more = 0
+        """Those that had none, since their number was said last."""
+
+
+class Refusals:
+    """What is said in a log of calls that are refused: at ``level``, the first ``lines`` of a kind."""
+
+    def __init__(self, log: logging.Logger, *, level: int = logging.ERROR, lines: int = 1) -> None:
         self._log = log
-        self._counts: dict[str, int] = {}
+        self._level = level
+        self._lines = lines
+        self._kinds: dict[str, _Kind] = {}
 
     def say(self, kind: str, text: str, *arguments: object) -> None:
         """A call was refused for a reason of this kind."""
-        if kind not in self._counts and len(self._counts) >= KINDS_MOST:
+        if kind not in self._kinds and len(self._kinds) >= KINDS_MOST:
             kind = "several reasons"
-        if kind in self._counts:
-            self._counts[kind] += 1
+        known = self._kinds.get(kind)
+        if known is None:
+            known = self._kinds[kind] = _Kind()
+            asyncio.get_running_loop().call_later(COUNTED_SECONDS, self._tell, kind, known)
+        if known.said < self._lines:
+            known.said += 1
+            self._log.log(self._level, text, *arguments)
+        else:
+            known.more += 1
             self._log.debug(text, *arguments)
-            return
-        self._counts[kind] = 0
-        self._log.error(text, *arguments)
-        asyncio.get_running_loop().call_later(COUNTED_SECONDS, self._tell, kind)
 
-    def _tell(self, kind: str) -> None:
-        count = self._counts[kind]
-        if not count:
-            del self._counts[kind]
+    def _tell(self, kind: str, known: _Kind) -> None:
+        if not known.more:
+            del self._kinds[kind]
             return
-        self._log.error("%d more calls were refused in %.0f s: %s", count, COUNTED_SECONDS, kind)
-        self._counts[kind] = 0
-        asyncio.get_running_loop().call_later(COUNTED_SECONDS, self._tell, kind)
+        text = "%d more calls were refused in %.0f s: %s"
+        self._log.log(self._level, text, known.more, COUNTED_SECONDS, kind)
+        known.more = 0
+        asyncio.get_running_loop().call_later(COUNTED_SECONDS, self._tell, kind, known)

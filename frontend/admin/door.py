@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from auth.errors import AuthError
 from frontend.admin.problems import MEDIA_TYPE, Problem, of_sqs
 from frontend.admin.visitor import KEY, Visitor
 from frontend.bodies import read_body
@@ -54,6 +55,10 @@ class AdminDoor:
             await self._api(scope, _again(body, receive), send_with_id)
         except ClientGone:
             return
+        except AuthError as error:
+            body = b""
+            await visit.refused(error)
+            await _refuse(send_with_id, of_sqs(visit.logged(error, "-"), error), visit.request_id)
         except Exception as error:
             await _refuse(send_with_id, of_sqs(visit.logged(error, "-"), error), visit.request_id)
 

@@ -7,6 +7,7 @@ the log of errors carries as well.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar
@@ -38,6 +39,8 @@ from metadata_service.store import StoreError
 
 AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+LINES_OF_CLIENTS = 10
+"""Calls refused for the same reason that lies with the same caller have so many lines, and are counted then."""
 _TARGET_PREFIX = b"AmazonSQS."
 _NO_TENANT = Tenant("", "nobody")
 _NO_HEADERS: list[tuple[bytes, bytes]] = []
@@ -117,6 +120,9 @@ class SqsEndpoint:
         self._sts = sts.Sts(services, self._acts, self._throttle)
         self._request_ids = RequestIds()
         self._refusals = Refusals(self.context.log)
+        self._wrong = Refusals(self.context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
+        self._strange = Refusals(self.context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
+        """Apart, so that who cannot sign in crowds out nobody who can."""
         self.guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
@@ -127,9 +133,8 @@ class SqsEndpoint:
         except ClientGone:
             return
         except Exception as error:
-            refusal = error if isinstance(error, AuthError) else error.__cause__
-            if isinstance(refusal, AuthError):
-                await self._refused(request, scope, refusal)
+            if _is_sign_in(error):
+                await self._refused(request, scope, error)
             status, content_type, body, headers = self._error(request, error)
         await send(
             {
@@ -357,13 +362,17 @@ class SqsEndpoint:
 
     # --- errors ---
 
-    async def _refused(self, request: _Request, scope: Scope, error: AuthError) -> None:
-        """A sign-in was refused: that is audited, and answered slowly when it happens again and again."""
+    async def _refused(self, request: _Request, scope: Scope, error: Exception) -> None:
+        """A sign-in was refused: that is audited, and answered slowly when it happens again and again.
+
+        Nothing but the answer may be kept until then: so the frames go that have the request's body.
+        """
+        code = _let_go(error)
         address = client_address(scope) or ""
         audit = self._services.audit
         if audit is not None:
-            audit.refused_sign_in(Act(request.request_id, "", request.who, address, SIGN_IN, "", "refused", error.code))
-        seconds = self.guesses.delay(error.code, address, request.who)
+            audit.refused_sign_in(Act(request.request_id, "", request.who, address, SIGN_IN, "", "refused", code))
+        seconds = self.guesses.delay(code, address, request.who)
         if seconds and not await self.guesses.wait(seconds):
             request.body_read = False  # closes the connection
 
@@ -398,7 +407,9 @@ class SqsEndpoint:
             answer.kind.query_code,
         )
         if answer.kind.status < 500:
-            log.info("%s %s by %r: %d %s: %r", *about, answer.message)
+            strange = _is_sign_in(error)
+            kind = answer.kind.query_code if strange else f"{answer.kind.query_code}, by {request.who!r}"
+            (self._strange if strange else self._wrong).say(kind, "%s %s by %r: %d %s: %r", *about, answer.message)
         elif isinstance(error, PartitionDamaged):
             self._refusals.say(f"{answer.kind.query_code}: {error}", "%s %s by %r: %d %s: %r", *about, error)
         elif answer.kind is errors.INTERNAL_FAILURE:
@@ -438,14 +449,14 @@ class Visit:
         return client_address(self._scope) or ""
 
     async def enter(self, body: bytes, receive: AsgiReceive) -> Call:
-        """Who calls.  Raises :class:`~auth.errors.AuthError`, which goes to the audit log."""
+        """Who calls.  Raises :class:`~auth.errors.AuthError`, of which :meth:`refused` has to be told."""
         endpoint, request = self._endpoint, self._request
-        try:
-            caller = await endpoint._authenticated(request, body)
-        except AuthError as error:
-            await endpoint._refused(request, self._scope, error)
-            raise
+        caller = await endpoint._authenticated(request, body)
         return endpoint._call(request, caller, receive, self._scope)
+
+    async def refused(self, error: AuthError) -> None:
+        """Somebody was not let in: that goes to the audit log, and may have to wait.  Who calls keeps no body."""
+        await self._endpoint._refused(self._request, self._scope, error)
 
     async def carry_out(self, call: Call, action: str, members: Members) -> Members | None:
         """The result of an SQS action.  A queue is named by its URL among the members.  Raises what actions raise."""
@@ -462,6 +473,22 @@ class Visit:
         """What the client is told of the error; the log has the rest."""
         self._request.action = action
         return self._endpoint._logged(self._request, error)
+
+
+def _is_sign_in(error: BaseException | None) -> bool:
+    """Whether the error tells that somebody was not let in."""
+    return isinstance(error, AuthError) or (error is not None and isinstance(error.__cause__, AuthError))
+
+
+def _let_go(error: Exception) -> str:
+    """Forget the frames in which a sign-in was refused, and all that they hold; the refusal's code."""
+    refusal = error if isinstance(error, AuthError) else error.__cause__
+    assert isinstance(refusal, AuthError)
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__traceback__ = None
+        seen = seen.__cause__ or seen.__context__
+    return refusal.code
 
 
 class _UnknownOperation(Exception):

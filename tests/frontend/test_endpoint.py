@@ -15,7 +15,7 @@ from auth.errors import AuthError
 from backend.api import BackendError, PartitionDamaged, PartitionUnknown, StorageFull, Unavailable
 from frontend.app import FrontendApp
 from frontend.settings import FrontendSettings
-from frontend.sqs.endpoint import RequestIds, as_sqs_error
+from frontend.sqs.endpoint import LINES_OF_CLIENTS, RequestIds, as_sqs_error
 from metadata_service.store import StoreUnavailable
 from tests.frontend.fakes import HOST, KEY, Answer, Service, running, sign
 
@@ -81,6 +81,27 @@ async def test_a_long_outage_does_not_fill_the_log(service: Service, caplog: pyt
         for _ in range(2):
             answer = await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b"})
             assert answer.headers["x-amzn-requestid"] in caplog.text, "of other errors each has its line"
+
+
+async def test_refused_calls_do_not_fill_the_log(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    wrong = msgspec.structs.replace(KEY, secret="another secret")
+    with caplog.at_level(logging.INFO, "holdfast.sqs"):
+        refused = [await service.signed("POST", "/", b"{}", dict(JSON), wrong) for _ in range(30)]
+        assert len(caplog.records) == LINES_OF_CLIENTS
+        assert refused[LINES_OF_CLIENTS - 1].headers["x-amzn-requestid"] in caplog.text
+        assert refused[LINES_OF_CLIENTS].headers["x-amzn-requestid"] not in caplog.text
+        caplog.clear()
+        for key_id in range(30):
+            claimed = msgspec.structs.replace(wrong, access_key_id=f"AKIAGUESS{key_id:011}")
+            await service.signed("POST", "/", b"{}", dict(JSON), claimed)
+        assert len(caplog.records) == LINES_OF_CLIENTS, "whatever key ids are claimed"
+        caplog.clear()
+        for _ in range(30):
+            answer = await service.json("SendMessage", {"QueueUrl": "none", "MessageBody": "b"})
+            assert answer.code == "AWS.SimpleQueueService.NonExistentQueue"
+        assert len(caplog.records) == LINES_OF_CLIENTS
+        assert (await service.json("CreateQueue", {"QueueName": "a b"})).code == "InvalidParameterValue"
+        assert len(caplog.records) == LINES_OF_CLIENTS + 1, "another reason has lines of its own"
 
 
 # --- the audit log -----------------------------------------------------------------------------------------

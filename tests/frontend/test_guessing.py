@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -54,3 +55,65 @@ async def test_beyond_the_answers_that_wait_the_connection_is_closed(
     assert (await service.unsigned("POST", "/", b"{}", wrong)).headers["connection"] == "close"
     rest = await service.unsigned("GET", "/v1/queues", b"", {"Authorization": "Bearer hf_x"})
     assert (rest.status, rest.headers["connection"]) == (401, "close")
+
+
+class Body(bytes):
+    """Tells when nobody has it any more."""
+
+    kept = 0
+
+    def __new__(cls, content: bytes) -> Body:
+        cls.kept += 1
+        return super().__new__(cls, content)
+
+    def __del__(self) -> None:
+        Body.kept -= 1
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "service_name"),
+    [
+        ("/", JSON, "sqs"),
+        ("/", {"Content-Type": "application/x-www-form-urlencoded"}, "sts"),
+        ("/v1/queues/q/messages", {"Content-Type": "text/plain"}, "sqs"),
+    ],
+)
+async def test_no_body_is_kept_while_an_answer_waits(
+    service: Service, monkeypatch: pytest.MonkeyPatch, path: str, headers: dict[str, str], service_name: str
+) -> None:
+    """Or 256 of them take 2 GiB."""
+    content = b"Action=AssumeRole&Version=2011-06-15"
+    wrong = msgspec.structs.replace(KEY, secret="another-secret-than-ours")
+    signed = sign("POST", path, content, headers, service.clock(), wrong, service_name)
+    kept: list[int] = []
+
+    async def wait(seconds: float) -> bool:
+        await asyncio.sleep(0)
+        kept.append(Body.kept)
+        return True
+
+    guesses = service.app.sqs.guesses
+    monkeypatch.setattr(guesses, "delay", lambda *_: 1.0)
+    monkeypatch.setattr(guesses, "wait", wait)
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": Body(content), "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "scheme": "http",
+        "client": ("192.0.2.1", 1),
+        "headers": [(name.lower().encode(), value.encode()) for name, value in signed.items()],
+    }
+    await service.app(scope, receive, send)
+    assert sent[0]["status"] in (401, 403)
+    assert b"SignatureDoesNotMatch" in sent[1]["body"]
+    assert kept == [0]

@@ -33,7 +33,7 @@ def test_the_first_is_said_and_the_others_are_counted(caplog: pytest.LogCaptureF
         refusals.say("full", "call %d", 250)
         assert caplog.records[-1].getMessage() == "call 250", "it was over, and is news again"
         await asyncio.sleep(COUNTED_SECONDS)
-        assert not refusals._counts
+        assert not refusals._kinds
 
     virtual(main())
 
@@ -54,7 +54,33 @@ def test_many_kinds_are_one(caplog: pytest.LogCaptureFixture) -> None:
         refusals = Refusals(LOG)
         for number in range(10 * KINDS_MOST):
             refusals.say(str(number), "call %d", number)
-        assert len(refusals._counts) == KINDS_MOST + 1
+        assert len(refusals._kinds) == KINDS_MOST + 1
         assert len(caplog.records) == KINDS_MOST + 1
 
     virtual(main())
+
+
+def test_several_of_a_kind_can_have_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, LOG.name)
+
+    async def main() -> None:
+        refusals = Refusals(LOG, level=logging.INFO, lines=3)
+        for number in range(5):
+            refusals.say("wrong", "call %d", number)
+        await asyncio.sleep(COUNTED_SECONDS)
+        refusals.say("wrong", "call %d", 5)
+        await asyncio.sleep(2 * COUNTED_SECONDS)
+        refusals.say("wrong", "call %d", 6)
+
+    virtual(main())
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.INFO, text)
+        for text in (
+            "call 0",
+            "call 1",
+            "call 2",
+            "2 more calls were refused in 10 s: wrong",
+            "1 more calls were refused in 10 s: wrong",
+            "call 6",
+        )
+    ]
