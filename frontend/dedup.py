@@ -1,8 +1,9 @@
 """Safe retries: a call that sends messages may name itself, and then counts once however often it arrives.
 
 AWS SDKs repeat the header ``amz-sdk-invocation-id``, one UUID for each call of a client's method, with every attempt of
-that call (botocore, the SDKs for JavaScript, Go, Java, Swift, Kotlin and C++ alike).  Whoever retries by other means
-gives a token of their own in ``x-holdfast-client-token``, which goes before.
+that call (botocore, the SDKs for JavaScript, Go, Java, Swift, Kotlin and C++ alike).  The SDK for PHP, and those for
+Java (version 1) and Android, call the same header ``aws-sdk-invocation-id``.  Whoever retries by other means gives a
+token of their own in ``x-holdfast-client-token``, which goes before.
 
 Theory
 ------
@@ -39,6 +40,7 @@ from frontend.sqs.queues import Queues, QueueView
 
 OWN_HEADER = b"x-holdfast-client-token"
 SDK_HEADER = b"amz-sdk-invocation-id"
+OLDER_SDK_HEADER = b"aws-sdk-invocation-id"
 TOKEN_LENGTH_MOST = 128
 
 _is_token = re.compile(rb"[A-Za-z0-9_.:/+=@-]{1,%d}" % TOKEN_LENGTH_MOST).fullmatch
@@ -85,7 +87,7 @@ class Retries:
         """
         given = headers.get(OWN_HEADER)
         if given is None:
-            given = headers.get(SDK_HEADER)
+            given = headers.get(SDK_HEADER) or headers.get(OLDER_SDK_HEADER)
             if given is None or not self._on or not _is_token(given):
                 return None
         elif not _is_token(given):

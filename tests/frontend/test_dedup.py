@@ -21,6 +21,7 @@ from tests.frontend.fakes import KEY, Answer, Service, running
 
 OWN = "x-holdfast-client-token"
 SDK = "amz-sdk-invocation-id"
+OLDER_SDK = "aws-sdk-invocation-id"
 UUID = "0b2c3c54-8d5e-4a52-b4a9-6f3a9c0b5e10"
 
 
@@ -42,7 +43,7 @@ def stored(service: Service) -> int:
     return len(partition.messages)
 
 
-@pytest.mark.parametrize("header", [OWN, SDK])
+@pytest.mark.parametrize("header", [OWN, SDK, OLDER_SDK])
 async def test_a_repeat_gets_the_first_answer(service: Service, header: str) -> None:
     url = await service.make_queue("q")
     members = {
@@ -76,6 +77,9 @@ async def test_our_own_header_goes_first(service: Service) -> None:
     for own in ("other", "another"):
         await call(service, "SendMessage", members, **{OWN: own, SDK: "one"})
     assert stored(service) == 3
+    for older in ("three", "four"):
+        await call(service, "SendMessage", members, **{SDK: "one", OLDER_SDK: older})
+    assert stored(service) == 4
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a,b", "x" * 129])
@@ -223,6 +227,9 @@ async def test_a_twin_waits_for_the_first_and_gets_its_answer(service: Service) 
     assert len({answer.content for answer in answers}) == 1
     assert (await other).content != answers[0].content
     assert stored(service) == 3
+    for older in ("three", "four"):
+        await call(service, "SendMessage", members, **{SDK: "one", OLDER_SDK: older})
+    assert stored(service) == 4
 
 
 async def test_when_the_first_fails_its_twin_tries_itself(service: Service) -> None:
