@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from backend.api import BackendError
 from backend.checkpointer import Checkpointer
@@ -56,6 +56,11 @@ class Ownership:
         self._entries = entries
         self._lock = asyncio.Lock()
         """What was found of other logs is let go of together."""
+
+    @property
+    def entry(self) -> LogEntry:
+        """Of this incarnation's log, as it began."""
+        return self._mine
 
     @property
     def log_id(self) -> int:
@@ -103,7 +108,7 @@ class Ownership:
         async with self._lock:
             known = await self._entries.logs()
             shards = {entry.shard: entry for entry in await self._entries.shards()}
-            self._learn(known, shards)
+            self.learn({entry.log_id: entry for entry in known}, shards)
             sealed = {entry.log_id for entry in known if entry.state == "sealed"}
             free = {number for number in numbers if number not in shards or shards[number].owner_log in sealed}
             given = {number for number in numbers if number in shards and shards[number].owner_log == self.log_id}
@@ -128,16 +133,17 @@ class Ownership:
         known = await self._entries.logs()
         own = {entry.log_id for entry in known if entry.node == self._mine.node}
         shards = {entry.shard: entry for entry in await self._entries.shards()}
-        self._learn(known, shards)
+        self.learn({entry.log_id: entry for entry in known}, shards)
         return {
             number
             for number, entry in shards.items()
             if entry.owner_log in own and number not in self._node.shards.owned
         }
 
-    def _learn(self, known: Collection[LogEntry], shards: dict[int, ShardEntry]) -> None:
-        """Who has the shards that are not here."""
-        names = {entry.log_id: entry.node for entry in known if entry.log_id != self.log_id}
+    def learn(self, logs: Mapping[int, LogEntry], shards: Mapping[int, ShardEntry]) -> None:
+        """From now on, say that these have the shards that are not here."""
         self._node.shards.owners = {
-            number: names[entry.owner_log] for number, entry in shards.items() if entry.owner_log in names
+            number: logs[entry.owner_log].node
+            for number, entry in shards.items()
+            if entry.owner_log in logs and entry.owner_log != self.log_id
         }

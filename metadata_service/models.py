@@ -73,6 +73,34 @@ class LogEntry(msgspec.Struct, frozen=True):
     """An operator has accepted that this log is damaged: it ends where it can be read to."""
 
 
+class Heartbeat(msgspec.Struct, frozen=True):
+    """A sign of life of a backend node's incarnation.  It detects failures: nothing about data is decided by it."""
+
+    node: str
+    log_id: int
+    """Of the log that the incarnation writes."""
+    incarnation: int
+    count: int
+    """Rises with each heartbeat of the incarnation."""
+    time_ms: int
+    """The node's clock."""
+    address: str = ""
+    """Where the node is reached."""
+
+
+class ClusterEntry(msgspec.Struct, frozen=True):
+    """Which node is to have which shard, and who decides so.  A former manager's change comes from an old version."""
+
+    manager: int = 0
+    """Log id of the incarnation that manages the cluster; 0: nobody."""
+    assignment: tuple[str, ...] = ()
+    """By shard: name of the node that is to have it.  Who has it, its entry says."""
+    draining: tuple[str, ...] = ()
+    """Nodes that are to give up all they have."""
+    version: int = 0
+    """0: not stored yet."""
+
+
 class PieceRef(msgspec.Struct, frozen=True, array_like=True):
     """Where a piece of a checkpoint lies, and the CRC of its bytes."""
 

@@ -15,7 +15,16 @@ from pathlib import Path
 import msgspec
 
 from auth.keyring import DataKey
-from metadata_service.models import LOG_ID_LIMIT, LogEntry, Partition, Queue, ShardEntry, dead_letter_arn
+from metadata_service.models import (
+    LOG_ID_LIMIT,
+    ClusterEntry,
+    Heartbeat,
+    LogEntry,
+    Partition,
+    Queue,
+    ShardEntry,
+    dead_letter_arn,
+)
 from metadata_service.sqlite_credentials import SQLiteCredentials
 from metadata_service.sqlite_schema import open_database, text
 from metadata_service.store import (
@@ -41,6 +50,8 @@ _CHANGES_KEPT = 1000
 _decode_queue = msgspec.json.Decoder(Queue).decode
 _decode_log = msgspec.json.Decoder(LogEntry).decode
 _decode_shard = msgspec.json.Decoder(ShardEntry).decode
+_decode_heartbeat = msgspec.json.Decoder(Heartbeat).decode
+_decode_cluster = msgspec.json.Decoder(ClusterEntry).decode
 _decode_data_key = msgspec.json.Decoder(DataKey).decode
 
 
@@ -284,6 +295,49 @@ class SQLiteStore(SQLiteCredentials):
                     raise ConditionFailed(f"shard {entry.shard} no longer has version {entry.version}")
                 stored.append(newer)
             return stored
+
+        return await self._worker.write(update)
+
+    # --- the cluster ---
+
+    async def beat(self, heartbeat: Heartbeat) -> None:
+        def beat(db: sqlite3.Connection) -> None:
+            db.execute(
+                "INSERT INTO heartbeats (node, incarnation, count, record) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (node) DO UPDATE SET incarnation = excluded.incarnation, count = excluded.count,"
+                " record = excluded.record WHERE (excluded.incarnation, excluded.count) > (incarnation, count)",
+                (heartbeat.node, heartbeat.incarnation, heartbeat.count, text(heartbeat)),
+            )
+
+        await self._worker.write(beat)
+
+    async def heartbeats(self) -> list[Heartbeat]:
+        def read(db: sqlite3.Connection) -> list[Heartbeat]:
+            return [
+                _decode_heartbeat(record) for (record,) in db.execute("SELECT record FROM heartbeats ORDER BY node")
+            ]
+
+        return await self._worker.read(read)
+
+    async def cluster(self) -> ClusterEntry:
+        def read(db: sqlite3.Connection) -> ClusterEntry:
+            row = db.execute("SELECT record FROM cluster WHERE id = 1").fetchone()
+            return ClusterEntry() if row is None else _decode_cluster(row[0])
+
+        return await self._worker.read(read)
+
+    async def update_cluster(self, entry: ClusterEntry) -> ClusterEntry:
+        def update(db: sqlite3.Connection) -> ClusterEntry:
+            newer = msgspec.structs.replace(entry, version=entry.version + 1)
+            if entry.version == 0:
+                query = "INSERT OR IGNORE INTO cluster (id, version, record) VALUES (1, ?, ?)"
+                changed = db.execute(query, (newer.version, text(newer))).rowcount
+            else:
+                query = "UPDATE cluster SET version = ?, record = ? WHERE id = 1 AND version = ?"
+                changed = db.execute(query, (newer.version, text(newer), entry.version)).rowcount
+            if not changed:
+                raise ConditionFailed(f"the cluster's entry no longer has version {entry.version}")
+            return newer
 
         return await self._worker.write(update)
 

@@ -56,6 +56,11 @@ CREATE INDEX service_keys_by_purpose ON service_keys (purpose, created_s, key_id
     """
 CREATE TABLE queue_changes (change INTEGER PRIMARY KEY, account TEXT NOT NULL, name TEXT NOT NULL);
 """,
+    """
+CREATE TABLE heartbeats (
+    node TEXT PRIMARY KEY, incarnation INTEGER NOT NULL, count INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE cluster (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL);
+""",
 )
 """What leads from each version to the next."""
 SCHEMA_VERSION = 1 + len(_STEPS)

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from auth.keyring import DataKeyStore
 from auth.sealed_store import SealableStore
 from auth.store import Conflict
-from metadata_service.models import LogEntry, Queue, ShardEntry
+from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, Queue, ShardEntry
 
 
 class StoreError(Exception):
@@ -161,6 +161,25 @@ class EntryStore(Protocol):
         """Store all or none, each if the stored one has its version (0: if there is none yet).
 
         Returns them with the new versions.  Raises :class:`ConditionFailed`.
+        """
+
+
+class ClusterStore(Protocol):
+    """Which backend nodes live, and which shards each is to have."""
+
+    async def beat(self, heartbeat: Heartbeat) -> None:
+        """Store a node's heartbeat, unless a later one is stored: by incarnation, then by count."""
+
+    async def heartbeats(self) -> list[Heartbeat]:
+        """The latest of each node that there ever was, ordered by name."""
+
+    async def cluster(self) -> ClusterEntry:
+        """The entry; one of version 0 if none is stored."""
+
+    async def update_cluster(self, entry: ClusterEntry) -> ClusterEntry:
+        """Store ``entry`` if the stored one has ``entry.version`` (0: if there is none yet).
+
+        Returns it with the new version.  Raises :class:`ConditionFailed`.
         """
 
 

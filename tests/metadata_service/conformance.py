@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Literal
+from typing import Any, Literal, cast
 
 import msgspec
 import pytest
@@ -15,8 +15,9 @@ import pytest
 from auth.credentials import AccessKey, ApiKey, ServiceKey, Tenant, TenantRole, new_access_key
 from auth.keyring import DataKey
 from auth.limits import Rate, TenantLimits
-from metadata_service.models import LogEntry, PieceRef, Queue, ShardEntry
+from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, PieceRef, Queue, ShardEntry
 from metadata_service.store import (
+    ClusterStore,
     ConditionFailed,
     MetadataStore,
     PurgeInProgress,
@@ -342,6 +343,51 @@ class EntryConformance:
         assert [entry.version for entry in after] == [2, 2, 2]
         assert await store.shards() == after
         assert await store.update_shards([]) == []
+
+
+class ClusterConformance:
+    """Heartbeats, and who is to have which shard."""
+
+    @pytest.fixture
+    def cluster(self, store: Any) -> ClusterStore:
+        return cast(ClusterStore, store)
+
+    async def test_the_latest_heartbeat_of_each_node_is_kept(self, cluster: ClusterStore) -> None:
+        assert await cluster.heartbeats() == []
+        first, later = Heartbeat("b", 1, 1, 1, 10, "unix:/b"), Heartbeat("b", 1, 1, 2, 20)
+        again, other = Heartbeat("b", 3, 2, 1, 5), Heartbeat("a", 2, 1, 7, 1 << 50)
+        await cluster.beat(first)
+        assert await cluster.heartbeats() == [first]
+        await cluster.beat(later)
+        await cluster.beat(first)  # it was late
+        await cluster.beat(other)
+        assert await cluster.heartbeats() == [other, later]
+        await cluster.beat(again)
+        await cluster.beat(later)
+        assert await cluster.heartbeats() == [other, again]
+
+    async def test_the_cluster_changes_only_from_its_version(self, cluster: ClusterStore) -> None:
+        none = await cluster.cluster()
+        assert none == ClusterEntry()
+        with pytest.raises(ConditionFailed):
+            await cluster.update_cluster(ClusterEntry(version=1))
+        stored = await cluster.update_cluster(ClusterEntry(7, ("a", "", "b"), ("b",)))
+        assert stored == ClusterEntry(7, ("a", "", "b"), ("b",), 1)
+        assert await cluster.cluster() == stored
+        with pytest.raises(ConditionFailed):
+            await cluster.update_cluster(none)
+        newer = await cluster.update_cluster(msgspec.structs.replace(stored, manager=8))
+        assert (newer.manager, newer.version) == (8, 2)
+        with pytest.raises(ConditionFailed):
+            await cluster.update_cluster(stored)
+        assert await cluster.cluster() == newer
+
+    async def test_only_one_is_elected(self, cluster: ClusterStore) -> None:
+        wishes = [cluster.update_cluster(ClusterEntry(manager)) for manager in range(1, 11)]
+        outcomes = await asyncio.gather(*wishes, return_exceptions=True)
+        winners = [outcome for outcome in outcomes if isinstance(outcome, ClusterEntry)]
+        assert len(winners) == 1
+        assert await cluster.cluster() == winners[0]
 
 
 class CredentialConformance:

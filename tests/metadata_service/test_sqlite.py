@@ -20,7 +20,7 @@ from metadata_service.sqlite import SQLiteStore
 from metadata_service.sqlite_schema import _SCHEMA, SCHEMA_VERSION
 from metadata_service.store import MetadataStore, QueueExists, StoreUnavailable
 from metadata_service.worker import Worker
-from tests.metadata_service.conformance import ACCOUNT, Conformance, create, redrive_to
+from tests.metadata_service.conformance import ACCOUNT, ClusterConformance, Conformance, create, redrive_to
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def store(path: Path) -> AsyncIterator[MetadataStore]:
     await store.close()
 
 
-class TestConformance(Conformance):
+class TestConformance(Conformance, ClusterConformance):
     pass
 
 

@@ -13,12 +13,13 @@ from random import Random
 import msgspec
 
 from backend.api import PartitionSettings, Target
-from metadata_service.models import LogEntry, ShardEntry
+from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, StoreUnavailable
 
 
 class SimStore:
-    """Implements :class:`metadata_service.store.EntryStore` and :class:`backend.incarnation.Resolver`."""
+    """Implements the stores of entries and of the cluster (:mod:`metadata_service.store`), and
+    :class:`backend.incarnation.Resolver`."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -27,6 +28,8 @@ class SimStore:
         self.failures = 0
         self._logs: dict[int, LogEntry] = {}
         self._shards: dict[int, ShardEntry] = {}
+        self._heartbeats: dict[str, Heartbeat] = {}
+        self._cluster = ClusterEntry()
         self.queues: dict[int, PartitionSettings] = {}
         """Settings of each queue that exists, by partition."""
 
@@ -85,6 +88,31 @@ class SimStore:
         new = [msgspec.structs.replace(entry, version=entry.version + 1) for entry in entries]
         for entry in new:
             self._shards[entry.shard] = entry
+        await self._after(lost)
+        return new
+
+    # --- the cluster ---
+
+    async def beat(self, heartbeat: Heartbeat) -> None:
+        lost = await self._before()
+        stored = self._heartbeats.get(heartbeat.node)
+        if stored is None or (stored.incarnation, stored.count) < (heartbeat.incarnation, heartbeat.count):
+            self._heartbeats[heartbeat.node] = heartbeat
+        await self._after(lost)
+
+    async def heartbeats(self) -> list[Heartbeat]:
+        await self._after(await self._before())
+        return [self._heartbeats[node] for node in sorted(self._heartbeats)]
+
+    async def cluster(self) -> ClusterEntry:
+        await self._after(await self._before())
+        return self._cluster
+
+    async def update_cluster(self, entry: ClusterEntry) -> ClusterEntry:
+        lost = await self._before()
+        if self._cluster.version != entry.version:
+            raise ConditionFailed("the cluster's entry")
+        new = self._cluster = msgspec.structs.replace(entry, version=entry.version + 1)
         await self._after(lost)
         return new
 

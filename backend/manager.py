@@ -1,0 +1,280 @@
+"""The members of a backend cluster, and the one of them that manages it.
+
+Each member writes its heartbeat every second, reads who is to have which shard, and moves towards that: it takes what
+it is to have and nobody has, and hands over what another is to have.  One member is the manager, elected by a change
+of the cluster's entry: whoever finds that the manager's heartbeat stands still puts itself in its place.  All that a
+manager decides is a change of the same entry from the version that it read, so a former manager decides nothing.
+
+The manager seals the logs of the dead, and decides who is to have which shard (:mod:`metadata_service.placement`).
+It moves no data, and nothing is lost by what it decides: that a shard has one owner rests on the shards' entries and
+the logs' fences alone (``docs/internals/shards.md``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from backend.api import SHARDS, BackendError
+from backend.journal.segments import LogInUse
+from backend.node import Node
+from backend.replay import JournalDamaged
+from backend.tasks import Complaints
+from backend.watch import Watch
+from metadata_service import placement
+from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
+from metadata_service.store import ClusterStore, ConditionFailed, EntryStore, StoreError
+
+logger = logging.getLogger(__name__)
+
+BEAT_SECONDS = 1.0
+LOOK_SECONDS = 0.5
+EXPECT_SECONDS = 0.1
+"""How often a member looks for shards that are on their way to it."""
+MOVES_MOST = 32
+"""Shards that are on their way at once, beside those of the dead."""
+TROUBLE = (StoreError, BackendError, LogInUse, JournalDamaged, OSError)
+"""What a member lives through, and tries again."""
+
+
+class MemberStore(EntryStore, ClusterStore, Protocol):
+    """What a member asks of the metadata."""
+
+
+class View(NamedTuple):
+    """What a member has read in one look."""
+
+    cluster: ClusterEntry
+    logs: dict[int, LogEntry]
+    shards: dict[int, ShardEntry]
+    live: dict[str, Heartbeat]
+    """By name, the nodes of which it is known that they live: their log is open, and their heartbeat moves."""
+
+    def owner(self, shard: int) -> str | None:
+        """The live node that has a shard; None: nobody, or one that has ended."""
+        entry = self.shards.get(shard)
+        log = self.logs.get(entry.owner_log) if entry is not None else None
+        if log is None or log.node not in self.live:
+            return None
+        # A node that has started anew takes what its earlier logs own by itself.
+        return log.node
+
+    def wanted(self, shard: int) -> str | None:
+        """The live node that is to have it; None: that is to be decided."""
+        name = self.cluster.assignment[shard] if shard < len(self.cluster.assignment) else ""
+        return name if name in self.live else None
+
+
+def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
+    """The cluster's entry with the next assignment: the same one if there is nothing to change.  Pure.
+
+    A shard that is on its way to a node stays so; the limit is on all that are on their way together.
+    """
+    present: dict[int, str | None] = {}
+    moving = 0
+    for shard in range(SHARDS):
+        owner, wanted = view.owner(shard), view.wanted(shard)
+        present[shard] = wanted or owner
+        moving += wanted is not None and owner != wanted
+    nodes = [placement.Node(name, draining=name in view.cluster.draining) for name in view.live]
+    planned = placement.plan(present, nodes, limit=max(0, moves_most - moving))
+    assignment = tuple(planned.assignment.get(shard, "") for shard in range(SHARDS))
+    return msgspec.structs.replace(view.cluster, assignment=assignment)
+
+
+class Member:
+    """A node as a member of its cluster: from :meth:`start`, when the node has started, to :meth:`stop`."""
+
+    def __init__(self, name: str, node: Node, store: MemberStore, clock: Callable[[], int], address: str = "") -> None:
+        self._name = name
+        self._node = node
+        self._store = store
+        self._clock = clock
+        self._address = address
+        self._watch = Watch()
+        self._complaints = Complaints()
+        self._count = 0
+        self._beaten_at: float | None = None
+        """When the last heartbeat was stored; None after one that failed."""
+        self._expecting = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Join: from now on the node gets shards, and gives some away."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._forever(self._beat, lambda: BEAT_SECONDS, "the heartbeat")),
+            loop.create_task(self._run(), name="the member"),
+        ]
+
+    async def stop(self) -> None:
+        """Beat no more and move nothing; the node keeps what it has."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def leave(self, seconds: float) -> bool:
+        """Give all shards to others, for this node is about to end.  Says whether that is done within the time."""
+        await drain(self._store, self._name)
+        for _ in range(int(seconds / EXPECT_SECONDS)):
+            if not self._node.owned:
+                break
+            await asyncio.sleep(EXPECT_SECONDS)
+        with contextlib.suppress(*TROUBLE):  # else the others notice after some seconds
+            cluster = await self._store.cluster()
+            if cluster.manager == self._node.ownership.log_id:
+                await self._store.update_cluster(msgspec.structs.replace(cluster, manager=0))
+        return not self._node.owned
+
+    async def _run(self) -> None:
+        await self._forever(self._rejoin, None, "joining")
+        await self._forever(self._step, lambda: EXPECT_SECONDS if self._expecting else LOOK_SECONDS, "the member")
+
+    async def _forever(self, work: Callable[[], Awaitable[None]], pause: Callable[[], float] | None, what: str) -> None:
+        """Do this again and again, or without a pause until it succeeds once."""
+        while True:
+            try:
+                await work()
+                self._complaints.settled(what)
+                if pause is None:
+                    return
+            except TROUBLE as error:
+                if self._complaints.is_news(what, str(error)):
+                    logger.warning("%s of node %s: %s", what, self._name, error)
+            except Exception:  # a fault in this code: the node serves on what it has, and others see that it beats
+                if self._complaints.is_news(what, "fault"):
+                    logger.exception("%s of node %s has failed unexpectedly", what, self._name)
+            await asyncio.sleep(pause() if pause is not None else LOOK_SECONDS)
+
+    async def _rejoin(self) -> None:
+        await undrain(self._store, self._name)
+
+    # --- the heartbeat ----------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        self._beaten_at, before = None, self._beaten_at
+        entry = self._node.ownership.entry
+        self._count += 1
+        beat = Heartbeat(self._name, entry.log_id, entry.incarnation, self._count, self._clock(), self._address)
+        await self._store.beat(beat)
+        self._beaten_at = asyncio.get_running_loop().time()
+        if before is None:
+            self._watch.blind()
+
+    # --- what a member does -----------------------------------------------------------------------------
+
+    async def _step(self) -> None:
+        view = await self._look()
+        own = self._node.ownership.log_id
+        manager = view.logs.get(view.cluster.manager)
+        gone = manager is None or manager.state != "open" or self._watch.dead(manager.log_id)
+        if view.cluster.manager != own and gone:
+            with contextlib.suppress(ConditionFailed):  # another was elected
+                cluster = await self._store.update_cluster(msgspec.structs.replace(view.cluster, manager=own))
+                logger.info("node %s manages the cluster", self._name)
+                view = view._replace(cluster=cluster)
+        if view.cluster.manager == own:
+            view = await self._manage(view)
+        await self._follow(view)
+
+    async def _look(self) -> View:
+        now = asyncio.get_running_loop().time()
+        try:
+            cluster = await self._store.cluster()
+            beats = await self._store.heartbeats()
+            logs = {entry.log_id: entry for entry in await self._store.logs()}
+            shards = {entry.shard: entry for entry in await self._store.shards()}
+        except StoreError:
+            self._watch.blind()
+            raise
+        owners = {entry.owner_log for entry in shards.values()}
+        watched = {log_id for log_id, entry in logs.items() if entry.state != "sealed" and log_id in owners}
+        watched |= {cluster.manager, *(beat.log_id for beat in beats)}
+        if self._beaten_at is not None:
+            self._watch.look(beats, watched, now)
+        live = {
+            beat.node: beat
+            for beat in beats
+            if beat.log_id in logs
+            and logs[beat.log_id].state == "open"
+            and logs[beat.log_id].incarnation == beat.incarnation
+            and (beat.node == self._name or self._watch.alive(beat.log_id))
+        }
+        return View(cluster, logs, shards, live)
+
+    async def _manage(self, view: View) -> View:
+        """Seal the logs of the dead, and decide who is to have what."""
+        own = self._node.ownership.log_id
+        owners = {entry.owner_log for entry in view.shards.values()}
+        for log_id, entry in view.logs.items():
+            if entry.state != "sealed" and log_id in owners and log_id != own and self._watch.dead(log_id):
+                try:
+                    await self._node.ownership.seal(log_id)
+                    self._complaints.settled(log_id)
+                except (BackendError, LogInUse, JournalDamaged, OSError) as error:
+                    # The others' logs are sealed nevertheless.
+                    if self._complaints.is_news(log_id, str(error)):
+                        logger.error("the log of node %s, which is silent, cannot be sealed: %s", entry.node, error)
+        if any(
+            view.logs[log_id].state != "sealed"
+            and log_id not in {beat.log_id for beat in view.live.values()}
+            and not self._watch.dead(log_id)
+            for log_id in owners
+            if log_id in view.logs
+        ):
+            return view  # whether this one lives is not known yet: soon it is
+        decided = decide(view)
+        if decided == view.cluster:
+            return view
+        return view._replace(cluster=await self._store.update_cluster(decided))
+
+    async def _follow(self, view: View) -> None:
+        """Hand over what another is to have, and take what this node is to have."""
+        ownership, owned = self._node.ownership, self._node.owned
+        leaving: dict[str, set[int]] = {}
+        for shard in owned:
+            heir = view.wanted(shard)
+            if heir is not None and heir != self._name:
+                leaving.setdefault(heir, set()).add(shard)
+        for heir, given in leaving.items():
+            await ownership.hand_over(given, view.live[heir].log_id)
+        to_have = {shard for shard in range(SHARDS) if view.wanted(shard) == self._name}
+        missing = to_have - owned
+        left_behind = {
+            shard
+            for shard, entry in view.shards.items()
+            if shard not in owned and entry.owner_log in view.logs and view.logs[entry.owner_log].node == self._name
+        }
+        self._expecting = bool(missing)
+        if missing or left_behind:
+            taken = await ownership.take(missing | left_behind)
+            self._expecting = bool(missing - taken)
+        ownership.learn(view.logs, view.shards)
+
+
+async def drain(store: ClusterStore, name: str) -> None:
+    """Let a node give up all that it has.  Raises :class:`StoreError`; repeatable."""
+    await _change(store, lambda draining: sorted({*draining, name}))
+
+
+async def undrain(store: ClusterStore, name: str) -> None:
+    """Let a node have shards again.  Raises :class:`StoreError`; repeatable."""
+    await _change(store, lambda draining: [one for one in draining if one != name])
+
+
+async def _change(store: ClusterStore, change: Callable[[Collection[str]], list[str]]) -> None:
+    while True:
+        cluster = await store.cluster()
+        draining = tuple(change(cluster.draining))
+        if draining == cluster.draining:
+            return
+        with contextlib.suppress(ConditionFailed):
+            await store.update_cluster(msgspec.structs.replace(cluster, draining=draining))
+            return

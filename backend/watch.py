@@ -1,0 +1,64 @@
+"""Whose heartbeat stands still.  Pure: it is told what was seen, and when.
+
+A heartbeat only decides when to try to fence a log: a wrong guess costs a takeover, never a message.  Only time counts
+in which the watcher itself could read and write the metadata; so after an outage of these not everyone takes everyone
+for dead, and a watcher that was suspended begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metadata_service.models import Heartbeat
+
+DEAD_SECONDS = 4.0
+GAP_SECONDS = 1.5
+"""A longer time between two looks does not count: who knows what went on."""
+
+
+class Watch:
+    """How long each log has been without a new heartbeat."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._still: dict[int, float] = {}
+        self._alive: set[int] = set()
+        self._looked_at: float | None = None
+        self._first = True
+
+    def look(self, beats: Iterable[Heartbeat], logs: Iterable[int], now: float) -> None:
+        """What the heartbeats say now, of these logs.  ``now`` in seconds of a monotonic clock.
+
+        Only to be called when the watcher's own last heartbeat was stored, and this was read, without an error.
+        """
+        counts = {beat.log_id: beat.count for beat in beats}
+        passed = 0.0 if self._looked_at is None else now - self._looked_at
+        if passed > GAP_SECONDS:
+            passed = 0.0
+        still = {}
+        for log_id in logs:
+            count = counts.get(log_id, 0)
+            if self._counts.get(log_id, 0) != count:
+                still[log_id] = 0.0
+                if not self._first:
+                    self._alive.add(log_id)
+            else:
+                still[log_id] = self._still.get(log_id, 0.0) + passed
+                if still[log_id] >= DEAD_SECONDS:
+                    self._alive.discard(log_id)
+        self._still = still
+        self._counts = {log_id: counts.get(log_id, 0) for log_id in still}
+        self._looked_at = now
+        self._first = False
+
+    def blind(self) -> None:
+        """The watcher could not see, or was not seen: this time does not count."""
+        self._looked_at = None
+
+    def alive(self, log_id: int) -> bool:
+        """Whether its heartbeat was seen to move, and it is not dead since."""
+        return log_id in self._alive
+
+    def dead(self, log_id: int) -> bool:
+        """Whether its writer is to be taken for dead.  What is neither alive nor dead, is not known yet."""
+        return self._still.get(log_id, 0.0) >= DEAD_SECONDS

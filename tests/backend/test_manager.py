@@ -1,0 +1,297 @@
+"""A cluster of nodes that manages itself: election, assignment, drains, and what happens to the dead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from backend.api import SHARDS, NewMessage, NotOwner, Target
+from backend.manager import MOVES_MOST, Member, View, decide, drain, undrain
+from backend.node import Node
+from backend.shards import shard_of
+from backend.watch import DEAD_SECONDS, Watch
+from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
+from tests.simulator.fleet import NOW, Fleet, partition_of
+
+QUEUES = [partition_of(shard) for shard in range(0, SHARDS, 16)]
+
+
+class Cluster(Fleet):
+    """Nodes that are members of a cluster, with a queue in every sixteenth shard."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(7, segment_bytes=64 << 10)
+        self.members: dict[str, Member] = {}
+        self.stored: set[bytes] = set()
+        for name in names:
+            self.join(name)
+
+    def join(self, name: str) -> Node:
+        node = self.start(name)
+        process = self.processes[name]
+        member = self.members[name] = Member(name, node, process.store, lambda: int((NOW + self.loop.now) * 1000))
+
+        async def begin() -> None:
+            member.start()
+
+        self.run(begin())
+        return node
+
+    def living(self) -> dict[str, Node]:
+        return {name: node for name, node in self.nodes.items() if self.processes[name].alive}
+
+    def owner(self, shard: int) -> Node | None:
+        owners = [node for node in self.living().values() if shard in node.owned]
+        assert len(owners) <= 1
+        return owners[0] if owners else None
+
+    def settled(self) -> bool:
+        """All shards are served, each where it is to be."""
+        wanted = self.store._cluster.assignment
+        nodes = self.living()
+        return len(wanted) == SHARDS and all(
+            name in nodes and shard in nodes[name].owned for shard, name in enumerate(wanted)
+        )
+
+    def settle(self, seconds: float) -> float:
+        """Until it has settled, and stays so; returns how long it took."""
+        began = self.loop.now
+        self.loop.until(self.settled, seconds)
+        ended = self.loop.now
+        self.loop.run_for(2.5)
+        while not self.settled():
+            self.loop.until(self.settled, seconds)
+            ended = self.loop.now
+            self.loop.run_for(2.5)
+        assert ended - began < seconds
+        return ended - began
+
+    def store_some(self, count: int = 1) -> None:
+        """A few messages into each queue, wherever it is served; until it is answered it is tried again."""
+        for number in QUEUES:
+            target = Target(number, number, 1)
+            if number not in self.store.queues:
+                node = self.owner_of(number)
+                self.queue(node, number)
+            for _ in range(count):
+                body = b"%d" % len(self.stored)
+                self.run(self.owner_of(number).send(target, [NewMessage(body)]))
+                self.stored.add(body)
+
+    def owner_of(self, partition: int) -> Node:
+        shard = shard_of(partition)
+        self.loop.until(lambda: self.owner(shard) is not None, 30)
+        node = self.owner(shard)
+        assert node is not None
+        return node
+
+    def found(self) -> set[bytes]:
+        found: set[bytes] = set()
+        for number in QUEUES:
+            found.update(self.all_bodies(self.owner_of(number), Target(number, number, 1)))
+        return found
+
+    def shares(self) -> Counter[str]:
+        return Counter({name: len(node.owned) for name, node in self.living().items()})
+
+
+@pytest.fixture
+def three() -> Iterator[Cluster]:
+    cluster = Cluster("a", "b", "c")
+    cluster.settle(60)
+    cluster.store_some()
+    yield cluster
+    cluster.close()
+
+
+def test_members_share_the_shards_and_elect_one_manager(three: Cluster) -> None:
+    shares = three.shares()
+    assert sum(shares.values()) == SHARDS
+    assert all(80 <= share <= 91 for share in shares.values())
+    managers = {node.ownership.log_id for node in three.nodes.values()} & {three.store._cluster.manager}
+    assert len(managers) == 1
+    before = three.store._cluster
+    three.loop.run_for(30)
+    assert three.store._cluster == before
+    for number in QUEUES:
+        owner = three.owner_of(number)
+        for name, node in three.nodes.items():
+            if node is not owner:
+                with pytest.raises(NotOwner) as caught:
+                    three.run(node.counters(Target(number, number, 1)))
+                assert caught.value.owner not in (None, name)
+                assert three.nodes[caught.value.owner] is owner
+    assert three.found() == three.stored
+
+
+def test_a_node_that_joins_takes_its_share_and_nothing_else_moves(three: Cluster) -> None:
+    before = three.store._cluster.assignment
+    three.join("d")
+    three.settle(60)
+    after = three.store._cluster.assignment
+    assert {new for old, new in zip(before, after, strict=True) if old != new} == {"d"}
+    assert 60 <= three.shares()["d"] <= 68
+    three.store_some()
+    assert three.found() == three.stored
+
+
+@pytest.mark.parametrize("what", ["the manager", "another"])
+def test_shards_of_a_dead_node_are_served_again_within_ten_seconds(three: Cluster, what: str) -> None:
+    manager = next(name for name, node in three.nodes.items() if node.ownership.log_id == three.store._cluster.manager)
+    victim = manager if what == "the manager" else next(name for name in three.nodes if name != manager)
+    had = three.nodes[victim].owned
+    three.kill(victim)
+    began = three.loop.now
+    three.loop.until(lambda: all(three.owner(shard) is not None for shard in had), 30)
+    assert three.loop.now - began < 10
+    three.store_some()
+    assert three.found() == three.stored
+    three.join(victim)
+    three.settle(60)
+    assert all(80 <= share <= 91 for share in three.shares().values())
+
+
+def test_a_drained_node_is_empty_within_twenty_seconds_and_full_again_afterwards(three: Cluster) -> None:
+    began = three.loop.now
+    assert three.run(three.members["b"].leave(20))
+    assert three.loop.now - began < 20
+    assert not three.nodes["b"].owned
+    three.settle(30)
+    three.store_some()
+    assert three.found() == three.stored
+    three.run(undrain(three.store, "b"))
+    three.settle(60)
+    assert 80 <= three.shares()["b"] <= 91
+
+
+def test_a_rolling_restart_loses_nothing(three: Cluster) -> None:
+    for name in ("a", "b", "c"):
+        assert three.run(three.members[name].leave(20))
+        three.run(three.members[name].stop())
+        three.run(three.nodes[name].close())
+        three.kill(name)
+        three.store_some()
+        three.join(name)
+        three.settle(60)
+    assert three.found() == three.stored
+
+
+def test_a_takeover_whose_recoverer_dies_is_finished_by_another(three: Cluster) -> None:
+    manager = next(name for name, node in three.nodes.items() if node.ownership.log_id == three.store._cluster.manager)
+    victim = next(name for name in three.nodes if name != manager)
+    dead = three.nodes[victim].ownership.log_id
+    three.kill(victim)
+    three.loop.until(lambda: three.store._logs[dead].state == "recovering", 30)
+    three.kill(manager)
+    (last,) = three.living().values()
+    three.loop.until(lambda: last.owned == set(range(SHARDS)), 30)
+    assert three.store._logs[dead].state == "sealed"
+    assert three.found() == three.stored
+
+
+def test_an_outage_of_the_metadata_lets_nobody_take_anybody_for_dead(three: Cluster) -> None:
+    three.store.failing = 1.0
+    three.loop.run_for(60)
+    three.store.failing = 0.0
+    three.loop.run_for(20)
+    assert {entry.state for entry in three.store._logs.values()} == {"open"}
+    assert {log.node for log in three.store._logs.values()} == set(three.nodes)
+    three.settle(30)
+    assert three.found() == three.stored
+
+
+def test_a_node_that_hangs_keeps_its_shards_until_it_is_killed(three: Cluster) -> None:
+    """On local files its lock is the fence."""
+    log_id, had = three.nodes["b"].ownership.log_id, three.nodes["b"].owned
+    three.run(three.members["b"].stop())  # no heartbeat any more, and the process lives
+    three.loop.run_for(30)
+    assert three.store._logs[log_id].state == "open"
+    assert three.nodes["b"].owned == had
+    three.kill("b")
+    three.loop.until(lambda: all(three.owner(shard) is not None for shard in had), 10)
+    assert three.found() == three.stored
+
+
+# --- decisions --------------------------------------------------------------------------------------------
+
+
+def view_of(owners: dict[int, str], live: str, assignment: tuple[str, ...] = (), draining: str = "") -> View:
+    """Nodes have names of one letter, and log ids by it."""
+    names = sorted({*owners.values(), *live})
+    logs = {ord(name): LogEntry(ord(name), name, 1) for name in names}
+    shards = {shard: ShardEntry(shard, ord(name), 1) for shard, name in owners.items()}
+    beats = {name: Heartbeat(name, ord(name), 1, 1, 0) for name in live}
+    return View(ClusterEntry(1, assignment, tuple(draining), 3), logs, shards, beats)
+
+
+def test_what_nobody_has_is_assigned_at_once() -> None:
+    entry = decide(view_of({}, "ab"))
+    assert set(entry.assignment) == {"a", "b"}
+    assert max(Counter(entry.assignment).values()) <= 135
+    assert (entry.manager, entry.version) == (1, 3)
+    orphans = decide(view_of(dict.fromkeys(range(SHARDS), "a"), "bc"))
+    assert set(orphans.assignment) == {"b", "c"}
+
+
+def test_nodes_that_nobody_knows_to_live_get_nothing() -> None:
+    assert set(decide(view_of({1: "a"}, "")).assignment) == {""}
+
+
+def test_moves_are_limited_together_with_those_under_way() -> None:
+    owners = dict.fromkeys(range(SHARDS), "a")
+    first = decide(view_of(owners, "ab"))
+    assert Counter(first.assignment) == {"a": SHARDS - MOVES_MOST, "b": MOVES_MOST}
+    assert decide(view_of(owners, "ab", first.assignment)).assignment == first.assignment
+    moved = [shard for shard, name in enumerate(first.assignment) if name == "b"]
+    owners.update(dict.fromkeys(moved[:10], "b"))
+    second = decide(view_of(owners, "ab", first.assignment))
+    assert Counter(second.assignment)["b"] == MOVES_MOST + 10
+
+
+def test_a_draining_node_gives_up_what_it_has() -> None:
+    owners = {shard: "ab"[shard % 2] for shard in range(SHARDS)}
+    entry = decide(view_of(owners, "ab", draining="a"))
+    assert Counter(entry.assignment) == {"a": 128 - MOVES_MOST, "b": 128 + MOVES_MOST}
+
+
+# --- the watch --------------------------------------------------------------------------------------------
+
+
+def beats(**counts: int) -> list[Heartbeat]:
+    return [Heartbeat(name, ord(name), 1, count, 0) for name, count in counts.items()]
+
+
+def test_a_heartbeat_that_stands_still_for_four_seconds_is_dead() -> None:
+    watch = Watch()
+    for tick in range(20):
+        watch.look(beats(a=tick + 1, b=min(tick + 1, 5)), [97, 98, 99], tick / 2)
+        assert watch.alive(97) == (tick > 0)
+        assert watch.alive(98) == (0 < tick < 4 + 2 * DEAD_SECONDS)
+        assert watch.dead(98) == (tick >= 4 + 2 * DEAD_SECONDS)
+        assert watch.dead(99) == (tick >= 2 * DEAD_SECONDS), "it never beat"
+        assert not watch.dead(97)
+
+
+def test_time_in_which_the_watcher_saw_nothing_does_not_count() -> None:
+    watch = Watch()
+    watch.look(beats(a=1), [97], 0.0)
+    for tick in range(1, 40):
+        watch.blind()
+        watch.look(beats(a=1), [97], tick)
+    watch.look(beats(a=1), [97], 1000.0)  # it was suspended
+    assert not watch.dead(97)
+    assert not watch.alive(97), "nor was it ever seen to move"
+
+
+def test_a_node_can_be_drained_twice(three: Cluster) -> None:
+    calls: list[Coroutine[Any, Any, None]] = [
+        drain(three.store, "b"),
+        drain(three.store, "b"),
+        undrain(three.store, "x"),
+    ]
+    for call in calls:
+        three.run(call)
+    assert three.store._cluster.draining == ("b",)
