@@ -132,6 +132,8 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """Messages of the queue, in whatever state, at which no more are sent to it; 0: none are too many."""
     bytes_most: int = 0
     """The same for their bytes."""
+    at_most_once: bool = False
+    """A receive deletes what it answers with, in the same commit."""
 
     @property
     def account(self) -> str:
@@ -305,7 +307,8 @@ class Backend(Protocol):
         """Claim messages; waits up to ``wait_seconds`` for the first one.
 
         Raises :class:`OverLimit` (standard queue, short poll only) and :class:`AttemptExpired`.
-        A caller that is cancelled while it waits has claimed nothing.
+        A caller that is cancelled while it waits has claimed nothing.  Where messages are delivered at most once,
+        they are deleted when they are answered: those whose answer gets lost are lost.
         """
 
     async def release(self, target: Target, handles: Sequence[str]) -> None:

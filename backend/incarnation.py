@@ -36,6 +36,7 @@ from backend.api import (
 )
 from backend.collector import Collector
 from backend.engine import records
+from backend.engine.blocks import MOVING
 from backend.engine.fold import Fold
 from backend.engine.ids import message_id, unpack_id
 from backend.engine.queue import Claimed, Queue
@@ -45,7 +46,7 @@ from backend.ferry import Ferry
 from backend.journal.interface import Log
 from backend.journal.rows import encode_record
 from backend.memory import Memory
-from backend.partition import RECORD_OVERHEAD_BYTES, Partition
+from backend.partition import RECORD_OVERHEAD_BYTES, Entry, Partition
 from backend.peek import look
 from backend.shards import Shard, Shards
 from backend.tasks import Tasks
@@ -336,6 +337,9 @@ class Incarnation:
         found = self.windows.take(partition, [claim.number for claim in claims])
         if None in found:
             found = await self.windows.fill(partition, claims, found)
+        if partition.fold.at_most_once:
+            found = self._delete_delivered(partition, claims, found)
+            barrier = self.log.barrier()
         issue = partition.queue.handles.issue
         answer = []
         for claim, entry in zip(claims, found, strict=True):
@@ -359,6 +363,31 @@ class Incarnation:
         if barrier is not None:
             await barrier
         return answer
+
+    def _delete_delivered(
+        self, partition: Partition, claims: Sequence[Claimed], found: Sequence[Entry | None]
+    ) -> list[Entry | None]:
+        """Delete what is about to be delivered, and deliver no more than that.
+
+        The claim and this mostly lie in one row.  Where a crash parts them nobody has got the messages, and they are
+        back when their claims end.  What has been delivered to another, or left for another queue, while its payload
+        was read here is not delivered.
+        """
+        partition.check_open()
+        fold = partition.fold
+        kept: list[Entry | None] = []
+        gone: list[int] = []
+        for claim, entry in zip(claims, found, strict=True):
+            at = fold.locate(claim.number) if entry is not None else None
+            if at is None or at[0].states[at[1]] == MOVING:
+                kept.append(None)
+                continue
+            gone.append(claim.number)
+            kept.append(entry)
+        if gone:
+            self.write(partition, records.Deleted(gone), self.clock())
+            self.changed(partition)
+        return kept
 
     def _quarantine(self, partition: Partition, numbers: list[int]) -> None:
         partition.check_open()

@@ -76,6 +76,7 @@ class Fold:
         "_ages",
         "_free_lanes",
         "_next_lane",
+        "at_most_once",
         "attempts",
         "attempts_order",
         "blocks",
@@ -119,6 +120,7 @@ class Fold:
         self.fifo = False
         self.limited = False
         """Its length is."""
+        self.at_most_once = False
         self.retention_ms = 0
         self.token_window_ms = 0
         self.retry_window_ms = 0
@@ -578,6 +580,7 @@ class Fold:
             self.order = FifoOrder(self.links, self.lanes, settings.delay_seconds * 1000)
             self.fifo = True
         self.settings = settings
+        self.at_most_once = settings.at_most_once
         self.limited = bool(settings.messages_most or settings.bytes_most)
         self.retention_ms = settings.retention_seconds * 1000
         self.token_window_ms = settings.token_window_seconds * 1000

@@ -18,6 +18,7 @@ MAXIMUM_DELAY = "HoldfastMaximumDelaySeconds"
 MAXIMUM_MESSAGES = "HoldfastMaximumMessages"
 MAXIMUM_BYTES = "HoldfastMaximumBytes"
 """0: no limit."""
+DELIVERY_GUARANTEE = "HoldfastDeliveryGuarantee"
 STORED_BYTES = "HoldfastStoredBytes"
 """A counter, beside those of SQS; it can be asked for by name only."""
 
@@ -53,6 +54,7 @@ _CHOICES = {
     "SqsManagedSseEnabled": ("true", "false"),
     "DeduplicationScope": ("queue", "messageGroup"),
     "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
+    DELIVERY_GUARANTEE: ("at-least-once", "at-most-once"),
 }
 _REMOVABLE = ("Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId")
 """Set to an empty string, they are removed."""
@@ -85,8 +87,10 @@ COUNTERS = (
 )
 _UNKNOWN_ON_STANDARD = ("FifoQueue", "ContentBasedDeduplication")
 """A standard queue does not know these at all, neither to set nor to read (seen)."""
-OWN = (MAXIMUM_DELAY, MAXIMUM_MESSAGES, MAXIMUM_BYTES)
-"""What can be set and SQS does not have."""
+OWN = {name: str(_NUMBERS[name].default) for name in (MAXIMUM_DELAY, MAXIMUM_MESSAGES, MAXIMUM_BYTES)} | {
+    DELIVERY_GUARANTEE: "at-least-once"
+}
+"""What can be set and SQS does not have, and what holds where it was not."""
 READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, *OWN, STORED_BYTES))
 
 
@@ -175,7 +179,7 @@ def first_difference(stored: Mapping[str, str], values: Mapping[str, str], *, en
     """The name of the first of ``values``, which are canonical, that the queue has with another value."""
     current = effective(stored, encryption=encryption)
     for name, value in values.items():
-        default = str(_NUMBERS[name].default) if name in _NUMBERS else ""
+        default = OWN.get(name) or (str(_NUMBERS[name].default) if name in _NUMBERS else "")
         if current.get(name, default) != value:
             return name
     return None

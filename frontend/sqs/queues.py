@@ -218,6 +218,7 @@ class Queues:
                 retry_window_seconds=settings.send_retry_window_seconds,
                 messages_most=attributes.number(stored, attributes.MAXIMUM_MESSAGES),
                 bytes_most=attributes.number(stored, attributes.MAXIMUM_BYTES),
+                at_most_once=stored.get(attributes.DELIVERY_GUARANTEE) == "at-most-once",
             ),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from backend.api import NewMessage, PartitionSettings, Receive, Received, Target
 from backend.journal.disk import RealDisk
@@ -86,7 +87,7 @@ class Cluster:
         await self.stop()
         await self.start()
 
-    async def queue(self, partition: int, *, fifo: bool = False, **values: int) -> Target:
+    async def queue(self, partition: int, *, fifo: bool = False, **values: Any) -> Target:
         arn = f"arn:aws:sqs:us-east-1:000000000000:queue-{partition}"
         settings = PartitionSettings(partition, partition, 1, arn, b"k" * 16, fifo=fifo, **values)
         self.resolver.known[partition] = settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from backend.api import (
     PartitionSettings,
     PartitionUnknown,
     PeekState,
+    QueueFull,
     Receive,
     Received,
     SettingsStale,
@@ -49,12 +51,12 @@ def backend(cluster: Cluster) -> Backend:
     return cluster.remote if isinstance(cluster, WiredCluster) else cluster.node
 
 
-def settings_of(partition: int, *, fifo: bool = False, **values: int) -> PartitionSettings:
+def settings_of(partition: int, *, fifo: bool = False, **values: Any) -> PartitionSettings:
     arn = f"arn:aws:sqs:us-east-1:000000000000:queue-{partition}"
     return PartitionSettings(partition, partition, 1, arn, b"k" * 16, fifo=fifo, **values)
 
 
-async def opened(cluster: Cluster, backend: Backend, partition: int, *, fifo: bool = False, **values: int) -> Target:
+async def opened(cluster: Cluster, backend: Backend, partition: int, *, fifo: bool = False, **values: Any) -> Target:
     settings = settings_of(partition, fifo=fifo, **values)
     cluster.resolver.known[partition] = settings
     await backend.configure(settings)
@@ -263,3 +265,19 @@ async def waiting(cluster: Cluster, number: int) -> None:
         return len(cluster.node._incarnation.partitions[1].waiters) == number
 
     await until(there)
+
+
+async def test_a_full_queue_says_so(backend: Backend) -> None:
+    await backend.configure(settings_of(1, messages_most=2))
+    await backend.send(Target(1, 1, 1), [NewMessage(b"a")])
+    with pytest.raises(QueueFull, match=r"^The queue stores 1 messages, and its HoldfastMaximumMessages is 2\.$"):
+        await backend.send(Target(1, 1, 1), [NewMessage(b"b"), NewMessage(b"c")])
+    assert await backend.counters(Target(1, 1, 1)) == Counters(1, 0, 0, 1)
+
+
+async def test_a_receive_deletes_what_is_delivered_at_most_once(backend: Backend) -> None:
+    await backend.configure(settings_of(1, at_most_once=True))
+    await backend.send(Target(1, 1, 1), [NewMessage(b"a")])
+    (message,) = await backend.receive(Target(1, 1, 1), Receive(10, 30))
+    assert message.payload == b"a"
+    assert await backend.counters(Target(1, 1, 1)) == Counters()

@@ -138,6 +138,7 @@ ATTRIBUTES = (
     "HoldfastMaximumDelaySeconds",
     "HoldfastMaximumMessages",
     "HoldfastMaximumBytes",
+    "HoldfastDeliveryGuarantee",
     "All",
     "QueueArn",
     "Nonsense",

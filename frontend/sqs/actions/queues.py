@@ -196,8 +196,7 @@ async def get_queue_attributes(context: Context, call: Call, view: QueueView, me
         if attributes.STORED_BYTES in asked:
             every[attributes.STORED_BYTES] = str(counters.stored_bytes)
     if "All" not in asked:
-        for name in attributes.OWN:
-            every.setdefault(name, str(attributes.number(queue.attributes, name)))
+        every = attributes.OWN | every
         every = {name: value for name, value in every.items() if name in asked}
     return {"Attributes": every} if every else None
 

@@ -1,0 +1,119 @@
+"""Queues whose receives delete what they answer with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from backend.api import AttemptExpired, DeadLetter, HandleOutcome, Receive
+from tests.simulator.test_found import Service
+
+
+@pytest.fixture(params=[1 << 20, 0])
+def service(request: pytest.FixtureRequest) -> Iterator[Service]:
+    """With bodies in memory, and with bodies on the disk only."""
+    made = Service(window_bytes=request.param)
+    yield made
+    made.close()
+
+
+def restart(service: Service, *, power: bool) -> None:
+    service.close()
+    if power:
+        service.disk.crash()
+    else:
+        service.disk.kill()
+    service.start()
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("seconds", [0, 30])
+def test_what_a_receive_answers_with_is_gone(service: Service, fifo: bool, seconds: int) -> None:
+    target = service.queue(7, fifo=fifo, at_most_once=True)
+    service.send(target, b"a", b"b", group="g" if fifo else None)
+    first = service.receive(target, seconds)
+    assert [message.payload for message in first] == [b"a", b"b"]
+    counters = service.run(service.node.counters(target))
+    assert (counters.visible, counters.in_flight, counters.stored_bytes) == (0, 0, 0)
+    service.loop.run_for(60)
+    assert service.receive(target) == []
+    assert service.run(service.node.delete(target, [first[0].handle])) == [HandleOutcome.DONE]
+    restart(service, power=True)
+    assert service.receive(target) == []
+
+
+def test_the_next_of_a_group_need_not_wait(service: Service) -> None:
+    target = service.queue(7, fifo=True, at_most_once=True)
+    service.send(target, b"a", b"b", group="g")
+    answers = [service.run(service.node.receive(target, Receive(1, 30))) for _ in range(3)]
+    assert [[message.payload for message in answer] for answer in answers] == [[b"a"], [b"b"], []]
+
+
+def test_a_repeated_attempt_gets_nothing_twice(service: Service) -> None:
+    target = service.queue(7, fifo=True, at_most_once=True)
+    service.send(target, b"a", group="g")
+    assert len(service.receive(target, attempt="once")) == 1
+    with pytest.raises(AttemptExpired):
+        service.receive(target, attempt="once")
+
+
+def test_what_was_not_answered_is_delivered_once_or_never(service: Service) -> None:
+    """The power goes at each moment of a receive."""
+    target = service.queue(7, at_most_once=True)
+    outcomes = set()
+    for moment in range(40):
+        body = b"m%d" % moment
+        service.send(target, body)
+        answered: list[bytes] = []
+
+        async def receive(answered: list[bytes] = answered) -> None:
+            answered += [message.payload for message in await service.node.receive(target, Receive(10, 5))]
+
+        service.loop.create_task(receive())
+        service.loop.run_for(moment * 0.0001)
+        restart(service, power=True)
+        service.loop.run_for(10)
+        later = [message.payload for message in service.receive(target)]
+        assert answered + later in ([body], []), "never twice"
+        assert service.receive(target) == []
+        outcomes.add((bool(answered), bool(later)))
+    assert (True, False) in outcomes, "answered"
+    assert (False, True) in outcomes, "cut off, and back"
+
+
+def test_dead_letters_and_other_queues_are_as_ever(service: Service) -> None:
+    dead, target = service.queue(8), service.queue(7, at_most_once=True)
+    service.send(target, b"a")
+    letter = DeadLetter(1, dead)
+    assert len(service.receive(target, dead_letter=letter)) == 1
+    service.loop.run_for(60)
+    assert service.receive(target, dead_letter=letter) == []
+    assert service.receive(dead) == []
+    service.send(dead, b"b")
+    assert len(service.receive(dead, 1)) == 1
+    service.loop.run_for(2)
+    assert len(service.receive(dead, 1)) == 1
+
+
+@pytest.mark.parametrize("max_receives", [1, 100])
+def test_while_one_still_reads_another_may_receive(service: Service, max_receives: int) -> None:
+    """A claim ends while the disk is slow: only one of the two receives, or the dead-letter queue, gets the message."""
+    dead, target = service.queue(8), service.queue(7, at_most_once=True)
+    letter = DeadLetter(max_receives, dead)
+    service.send(target, b"a")
+    service.incarnation.windows.clear(service.incarnation.partitions[7])
+    service.disk.latency_seconds = (3.0, 3.1)
+    answers: list[list[bytes]] = []
+
+    async def receive() -> None:
+        answers.append([message.payload for message in await service.node.receive(target, Receive(1, 1, 0, letter))])
+
+    first = service.loop.create_task(receive())
+    service.loop.run_for(2)
+    second = service.loop.create_task(receive())
+    service.loop.until(lambda: first.done() and second.done(), 100)
+    service.loop.until(service.quiet, 100)
+    service.disk.latency_seconds = (0.0001, 0.001)
+    moved = [message.payload for message in service.receive(dead)]
+    assert sorted([*answers, moved]) == [[], [], [b"a"]]
