@@ -146,8 +146,9 @@ class Refusal(msgspec.Struct):
     """``owner``: the node to ask."""
     view: msgspec.Raw = msgspec.Raw(b"null")
     """``view``: the one that the node goes by."""
+    start: str = ""
     now_ms: int = 0
-    """``time``: the node's clock."""
+    """``time``: which start of the node this is, and how long ago it was."""
 
 
 def queue_key(account: str, name: str) -> str:

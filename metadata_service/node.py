@@ -78,7 +78,7 @@ class MetadataNode:
         hints: str | None = None,
         cached_most: int = 1_000_000,
         age_seconds: float = 1,
-        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``hints``: a Redis by which others are told of changes (:mod:`metadata_service.hints`), and this node of
         those that stand-ins make.  ``age_seconds``: of what is kept, if the store cannot be watched.
@@ -89,8 +89,7 @@ class MetadataNode:
         self._name = name
         self._full_copy = full_copy
         self._cached_most = cached_most
-        self._clock = wall_clock
-        self._checker = Checker(secret, name, self._now_ms())
+        self._checker = Checker(secret, name, clock)
         self._ring = self._ring_of(view)
         self._draining = False
         self._watch: ChangeWatch | None = None
@@ -148,9 +147,10 @@ class MetadataNode:
                 return _plain(413, f"a request has at most {BODY_BYTES_MOST} bytes")
             signature = request.headers.get(HEADER, "")
             try:
-                self._checker.check(signature, request.method, request.url.path, body, self._now_ms())
+                self._checker.check(signature, request.method, request.url.path, body)
             except OutOfTime as error:
-                status, answer = 401, msgspec.json.encode(Refusal("time", str(error), now_ms=self._now_ms()))
+                told = Refusal("time", str(error), start=self._checker.start, now_ms=self._checker.now_ms)
+                status, answer = 401, msgspec.json.encode(told)
             except SignatureRefused as error:
                 return _plain(401, str(error))
             else:
@@ -263,9 +263,6 @@ class MetadataNode:
                         await self._queues.get(account, name)
                         count += 1
         return count
-
-    def _now_ms(self) -> int:
-        return int(self._clock() * 1000)
 
 
 async def _invoke(store: MetadataStore, method: Method, named: dict[str, Any]) -> Any:

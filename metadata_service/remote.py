@@ -36,7 +36,7 @@ from metadata_service.calls import (
 )
 from metadata_service.models import Queue
 from metadata_service.ring import Member, Ring, View
-from metadata_service.signing import ANSWER_HEADER, HEADER, Signer
+from metadata_service.signing import ANSWER_HEADER, HEADER, UNKNOWN, Signer
 from metadata_service.store import MetadataStore, QueueNotFound, StoreError, StoreUnavailable
 
 CONNECT_SECONDS = 1
@@ -50,7 +50,8 @@ AVOID_SECONDS_LEAST = 0.5
 AVOID_SECONDS_MOST = 15
 """A node that does not answer is asked only if no other does, for half to one and a half times so long."""
 _REFUSALS_MOST = 4
-"""Of one call by one node: its clock, its view and a restart in between are three."""
+"""Of one call by one node: its time, its view and a restart in between are three."""
+_FEW = 3
 _KEYS_KNOWN = 100_000
 """Queues whose names are remembered by their ids."""
 
@@ -75,7 +76,9 @@ class _Peer:
     def __init__(self) -> None:
         self.failures = 0
         self.avoided_until = 0.0
-        self.clock_ahead_ms = 0
+        self.start = UNKNOWN
+        self.ahead_ms = 0
+        """Of our clock, the node's time since that start."""
 
 
 class RemoteStore:
@@ -88,7 +91,6 @@ class RemoteStore:
         *,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
@@ -100,7 +102,6 @@ class RemoteStore:
         self._ring = Ring(view)
         self._mark = view.mark
         self._clock = clock
-        self._wall_clock = wall_clock
         self._chance = chance
         self._peers: dict[str, _Peer] = {}
         self._keys: OrderedDict[int, str] = OrderedDict()
@@ -189,12 +190,15 @@ class RemoteStore:
     def _next(self, place: str, asked: set[str]) -> Member | None:
         """The first in the ring's order that was not asked yet; those to be avoided come last."""
         now = self._clock()
-        for avoided in (False, True):
-            for member in self._ring.successors(place, len(self._ring)):
-                peer = self._peers.get(member.name)
-                if member.name not in asked and avoided == (peer is not None and peer.avoided_until > now):
-                    return member
-        return None
+        last: Member | None = None
+        for count in (_FEW, len(self._ring)):  # nearly always one of the first will do
+            for member in self._ring.successors(place, count):
+                if member.name not in asked:
+                    peer = self._peers.get(member.name)
+                    if peer is None or peer.avoided_until <= now:
+                        return member
+                    last = last or member
+        return last
 
     def _avoid(self, member: Member, peer: _Peer, why: object) -> None:
         seconds = min(AVOID_SECONDS_LEAST * 2**peer.failures, AVOID_SECONDS_MOST) * (0.5 + self._chance())
@@ -219,7 +223,7 @@ class RemoteStore:
                 raise _Unknown(f"answered {status}")
             refusal = _decode_refusal(answer)
             if refusal.reason == "time":
-                peer.clock_ahead_ms = refusal.now_ms - self._now_ms()
+                peer.start, peer.ahead_ms = refusal.start, refusal.now_ms - self._now_ms()
             elif refusal.reason == "view":
                 await self._agree(member, peer, _decode_view(refusal.view))
                 stand_in = bool(key) and self._ring.owner(key).name != member.name
@@ -248,7 +252,7 @@ class RemoteStore:
         self, member: Member, peer: _Peer, verb: str, path: str, body: bytes, seconds: float = REPEATABLE_ANSWER_SECONDS
     ) -> tuple[int, bytes]:
         """One request, and its answer by a node of this cluster."""
-        signature = self._signer.sign(member.name, verb, path, body, self._now_ms() + peer.clock_ahead_ms)
+        signature = self._signer.sign(member.name, peer.start, self._now_ms() + peer.ahead_ms, verb, path, body)
         headers = {HEADER: signature, "content-type": "application/json"}
         try:
             timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
@@ -267,4 +271,4 @@ class RemoteStore:
         return response.status_code, answer
 
     def _now_ms(self) -> int:
-        return int(self._wall_clock() * 1000)
+        return int(self._clock() * 1000)

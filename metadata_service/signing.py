@@ -2,12 +2,12 @@
 
 A request is signed over whom it is for, its method, path and body, the time and a random number; an answer over the
 request's signature, its status and body.  So nobody without the secret is listened to, or believed; an answer belongs
-to its request; and a request that somebody repeats is refused: at another node by its name, later by the time, and
-within the time by the number.
+to its request; and a request that somebody repeats is refused: at another node, or another start of it, by the name,
+later by the time, and within the time by the number.
 
-A node refuses what was signed before it started, for it does not remember the numbers of then, and what is further
-from its clock than :data:`WINDOW_SECONDS`.  It says its own time with that, signed, and the caller goes by it: clocks
-may differ however much.
+No clock is trusted: the time is that of the node, since its start, which has a random name.  Whoever signs for
+another start, as everybody does at first, or is more than :data:`WINDOW_SECONDS` off, is told both, signed, and signs
+again.  So clocks may differ and jump, and a node that starts anew does not hear again what it heard before.
 
 Nothing here is secret from who listens on the wire: that is what TLS is for.
 """
@@ -16,13 +16,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
+import time
 from collections import deque
+from collections.abc import Callable
 
 HEADER = "x-holdfast-cluster"
 ANSWER_HEADER = "x-holdfast-cluster-answer"
 WINDOW_SECONDS = 30
 SECRET_BYTES_LEAST = 16
+UNKNOWN = "-"
+"""In place of the name of a start."""
 
 
 class SignatureRefused(Exception):
@@ -30,7 +35,7 @@ class SignatureRefused(Exception):
 
 
 class OutOfTime(SignatureRefused):
-    """Signed with the right secret, for a time that is not now: it has to be signed again by this node's clock."""
+    """Signed with the right secret, for another start or time of this node: it has to be signed again."""
 
 
 class Signer:
@@ -45,10 +50,10 @@ class Signer:
     def __repr__(self) -> str:
         return "Signer(...)"
 
-    def sign(self, node: str, method: str, path: str, body: bytes, now_ms: int) -> str:
-        """The value of :data:`HEADER`."""
+    def sign(self, node: str, start: str, now_ms: int, method: str, path: str, body: bytes) -> str:
+        """The value of :data:`HEADER`.  ``start`` and ``now_ms`` are the node's (:data:`UNKNOWN`: not known yet)."""
         nonce = secrets.token_hex(16)
-        return f"v1 {now_ms} {nonce} {self._request(node, method, path, body, str(now_ms), nonce)}"
+        return f"v1 {start} {now_ms} {nonce} {self._request(node, start, str(now_ms), nonce, method, path, body)}"
 
     def answer(self, signature: str, status: int, body: bytes) -> str:
         """The value of :data:`ANSWER_HEADER`: a node's answer to the request that was signed with ``signature``."""
@@ -58,10 +63,9 @@ class Signer:
         """Whether an answer to this request is one of this cluster."""
         return hmac.compare_digest(self.answer(signature, status, body).encode(), answered.encode())
 
-    def _request(self, node: str, method: str, path: str, body: bytes, now_ms: str, nonce: str) -> str:
-        return self._mac(
-            b"request", node.encode(), method.encode(), path.encode(), now_ms.encode(), nonce.encode(), body
-        )
+    def _request(self, node: str, start: str, now_ms: str, nonce: str, method: str, path: str, body: bytes) -> str:
+        said = (node, start, now_ms, nonce, method, path)
+        return self._mac(b"request", *(part.encode() for part in said), body)
 
     def _mac(self, *parts: bytes) -> str:
         mac = hmac.new(self._secret, b"holdfast metadata v1", hashlib.sha256)
@@ -74,24 +78,33 @@ class Signer:
 class Checker(Signer):
     """Checks requests, and signs the answers to them."""
 
-    def __init__(self, secret: bytes, node: str, now_ms: int) -> None:
-        """``now_ms``: the start.  Raises ``ValueError`` if the secret is too short."""
+    def __init__(self, secret: bytes, node: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock``: seconds, never going back.  Raises ``ValueError`` if the secret is too short."""
         super().__init__(secret)
+        self.start = secrets.token_hex(8)
+        """The random name of this start."""
         self._node = node
-        self._started_ms = now_ms
+        self._clock = clock
+        self._began = clock()
         self._heard: set[str] = set()
         self._heard_in_order: deque[tuple[int, str]] = deque()
 
-    def check(self, signature: str, method: str, path: str, body: bytes, now_ms: int) -> None:
+    @property
+    def now_ms(self) -> int:
+        """Since the start."""
+        return int((self._clock() - self._began) * 1000)
+
+    def check(self, signature: str, method: str, path: str, body: bytes) -> None:
         """Raises :class:`SignatureRefused`, or :class:`OutOfTime`."""
         parts = signature.split(" ")
-        if len(parts) != 4 or parts[0] != "v1" or not parts[1].isdecimal() or len(parts[1]) > 16:
+        if len(parts) != 5 or parts[0] != "v1" or not re.fullmatch(r"-?[0-9]{1,16}", parts[2], re.ASCII):
             raise SignatureRefused(f"the header {HEADER} is missing or has another form than v1's")
-        _, signed_ms, nonce, mac = parts
-        expected = self._request(self._node, method, path, body, signed_ms, nonce)
+        _, start, signed_ms, nonce, mac = parts
+        expected = self._request(self._node, start, signed_ms, nonce, method, path, body)
         if not hmac.compare_digest(expected.encode(), mac.encode()):
             raise SignatureRefused("signed with another secret, or for another node or request")
-        if abs(int(signed_ms) - now_ms) > WINDOW_SECONDS * 1000 or int(signed_ms) < self._started_ms:
+        now_ms = self.now_ms
+        if start != self.start or abs(int(signed_ms) - now_ms) > WINDOW_SECONDS * 1000:
             raise OutOfTime("signed for another time")
         self._forget(now_ms)
         if nonce in self._heard:
@@ -102,5 +115,5 @@ class Checker(Signer):
     def _forget(self, now_ms: int) -> None:
         """Numbers that would be refused by their time: those that came two windows ago."""
         order = self._heard_in_order
-        while order and abs(now_ms - order[0][0]) > 2 * WINDOW_SECONDS * 1000:
+        while order and now_ms - order[0][0] > 2 * WINDOW_SECONDS * 1000:
             self._heard.discard(order.popleft()[1])

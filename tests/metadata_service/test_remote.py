@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -126,7 +125,8 @@ async def test_a_node_that_is_back_is_asked_again(tmp_path: Path) -> None:
         running["m0"].node._draining = False
         running.forget_calls()
         await caller.store.get_queue(ACCOUNT, name)
-        assert (len(running["m0"].calls), len(running["m1"].calls)) == (1, 0)
+        assert running["m0"].calls
+        assert not running["m1"].calls
         assert caller._peers["m0"].failures == 0
         await caller.close()
 
@@ -146,6 +146,8 @@ async def test_what_may_have_been_done_is_done_again_only_if_that_changes_nothin
     """The node has done it, and dies before the answer."""
     async with cluster(tmp_path, 2) as running, remote(running.view) as (_, far):
         name = queue_of(running.view, "m0")
+        with pytest.raises(QueueNotFound):
+            await far.get_queue(ACCOUNT, name)
         running["m0"].lose_answers = True
         with pytest.raises(StoreUnavailable, match="whether create_queue took effect is not known"):
             await create(far, name)
@@ -212,12 +214,13 @@ async def test_a_queue_of_another_node_is_refused_with_its_name(tmp_path: Path) 
     async with cluster(tmp_path, 2) as running, remote(running.view) as (caller, far):
         name = queue_of(running.view, "m0")
         await create(far, name)
+        await create(far, queue_of(running.view, "m1"))
         key = queue_key(ACCOUNT, name)
         body = msgspec.json.encode(
             Call(msgspec.Raw(METHODS["get_queue"].encode(ACCOUNT, name)), running.view.mark, key)
         )
         status, answer = await caller._ask(
-            running.view.members[1], caller._peers["m0"], "POST", "/v1/call/get_queue", body
+            running.view.members[1], caller._peers["m1"], "POST", "/v1/call/get_queue", body
         )
         assert status == 421
         refusal = msgspec.json.decode(answer, type=Refusal)
@@ -275,9 +278,9 @@ async def test_two_views_of_one_version_are_an_error_that_says_so(tmp_path: Path
 
 async def test_a_view_without_the_node_is_not_taken_over(tmp_path: Path) -> None:
     async with cluster(tmp_path, 2) as running, remote(running.view) as (caller, far):
-        await far.logs()
+        await create(far, queue_of(running.view, "m1"))
         without = msgspec.json.encode(running.view.left("m1"))
-        peer = next(iter(caller._peers.values()))
+        peer = caller._peers["m1"]
         status, answer = await caller._ask(running.view.members[1], peer, "PUT", "/v1/view", without)
         assert status == 400
         assert b"has no member 'm1'" in answer
@@ -310,19 +313,41 @@ async def test_what_was_heard_is_not_heard_again(tmp_path: Path) -> None:
 
         caller._http.event_hooks = {"request": [keep]}
         await create(far, "orders")
-        again = await caller._http.send(seen[0])
+        again = await caller._http.send(seen[-1])
         assert again.status_code == 401
         assert "heard before" in again.text
 
 
-async def test_clocks_may_differ(tmp_path: Path) -> None:
+async def test_clocks_may_differ_and_jump(tmp_path: Path) -> None:
+    now = 1e6
     async with cluster(tmp_path, 1) as running:
-        caller = RemoteStore(running.view, SECRET, wall_clock=lambda: time.time() + 3600)
+        caller = RemoteStore(running.view, SECRET, clock=lambda: now)
         await create(caller.store, "orders")
         running.forget_calls()
         assert (await caller.store.get_queue(ACCOUNT, "orders")).name == "orders"
         assert len(running["m0"].calls) == 1, "the first answer told it the time"
+        for jump in (3600, -7200):
+            now += jump
+            running.forget_calls()
+            assert (await caller.store.get_queue(ACCOUNT, "orders")).name == "orders"
+            assert len(running["m0"].calls) == 2
         await caller.close()
+
+
+async def test_what_was_heard_before_a_restart_is_not_heard_after_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1) as running, remote(running.view) as (caller, far):
+        seen: list[httpx.Request] = []
+
+        async def keep(request: httpx.Request) -> None:
+            seen.append(request)
+
+        caller._http.event_hooks = {"request": [keep]}
+        await create(far, "orders")
+        node = running["m0"].node
+        running["m0"].node = MetadataNode(node._store, running.view, "m0", SECRET)
+        again = await caller._http.send(seen[-1])
+        assert again.status_code == 401
+        assert (await far.get_queue(ACCOUNT, "orders")).name == "orders", "who signs anew is heard"
 
 
 async def test_an_answer_of_somebody_else_is_not_believed(tmp_path: Path) -> None:
