@@ -24,6 +24,7 @@ _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "f
 
 _METADATA_FLAGS = (
     *("host", "data", "metadata_nodes", "metadata_nodes_version", "metadata_node", "metadata_full_copy"),
+    *("cassandra", "cassandra_port", "cassandra_keyspace", "cassandra_replication", "cassandra_strict"),
     *("cluster_secret_file", "tls_cert", "tls_key", "log_level"),
 )
 

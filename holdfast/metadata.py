@@ -1,7 +1,7 @@
 """``holdfast metadata``: one metadata node, from its start to its drain.
 
-The node's store is the SQLite file of its data folder.  Nodes on one machine share the folder, and each has the file
-open.
+The node's store is Cassandra, or the SQLite file of its data folder.  Nodes on one machine share the folder, and each
+has the file open.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from holdfast.folder import Claim
 from holdfast.listen import bind
 from holdfast.serve import allow_open_files, certificate_of, server_of, settle, stop_or_quit
 from holdfast.settings import Settings, SettingsError, cluster_secret
+from holdfast.stores import open_metadata
 from metadata_service.node import MetadataNode
 from metadata_service.ring import Member, View, parse_members
-from metadata_service.sqlite import SQLiteStore
 
 log = logging.getLogger("holdfast.metadata")
 
@@ -58,7 +58,7 @@ def serve_metadata(settings: Settings) -> int:
     secret = cluster_secret(settings)
     member = _own_member(settings)
     logs.set_up(settings.log_level, member.name)
-    claim = Claim(settings.data, shared=True)
+    claim = None if settings.cassandra else Claim(settings.data, shared=True)
     try:
         certificate = certificate_of(settings)
         sockets = bind(settings.host, int(member.address.rpartition(":")[2]))
@@ -66,7 +66,8 @@ def serve_metadata(settings: Settings) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(settings, member, secret, sockets, certificate))
     finally:
-        claim.release()
+        if claim is not None:
+            claim.release()
 
 
 def _own_member(settings: Settings) -> Member:
@@ -94,7 +95,7 @@ async def _run(
         loop.add_signal_handler(number, stop_or_quit, stop, number)
     if certificate is not None:
         loop.add_signal_handler(signal.SIGHUP, certificate.reload)
-    store = SQLiteStore(settings.metadata_file)
+    store = await open_metadata(settings)
     try:
         node = MetadataNode(
             store,

@@ -186,6 +186,30 @@ class Settings(Struct, frozen=True, kw_only=True):
             "`rate_limit_storage`; without it caches learn of them later"
         ),
     ] = None
+    cassandra: Annotated[
+        str,
+        Meta(
+            description="Cassandra nodes to begin with, separated by commas: metadata nodes keep everything there, in "
+            "place of the data folder"
+        ),
+    ] = ""
+    cassandra_port: Annotated[int, Meta(ge=1, le=65535, description="port of every Cassandra node")] = 9042
+    cassandra_keyspace: Annotated[str, Meta(description="keyspace; it is made if it is missing")] = "holdfast"
+    cassandra_replication: Annotated[
+        str, Meta(description="replicas in each data centre, for a keyspace that has to be made")
+    ] = "datacenter1=3"
+    cassandra_scope: Annotated[
+        str,
+        Meta(description="data centre whose quorum decides, fixed when the tables are made; without it that of all"),
+    ] = ""
+    cassandra_datacenter: Annotated[
+        str, Meta(description="data centre whose nodes are asked; without it `cassandra_scope`, or any")
+    ] = ""
+    cassandra_user: Annotated[str, Meta(description="user of Cassandra")] = ""
+    cassandra_password: Annotated[str, Meta(description="password of `cassandra_user`")] = ""
+    cassandra_strict: Annotated[
+        bool, Meta(description="whether a Cassandra is refused that may lose what it has acknowledged")
+    ] = False
     cluster_secret: Annotated[
         str | None,
         Meta(
@@ -273,7 +297,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.data / "journal"
 
 
-_SECRET = ("root_secret_access_key", "master_key", "cluster_secret", "metadata_hints")
+_SECRET = ("root_secret_access_key", "master_key", "cluster_secret", "metadata_hints", "cassandra_password")
 """What no error repeats."""
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
 

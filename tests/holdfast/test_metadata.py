@@ -13,9 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from bench.cassandra_server import CassandraCluster
 from metadata_service.remote import RemoteStore
 from metadata_service.ring import Ring, View, parse_members
-from metadata_service.store import MetadataStore
+from metadata_service.store import MetadataStore, QueueExists
 from tests.holdfast.pairs import make_pair
 from tests.metadata_service.conformance import ACCOUNT, NOW_MS, create
 from tests.metadata_service.test_remote import queue_of
@@ -129,6 +130,36 @@ async def test_nodes_speak_tls_and_have_the_secret_from_a_file(tmp_path: Path) -
         cluster.end()
 
 
+async def test_nodes_keep_everything_in_cassandra(tmp_path: Path, cassandra: CassandraCluster, keyspace: str) -> None:
+    where = {
+        "CASSANDRA": ",".join(cassandra.contact_points),
+        "CASSANDRA_PORT": str(cassandra.port),
+        "CASSANDRA_KEYSPACE": keyspace,
+        "CASSANDRA_REPLICATION": "datacenter1=1",
+    }
+    cluster = Cluster(tmp_path, 2, **where)
+    caller, other = (RemoteStore(cluster.view, SECRET.encode()) for _ in range(2))
+    try:
+        cluster.start("m0")
+        cluster.start("m1")
+        names = [queue_of(cluster.view, node) for node in ("m0", "m1")]
+        queues = [await create(caller.store, name) for name in names]
+        with pytest.raises(QueueExists):
+            await create(other.store, names[0])
+        cluster.processes["m0"].kill()
+        await asyncio.to_thread(cluster.processes["m0"].wait, 20)
+        for queue in queues:
+            changed = await caller.store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "b"})
+            assert await other.store.get_queue(ACCOUNT, queue.name) == changed
+        log = await caller.store.new_incarnation("a")
+        assert await other.store.logs() == [log]
+        assert not (tmp_path / "data").exists()
+    finally:
+        await caller.close()
+        await other.close()
+        cluster.end()
+
+
 async def test_a_node_says_how_it_is_and_nothing_else_to_strangers(cluster: Cluster) -> None:
     process = cluster.start("m1")
     address = Ring(cluster.view).view.members[1].address
@@ -165,6 +196,11 @@ def test_a_folder_that_nodes_share_is_not_served_by_others(cluster: Cluster) -> 
         ({"CLUSTER_SECRET": "short"}, ["--metadata-node", "m0"], "cluster_secret has 5 bytes; it takes at least 16"),
         ({"METADATA_NODES": "m0=10.0.0.1"}, ["--metadata-node", "m0"], "address of 'm0' has to be like http"),
         ({"METADATA_HINTS": "memory://"}, [], "metadata_hints: a Redis is at redis://host:port/database"),
+        (
+            {"CASSANDRA": "127.0.0.1", "CASSANDRA_REPLICATION": "three"},
+            ["--metadata-node", "m0"],
+            "cassandra_replication has to be like datacenter1=3,datacenter2=3, not 'three'",
+        ),
         ({}, [], "metadata_node has to say which of metadata_nodes this process is"),
         ({}, ["--metadata-node", "m7"], "metadata_node 'm7' is not among metadata_nodes (m0, m1)"),
         (
