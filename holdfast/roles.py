@@ -25,6 +25,7 @@ from backend.hello import Refused
 from backend.server import serve_backend
 from frontend.admin.removal import finish_deletions
 from frontend.app import create_app
+from frontend.bodies import ROOM_BYTES, Room
 from frontend.services import Services
 from frontend.sqs.queues import Queues
 from holdfast.certificate import Certificate
@@ -39,6 +40,8 @@ from metadata_service.changes import ChangeWatch
 from metadata_service.client import MetadataClient
 from metadata_service.sqlite import SQLiteStore
 
+BODIES_BYTES_LEAST = 64 << 20
+"""Of each frontend, for bodies that are arriving; what one process has is divided among them."""
 SOCKET = "backend.sock"
 """In the data folder: where the frontends of the same machine find the backend."""
 
@@ -144,6 +147,7 @@ class Frontend:
             keyring=keyring,
             limiter=limiter_of(settings, processes),
             oidc=oidc_of(settings),
+            bodies=Room(max(BODIES_BYTES_LEAST, ROOM_BYTES // processes)),
         )
         made = cls(services, store, backend, audit, ChangeWatch(store, metadata))
         try:
