@@ -107,6 +107,10 @@ class Checkpointer:
         self._giving: dict[int, tuple[ShardEntry, str]] = {}
         """Shards that are being handed over: what their entries are to become, and the name of the new owner."""
 
+    def soon(self) -> None:
+        """Shards came that are folded from other logs: take a checkpoint without waiting for more to be written."""
+        self._begun_at = self._node.log.next_segment - self._every
+
     async def run(self) -> None:
         """Take checkpoints when they are due, until cancelled."""
         complaints = Complaints()

@@ -82,7 +82,8 @@ def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
         present[shard] = wanted or owner
         moving += wanted is not None and owner != wanted
     nodes = [placement.Node(name, draining=name in view.cluster.draining) for name in view.live]
-    planned = placement.plan(present, nodes, limit=max(0, moves_most - moving))
+    limit = max(0, moves_most - moving) if not all(node.draining for node in nodes) else 0  # else: nowhere to go to
+    planned = placement.plan(present, nodes, limit=limit)
     assignment = tuple(planned.assignment.get(shard, "") for shard in range(SHARDS))
     return msgspec.structs.replace(view.cluster, assignment=assignment)
 
@@ -102,6 +103,8 @@ class Member:
         self._beaten_at: float | None = None
         """When the last heartbeat was stored; None after one that failed."""
         self._expecting = False
+        self._heirs = False
+        """There are others that live, and do not drain."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -121,10 +124,13 @@ class Member:
             await asyncio.wait(tasks)
 
     async def leave(self, seconds: float) -> bool:
-        """Give all shards to others, for this node is about to end.  Says whether that is done within the time."""
+        """Give all shards to others, for this node is about to end.  Says whether that is done within the time.
+
+        Where nobody else lives, or all others are about to end, too, it is given up at once: the shards stay.
+        """
         await drain(self._store, self._name)
         for _ in range(int(seconds / EXPECT_SECONDS)):
-            if not self._node.owned:
+            if not self._node.owned or not self._heirs:
                 break
             await asyncio.sleep(EXPECT_SECONDS)
         with contextlib.suppress(*TROUBLE):  # else the others notice after some seconds
@@ -172,6 +178,7 @@ class Member:
 
     async def _step(self) -> None:
         view = await self._look()
+        self._heirs = bool(view.live.keys() - {self._name, *view.cluster.draining})
         own = self._node.ownership.log_id
         manager = view.logs.get(view.cluster.manager)
         gone = manager is None or manager.state != "open" or self._watch.dead(manager.log_id)

@@ -125,6 +125,8 @@ class Ownership:
                 # Nothing of them ends early: their time stands still until the clock has caught up.
                 logger.error("the time of shards that were taken is %d ms ahead of the clock", replay.time_ms - now)
             self._node.opened(self._node.shards.open(entries, replay, now))
+            if any(link[0] != self.log_id for entry in taken for link in entry.chain):
+                self._checkpointer.soon()
             logger.info("%d shards were taken, %d were given", len(taken), len(entries) - len(taken))
             return set(wanted)
 

@@ -8,18 +8,26 @@ is folded from one.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from backend.journal.interface import Journal, Log
+from backend.journal.segments import LogInUse
 from backend.shards import Shards
 from backend.takeover import claim, recover, with_owner
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import EntryStore
 
 logger = logging.getLogger(__name__)
+
+RECOVERY_SECONDS = 60.0
+"""So long a start waits for another node that recovers a log of this one."""
+CLAIM_SECONDS = 0.5
+"""So long it waits for a lock whose log is not, or not yet, said to be recovered."""
+RETRY_SECONDS = 0.1
 
 
 class Started(NamedTuple):
@@ -49,9 +57,8 @@ async def start(
     journal raise; then it may be tried again.
     """
     await journal.prepare()
-    earlier = sorted(await entries.logs(name), key=attrgetter("incarnation"))  # the ids are in no order
     try:
-        begun = await journal.find(earlier)
+        earlier, begun = await _find(journal, name, entries)
         shard_entries = {entry.shard: entry for entry in await entries.shards()}
         mine = await entries.new_incarnation(name, _spare(earlier, begun, shard_entries.values()))
         own = {entry.log_id for entry in earlier}
@@ -81,6 +88,27 @@ async def start(
     }
     logger.info("recovered %d partitions, %d records replayed", len(replay.folds), replay.replayed)
     return Started(mine, log, shards, replay.time_ms)
+
+
+async def _find(journal: Journal, name: str, entries: EntryStore) -> tuple[list[LogEntry], set[int]]:
+    """The node's earlier logs, and which of them were begun.
+
+    If another node is just recovering one, that is waited for: it was taken for dead before it came back.  Raises
+    :class:`LogInUse`.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        earlier = sorted(await entries.logs(name), key=attrgetter("incarnation"))  # the ids are in no order
+        try:
+            return earlier, await journal.find(earlier)
+        except LogInUse:
+            journal.release()
+            waited = loop.time() - began
+            recovering = any(entry.state == "recovering" for entry in earlier)
+            if waited >= (RECOVERY_SECONDS if recovering else CLAIM_SECONDS):
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 def _spare(earlier: Sequence[LogEntry], begun: set[int], shards: Iterable[ShardEntry]) -> LogEntry | None:

@@ -179,6 +179,29 @@ def test_a_rolling_restart_loses_nothing(three: Cluster) -> None:
     assert three.found() == three.stored
 
 
+def test_where_nobody_is_left_to_drain_to_the_shards_stay(three: Cluster) -> None:
+    for name in ("a", "b"):
+        assert three.run(three.members[name].leave(20))
+    three.settle(10)
+    began = three.loop.now
+    assert not three.run(three.members["c"].leave(20))
+    assert three.loop.now - began < 1
+    three.loop.run_for(10)
+    assert three.nodes["c"].owned == set(range(SHARDS))
+    assert three.found() == three.stored
+
+
+def test_a_node_comes_back_while_another_recovers_its_log(three: Cluster) -> None:
+    victim = next(name for name, node in three.nodes.items() if node.ownership.log_id != three.store._cluster.manager)
+    dead = three.nodes[victim].ownership.log_id
+    three.kill(victim)
+    three.loop.until(lambda: three.store._logs[dead].state == "recovering", 30)
+    three.join(victim)
+    three.settle(60)
+    assert three.store._logs[dead].state == "sealed"
+    assert three.found() == three.stored
+
+
 def test_a_takeover_whose_recoverer_dies_is_finished_by_another(three: Cluster) -> None:
     manager = next(name for name, node in three.nodes.items() if node.ownership.log_id == three.store._cluster.manager)
     victim = next(name for name in three.nodes if name != manager)

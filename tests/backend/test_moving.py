@@ -221,6 +221,17 @@ def test_several_take_over_what_a_dead_node_had(fleet: Fleet) -> None:
     assert {entry.epoch for entry in fleet.run(fleet.store.shards())} == {2}
 
 
+def test_the_log_of_the_dead_goes_when_its_shards_have_checkpoints(fleet: Fleet) -> None:
+    first, second, moved, _ = two_nodes(fleet)
+    dead = first.ownership.log_id
+    fleet.run(first.purge(moved, 1))
+    fleet.kill("a")
+    take_over(fleet, "b", dead, set(range(SHARDS)))
+    fleet.run(second.purge(Target(KEPT, KEPT, 1), 1))
+    fleet.loop.until(lambda: not any(path.startswith("/journal/a-1/") for path in fleet.disk.paths()), 10)
+    assert fleet.all_bodies(second, moved) == []
+
+
 def test_the_fence_of_a_living_owner_holds(fleet: Fleet) -> None:
     first, second, moved, _ = two_nodes(fleet)
     with pytest.raises(LogInUse):

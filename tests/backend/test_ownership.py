@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from backend.api import SHARDS, NewMessage, NotOwner, PartitionUnknown, Receive, Target
 from backend.journal.segments import LogInUse
+from backend.manager import Member
 from backend.node import Node
 from backend.shards import shard_of
 from tests.backend.nodes import Machine
@@ -130,3 +133,32 @@ async def test_each_node_sweeps_what_nothing_names_and_nothing_else(tmp_path: Pa
     await second.checkpoint()
     assert not folder.exists()
     await machine.close()
+
+
+async def test_members_on_a_real_disk_and_a_real_store(machine: Machine) -> None:
+    members: dict[str, Member] = {}
+
+    async def join(name: str) -> None:
+        node = await machine.start(name)
+        members[name] = Member(name, node, machine.store, lambda: time.time_ns() // 1_000_000)
+        members[name].start()
+
+    async def until(reached: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not reached():
+                await asyncio.sleep(0.02)
+
+    await join("a")
+    await until(lambda: machine.nodes["a"].owned == set(range(SHARDS)))
+    first = machine.nodes["a"]
+    targets = [await open_queue(machine, first, partition_in(range(shard, shard + 1))) for shard in range(0, 256, 8)]
+    for target in targets:
+        await first.send(target, [NewMessage(b"%d" % target.partition)])
+    await join("b")
+    second = machine.nodes["b"]
+    await until(lambda: len(second.owned) >= 115 and len(first.owned) + len(second.owned) == SHARDS)
+    assert await members["a"].leave(20)
+    await until(lambda: second.owned == set(range(SHARDS)))
+    assert [await bodies(second, target) for target in targets] == [[b"%d" % target.partition] for target in targets]
+    for member in members.values():
+        await member.stop()
