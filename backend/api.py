@@ -277,6 +277,20 @@ class MoveTask(msgspec.Struct, array_like=True):
     failure: str | None = None
 
 
+class Transfer(msgspec.Struct, array_like=True):
+    """A message on its way from one partition to another."""
+
+    number: int
+    """Of the transfer; transfers of one pair of source and destination are numbered."""
+    payload: bytes
+    sent_ms: int
+    group: str | None = None
+    message_id: bytes | None = None
+    """16 bytes: a dead letter keeps its id.  None: a task moves it, and it gets a new id and time."""
+    origin: str | None = None
+    """ARN of the queue whose dead letter this is."""
+
+
 class Backend(Protocol):
     """The interface between frontend and backend.  Every answer is durable before it is given.
 
@@ -342,3 +356,24 @@ class Backend(Protocol):
 
     async def cancel_move(self, target: Target, task_id: str) -> MoveTask:
         """Raises :class:`MoveTaskUnknown` unless the task is running."""
+
+
+class Peer(Backend, Protocol):
+    """What a node does for other nodes besides: the destination's side of messages that move between partitions.
+
+    Everything that the source says here rests on what is durable there.  ``below``: all transfers with smaller numbers
+    are done, and need not be known any more.
+    """
+
+    async def take(self, target: Target, source: int, below: int, transfers: Sequence[Transfer]) -> list[int]:
+        """Take over messages of the partition ``source``.  Repeatable: what was taken before is not taken again.
+
+        Returns the numbers of those that are not taken because :meth:`never` came first.  Raises :class:`StorageFull`;
+        some may have been taken then.
+        """
+
+    async def never(self, target: Target, source: int, below: int, numbers: Sequence[int]) -> list[int]:
+        """The source wants these back.  Returns the numbers of those that have not been taken, and never will be.
+
+        The others are the destination's.  Repeatable.
+        """

@@ -33,6 +33,7 @@ from backend.api import (
     Received,
     Stored,
     Target,
+    Transfer,
 )
 from backend.hello import Caller, Refused, check_secret
 from backend.link import Link, NotSent
@@ -46,6 +47,7 @@ from backend.wire import (
     Drop,
     FrameTooLarge,
     ListMoves,
+    Never,
     Peek,
     Purge,
     ReceiveCall,
@@ -53,6 +55,7 @@ from backend.wire import (
     Send,
     StartMove,
     StoredBytes,
+    Take,
 )
 
 logger = logging.getLogger(__name__)
@@ -75,7 +78,7 @@ LIMITS = ClientLimits()
 
 
 class RemoteBackend:
-    """Implements :class:`backend.api.Backend`.  Made by :meth:`connect`."""
+    """Implements :class:`backend.api.Peer`.  Made by :meth:`connect`."""
 
     def __init__(self, address: Address, secret: bytes, name: str, tls: ClientTls | None, limits: ClientLimits) -> None:
         check_secret(secret)
@@ -282,6 +285,14 @@ class RemoteBackend:
 
     def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
         return self._call(Peek.KIND, (target, most), self._limits.call_seconds)
+
+    def take(
+        self, target: Target, source: int, below: int, transfers: Sequence[Transfer]
+    ) -> Coroutine[Any, Any, list[int]]:
+        return self._call(Take.KIND, (target, source, below, transfers), self._limits.call_seconds)
+
+    def never(self, target: Target, source: int, below: int, numbers: Sequence[int]) -> Coroutine[Any, Any, list[int]]:
+        return self._call(Never.KIND, (target, source, below, numbers), self._limits.call_seconds)
 
     def start_move(
         self, target: Target, destination_arn: str | None, rate_per_second: int

@@ -1,22 +1,38 @@
 """Moves messages between queues: dead letters, and move tasks.
 
 A fold never touches another queue.  The source has journaled that a message leaves (``TransferOut``); the ferry reads
-it from the journal, has the destination journal that it took it, and then the source that it lets go.  All three go
-into the same log in this order, so whatever a crash leaves of them, the message is in exactly one of the two queues.
-What was under way at a crash is taken up again at the start; a destination that has taken a transfer says so.
+it from the journal, has the destination journal that it took it, and then the source that it lets go.  Where both are
+this node's, all three go into the same log in this order.  Where the destination is another node's, that one is asked
+(:class:`backend.api.Peer`) once it is durable that the message leaves, and what it answers is durable there.  So
+whatever a crash leaves of them, the message is in exactly one of the two queues.  What was under way at a crash is
+taken up again by whoever owns the source then; a destination that has taken a transfer says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from backend.api import BackendError, MoveTask, StorageFull, Target, Unavailable
+from backend.api import (
+    BackendError,
+    MoveTask,
+    NotOwner,
+    PartitionSettings,
+    PartitionUnknown,
+    Peer,
+    SettingsStale,
+    StorageFull,
+    Target,
+    Transfer,
+    Unavailable,
+)
 from backend.engine import records
-from backend.engine.records import Message
-from backend.partition import Partition
+from backend.engine.records import Message, Record
+from backend.partition import Partition, size_of_transfer
+from backend.shards import shard_of
 from backend.tasks import Complaints
 from metadata_service.store import StoreError
 
@@ -28,6 +44,12 @@ logger = logging.getLogger(__name__)
 BATCH = 100
 """Messages that are under way at once, for each pair of queues or task."""
 RETRY_SECONDS = 0.5
+CARRY_BYTES = 4 << 20
+"""Payloads that go to another node at once; one message may be longer."""
+
+
+class NotReached(BackendError):
+    """The node of the destination cannot be asked now, or its answer is not known: the transfer is repeated."""
 
 
 class Ferry:
@@ -71,15 +93,26 @@ class Ferry:
             source.ferry = None
 
     async def _transfer(self, source: Partition, destination: int) -> None:
-        """Bring what is under way to one destination there, or back if that is gone for good."""
+        """Bring what is under way to one destination there, or back if that is gone for good, or the task cancelled."""
         node, outgoing = self._node, source.fold.outgoing[destination]
-        target = await self._open(Target(destination, outgoing.queue_id))
+        target = Target(destination, outgoing.queue_id)
+        here = node.partitions.get(destination)
+        settings = here.fold.settings if here is not None else await node.resolver.settings(target)
         pending = dict(islice(outgoing.pending.items(), BATCH))
-        if target is None:
+        if settings is None:
             logger.warning("the queue of partition %d is gone: its messages go back to %d", destination, source.id)
             await node.write_all(
                 source, lambda _: [records.TransferBack(destination, list(pending)), records.Forgotten([destination])]
             )
+            return
+        if here is None and node.shards.owns(destination):
+            await node.configure(settings)
+            here = node.partitions.get(destination)
+        if here is None and node.elsewhere is None:
+            raise NotOwner(shard_of(destination), node.shards.owners.get(shard_of(destination)))
+        back = [transfer for transfer, (_, redrive) in pending.items() if redrive and _is_cancelled(source)]
+        if back:
+            await self._call_back(source, here, target, back)
             return
         wanted = []
         lost = []
@@ -92,42 +125,100 @@ class Ferry:
         if lost:
             await node.write_all(source, lambda _: [records.TransferDone(destination, lost)])
         loaded = await node.windows.load(source, wanted)
+        leaving = {transfer: loaded[number] for transfer, (number, _) in pending.items() if number in loaded}
+        if here is None:
+            await self._carry(source, target, settings, leaving)
+            return
         try:
-            if not any(one.fold.dropped or one.closed for one in (source, target)):
-                self._hand_over(source, target, {t: n for t, (n, _) in pending.items()}, loaded)
+            if not any(one.fold.dropped or one.closed for one in (source, here)):
+                self._hand_over(source, here, leaving)
         finally:  # when there was room for some of them only, those have arrived
-            node.changed(target)
+            node.changed(here)
             node.changed(source)
         await node.durable()
 
-    def _hand_over(
-        self, source: Partition, target: Partition, pending: dict[int, int], loaded: dict[int, tuple[Message, bytes]]
-    ) -> None:
+    def _hand_over(self, source: Partition, target: Partition, leaving: dict[int, tuple[Message, bytes]]) -> None:
         """Write that the destination has the messages and that the source lets go, with nothing in between."""
         node, now = self._node, self._node.clock()
-        for transfer, number in pending.items():
-            entry = loaded.get(number)
-            if entry is None or transfer not in source.fold.outgoing[target.id].pending:
+        outgoing = source.fold.outgoing[target.id]
+        for transfer, (head, payload) in leaving.items():
+            if transfer not in outgoing.pending:
                 continue
-            head, payload = entry
-            node.log.check_room(len(payload) + 512 + 4 * len(head.group or "") + len(head.origin or ""))
-            arrived = target.queue.transfer_in(source.fold, transfer, number, head, now)
+            number = outgoing.pending[transfer][0]
+            moved = source.queue.under_way(target.id, transfer, head, payload)
+            node.log.check_room(size_of_transfer(moved))
+            arrived = target.queue.transfer_in(source.id, outgoing.below, moved, now)
             if arrived is not None:
                 node.write(target, arrived, now, payload)
+            elif target.queue.refused(source.id, [transfer]):
+                node.write(source, records.TransferBack(target.id, [transfer]), now)
+                continue
             node.write(source, records.TransferDone(target.id, [transfer]), now)
             node.windows.forget(source, [number])
 
-    async def _open(self, target: Target) -> Partition | None:
-        """The destination, opened if need be; None if its queue is deleted for good."""
-        node = self._node
-        partition = node.partitions.get(target.partition)
-        if partition is None:
+    async def _carry(
+        self,
+        source: Partition,
+        target: Target,
+        settings: PartitionSettings,
+        leaving: dict[int, tuple[Message, bytes]],
+    ) -> None:
+        """Have another node take the messages.  Nothing of them leaves before it is durable that they do."""
+        node, outgoing = self._node, source.fold.outgoing[target.partition]
+        below, size_bytes = outgoing.below, 0
+        batch: list[Transfer] = []
+        for transfer, (head, payload) in leaving.items():
+            if transfer in outgoing.pending and (not batch or size_bytes + len(payload) <= CARRY_BYTES):
+                batch.append(source.queue.under_way(target.partition, transfer, head, payload))
+                size_bytes += len(payload)
+        await node.durable()
+        refused = await self._ask(target, settings, lambda there: there.take(target, source.id, below, batch))
+        taken = [moved.number for moved in batch if moved.number not in refused]
+        numbers = [outgoing.pending[transfer][0] for transfer in taken if transfer in outgoing.pending]
+        await self._settle(source, target.partition, taken, refused)
+        node.windows.forget(source, numbers)
+
+    async def _call_back(self, source: Partition, here: Partition | None, target: Target, back: list[int]) -> None:
+        """Keep messages that a cancelled task has sent away, but those that the destination has taken already."""
+        node, destination = self._node, target.partition
+        below = source.fold.outgoing[destination].below
+        if here is not None:
+            await node.never(target, source.id, below, back)
+            refused = here.queue.refused(source.id, back)
+        else:
             settings = await node.resolver.settings(target)
             if settings is None:
-                return None
-            await node.configure(settings)
-            partition = node.partitions.get(target.partition)
-        return partition
+                return  # the next round brings them back
+            await node.durable()
+            refused = await self._ask(target, settings, lambda there: there.never(target, source.id, below, back))
+        await self._settle(source, destination, [transfer for transfer in back if transfer not in refused], refused)
+
+    async def _ask(
+        self, target: Target, settings: PartitionSettings, ask: Callable[[Peer], Awaitable[list[int]]]
+    ) -> list[int]:
+        """Ask the destination's node, which may have to open the partition first."""
+        there = self._node.elsewhere
+        assert there is not None
+        try:
+            try:
+                return await ask(there)
+            except (PartitionUnknown, SettingsStale):
+                await there.configure(settings)
+                return await ask(there)
+        except Unavailable as error:  # it is not this node that cannot write
+            raise NotReached(str(error)) from error
+
+    async def _settle(self, source: Partition, destination: int, taken: list[int], refused: list[int]) -> None:
+        """The destination has said, durably, what it has taken and what it never will."""
+
+        def decide(_: int) -> list[Record]:
+            pending = source.fold.outgoing[destination].pending
+            done = [transfer for transfer in taken if transfer in pending]
+            back = [transfer for transfer in refused if transfer in pending]
+            written: list[Record] = [records.TransferDone(destination, done)] if done else []
+            return [*written, records.TransferBack(destination, back)] if back else written
+
+        await self._node.write_all(source, decide)
 
     # --- move tasks -------------------------------------------------------------------------------------
 
@@ -195,3 +286,8 @@ class Ferry:
 
 NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
 """FailureReason of a task whose destination does not exist."""
+
+
+def _is_cancelled(source: Partition) -> bool:
+    task = source.fold.running_task
+    return task is not None and task.status == "CANCELLING"

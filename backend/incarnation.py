@@ -27,11 +27,13 @@ from backend.api import (
     PartitionSettings,
     PartitionUnknown,
     Peeked,
+    Peer,
     Receive,
     Received,
     StorageFull,
     Stored,
     Target,
+    Transfer,
     Unavailable,
 )
 from backend.collector import Collector
@@ -46,7 +48,7 @@ from backend.ferry import Ferry
 from backend.journal.interface import Log
 from backend.journal.rows import encode_record
 from backend.memory import Memory
-from backend.partition import RECORD_OVERHEAD_BYTES, Entry, Partition
+from backend.partition import RECORD_OVERHEAD_BYTES, Entry, Partition, size_of_transfer
 from backend.peek import look
 from backend.shards import Shard, Shards
 from backend.tasks import Tasks
@@ -87,12 +89,15 @@ class Incarnation:
         window_bytes: int,
         tasks: Tasks,
         memory_bytes: int = 0,
+        elsewhere: Peer | None = None,
     ) -> None:
         self.log = log
         self.tasks = tasks
         self.shards = shards
         self.clock = clock
         self.resolver = resolver
+        self.elsewhere = elsewhere
+        """The nodes that own the other shards; None: there are none, or they cannot be asked."""
         self.partitions = shards.partitions
         self.ferry = Ferry(self)
         self._collector = Collector(self)
@@ -521,6 +526,35 @@ class Incarnation:
         peeked = await look(self.log, partition, most)
         await self.durable()
         return peeked
+
+    # --- messages of other nodes' partitions --------------------------------------------------------------
+
+    async def take(self, target: Target, source: int, below: int, transfers: Sequence[Transfer]) -> list[int]:
+        partition = self._find(target)
+        if self.memory.full:
+            raise self.memory.refusal()
+        try:
+            for moved in transfers:
+                size_bytes = size_of_transfer(moved)
+                try:
+                    self.log.check_room(size_bytes)
+                except StorageFull:
+                    await self.log.wait_room(size_bytes)
+                    partition = self._find(target)
+                now = self.clock()
+                arrived = partition.queue.transfer_in(source, below, moved, now)
+                if arrived is not None:
+                    self.write(partition, arrived, now, moved.payload)
+        finally:  # when there was room for some of them only, those have arrived
+            self.changed(partition)
+        refused = partition.queue.refused(source, [moved.number for moved in transfers])
+        await self.durable()
+        return refused
+
+    async def never(self, target: Target, source: int, below: int, numbers: Sequence[int]) -> list[int]:
+        partition = self._find(target)
+        await self.write_all(partition, lambda _: partition.queue.never(source, below, numbers))
+        return partition.queue.refused(source, numbers)
 
     # --- move tasks -------------------------------------------------------------------------------------
 

@@ -19,11 +19,13 @@ from backend.api import (
     NewMessage,
     PartitionSettings,
     Peeked,
+    Peer,
     Receive,
     Received,
     StorageFull,
     Stored,
     Target,
+    Transfer,
     Unavailable,
 )
 from backend.checkpointer import Checkpointer
@@ -65,7 +67,7 @@ DEFAULTS = NodeSettings()
 
 
 class Node:
-    """Implements :class:`backend.api.Backend`.  Made by :meth:`start`."""
+    """Implements :class:`backend.api.Peer`.  Made by :meth:`start`."""
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class Node:
         resolver: Resolver,
         clock: SteadyClock,
         settings: NodeSettings,
+        elsewhere: Peer | None,
     ) -> None:
         self._disk = disk
         self._root = root
@@ -82,6 +85,7 @@ class Node:
         self._resolver = resolver
         self._clock = clock
         self._settings = settings
+        self._elsewhere = elsewhere
         self._incarnation: Incarnation | None = None
         self._checkpointer: Checkpointer | None = None
         self._ownership: Ownership | None = None
@@ -106,9 +110,13 @@ class Node:
         *,
         clock: SteadyClock | None = None,
         settings: NodeSettings = DEFAULTS,
+        elsewhere: Peer | None = None,
     ) -> Node:
-        """Recover what earlier incarnations have left under ``root``, and serve.  Raises as :func:`startup.start`."""
-        node = cls(disk, root, entries, resolver, clock or SteadyClock(), settings)
+        """Recover what earlier incarnations have left under ``root``, and serve.  Raises as :func:`startup.start`.
+
+        ``elsewhere``: the nodes that own the other shards, to which messages may have to move.
+        """
+        node = cls(disk, root, entries, resolver, clock or SteadyClock(), settings, elsewhere)
         await node._begin()
         return node
 
@@ -133,6 +141,7 @@ class Node:
             settings.window_bytes,
             tasks,
             settings.memory_bytes,
+            self._elsewhere,
         )
         self._checkpointer = Checkpointer(
             incarnation,
@@ -293,6 +302,14 @@ class Node:
 
     def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
         return self._serving().peek(target, most)
+
+    def take(
+        self, target: Target, source: int, below: int, transfers: Sequence[Transfer]
+    ) -> Coroutine[Any, Any, list[int]]:
+        return self._serving().take(target, source, below, transfers)
+
+    def never(self, target: Target, source: int, below: int, numbers: Sequence[int]) -> Coroutine[Any, Any, list[int]]:
+        return self._serving().never(target, source, below, numbers)
 
     def start_move(
         self, target: Target, destination_arn: str | None, rate_per_second: int

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import TypeAlias
 
-from backend.api import NotOwner, PartitionGone, SettingsStale, Target
+from backend.api import NotOwner, PartitionGone, SettingsStale, Target, Transfer
 from backend.engine.fold import Fold
 from backend.engine.ids import Handles
 from backend.engine.queue import Queue
@@ -80,3 +80,8 @@ class Partition:
             raise PartitionGone(f"partition {self.id} is of another queue now")
         if settings.version < target.version:
             raise SettingsStale(f"partition {self.id} has settings {settings.version}, the caller {target.version}")
+
+
+def size_of_transfer(moved: Transfer) -> int:
+    """At least what it takes to record that the message has arrived, and that its source lets go."""
+    return len(moved.payload) + 512 + 4 * len(moved.group or "") + len(moved.origin or "")

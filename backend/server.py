@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 from backend.address import Address, ServerTls, check_path
-from backend.api import Backend, BackendError, Unavailable
+from backend.api import BackendError, Peer, Unavailable
 from backend.hello import Answerer, Refused, check_secret, goodbye
 from backend.wire import (
     ALIVE,
@@ -76,7 +76,7 @@ LIMITS = ServerLimits()
 
 
 async def serve_backend(
-    backend: Backend,
+    backend: Peer,
     *,
     secret: bytes,
     path: str | None = None,
@@ -138,7 +138,7 @@ class BackendServer:
     address: Address
     """Where it is reached; with the port that was taken."""
 
-    def __init__(self, backend: Backend, secret: bytes, name: str, binding: bytes, limits: ServerLimits) -> None:
+    def __init__(self, backend: Peer, secret: bytes, name: str, binding: bytes, limits: ServerLimits) -> None:
         self.backend = backend
         self.limits = limits
         self.connections: set[Connection] = set()

@@ -37,7 +37,6 @@ import msgspec
 
 from backend import api
 from backend.api import (
-    Backend,
     BackendError,
     Counters,
     HandleOutcome,
@@ -46,10 +45,12 @@ from backend.api import (
     NotOwner,
     PartitionSettings,
     Peeked,
+    Peer,
     Receive,
     Received,
     Stored,
     Target,
+    Transfer,
 )
 
 FRAME_BYTES_MOST: Final = 128 << 20
@@ -155,7 +156,7 @@ class Request(msgspec.Struct, array_like=True, gc=False):
     ANSWER: ClassVar[Any] = None
     """What the method returns."""
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         raise NotImplementedError
 
 
@@ -163,7 +164,7 @@ class Configure(Request, array_like=True, gc=False):
     KIND: ClassVar[int] = 32
     settings: PartitionSettings
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.configure(self.settings)
 
 
@@ -171,7 +172,7 @@ class Drop(Request, array_like=True, gc=False):
     KIND: ClassVar[int] = 33
     target: Target
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.drop(self.target)
 
 
@@ -180,7 +181,7 @@ class Purge(Request, array_like=True, gc=False):
     target: Target
     purge_id: int
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.purge(self.target, self.purge_id)
 
 
@@ -190,7 +191,7 @@ class Send(Request, array_like=True, gc=False):
     target: Target
     messages: list[NewMessage]
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.send(self.target, self.messages)
 
 
@@ -200,7 +201,7 @@ class ReceiveCall(Request, array_like=True, gc=False):
     target: Target
     command: Receive
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.receive(self.target, self.command)
 
 
@@ -209,7 +210,7 @@ class Release(Request, array_like=True, gc=False):
     target: Target
     handles: list[str]
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.release(self.target, self.handles)
 
 
@@ -219,7 +220,7 @@ class Delete(Request, array_like=True, gc=False):
     target: Target
     handles: list[str]
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.delete(self.target, self.handles)
 
 
@@ -229,7 +230,7 @@ class ChangeVisibility(Request, array_like=True, gc=False):
     target: Target
     changes: list[tuple[str, int]]
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.change_visibility(self.target, self.changes)
 
 
@@ -238,7 +239,7 @@ class Count(Request, array_like=True, gc=False):
     ANSWER: ClassVar[Any] = Counters
     target: Target
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.counters(self.target)
 
 
@@ -248,7 +249,7 @@ class Peek(Request, array_like=True, gc=False):
     target: Target
     most: int
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.peek(self.target, self.most)
 
 
@@ -259,7 +260,7 @@ class StartMove(Request, array_like=True, gc=False):
     destination_arn: str | None
     rate_per_second: int
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.start_move(self.target, self.destination_arn, self.rate_per_second)
 
 
@@ -268,7 +269,7 @@ class ListMoves(Request, array_like=True, gc=False):
     ANSWER: ClassVar[Any] = list[MoveTask]
     target: Target
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.list_moves(self.target)
 
 
@@ -278,7 +279,7 @@ class CancelMove(Request, array_like=True, gc=False):
     target: Target
     task_id: str
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.cancel_move(self.target, self.task_id)
 
 
@@ -287,8 +288,32 @@ class StoredBytes(Request, array_like=True, gc=False):
     ANSWER: ClassVar[Any] = int
     account: str
 
-    def run(self, backend: Backend) -> Awaitable[Any]:
+    def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.stored_bytes(self.account)
+
+
+class Take(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 46
+    ANSWER: ClassVar[Any] = list[int]
+    target: Target
+    source: int
+    below: int
+    transfers: list[Transfer]
+
+    def run(self, backend: Peer) -> Awaitable[Any]:
+        return backend.take(self.target, self.source, self.below, self.transfers)
+
+
+class Never(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 47
+    ANSWER: ClassVar[Any] = list[int]
+    target: Target
+    source: int
+    below: int
+    numbers: list[int]
+
+    def run(self, backend: Peer) -> Awaitable[Any]:
+        return backend.never(self.target, self.source, self.below, self.numbers)
 
 
 REQUESTS: Final[Sequence[type[Request]]] = (
@@ -306,6 +331,8 @@ REQUESTS: Final[Sequence[type[Request]]] = (
     ListMoves,
     CancelMove,
     StoredBytes,
+    Take,
+    Never,
 )
 _DECODERS = {each.KIND: msgspec.msgpack.Decoder(each) for each in REQUESTS}
 _ANSWERS = {each.KIND: msgspec.msgpack.Decoder(each.ANSWER) for each in REQUESTS}

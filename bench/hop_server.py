@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 import uvloop
 
-from backend.api import Backend, NewMessage, Stored, Target
+from backend.api import NewMessage, Peer, Stored, Target
 from backend.server import serve_backend
 
 SECRET = b"known to all who take part"
@@ -46,7 +46,7 @@ async def _by_streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 async def _serve(way: str, path: str) -> None:
     if way == "wire":
-        await serve_backend(cast(Backend, Instant()), secret=SECRET, path=path)
+        await serve_backend(cast(Peer, Instant()), secret=SECRET, path=path)
     else:
         await asyncio.start_unix_server(_by_streams, path)
     await asyncio.Event().wait()

@@ -708,6 +708,11 @@ class Fold:
             block.oldest = min(block.oldest, block.sent[index])
             self.order.returned(number, self._lane(block, index), block, now)
 
+    def _never(self, record: records.Never, now: int, position: int, size: int) -> None:
+        taken = self.taken.setdefault(record.source, Taken())
+        for transfer in record.transfers:
+            taken.refuse(transfer, record.below)
+
     def _forgotten(self, record: records.Forgotten, now: int, position: int, size: int) -> None:
         for partition in record.partitions:
             outgoing = self.outgoing.get(partition)
@@ -744,4 +749,5 @@ _APPLIERS: dict[type, Callable[[Fold, Any, int, int, int], None]] = {
     records.Quarantined: Fold._quarantined,
     records.Answered: Fold._answered,
     records.Forgotten: Fold._forgotten,
+    records.Never: Fold._never,
 }

@@ -25,6 +25,7 @@ from backend.api import (
     Stored,
     Target,
     TokenReused,
+    Transfer,
 )
 from backend.engine import records
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, IN_FLIGHT
@@ -329,33 +330,48 @@ class Queue:
         moves = [(number, first + place) for place, number in enumerate(numbers)]
         return records.TransferOut(moves, target.partition, target.queue_id, redrive)
 
-    def transfer_in(
-        self, source: Fold, transfer: int, number: int, arrived: records.Message, now: int
-    ) -> records.Message | None:
-        """The record that takes a message over; None when it was taken before.
+    def under_way(self, destination: int, transfer: int, leaving: records.Message, payload: bytes) -> Transfer:
+        """A message that leaves, as the destination is to get it; ``leaving`` is its head here.
 
-        ``arrived`` is the head of the message as the source has it.  A dead letter keeps its message id and, in a
-        standard queue, the time it was first sent; a message that a task moves gets both anew (developer guide,
-        "Configuring a dead-letter queue redrive").
+        A dead letter keeps its message id and, in a standard queue, the time it was first sent; a message that a task
+        moves gets both anew (developer guide, "Configuring a dead-letter queue redrive").
         """
+        fold = self.fold
+        assert fold.settings is not None
+        number, redrive = fold.outgoing[destination].pending[transfer]
+        moved = Transfer(transfer, payload, leaving.sent_ms, leaving.group)
+        if not redrive:
+            moved.message_id = leaving.message_id or pack_id(message_id(fold.partition, number))
+            moved.origin = fold.settings.arn
+        return moved
+
+    def transfer_in(self, source: int, below: int, moved: Transfer, now: int) -> records.Message | None:
+        """The record that takes a message over from a partition; None when that was settled before."""
         fold = self.fold
         fold.advance(now)
         now = fold.now
         assert fold.settings is not None
-        assert source.settings is not None
-        taken = fold.taken.get(source.partition)
-        if taken is not None and taken.has(transfer):
+        taken = fold.taken.get(source)
+        if taken is not None and taken.has(moved.number):
             return None
-        outgoing = source.outgoing[fold.partition]
-        redrive = outgoing.pending[transfer][1]
-        message = records.Message(fold.next_number, now, group=arrived.group)
-        message.source, message.transfer, message.below = source.partition, transfer, outgoing.below
-        if not redrive:
-            message.message_id = arrived.message_id or pack_id(message_id(source.partition, number))
-            message.origin = source.settings.arn
+        message = records.Message(fold.next_number, now, group=moved.group)
+        message.source, message.transfer, message.below = source, moved.number, below
+        if moved.message_id is not None:
+            message.message_id, message.origin = moved.message_id, moved.origin
             if not fold.settings.fifo:
-                message.sent_ms = arrived.sent_ms
+                message.sent_ms = moved.sent_ms
         return message
+
+    def never(self, source: int, below: int, transfers: Sequence[int]) -> list[records.Record]:
+        """Those that have not been taken never will be."""
+        taken = self.fold.taken.get(source)
+        open_ = [transfer for transfer in transfers if taken is None or not taken.has(transfer)]
+        return [records.Never(source, open_, below)] if open_ else []
+
+    def refused(self, source: int, transfers: Sequence[int]) -> list[int]:
+        """Of transfers that are settled, those that were refused."""
+        taken = self.fold.taken.get(source)
+        return [transfer for transfer in transfers if transfer in taken.refused] if taken is not None else []
 
     # --- move tasks -----------------------------------------------------------------------------------
 

@@ -154,6 +154,15 @@ class Forgotten(msgspec.Struct, array_like=True, gc=False):
     partitions: list[int]
 
 
+class Never(msgspec.Struct, array_like=True, gc=False):
+    """These transfers from another queue are not taken any more: their source keeps the messages."""
+
+    KIND: ClassVar[int] = 17
+    source: int
+    transfers: list[int]
+    below: int
+
+
 Record = (
     Message
     | Received
@@ -170,6 +179,7 @@ Record = (
     | Quarantined
     | Answered
     | Forgotten
+    | Never
 )
 _KINDS: tuple[type[Any], ...] = (
     Message,
@@ -188,6 +198,7 @@ _KINDS: tuple[type[Any], ...] = (
     Quarantined,
     Answered,
     Forgotten,
+    Never,
 )
 _DECODERS: dict[int, Callable[[bytes], Any]] = {kind.KIND: msgspec.msgpack.Decoder(kind).decode for kind in _KINDS}
 encode_head: Callable[[Record], bytes] = msgspec.msgpack.Encoder().encode

@@ -70,6 +70,8 @@ class _PartitionPiece(msgspec.Struct, array_like=True):
     """(source, below, above)"""
     attempts: list[tuple[str, int, list[int], list[int], bool]]
     retries: list[Ref] = []
+    refused: list[tuple[int, list[int]]] = []
+    """(source, transfers), of those that are not taken and never will be"""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -129,6 +131,7 @@ def take(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> tuple[
         [(source, taken.below, sorted(taken.above)) for source, taken in fold.taken.items()],
         [(key, a.expires, a.numbers, a.receives, a.valid) for key, a in fold.attempts.items()],
         retry_refs,
+        [(source, sorted(taken.refused)) for source, taken in fold.taken.items() if taken.refused],
     )
     return add(_encode(piece)), block_refs + chunk_refs + retry_refs
 
@@ -204,6 +207,8 @@ async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
         taken = fold.taken[source] = Taken()
         taken.below = below
         taken.above = set(above)
+    for source, refused in piece.refused:
+        fold.taken[source].refused = set(refused)
     for key, expires, numbers, receives, valid in piece.attempts:
         fold.attempts[key] = Attempt(expires, numbers, receives, valid)
         heappush(fold.attempts_order, (expires, key))
@@ -314,7 +319,9 @@ def describe(fold: Fold) -> dict[str, Any]:
         "outgoing": {
             destination: (out.queue_id, out.next, dict(out.pending)) for destination, out in fold.outgoing.items()
         },
-        "taken": {source: (taken.below, sorted(taken.above)) for source, taken in fold.taken.items()},
+        "taken": {
+            source: (taken.below, sorted(taken.above), sorted(taken.refused)) for source, taken in fold.taken.items()
+        },
         "tasks": list(fold.tasks),
         "fifo": isinstance(fold.order, FifoOrder),
     }

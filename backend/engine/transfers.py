@@ -3,6 +3,8 @@
 A fold never touches another queue.  A message moves as ``TransferOut`` in the source, ``Message`` with a source and a
 transfer number in the destination, ``TransferDone`` in the source.  Transfers of one (source, destination) pair are
 numbered; the destination knows what it has taken not by time but by a mark (all below are done) and the numbers above.
+A source that wants a message back has the destination journal that it never takes it (``Never``): whichever of the two
+it journals first holds, and both are answered with it.
 """
 
 from __future__ import annotations
@@ -30,11 +32,14 @@ class Outgoing:
 class Taken:
     """The destination's side of one pair."""
 
-    __slots__ = ("above", "below")
+    __slots__ = ("above", "below", "refused")
 
     def __init__(self) -> None:
         self.below = 1
         self.above: set[int] = set()
+        """What is settled beyond the mark: taken, or refused."""
+        self.refused: set[int] = set()
+        """Of these, what is never taken, for the source has taken it back."""
 
     def has(self, transfer: int) -> bool:
         return transfer < self.below or transfer in self.above
@@ -43,5 +48,12 @@ class Taken:
         if below > self.below:
             self.below = below
             self.above = {number for number in self.above if number >= below}
+            if self.refused:
+                self.refused = {number for number in self.refused if number >= below}
         if transfer >= self.below:
             self.above.add(transfer)
+
+    def refuse(self, transfer: int, below: int) -> None:
+        self.take(transfer, below)
+        if transfer in self.above:
+            self.refused.add(transfer)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from backend.api import NewMessage, PartitionSettings, Receive, Received, Target
+from backend.api import NewMessage, PartitionSettings, Peer, Receive, Received, Target
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
 from backend.node import Node, NodeSettings
@@ -40,10 +40,10 @@ class Machine:
         self.nodes: dict[str, Node] = {}
         self.segment_bytes = segment_bytes
 
-    async def start(self, name: str, shards: Collection[int] = ()) -> Node:
+    async def start(self, name: str, shards: Collection[int] = (), elsewhere: Peer | None = None) -> Node:
         settings = NodeSettings(name, LogSettings(segment_bytes=self.segment_bytes), shards=shards)
         node = self.nodes[name] = await Node.start(
-            RealDisk(), str(self.folder / "journal"), self.store, self.resolver, settings=settings
+            RealDisk(), str(self.folder / "journal"), self.store, self.resolver, settings=settings, elsewhere=elsewhere
         )
         return node
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from backend.address import Address, ClientTls, ServerTls
-from backend.api import Backend, NewMessage, Receive, Unavailable
+from backend.api import NewMessage, Peer, Receive, Unavailable
 from backend.client import ClientLimits, RemoteBackend
 from backend.hello import Caller, Refused, SecretUnusable
 from backend.server import ServerLimits, serve_backend
@@ -42,7 +42,7 @@ SEND = encode((TARGET, [(b"payload",)]))
 POLL = encode((TARGET, Receive(1, 30, 20)))
 
 
-class Peer:
+class Talker:
     """Speaks to a server frame by frame."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,11 +52,11 @@ class Peer:
         self._heard: list[tuple[int, int, bytes]] = []
 
     @classmethod
-    async def stranger(cls, house: House) -> Peer:
+    async def stranger(cls, house: House) -> Talker:
         return cls(*await asyncio.open_connection(house.address.host, house.address.port, limit=1 << 16))
 
     @classmethod
-    async def known(cls, house: House) -> Peer:
+    async def known(cls, house: House) -> Talker:
         """One that has proved who it is."""
         peer = await cls.stranger(house)
         caller = Caller(SECRET, "peer")
@@ -108,7 +108,7 @@ async def test_a_call_is_answered(house: House) -> None:
 
 
 async def test_calls_of_one_turn_go_out_together_and_so_do_their_answers(house: House) -> None:
-    peer = await Peer.known(house)
+    peer = await Talker.known(house)
     peer.say(b"".join(frame(Send.KIND, number, SEND) for number in range(1, 101)))
     data = await peer.reader.read(1 << 16)
     frames = Frames()
@@ -121,24 +121,24 @@ async def test_calls_of_one_turn_go_out_together_and_so_do_their_answers(house: 
     [b"GET / HTTP/1.1\r\nHost: there\r\n\r\n", b"\0" * 100, b"\xff" * 100, frame(PROOF, 0, b""), frame(ALIVE, 0)],
 )
 async def test_garbage_from_a_stranger_ends_his_connection(house: House, garbage: bytes) -> None:
-    peer = await Peer.stranger(house)
+    peer = await Talker.stranger(house)
     peer.say(garbage)
     assert await peer.gone()
     await until(lambda: not house.server.connections)
 
 
 async def test_a_stranger_cannot_make_calls(house: House) -> None:
-    peer = await Peer.stranger(house)
+    peer = await Talker.stranger(house)
     peer.say(frame(Send.KIND, 1, SEND))
     assert await peer.gone()
-    peer = await Peer.stranger(house)
+    peer = await Talker.stranger(house)
     peer.say(Caller(SECRET, "peer").begin() + frame(Send.KIND, 1, SEND))
     assert await peer.gone()
     assert house.inside.asked == []
 
 
 async def test_a_stranger_cannot_have_memory_taken_for_a_long_frame(house: House) -> None:
-    peer = await Peer.stranger(house)
+    peer = await Talker.stranger(house)
     peer.say(frame(Send.KIND, 1, b"x" * 5000)[:20])
     assert await peer.gone()
 
@@ -155,7 +155,7 @@ async def test_a_wrong_secret_is_told_and_logged_without_it(house: House, caplog
 
 
 async def test_no_common_version_is_told(house: House) -> None:
-    peer = await Peer.stranger(house)
+    peer = await Talker.stranger(house)
     peer.say(Caller(SECRET, "peer", b"", 7, 9).begin())
     kind, _, payload = await peer.hear()
     assert kind == GOODBYE
@@ -166,7 +166,7 @@ async def test_no_common_version_is_told(house: House) -> None:
 async def test_a_greeting_that_takes_long_is_ended() -> None:
     house = House(LIMITS._replace(greeting_seconds=0.05), PATIENT)
     await house.open()
-    peer = await Peer.stranger(house)
+    peer = await Talker.stranger(house)
     assert b"took too long" in (await peer.hear())[2]
     assert await peer.gone()
     await house.close()
@@ -175,20 +175,20 @@ async def test_a_greeting_that_takes_long_is_ended() -> None:
 async def test_there_is_room_for_so_many_connections_only() -> None:
     house = House(LIMITS._replace(connections=1), PATIENT)
     await house.open()
-    peer = await Peer.known(house)
-    other = await Peer.stranger(house)
+    peer = await Talker.known(house)
+    other = await Talker.stranger(house)
     assert b"too many connections" in (await other.hear())[2]
     assert await other.gone()
     await peer.close()
     await until(lambda: not house.server.connections)
-    await (await Peer.known(house)).close()
+    await (await Talker.known(house)).close()
     await house.close()
 
 
 async def test_a_connection_that_is_cut_at_any_byte_leaves_nothing_behind(house: House) -> None:
     data = frame(Send.KIND, 1, SEND)
     for size in range(len(data)):
-        peer = await Peer.known(house)
+        peer = await Talker.known(house)
         peer.say(data[:size])
         await peer.writer.drain()
         peer.writer.close()
@@ -197,7 +197,7 @@ async def test_a_connection_that_is_cut_at_any_byte_leaves_nothing_behind(house:
 
 
 async def test_a_changed_byte_from_a_peer_ends_the_connection(house: House) -> None:
-    peer = await Peer.known(house)
+    peer = await Talker.known(house)
     data = bytearray(frame(Send.KIND, 1, SEND))
     data[-1] ^= 1
     peer.say(bytes(data))
@@ -206,7 +206,7 @@ async def test_a_changed_byte_from_a_peer_ends_the_connection(house: House) -> N
 
 
 async def test_a_call_that_cannot_be_read_is_refused_alone(house: House) -> None:
-    peer = await Peer.known(house)
+    peer = await Talker.known(house)
     peer.say(frame(Send.KIND, 1, b"\xc1") + frame(250, 2, SEND) + frame(Send.KIND, 3, SEND))
     answers = [await peer.hear() for _ in range(3)]
     assert [(kind, call) for kind, call, _ in answers] == [(FAILED, 1), (FAILED, 2), (ANSWER, 3)]
@@ -216,14 +216,14 @@ async def test_a_call_that_cannot_be_read_is_refused_alone(house: House) -> None
 
 @pytest.mark.parametrize("frames", [frame(ANSWER, 1), frame(PROOF, 0), frame(77 - 60, 0)])
 async def test_a_frame_that_belongs_elsewhere_ends_the_connection(house: House, frames: bytes) -> None:
-    peer = await Peer.known(house)
+    peer = await Talker.known(house)
     peer.say(frames)
     assert await peer.gone()
 
 
 async def test_one_number_for_two_calls_ends_the_connection(house: House) -> None:
     house.inside.hold = True
-    peer = await Peer.known(house)
+    peer = await Talker.known(house)
     peer.say(frame(Send.KIND, 1, SEND) * 2)
     assert await peer.gone()
     await until(lambda: house.inside.cancelled == 1)
@@ -231,7 +231,7 @@ async def test_one_number_for_two_calls_ends_the_connection(house: House) -> Non
 
 async def test_a_cancelled_call_is_cancelled_here_and_answered_as_such(house: House) -> None:
     house.inside.hold = True
-    peer = await Peer.known(house)
+    peer = await Talker.known(house)
     peer.say(frame(ReceiveCall.KIND, 1, POLL))
     await until(lambda: house.inside.held)
     peer.say(frame(CANCEL, 1))
@@ -244,7 +244,7 @@ async def test_a_cancelled_call_is_cancelled_here_and_answered_as_such(house: Ho
 
 async def test_a_lost_connection_cancels_its_calls(house: House) -> None:
     house.inside.hold = True
-    peer = await Peer.known(house)
+    peer = await Talker.known(house)
     peer.say(b"".join(frame(ReceiveCall.KIND, number, POLL) for number in range(1, 11)))
     await until(lambda: len(house.inside.held) == 10)
     await peer.close()
@@ -268,7 +268,7 @@ async def test_who_passes_the_bound_of_what_may_be_under_way_is_cut_off() -> Non
     house = House(LIMITS._replace(under_way_bytes=3000), PATIENT)
     await house.open()
     house.inside.hold = True
-    peer = await Peer.known(house)
+    peer = await Talker.known(house)
     for number in range(1, 20):
         peer.say(frame(Send.KIND, number, SEND))
     assert await peer.gone()
@@ -280,7 +280,7 @@ async def test_the_calls_of_one_who_does_not_read_wait() -> None:
     house = House(LIMITS._replace(unread_bytes=100_000), PATIENT)
     await house.open()
     house.inside.payload = b"x" * 500_000
-    peer = await Peer.known(house)
+    peer = await Talker.known(house)
     (connection,) = house.server.connections
     for number in range(1, 51):
         peer.say(frame(ReceiveCall.KIND, number, POLL))
@@ -302,7 +302,7 @@ async def test_who_never_reads_is_cut_off(caplog: pytest.LogCaptureFixture) -> N
     house = House(LIMITS._replace(unread_bytes_most=20_000_000, unread_bytes=1 << 30), PATIENT)
     await house.open()
     house.inside.payload = b"x" * 1_000_000
-    peer = await Peer.known(house)
+    peer = await Talker.known(house)
     peer.say(b"".join(frame(ReceiveCall.KIND, number, POLL) for number in range(1, 51)))
     await until(lambda: not house.server.connections)
     assert "does not read its answers" in caplog.text
@@ -313,7 +313,7 @@ async def test_who_never_reads_is_cut_off(caplog: pytest.LogCaptureFixture) -> N
 async def test_a_peer_that_is_silent_is_cut_off_and_one_that_is_alive_is_not() -> None:
     house = House(LIMITS._replace(heartbeat_seconds=0.01), PATIENT)
     await house.open()
-    peer = await Peer.known(house)
+    peer = await Talker.known(house)
     for _ in range(20):
         assert (await peer.hear())[0] == ALIVE
         peer.say(frame(ALIVE, 0))
@@ -338,13 +338,13 @@ async def test_an_answer_that_does_not_fit_is_an_error_and_no_end(
 
 async def test_a_short_secret_is_refused_before_anything_listens() -> None:
     with pytest.raises(SecretUnusable):
-        await serve_backend(cast(Backend, Obedient()), secret=b"short", host="127.0.0.1")
+        await serve_backend(cast(Peer, Obedient()), secret=b"short", host="127.0.0.1")
 
 
 async def test_a_unix_socket_is_for_this_user_alone_and_replaces_one_left_there(tmp_path: Path) -> None:
     os.chdir(tmp_path)  # the path of a test may be longer than one of a socket
     for _ in range(2):
-        server = await serve_backend(cast(Backend, Obedient()), secret=SECRET, path="backend.sock")
+        server = await serve_backend(cast(Peer, Obedient()), secret=SECRET, path="backend.sock")
         assert os.stat("backend.sock").st_mode & 0o777 == 0o600
         remote = await RemoteBackend.connect(server.address, secret=SECRET, limits=PATIENT)
         await remote.ready(30)
@@ -354,7 +354,7 @@ async def test_a_unix_socket_is_for_this_user_alone_and_replaces_one_left_there(
         left.rename("backend.sock")
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="in use"):
-        await serve_backend(cast(Backend, Obedient()), secret=SECRET, path="file")
+        await serve_backend(cast(Peer, Obedient()), secret=SECRET, path="file")
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ async def test_tls_keeps_both_sides_to_certificates_and_secret(tmp_path: Path) -
         pair.write(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
     cert, key = tmp_path / "ours.pem", tmp_path / "ours.key"
     tls = ServerTls.load(cert, key, authority=cert)
-    server = await serve_backend(cast(Backend, Obedient()), secret=SECRET, host="127.0.0.1", tls=tls, limits=LIMITS)
+    server = await serve_backend(cast(Peer, Obedient()), secret=SECRET, host="127.0.0.1", tls=tls, limits=LIMITS)
 
     async def reach(client: ClientTls | None, secret: bytes = SECRET) -> None:
         remote = await RemoteBackend.connect(server.address, secret=secret, tls=client, limits=PATIENT)

@@ -25,6 +25,7 @@ from backend.api import (
     Received,
     Stored,
     Target,
+    Transfer,
     Unavailable,
 )
 from backend.hello import Challenge, Goodbye, Hello, Proof, Welcome
@@ -71,6 +72,8 @@ CALLS: dict[int, tuple[tuple[Any, ...], Any]] = {
     wire.StartMove.KIND: ((TARGET, None, 0), TASK),
     wire.ListMoves.KIND: ((TARGET,), [TASK]),
     wire.CancelMove.KIND: ((TARGET, "task"), TASK),
+    wire.Take.KIND: ((TARGET, 1 << 41, 7, [Transfer(8, b"\x00", 9, "group", b"i" * 16, ARN)]), [8]),
+    wire.Never.KIND: ((TARGET, 1 << 41, 7, [8, 9]), [9]),
     wire.StoredBytes.KIND: (("000000000000",), 1 << 40),
 }
 """For each method a call and its answer."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from backend.address import Address
-from backend.api import Backend, NewMessage, Receive, Received, Stored, Target
+from backend.api import NewMessage, Peer, Receive, Received, Stored, Target
 from backend.client import ClientLimits, RemoteBackend
 from backend.server import BackendServer, ServerLimits, serve_backend
 from tests.backend.nodes import Cluster
@@ -34,10 +34,6 @@ class WiredCluster(Cluster):
         await self.remote.close()
         await self.server.close()
         await super().stop()
-
-    @property
-    def backend(self) -> Backend:
-        return self.remote
 
 
 class Obedient:
@@ -98,7 +94,7 @@ class House:
 
     async def open(self, port: int = 0) -> None:
         self.server = await serve_backend(
-            cast(Backend, self.inside), secret=SECRET, host="127.0.0.1", port=port, limits=self.limits
+            cast(Peer, self.inside), secret=SECRET, host="127.0.0.1", port=port, limits=self.limits
         )
 
     async def connect(self) -> RemoteBackend:

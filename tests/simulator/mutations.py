@@ -158,14 +158,16 @@ def transfer_done_too_early() -> AbstractContextManager[Any]:
     """The source lets go a moment before the destination has the message: a crash in between loses it."""
 
     def hand_over(
-        self: Ferry, source: Partition, target: Partition, pending: dict[int, int], loaded: dict[int, Any]
+        self: Ferry, source: Partition, target: Partition, leaving: dict[int, tuple[records.Message, bytes]]
     ) -> None:
         node, now = self._node, self._node.clock()
-        for transfer, number in pending.items():
-            if number not in loaded or transfer not in source.fold.outgoing[target.id].pending:
+        outgoing = source.fold.outgoing[target.id]
+        for transfer, (head, payload) in leaving.items():
+            if transfer not in outgoing.pending:
                 continue
-            head, payload = loaded[number]
-            arrived = target.queue.transfer_in(source.fold, transfer, number, head, now)
+            number = outgoing.pending[transfer][0]
+            moved = source.queue.under_way(target.id, transfer, head, payload)
+            arrived = target.queue.transfer_in(source.id, outgoing.below, moved, now)
             node.write(source, records.TransferDone(target.id, [transfer]), now)
             node.windows.forget(source, [number])
             if arrived is not None:

@@ -132,7 +132,9 @@ class Machine:
         """Bring all transfers that are under way to another machine."""
         for transfer, (number, _) in list(self.fold.outgoing[other.fold.partition].pending.items()):
             arrived = self.message(number)
-            record = other.queue.transfer_in(self.fold, transfer, number, arrived, other.now)
+            moved = self.queue.under_way(other.fold.partition, transfer, arrived, self.payloads[number])
+            below = self.fold.outgoing[other.fold.partition].below
+            record = other.queue.transfer_in(self.fold.partition, below, moved, other.now)
             if record is not None:
                 other.payloads[record.number] = self.payloads[number]
                 other.write([record])
