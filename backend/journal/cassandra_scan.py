@@ -1,0 +1,162 @@
+"""Reading a log on Cassandra whose process may be gone: its rows, where it ends, and what is damaged.
+
+**Where it ends.**  Rows are under way several at a time, so the last ones may be there in part, one here and one there.
+The log ends before the first row that is not there: that one was not complete at a quorum when this read began, so the
+fence keeps it from being answered, whenever it turns up.  Unless it was answered before, which these say:
+
+* a row that names it, or a later one, as answered, also one behind the gap: so behind a gap all rows are looked at;
+* a seal, a checkpoint or a chain that names it;
+* a row that lies a whole window or more behind it, for that one is not sent before it is complete.
+
+Then something is lost that was answered, and the log must not be sealed: the damage is severe.  It is reported, and the
+rows behind it are given out, for an operator may accept it.
+
+**What was never answered.**  A row at the end may be there on one machine only, and be read now and not the next time.
+:attr:`CassandraScan.tail` are the rows past the answered mark: they are written again at QUORUM before anyone builds on
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from backend.journal.cassandra_log import WINDOW
+from backend.journal.cassandra_rows import StoredRow, decode_row
+from backend.journal.recovery import Damage, LogEnd, Row
+from backend.journal.tables import PAGE_BYTES, Tables, place
+
+END = -1
+"""Behind the last row."""
+
+
+class TailRow(NamedTuple):
+    seq: int
+    segment: int
+    row: int
+    data: bytes
+
+
+class CassandraScan:
+    """Reads a log once, from a segment on.  Implements :class:`backend.journal.interface.Scan`.
+
+    ``from_seq``: rows below it are stepped over.  ``known_seq``: a row known from elsewhere to be durable.
+    ``sealed_seq``: the last row, if the log is sealed; what lies behind does not exist.
+    """
+
+    end: LogEnd
+
+    def __init__(
+        self,
+        tables: Tables,
+        log_id: int,
+        *,
+        from_segment: int = 1,
+        from_seq: int = 1,
+        known_seq: int = 0,
+        sealed_seq: int | None = None,
+    ) -> None:
+        self.tail: list[TailRow] = []
+        self._tables = tables
+        self._log_id = log_id
+        self._from_segment = max(1, from_segment)
+        self._from_seq = max(1, from_seq)
+        self._known = max(known_seq, sealed_seq or 0)
+        self._sealed_seq = sealed_seq
+        self._damage: list[Damage] = []
+        self._severe = False
+        self._answered = 0
+        self._time_ms = 0
+        self._seq = 1 if self._from_segment == 1 else 0
+        """The row that comes next; 0 while that is not known."""
+        self._chain: int | None = 0 if self._from_segment == 1 else None
+        self._place = (self._from_segment, 0)
+
+    async def rows(self) -> AsyncIterator[Row]:
+        """The rows from ``from_seq`` on, in order, also damaged ones with what can be read of them.
+
+        Raises :class:`~backend.journal.tables.Unanswered`.
+        """
+        segments = [one for one in await self._tables.segments(self._log_id) if one >= self._from_segment]
+        places = self._places(segments)
+        while (found := await anext(places, None)) is not None:
+            segment, number, data = found
+            stored = decode_row(data, self._log_id, segment, number)
+            if stored is None:
+                what = "the row cannot be read"
+                self._report(segment, number, self._seq, what)
+                self._seq, self._chain = (self._seq + 1 if self._seq else 0), None
+                continue
+            header = stored.header
+            if self._sealed_seq is not None and header.seq > self._sealed_seq:
+                break
+            if not self._seq:
+                self._seq = min(header.seq, self._from_seq)
+            if header.seq != self._seq or self._chain not in (None, header.chain):
+                beyond = [stored.header.seq, *await self._look_past(places, stored)]
+                if header.seq > self._seq and self._seq > self._known and max(beyond) < self._seq + WINDOW:
+                    break
+                what = f"rows {self._seq} to {header.seq - 1} are missing"
+                if header.seq <= self._seq:
+                    what = "the row does not continue the one before it"
+                self._report(segment, number, self._seq, what)
+                # What is behind is given out, for an operator may accept that the rest is lost.
+                places = self._places([one for one in segments if one >= segment], number + 1)
+            self._passed(segment, number, data, stored)
+            if header.seq >= self._from_seq:
+                yield Row(
+                    header.seq, header.time_ms, header.answered, segment, number, header.row_bytes, stored.records
+                )
+        self._finish()
+
+    async def _places(self, segments: list[int], first_row: int = 0) -> AsyncIterator[tuple[int, int, bytes]]:
+        """(segment, row, bytes) of what there is, in order, a page at a time."""
+        for segment in segments:
+            page: list[int] = []
+            page_bytes = 0
+            sizes = [one for one in await self._tables.row_sizes(self._log_id, segment) if one[0] >= first_row]
+            first_row = 0
+            for row, size_bytes in [*sizes, (END, 0)]:
+                if page and (row == END or page_bytes + size_bytes > PAGE_BYTES):
+                    found = await self._tables.get_rows(self._log_id, segment, page)
+                    for number in page:
+                        if number in found:
+                            yield segment, number, found[number]
+                    page, page_bytes = [], 0
+                page.append(row)
+                page_bytes += size_bytes
+
+    async def _look_past(self, places: AsyncIterator[tuple[int, int, bytes]], first: StoredRow) -> list[int]:
+        """Read all that lies behind a gap: what it says of answered rows, and how far it goes."""
+        self._known = max(self._known, first.header.answered)
+        seqs = []
+        async for segment, row, data in places:
+            stored = decode_row(data, self._log_id, segment, row)
+            if stored is not None and (self._sealed_seq is None or stored.header.seq <= self._sealed_seq):
+                self._known = max(self._known, stored.header.answered)
+                seqs.append(stored.header.seq)
+        return seqs
+
+    def _passed(self, segment: int, number: int, data: bytes, stored: StoredRow) -> None:
+        header = stored.header
+        self._seq = header.seq + 1
+        self._chain = header.check
+        self._time_ms = max(self._time_ms, header.time_ms)
+        self._answered = max(self._answered, header.answered)
+        self._known = max(self._known, header.answered)
+        self._place = (segment, number + 1)
+        self._damage += stored.damage
+        self._severe = self._severe or stored.severe
+        self.tail = [row for row in self.tail if row.seq > self._answered]
+        self.tail.append(TailRow(header.seq, segment, number, data))
+
+    def _finish(self) -> None:
+        last = self._seq - 1 if self._seq else self._from_seq - 1
+        segment, row = self._place
+        if last < self._known:
+            self._report(segment, row, last + 1, f"the log ends here, but row {self._known} was durable")
+        self.end = LogEnd(last, self._answered, self._time_ms, segment, row, self._damage, self._severe, None, [])
+
+    def _report(self, segment: int, row: int, seq: int, what: str) -> None:
+        self._damage.append(Damage(place(self._log_id, segment), row, seq, what))
+        self._severe = True

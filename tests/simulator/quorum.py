@@ -1,0 +1,220 @@
+"""Tables with quorum semantics, in memory: writes that are late, that are lost, that nobody knows the outcome of.
+
+Each of some machines has its own copy.  A write goes to all of them, arrives at each after a while of its own, or
+never, and is answered when a majority has it.  A read asks all, waits for a majority, and brings what it has found to
+those of them that lack it, before it answers.  What has no majority in time is :class:`Unanswered`; it goes on all the
+same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from backend.journal.tables import CHUNK_BYTES, StateRead, Unanswered, Written, chunks_of
+
+Key = tuple[Any, ...]
+
+
+class _Machine:
+    def __init__(self) -> None:
+        self.up = True
+        self.cells: dict[Key, tuple[int, Any]] = {}
+        """By partition and row: (timestamp, value)."""
+        self.graves: dict[Key, int] = {}
+        """When a partition was deleted."""
+
+    def store(self, partition: Key, row: Key, timestamp: int, value: Any) -> None:
+        if timestamp > self.graves.get(partition, -1) and timestamp >= self.cells.get((partition, row), (-1,))[0]:
+            self.cells[partition, row] = (timestamp, value)
+
+    def delete(self, partition: Key, timestamp: int) -> None:
+        self.graves[partition] = max(timestamp, self.graves.get(partition, -1))
+        for key in [key for key, cell in self.cells.items() if key[0] == partition and cell[0] <= timestamp]:
+            del self.cells[key]
+
+    def partition(self, partition: Key) -> dict[Key, tuple[int, Any]]:
+        return {key[1]: cell for key, cell in self.cells.items() if key[0] == partition}
+
+
+class Machines:
+    """The machines of one cluster, and what goes wrong between them and their clients.
+
+    A chance of 0 never happens.  ``slow_seconds``: how long a message is on its way at most, usually; a ``late`` one
+    takes up to a hundred times as long.
+    """
+
+    def __init__(self, random: Random, count: int = 3, *, lost: float = 0.0, late: float = 0.0) -> None:
+        self.random = random
+        self.machines = [_Machine() for _ in range(count)]
+        self.majority = count // 2 + 1
+        self.lost = lost
+        self.late = late
+        self.slow_seconds = 0.01
+        self.timeout_seconds = 0.5
+        self.statements = 0
+
+    def down(self, *numbers: int) -> None:
+        """Only these do not answer."""
+        for number, machine in enumerate(self.machines):
+            machine.up = number not in numbers
+
+    def set_state(self, log_id: int, state: str, version: int) -> None:
+        """What a transaction does to a log's entry: once it is committed, a majority has it."""
+        for machine in self.random.sample(self.machines, self.majority):
+            machine.store(("entry",), (log_id,), version, state)
+
+    def cells(self, partition: Key) -> dict[Key, Any]:
+        """What any machine has."""
+        found: dict[Key, tuple[int, Any]] = {}
+        for machine in self.machines:
+            found.update(machine.partition(partition))
+        return {row: value for row, (_, value) in sorted(found.items())}
+
+    def _delay(self) -> float | None:
+        if self.random.random() < self.lost:
+            return None
+        return self.random.random() * self.slow_seconds * (100 if self.random.random() < self.late else 1)
+
+    def ask(
+        self, what: Callable[[_Machine], Any], done: Callable[[list[tuple[_Machine, Any]] | Unanswered], None]
+    ) -> None:
+        """Have all machines do something; ``done`` gets the answers of the first that are a majority."""
+        loop = asyncio.get_running_loop()
+        answers: list[tuple[_Machine, Any]] = []
+        told = False
+        self.statements += 1
+
+        def tell(result: list[tuple[_Machine, Any]] | Unanswered) -> None:
+            nonlocal told
+            if not told:
+                told = True
+                timeout.cancel()
+                done(result)
+
+        def arrive(machine: _Machine) -> None:
+            if machine.up:
+                answer = what(machine)
+                if (back := self._delay()) is not None:
+                    loop.call_later(back, hear, machine, answer)
+
+        def hear(machine: _Machine, answer: Any) -> None:
+            answers.append((machine, answer))
+            if len(answers) == self.majority:
+                tell(list(answers))
+
+        timeout = loop.call_later(self.timeout_seconds, lambda: tell(Unanswered("no answer in time")))
+        for machine in self.machines:
+            if (there := self._delay()) is not None:
+                loop.call_later(there, arrive, machine)
+
+
+class QuorumTables:
+    """One client's view of them.  Implements :class:`backend.journal.cassandra_journal.Server`."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+
+    async def check(self) -> None:
+        """They lose nothing that they have."""
+
+    def _write(self, change: Callable[[_Machine], None], done: Written) -> None:
+        self._machines.ask(change, lambda found: done(found if isinstance(found, Unanswered) else None))
+
+    async def _written(self, change: Callable[[_Machine], None]) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: BaseException | None) -> None:
+            if not future.done():
+                future.set_result(None) if error is None else future.set_exception(error)
+
+        self._write(change, done)
+        await future
+
+    def _select(self, partition: Key, done: Callable[[dict[Key, Any] | Unanswered], None]) -> None:
+        """What a majority has, once a majority has all of it."""
+
+        def read(found: list[tuple[_Machine, tuple[int, dict[Key, tuple[int, Any]]]]] | Unanswered) -> None:
+            if isinstance(found, Unanswered):
+                done(found)
+                return
+            merged: dict[Key, tuple[int, Any]] = {}
+            grave = max(buried for _, (buried, _) in found)
+            for _, (_, cells) in found:
+                for row, cell in cells.items():
+                    if cell[0] > grave and (row not in merged or cell[0] > merged[row][0]):
+                        merged[row] = cell
+            for machine, _ in found:
+                machine.delete(partition, grave)
+                for row, (timestamp, value) in merged.items():
+                    machine.store(partition, row, timestamp, value)
+            done({row: value for row, (_, value) in sorted(merged.items())})
+
+        self._machines.ask(lambda machine: (machine.graves.get(partition, -1), machine.partition(partition)), read)
+
+    async def _selected(self, partition: Key) -> dict[Key, Any]:
+        future: asyncio.Future[dict[Key, Any]] = asyncio.get_running_loop().create_future()
+
+        def done(found: dict[Key, Any] | Unanswered) -> None:
+            if not future.done():
+                future.set_exception(found) if isinstance(found, Unanswered) else future.set_result(found)
+
+        self._select(partition, done)
+        return await future
+
+    # --- Tables -------------------------------------------------------------------------------------------
+
+    def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+        self._write(lambda machine: machine.store(("journal", log_id, segment), (row,), 1, data), done)
+
+    def read_state(self, log_id: int, done: StateRead) -> None:
+        self._select(("entry",), lambda found: done(found if isinstance(found, Unanswered) else found.get((log_id,))))
+
+    async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
+        return [(row, len(data)) for (row,), data in (await self._selected(("journal", log_id, segment))).items()]
+
+    async def get_rows(self, log_id: int, segment: int, rows: Sequence[int]) -> dict[int, bytes]:
+        found = await self._selected(("journal", log_id, segment))
+        return {row: found[row,] for row in rows if (row,) in found}
+
+    async def add_segment(self, log_id: int, segment: int) -> None:
+        await self._written(lambda machine: machine.store(("segments", log_id, segment), (segment,), 1, True))
+
+    async def segments(self, log_id: int) -> list[int]:
+        found: set[int] = set()
+        known = {
+            key[0][2] for one in self._machines.machines for key in one.cells if key[0][:2] == ("segments", log_id)
+        }
+        for segment in known:
+            found.update(row for (row,) in await self._selected(("segments", log_id, segment)))
+        return sorted(found)
+
+    async def drop_segment(self, log_id: int, segment: int) -> None:
+        await self._written(lambda machine: machine.delete(("journal", log_id, segment), 2))
+        await self._written(lambda machine: machine.delete(("segments", log_id, segment), 2))
+
+    async def put_file(self, log_id: int, file: int, chunks: Sequence[bytes]) -> None:
+        size_bytes = sum(map(len, chunks))
+        assert all(len(chunk) == CHUNK_BYTES for chunk in chunks[:-1])
+        await self._written(lambda machine: machine.store(("files", log_id, file), (file,), 1, size_bytes))
+        for number, chunk in enumerate(chunks):
+            await self._written(lambda machine, n=number, c=chunk: machine.store(("pieces", log_id, file), (n,), 1, c))  # type: ignore[misc]
+
+    async def get_bytes(self, log_id: int, file: int, offset: int, length: int) -> bytes:
+        wanted = chunks_of(offset, length)
+        found = await self._selected(("pieces", log_id, file))
+        skipped = offset - wanted.start * CHUNK_BYTES
+        return b"".join(found.get((number,), b"") for number in wanted)[skipped : skipped + length]
+
+    async def files(self, log_id: int) -> list[tuple[int, int]]:
+        known = {key[0][2] for one in self._machines.machines for key in one.cells if key[0][:2] == ("files", log_id)}
+        found: list[tuple[int, int]] = []
+        for file in sorted(known):
+            found += [(file, size) for size in (await self._selected(("files", log_id, file))).values()]
+        return found
+
+    async def drop_file(self, log_id: int, file: int, size_bytes: int) -> None:
+        await self._written(lambda machine: machine.delete(("pieces", log_id, file), 2))
+        await self._written(lambda machine: machine.delete(("files", log_id, file), 2))
