@@ -487,8 +487,9 @@ class CassandraLog:
             return
         self._reads -= 1
         self._asked.difference_update(asking)
-        if isinstance(state, Unanswered):
+        if state != "open":
             self._asking += [future for future in asking if not future.done()]
+        if isinstance(state, Unanswered):
             self._read_tries += 1
             now = self._loop.time()
             if self._read_tries == 1:

@@ -6,7 +6,8 @@ fence keeps it from being answered, whenever it turns up.  Unless it was answere
 
 * a row that names it, or a later one, as answered, also one behind the gap: so behind a gap all rows are looked at;
 * a seal, a checkpoint or a chain that names it;
-* a row that lies a whole window or more behind it, for that one is not sent before it is complete.
+* a row that lies a whole window or more behind it, for that one is not sent before it is complete: whoever has read
+  that row reads this one, if it is not lost.
 
 Then something is lost that was answered, and the log must not be sealed: the damage is severe.  It is reported, and the
 rows behind it are given out, for an operator may accept it.
@@ -93,8 +94,10 @@ class CassandraScan:
             if not self._seq:
                 self._seq = min(header.seq, self._from_seq)
             if header.seq != self._seq or self._chain not in (None, header.chain):
-                beyond = [stored.header.seq, *await self._look_past(places, stored)]
-                if header.seq > self._seq and self._seq > self._known and max(beyond) < self._seq + WINDOW:
+                furthest = await self._look_past(places, stored)
+                if header.seq > self._seq > self._known and (
+                    furthest < self._seq + WINDOW or await self._has_come(self._seq)
+                ):
                     break
                 what = f"rows {self._seq} to {header.seq - 1} are missing"
                 if header.seq <= self._seq:
@@ -126,16 +129,30 @@ class CassandraScan:
                 page.append(row)
                 page_bytes += size_bytes
 
-    async def _look_past(self, places: AsyncIterator[tuple[int, int, bytes]], first: StoredRow) -> list[int]:
-        """Read all that lies behind a gap: what it says of answered rows, and how far it goes."""
+    async def _look_past(self, places: AsyncIterator[tuple[int, int, bytes]], first: StoredRow) -> int:
+        """Read all that lies behind a gap: what it says of answered rows.  Returns the last row."""
         self._known = max(self._known, first.header.answered)
-        seqs = []
+        last = first.header.seq
         async for segment, row, data in places:
             stored = decode_row(data, self._log_id, segment, row)
             if stored is not None and (self._sealed_seq is None or stored.header.seq <= self._sealed_seq):
                 self._known = max(self._known, stored.header.answered)
-                seqs.append(stored.header.seq)
-        return seqs
+                last = max(last, stored.header.seq)
+        return last
+
+    async def _has_come(self, seq: int) -> bool:
+        """Whether the row that was missing is there now.
+
+        The writer may live and go on, without being answered to: then rows that are far behind the gap are there
+        because that one has become complete meanwhile, too late to be answered.  If it is still not there, it is lost.
+        """
+        segment, row = self._place
+        for at, number in ((segment, row), (segment + 1, 0)):
+            data = (await self._tables.get_rows(self._log_id, at, [number])).get(number)
+            stored = decode_row(data, self._log_id, at, number) if data is not None else None
+            if stored is not None and stored.header.seq == seq:
+                return True
+        return False
 
     def _passed(self, segment: int, number: int, data: bytes, stored: StoredRow) -> None:
         header = stored.header

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -38,6 +39,8 @@ from backend.journal.tables import CHUNK_BYTES, PART_CHUNKS, StateRead, Unanswer
 
 logger = logging.getLogger(__name__)
 
+PROTOCOL: Final = 5
+"""Of Cassandra 4.0 and later."""
 GC_GRACE_SECONDS: Final = 86_400
 WRITES_AT_ONCE: Final = 8
 """Chunks of a checkpoint under way at a time."""
@@ -58,12 +61,12 @@ TRANSIENT: Final = (
 """What may pass by itself.  After any of them a write may have taken effect."""
 
 SCHEMA: Final = (
-    "CREATE TABLE IF NOT EXISTS journal (log int, segment int, number int, size int, data blob,"
+    "CREATE TABLE IF NOT EXISTS {keyspace}.journal (log int, segment int, number int, size int, data blob,"
     " PRIMARY KEY ((log, segment), number))",
-    "CREATE TABLE IF NOT EXISTS journal_segments (log int, segment int, PRIMARY KEY (log, segment))",
-    "CREATE TABLE IF NOT EXISTS checkpoints (log int, file int, part int, chunk int, data blob,"
+    "CREATE TABLE IF NOT EXISTS {keyspace}.journal_segments (log int, segment int, PRIMARY KEY (log, segment))",
+    "CREATE TABLE IF NOT EXISTS {keyspace}.checkpoints (log int, file int, part int, chunk int, data blob,"
     " PRIMARY KEY ((log, file, part), chunk))",
-    "CREATE TABLE IF NOT EXISTS checkpoint_files (log int, file int, size bigint, PRIMARY KEY (log, file))",
+    "CREATE TABLE IF NOT EXISTS {keyspace}.checkpoint_files (log int, file int, size bigint, PRIMARY KEY (log, file))",
 )
 
 
@@ -71,15 +74,25 @@ class UnsafeCommitLog(Exception):
     """The server answers writes that a crash of several machines can undo, and that was not to be accepted."""
 
 
+class Fence(NamedTuple):
+    """How the state in a log's entry is read.  Whoever keeps the entries says so; the read is at the level of rows."""
+
+    statement: str
+    """Selects one column of one row, of a table named with its keyspace."""
+    values: Callable[[int], Sequence[Any]]
+    """Of the statement, given the log's id."""
+    state: Callable[[Any], str]
+    """Given that column."""
+
+
 class CassandraSettings(NamedTuple):
     contact_points: Sequence[str]
     keyspace: str
+    fence: Fence
     port: int = 9042
     local_dc: str = "datacenter1"
     local_quorum: bool = False
     """Rows and fences are kept in one data centre.  Fixed when the cluster is made, for all that its logs rest on."""
-    fence: str = "SELECT state FROM logs WHERE log_id = ?"
-    """Reads the state of a log's entry, given its id, as the first column."""
     strict: bool = False
     """Refuse a server whose commit log is not synced before it answers."""
     request_seconds: float = 2.0
@@ -98,38 +111,48 @@ class CassandraTables:
 
     def _prepare(self) -> None:
         """Blocking."""
+        keyspace = self._settings.keyspace
         self._put_row = self._statement(
-            "INSERT INTO journal (log, segment, number, size, data) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP 1"
+            f"INSERT INTO {keyspace}.journal (log, segment, number, size, data)"
+            " VALUES (?, ?, ?, ?, ?) USING TIMESTAMP 1"
         )
-        self._state = self._statement(self._settings.fence)
-        self._sizes = self._statement("SELECT number, size FROM journal WHERE log = ? AND segment = ?")
-        self._rows = self._statement("SELECT number, data FROM journal WHERE log = ? AND segment = ? AND number IN ?")
-        self._drop_rows = self._statement("DELETE FROM journal USING TIMESTAMP 2 WHERE log = ? AND segment = ?")
+        self._state = self._statement(self._settings.fence.statement)
+        self._sizes = self._statement(f"SELECT number, size FROM {keyspace}.journal WHERE log = ? AND segment = ?")
+        self._rows = self._statement(
+            f"SELECT number, data FROM {keyspace}.journal WHERE log = ? AND segment = ? AND number IN ?"
+        )
+        self._drop_rows = self._statement(
+            f"DELETE FROM {keyspace}.journal USING TIMESTAMP 2 WHERE log = ? AND segment = ?"
+        )
         self._add_segment = self._statement(
-            "INSERT INTO journal_segments (log, segment) VALUES (?, ?) USING TIMESTAMP 1"
+            f"INSERT INTO {keyspace}.journal_segments (log, segment) VALUES (?, ?) USING TIMESTAMP 1"
         )
         self._segments = self._statement(
-            f"SELECT segment FROM journal_segments WHERE log = ? AND segment > ? LIMIT {NAMES_MOST}"
+            f"SELECT segment FROM {keyspace}.journal_segments WHERE log = ? AND segment > ? LIMIT {NAMES_MOST}"
         )
         self._drop_segment = self._statement(
-            "DELETE FROM journal_segments USING TIMESTAMP 2 WHERE log = ? AND segment = ?"
+            f"DELETE FROM {keyspace}.journal_segments USING TIMESTAMP 2 WHERE log = ? AND segment = ?"
         )
         self._put_chunk = self._statement(
-            "INSERT INTO checkpoints (log, file, part, chunk, data) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP 1"
+            f"INSERT INTO {keyspace}.checkpoints (log, file, part, chunk, data)"
+            " VALUES (?, ?, ?, ?, ?) USING TIMESTAMP 1"
         )
         self._chunks = self._statement(
-            "SELECT chunk, data FROM checkpoints WHERE log = ? AND file = ? AND part = ? AND chunk >= ? AND chunk <= ?"
+            f"SELECT chunk, data FROM {keyspace}.checkpoints"
+            " WHERE log = ? AND file = ? AND part = ? AND chunk >= ? AND chunk <= ?"
         )
         self._drop_part = self._statement(
-            "DELETE FROM checkpoints USING TIMESTAMP 2 WHERE log = ? AND file = ? AND part = ?"
+            f"DELETE FROM {keyspace}.checkpoints USING TIMESTAMP 2 WHERE log = ? AND file = ? AND part = ?"
         )
         self._add_file = self._statement(
-            "INSERT INTO checkpoint_files (log, file, size) VALUES (?, ?, ?) USING TIMESTAMP 1"
+            f"INSERT INTO {keyspace}.checkpoint_files (log, file, size) VALUES (?, ?, ?) USING TIMESTAMP 1"
         )
         self._files = self._statement(
-            f"SELECT file, size FROM checkpoint_files WHERE log = ? AND file > ? LIMIT {NAMES_MOST}"
+            f"SELECT file, size FROM {keyspace}.checkpoint_files WHERE log = ? AND file > ? LIMIT {NAMES_MOST}"
         )
-        self._drop_name = self._statement("DELETE FROM checkpoint_files USING TIMESTAMP 2 WHERE log = ? AND file = ?")
+        self._drop_name = self._statement(
+            f"DELETE FROM {keyspace}.checkpoint_files USING TIMESTAMP 2 WHERE log = ? AND file = ?"
+        )
 
     def _statement(self, text: str) -> PreparedStatement:
         statement = self._session.prepare(text)
@@ -148,7 +171,7 @@ class CassandraTables:
         """Connect, in the loop that will use the tables.  Raises :class:`Unanswered`, or what will not pass."""
         cluster = make_cluster(settings, credentials=credentials, tls=tls)
         try:
-            tables = cls(cluster, await asyncio.to_thread(cluster.connect, settings.keyspace), settings)
+            tables = cls(cluster, await asyncio.to_thread(cluster.connect), settings)
             await asyncio.to_thread(tables._prepare)
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(cluster.shutdown))
@@ -245,10 +268,18 @@ class CassandraTables:
         )
 
     def read_state(self, log_id: int, done: StateRead) -> None:
-        def read(found: list[Any] | BaseException) -> None:
-            done(found if isinstance(found, BaseException) else found[0][0] if found else None)
+        fence = self._settings.fence
 
-        self._send(self._state, (log_id,), read)
+        def read(found: list[Any] | BaseException) -> None:
+            if not isinstance(found, BaseException):
+                try:
+                    done(fence.state(found[0][0]) if found else None)
+                    return
+                except Exception as error:  # an entry that cannot be understood does not say that the log is open
+                    found = error
+            done(found)
+
+        self._send(self._state, fence.values(log_id), read)
 
     async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
         # Of a row that a replica has by half, the size may be missing: then it is not there.
@@ -343,6 +374,7 @@ def make_cluster(
     return Cluster(
         list(settings.contact_points),
         port=settings.port,
+        protocol_version=PROTOCOL,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         reconnection_policy=ConstantReconnectionPolicy(1, None),
         idle_heartbeat_interval=2,
@@ -353,10 +385,14 @@ def make_cluster(
     )
 
 
-def create_tables(session: Session) -> None:
-    """Blocking.  Make the tables in the session's keyspace, unless they are there.  From one process at a time."""
+def create_tables(session: Session, keyspace: str) -> None:
+    """Blocking.  Make the tables in a keyspace, unless they are there."""
     for text in SCHEMA:
-        session.execute(f"{text} WITH gc_grace_seconds = {GC_GRACE_SECONDS}", timeout=60)
+        # Two processes that make a table at the same time would make two, one of which is lost with all that is in it:
+        # with an id that is fixed they make the same.
+        made = text.format(keyspace=keyspace)
+        table_id = uuid.uuid5(uuid.NAMESPACE_OID, f"holdfast journal {made}")
+        session.execute(f"{made} WITH id = {table_id} AND gc_grace_seconds = {GC_GRACE_SECONDS}", timeout=60)
 
 
 def _trouble(error: Exception) -> Exception:

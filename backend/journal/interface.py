@@ -1,6 +1,8 @@
 """What a backend asks of its journal, whatever it is kept on.
 
-:mod:`backend.journal.local` keeps these promises on local files.
+Two implementations keep these promises: local files (:mod:`backend.journal.local`), and the tables of a Cassandra
+(:mod:`backend.journal.cassandra_journal`).  They share the format of records and rows, and the conformance suite
+``tests/backend/journal/conformance.py``.
 
 A *position* is 64 bits: the log's id (20 bits), the segment (20 bits), and 24 bits that only the journal understands.
 Later records of a log have higher positions.
@@ -106,7 +108,8 @@ class Segments(Protocol):
 class Scan(Protocol):
     """Reads a log once, from its floor on.  Iterate over :meth:`rows`; :attr:`end` is set after the last one."""
 
-    end: LogEnd
+    @property
+    def end(self) -> LogEnd: ...
 
     def rows(self) -> AsyncIterator[Row]:
         """The rows, in order, also damaged ones with what can be read of them."""

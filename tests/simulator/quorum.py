@@ -46,12 +46,16 @@ class Machines:
     takes up to a hundred times as long.
     """
 
-    def __init__(self, random: Random, count: int = 3, *, lost: float = 0.0, late: float = 0.0) -> None:
+    def __init__(
+        self, random: Random, count: int = 3, *, lost: float = 0.0, late: float = 0.0, repairs: bool = True
+    ) -> None:
         self.random = random
         self.machines = [_Machine() for _ in range(count)]
         self.majority = count // 2 + 1
         self.lost = lost
         self.late = late
+        self.repairs = repairs
+        """What a read has found of some machine it brings to the others."""
         self.slow_seconds = 0.01
         self.timeout_seconds = 0.5
         self.statements = 0
@@ -79,7 +83,10 @@ class Machines:
         return self.random.random() * self.slow_seconds * (100 if self.random.random() < self.late else 1)
 
     def ask(
-        self, what: Callable[[_Machine], Any], done: Callable[[list[tuple[_Machine, Any]] | Unanswered], None]
+        self,
+        client: QuorumTables,
+        what: Callable[[_Machine], Any],
+        done: Callable[[list[tuple[_Machine, Any]] | Unanswered], None],
     ) -> None:
         """Have all machines do something; ``done`` gets the answers of the first that are a majority."""
         loop = asyncio.get_running_loop()
@@ -89,7 +96,9 @@ class Machines:
 
         def tell(result: list[tuple[_Machine, Any]] | Unanswered) -> None:
             nonlocal told
-            if not told:
+            if client.held_until > loop.time():
+                loop.call_at(client.held_until + self.random.random() / 1000, tell, result)
+            elif not told:
                 told = True
                 timeout.cancel()
                 done(result)
@@ -108,7 +117,7 @@ class Machines:
         timeout = loop.call_later(self.timeout_seconds, lambda: tell(Unanswered("no answer in time")))
         for machine in self.machines:
             if (there := self._delay()) is not None:
-                loop.call_later(there, arrive, machine)
+                loop.call_at(max(loop.time(), client.waits_until) + there, arrive, machine)
 
 
 class QuorumTables:
@@ -116,12 +125,16 @@ class QuorumTables:
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
+        self.held_until = 0.0
+        """Answers do not reach this client before: it stands still, or the way back to it is cut."""
+        self.waits_until = 0.0
+        """What it sends does not arrive before."""
 
     async def check(self) -> None:
         """They lose nothing that they have."""
 
     def _write(self, change: Callable[[_Machine], None], done: Written) -> None:
-        self._machines.ask(change, lambda found: done(found if isinstance(found, Unanswered) else None))
+        self._machines.ask(self, change, lambda found: done(found if isinstance(found, Unanswered) else None))
 
     async def _written(self, change: Callable[[_Machine], None]) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -146,13 +159,15 @@ class QuorumTables:
                 for row, cell in cells.items():
                     if cell[0] > grave and (row not in merged or cell[0] > merged[row][0]):
                         merged[row] = cell
-            for machine, _ in found:
+            for machine, _ in found if self._machines.repairs else ():
                 machine.delete(partition, grave)
                 for row, (timestamp, value) in merged.items():
                     machine.store(partition, row, timestamp, value)
             done({row: value for row, (_, value) in sorted(merged.items())})
 
-        self._machines.ask(lambda machine: (machine.graves.get(partition, -1), machine.partition(partition)), read)
+        self._machines.ask(
+            self, lambda machine: (machine.graves.get(partition, -1), machine.partition(partition)), read
+        )
 
     async def _selected(self, partition: Key) -> dict[Key, Any]:
         future: asyncio.Future[dict[Key, Any]] = asyncio.get_running_loop().create_future()
