@@ -1,6 +1,6 @@
 """How much each account stores on this node, for quotas.
 
-Nobody keeps a sum for each account: each queue has its own (:attr:`~backend.engine.fold.Fold.stored_bytes`), and they
+Nobody keeps a sum for each account: each queue has its own (:attr:`~backend.engine.state.State.stored_bytes`), and they
 are added up when somebody asks and the last sums are too old.  So a command costs nothing for it, however many queues
 there are, and there is no second count that could drift from the first.
 """

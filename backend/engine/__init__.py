@@ -14,7 +14,8 @@ order         who is delivered next: standard (fair) and FIFO
 timers        packed timers
 tokens        deduplication: tokens remembered for a window
 transfers     messages on their way to another queue
-fold          the state and ``apply``, the one place that changes it
+state         what is known of a queue, and questions about it
+fold          ``apply``, the one place that changes the state
 queue         commands: what may happen, said as records
 snapshot      a fold as pieces of a checkpoint, costing what changed
 ids           message ids and receipt handles

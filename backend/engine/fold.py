@@ -1,4 +1,4 @@
-"""The state of a queue partition, and ``apply``: the one place that changes it.
+"""``apply``: the one place that changes the state of a queue partition (:mod:`~backend.engine.state`).
 
 Theory
 ------
@@ -15,21 +15,19 @@ sum of their bytes (``stored_bytes``).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-import msgspec
-
-from backend.api import Counters, MoveTask, PartitionSettings
+from backend.api import MoveTask, PartitionSettings
 from backend.engine import records
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, WAITING, Block
 from backend.engine.ids import first_number
-from backend.engine.lanes import Lane, Links
+from backend.engine.lanes import Lane
 from backend.engine.order import FifoOrder, StandardOrder
-from backend.engine.timers import NEVER, Timers
-from backend.engine.tokens import TOKEN_BYTES, TOKEN_MEMORY_BYTES, Tokens
+from backend.engine.state import Attempt, Claim, State
+from backend.engine.timers import NEVER
+from backend.engine.tokens import TOKEN_BYTES
 from backend.engine.transfers import Outgoing, Taken
 
 ATTEMPT_WINDOW_MS = 300_000
@@ -41,128 +39,14 @@ SEGMENT_SHIFT = 24
 RETENTION_STEP_BITS = 7
 """Messages expire in steps of 128 ms, so that a block is not looked through for each of them."""
 
-FOLD_BYTES = 5_000
-MESSAGE_BYTES = 41
-CLAIM_BYTES = 170
-"""About what each takes in memory: a fold without messages, a message in its columns, one that is in flight besides."""
-
 AGES_SPARE = 64
 """More entries by age than twice the blocks and this many: those of blocks that are gone are thrown out."""
 
 
-class Claim(msgspec.Struct, gc=False):
-    """A message in flight."""
+class Fold(State):
+    """The state with what changes it.  Read it freely; change it by :meth:`apply` and :meth:`advance` only."""
 
-    until: int
-    timer: int
-    """The earliest timer that is set for it."""
-    since: int
-    attempt: str | None = None
-
-
-class Attempt(msgspec.Struct):
-    """A receive that may be repeated: what it claimed."""
-
-    expires: int
-    numbers: list[int]
-    receives: list[int]
-    valid: bool = True
-
-
-class Fold:
-    """State of one partition.  Read it freely; change it by :meth:`apply` and :meth:`advance` only."""
-
-    __slots__ = (
-        "_ages",
-        "_free_lanes",
-        "_next_lane",
-        "at_most_once",
-        "attempts",
-        "attempts_order",
-        "blocks",
-        "changed",
-        "default_lane",
-        "delayed",
-        "dropped",
-        "due",
-        "fifo",
-        "in_flight",
-        "lane_names",
-        "lanes",
-        "limited",
-        "links",
-        "moving",
-        "next_number",
-        "now",
-        "order",
-        "outgoing",
-        "partition",
-        "purge_id",
-        "purged_below",
-        "quarantined",
-        "retention_ms",
-        "retries",
-        "retry_window_ms",
-        "segments",
-        "settings",
-        "stored_bytes",
-        "taken",
-        "tasks",
-        "timers",
-        "token_window_ms",
-        "tokens",
-        "visible",
-    )
-
-    def __init__(self, partition: int) -> None:
-        self.partition = partition
-        self.settings: PartitionSettings | None = None
-        self.fifo = False
-        self.limited = False
-        """Its length is."""
-        self.at_most_once = False
-        self.retention_ms = 0
-        self.token_window_ms = 0
-        self.retry_window_ms = 0
-        self.now = 0
-        self.due = NEVER
-        """Before this time, :meth:`advance` has nothing to do."""
-        self.next_number = 1
-        self.purge_id = 0
-        self.purged_below = 0
-        """Messages with smaller numbers were purged; only ones that were MOVING then are left of them."""
-        self.dropped = False
-        self.visible = 0
-        self.delayed = 0
-        self.moving = 0
-        self.quarantined = 0
-        self.stored_bytes = 0
-        """Of the payloads of all living messages, in whatever state."""
-        self.blocks: dict[int, Block] = {}
-        self.links = Links(self.blocks)
-        self.default_lane = Lane(0, None)
-        self.lanes: dict[int, Lane] = {0: self.default_lane}
-        self.lane_names: dict[str, Lane] = {}
-        self.order: StandardOrder | FifoOrder = StandardOrder(self.links, self.default_lane)
-        self.in_flight: dict[int, Claim] = {}
-        self.timers = Timers()
-        self.tokens = Tokens()
-        """Deduplication ids of a FIFO queue."""
-        self.retries = Tokens()
-        """Retry tokens of calls, each with a digest."""
-        self.attempts: dict[str, Attempt] = {}
-        self.attempts_order: list[tuple[int, str]] = []
-        """A heap by expiry."""
-        self.outgoing: dict[int, Outgoing] = {}
-        self.taken: dict[int, Taken] = {}
-        self.tasks: list[MoveTask] = []
-        self.segments: dict[int, int] = {}
-        """Living messages in each segment of the journal."""
-        self.changed = True
-        """Since the last checkpoint."""
-        self._ages: list[tuple[int, int]] = []
-        self._free_lanes: list[int] = []
-        self._next_lane = 1
+    __slots__ = ()
 
     # --- the two ways in ------------------------------------------------------------------------------
 
@@ -203,55 +87,6 @@ class Fold:
     def open(self, epoch: int) -> None:
         """Go on under a new owner: numbers of this epoch are larger than all before."""
         self.next_number = max(self.next_number, first_number(epoch))
-
-    # --- questions --------------------------------------------------------------------------------------
-
-    def locate(self, number: int) -> tuple[Block, int] | None:
-        """Block and index of a living message."""
-        block = self.blocks.get(number >> BLOCK_BITS)
-        if block is None:
-            return None
-        index = number - block.base
-        if index < 0 or index >= len(block.states) or block.states[index] == DEAD:
-            return None
-        return block, index
-
-    @property
-    def stored_messages(self) -> int:
-        """All living ones, in whatever state."""
-        return self.visible + self.delayed + self.moving + len(self.in_flight)
-
-    def memory_bytes(self) -> int:
-        """About what all this takes in memory."""
-        # A block keeps its columns until none of its messages lives.
-        places = sum(len(block.states) for block in self.blocks.values())
-        claims = len(self.in_flight) + self.moving
-        tokens = len(self.tokens) + len(self.retries)
-        return FOLD_BYTES + places * MESSAGE_BYTES + claims * CLAIM_BYTES + tokens * TOKEN_MEMORY_BYTES
-
-    def counters(self) -> Counters:
-        delayed = self._fifo_delayed() if isinstance(self.order, FifoOrder) else self.delayed
-        hidden = delayed if isinstance(self.order, FifoOrder) else 0
-        return Counters(self.visible - hidden, len(self.in_flight) + self.moving, delayed, self.stored_bytes)
-
-    def _fifo_delayed(self) -> int:
-        """FIFO messages that are not yet due: the youngest, for all have the same delay."""
-        assert isinstance(self.order, FifoOrder)
-        if not self.order.delay_ms:
-            return 0
-        latest = self.now - self.order.delay_ms
-        count = 0
-        for key in sorted(self.blocks, reverse=True):
-            block = self.blocks[key]
-            start = bisect_right(block.sent, latest)
-            count += sum(1 for state in block.states[start:] if state == WAITING)
-            if start:
-                break
-        return count
-
-    @property
-    def running_task(self) -> MoveTask | None:
-        return next((task for task in self.tasks if task.status in ("RUNNING", "CANCELLING")), None)
 
     # --- messages -----------------------------------------------------------------------------------------
 
@@ -444,9 +279,6 @@ class Fold:
             del self.segments[segment]
 
     # --- lanes --------------------------------------------------------------------------------------------
-
-    def _lane(self, block: Block, index: int) -> Lane:
-        return self.lanes[block.lanes[index]] if block.lanes is not None else self.default_lane
 
     def new_lane(self, name: str) -> Lane:
         """The lane of a message group that has none."""

@@ -16,9 +16,10 @@ import msgspec
 
 from backend.api import MoveTask, PartitionSettings
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, WAITING, Block, Ref
-from backend.engine.fold import SEGMENT_SHIFT, Attempt, Claim, Fold
+from backend.engine.fold import SEGMENT_SHIFT, Fold
 from backend.engine.lanes import Lane
 from backend.engine.order import FifoOrder
+from backend.engine.state import Attempt, Claim
 from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES, Chunk, Tokens
 from backend.engine.transfers import Outgoing, Taken
 
