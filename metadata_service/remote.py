@@ -227,8 +227,6 @@ class RemoteStore:
             elif refusal.reason == "view":
                 await self._agree(member, peer, _decode_view(refusal.view))
                 stand_in = bool(key) and self._ring.owner(key).name != member.name
-            elif refusal.reason == "owner":
-                stand_in = True
             else:
                 raise _NotBegun(refusal.message)
         raise _NotBegun(refusal.message)
