@@ -82,16 +82,22 @@ class Allowance:
         self.stored_due = 0.0
         """When it is asked next."""
 
-    def check_stored_bytes(self, most: int) -> None:
-        """Before a send.  Raises RequestThrottled."""
-        if self.stored_bytes >= most:
-            raise SqsError(
-                REQUEST_THROTTLED,
+    def check_stored_bytes(self, most: int, caller: str) -> None:
+        """Before a send of an account.  Raises RequestThrottled, which tells the numbers to the owner alone."""
+        if self.stored_bytes < most:
+            return
+        if caller == self.account:
+            text = (
                 f"The queues of the account {self.account} store {self.stored_bytes} bytes, and its quota "
                 f"'stored_bytes' is {most}. Receive and delete messages, and try again, or ask the operator of this "
-                "service for more.",
-                retry_after_s=BUSY_RETRY_SECONDS,
+                "service for more."
             )
+        else:
+            text = (
+                f"The queues of the account {self.account} store as much as its quota 'stored_bytes' lets them. "
+                "Try again later."
+            )
+        raise SqsError(REQUEST_THROTTLED, text, retry_after_s=BUSY_RETRY_SECONDS)
 
     def set(self, limits: TenantLimits) -> None:
         """These hold from now on."""
@@ -196,7 +202,7 @@ class Throttle:
             if stored_most is not None and CLASS_OF[action] == "send":
                 if time.monotonic() >= allowance.stored_due:
                     await self._weigh(allowance)
-                allowance.check_stored_bytes(stored_most)
+                allowance.check_stored_bytes(stored_most, call.principal.account)
             if rate is not None:
                 meters = allowance.queues.get(queue.name) or self._queue_meters(allowance, rate, queue.name)
                 if self._admit_now(meters) != 0.0:
