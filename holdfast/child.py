@@ -117,8 +117,6 @@ class Line:
         self._sock = sock
         self._take: Callable[[socket.socket], None] | None = None
         self._reload: Callable[[], None] | None = None
-        self._load = 0
-        """As it was told last."""
 
     def open(
         self, take: Callable[[socket.socket], None] | None = None, reload: Callable[[], None] | None = None
@@ -130,14 +128,11 @@ class Line:
         log.info("ready %s", logs.facts(pid=os.getpid()))
 
     def tell_load(self, count: Callable[[], int]) -> None:
-        """Tell from time to time how many connections there are."""
-        load = count()
-        if load != self._load:
-            try:
-                self._sock.send(LOAD + str(load).encode())
-                self._load = load
-            except BlockingIOError:
-                pass
+        """Tell once a second how many connections there are, and so that the process runs."""
+        try:
+            self._sock.send(LOAD + str(count()).encode())
+        except BlockingIOError:
+            pass  # the supervisor has enough to read
         asyncio.get_running_loop().call_later(LOAD_SECONDS, self.tell_load, count)
 
     def _readable(self) -> None:

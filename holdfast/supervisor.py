@@ -37,6 +37,8 @@ PAUSE_SECONDS_FIRST = 0.1
 PAUSE_SECONDS_MOST = 5.0
 DEATHS_MOST = 6
 """So many in a row, each within ``STEADY_SECONDS`` of the start, and the service is given up."""
+SILENT_SECONDS = 5.0
+"""A frontend that was not heard for so long gets no connections; it should be heard every second."""
 FRONTEND_GRACE_SECONDS = 5.0
 """Beyond ``drain_seconds``, for what remains to be written after the last answer."""
 BACKEND_GRACE_SECONDS = 60.0
@@ -85,7 +87,8 @@ class Child:
     def __init__(self, settings: Settings, secret: bytes, name: str, *, frontend: bool, first: bool = False) -> None:
         self.name = name
         self.load = 0
-        self.is_ready = False
+        self.has_begun = False
+        """In this life."""
         self.ready = asyncio.Event()
         """It has been ready once."""
         self._settings = settings
@@ -94,6 +97,17 @@ class Child:
         self._first = first
         self._line: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._heard_at = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be dealt connections."""
+        return self.has_begun and not self.is_silent
+
+    @property
+    def is_silent(self) -> bool:
+        """It runs, and yet nothing is heard of it."""
+        return self.has_begun and asyncio.get_running_loop().time() - self._heard_at > SILENT_SECONDS
 
     @property
     def pid(self) -> int | None:
@@ -131,7 +145,7 @@ class Child:
                 return await process.wait()
             finally:
                 ordering.cancel()
-                self.is_ready, self.load = False, 0
+                self.has_begun, self.load = False, 0
                 self._process = self._line = None
                 loop.remove_reader(ours.fileno())
                 if process.returncode is None:
@@ -148,8 +162,9 @@ class Child:
                 return
             except OSError:
                 said = b""
+            self._heard_at = asyncio.get_running_loop().time()
             if said == child.READY:
-                self.is_ready = True
+                self.has_begun = True
                 self.ready.set()
             elif said.startswith(child.LOAD):
                 self.load = int(said.removeprefix(child.LOAD))
@@ -237,7 +252,11 @@ class Supervisor:
                 self._dealer.start()
                 self._serving = True
                 greet(self._settings, self._sockets, prepared)
-            await self._until_stopped(self._stop)
+            watch = asyncio.create_task(self._watch())
+            try:
+                await self._until_stopped(self._stop)
+            finally:
+                watch.cancel()
         except _GivenUp as error:
             log.error("the service cannot go on: %s", error)
             code = 3 if self._serving else 1
@@ -257,24 +276,41 @@ class Supervisor:
             for task in waiting:
                 task.cancel()
 
+    async def _watch(self) -> None:
+        """Tell of frontends that hang."""
+        silent: set[Child] = set()
+        while True:
+            await asyncio.sleep(1)
+            for each in self._frontends:
+                if each.is_silent and each not in silent:
+                    silent.add(each)
+                    log.error("%s does not answer and gets no connections %s", each.name, logs.facts(pid=each.pid))
+                elif each in silent and not each.is_silent:
+                    silent.discard(each)
+                    log.warning("%s answers again", each.name)
+
     async def _keep(self, kept: Child) -> None:
         """Let the child live until the end of the service.  Raises :class:`_GivenUp`."""
         loop = asyncio.get_running_loop()
         deaths = 0
         while True:
             began = loop.time()
-            code = await kept.live(None if kept is self._backend else self._backend.ready)
+            try:
+                code = await kept.live(None if kept is self._backend else self._backend.ready)
+                how = _how(code)
+            except OSError as error:  # there is no memory, or there are too many processes
+                code, how = 1, f"no process can be made: {error.strerror}"
             if self._stop.is_set():
                 if code:
-                    log.warning("%s did not end well %s", kept.name, _how(code))
+                    log.warning("%s did not end well (%s)", kept.name, how)
                 return
             if not kept.ready.is_set():
-                raise _GivenUp(f"{kept.name} did not start ({_how(code)})")
+                raise _GivenUp(f"{kept.name} did not start ({how})")
             deaths = 1 if loop.time() - began >= STEADY_SECONDS else deaths + 1
             if deaths > DEATHS_MOST:
-                raise _GivenUp(f"{kept.name} has died {deaths} times within seconds of its start ({_how(code)})")
+                raise _GivenUp(f"{kept.name} has died {deaths} times within seconds of its start ({how})")
             pause = min(PAUSE_SECONDS_MOST, PAUSE_SECONDS_FIRST * 2 ** (deaths - 1))
-            log.error("%s has died and is started again (%s)", kept.name, _how(code))
+            log.error("%s has died and is started again (%s)", kept.name, how)
             try:
                 async with asyncio.timeout(pause):
                     await self._stop.wait()
@@ -295,7 +331,7 @@ class Supervisor:
 
     async def _drain(self, children: list[Child], seconds: float) -> None:
         for each in children:
-            if each.is_ready:
+            if each.has_begun:
                 each.say(child.DRAIN)
             else:
                 each.kill()  # it has begun nothing that would have to be ended

@@ -287,6 +287,27 @@ def test_who_hangs_at_the_end_is_killed(own: Several) -> None:
     gone(list(pids.values()))
 
 
+async def test_who_hangs_gets_no_connections(own: Several) -> None:
+    await asyncio.to_thread(own.start)
+    hanging = own.children()["frontend-1"]
+    os.kill(hanging, signal.SIGSTOP)
+    await asyncio.to_thread(wait_until, lambda: "frontend-1 does not answer" in own.log_text(), "that is told")
+    clients = [Client(own) for _ in range(6)]
+    try:
+        for client in clients:
+            await client.call("ListQueues")
+        assert {own.served_by(client.local_port) for client in clients} == {"frontend-2"}
+        os.kill(hanging, signal.SIGCONT)
+        await asyncio.to_thread(wait_until, lambda: "frontend-1 answers again" in own.log_text(), "that is told")
+        late = Client(own)
+        clients.append(late)
+        await late.call("ListQueues")
+        assert own.served_by(late.local_port) == "frontend-1"
+    finally:
+        for client in clients:
+            await client.close()
+
+
 def test_a_second_signal_ends_all_at_once(own: Several) -> None:
     own.start()
     pids = own.children()
