@@ -37,6 +37,9 @@ async def test_at_random_moments(server: Several) -> None:
             killed = server.kill_child(name)
             await asyncio.to_thread(server.wait_again, name, killed)
         await traffic.answered(150)
+        server.kill()  # the supervisor, and so all of them
+        await asyncio.to_thread(server.start, 60)
+        await traffic.answered(150)
         await traffic.settle()
     traffic.ledger.check()
     assert traffic.counts["in doubt"] > 0
