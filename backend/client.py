@@ -72,6 +72,8 @@ class ClientLimits(NamedTuple):
     connect_seconds: float = 5.0
     """For a connection and its greeting."""
     heartbeat_seconds: float = HEARTBEAT_SECONDS
+    waits: bool = True
+    """Whether a call waits for the connection where there is none; else it raises :class:`NotSent` at once."""
 
 
 LIMITS = ClientLimits()
@@ -220,6 +222,8 @@ class RemoteBackend:
         while True:
             link = self._link
             if link is None:
+                if not self._limits.waits:
+                    raise NotSent(f"the backend cannot be asked: {self._why}")
                 await self._wait_for_news(deadline)
             elif link.full:
                 try:

@@ -1,4 +1,4 @@
-"""What any :class:`backend.api.Backend` does: a node in this process, and one behind a connection."""
+"""What any :class:`backend.api.Backend` does: a node in this process, one behind a connection, and a cluster."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ from tests.backend.test_node import until
 from tests.backend.wired import WiredCluster
 
 
-@pytest.fixture(params=["in the process", "over a connection"])
+@pytest.fixture(params=["in the process", "over a connection", "a cluster"])
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
     cluster = Cluster(tmp_path) if request.param == "in the process" else WiredCluster(tmp_path)
+    if isinstance(cluster, WiredCluster):
+        cluster.as_cluster = request.param == "a cluster"
     await cluster.start()
     yield cluster
     await cluster.stop()
@@ -48,7 +50,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 @pytest.fixture
 def backend(cluster: Cluster) -> Backend:
-    return cluster.remote if isinstance(cluster, WiredCluster) else cluster.node
+    return cluster.backend if isinstance(cluster, WiredCluster) else cluster.node
 
 
 def settings_of(partition: int, *, fifo: bool = False, **values: Any) -> PartitionSettings:

@@ -11,6 +11,7 @@ from typing import Any, cast
 from backend.address import Address
 from backend.api import NewMessage, Peer, Receive, Received, Stored, Target
 from backend.client import ClientLimits, RemoteBackend
+from backend.cluster import ClusterBackend
 from backend.server import BackendServer, ServerLimits, serve_backend
 from tests.backend.nodes import Cluster
 
@@ -19,19 +20,25 @@ TARGET = Target(7, 70, 1)
 
 
 class WiredCluster(Cluster):
-    """As :class:`Cluster`, with its node behind a Unix socket."""
+    """As :class:`Cluster`, with its node behind a connection; if wanted, as the only one of a cluster."""
 
     server: BackendServer
-    remote: RemoteBackend
+    backend: RemoteBackend | ClusterBackend
+    as_cluster = False
 
     async def start(self) -> None:
         await super().start()
-        # A path of a test may be longer than one of a socket.
         self.server = await serve_backend(self.node, secret=SECRET, host="127.0.0.1")
-        self.remote = await RemoteBackend.connect(self.server.address, secret=SECRET)
+        if self.as_cluster:
+            self.backend = await ClusterBackend.connect(self._nodes, secret=SECRET)
+        else:
+            self.backend = await RemoteBackend.connect(self.server.address, secret=SECRET)
+
+    async def _nodes(self) -> dict[str, Address]:
+        return {"node": self.server.address}
 
     async def stop(self) -> None:
-        await self.remote.close()
+        await self.backend.close()
         await self.server.close()
         await super().stop()
 

@@ -1,0 +1,301 @@
+"""A backend cluster, as if it were one backend: each call goes to the node that owns the partition's shard.
+
+::
+
+    async def nodes():  # names and addresses, as the metadata have them
+        return {beat.node: Address.parse(beat.address) for beat in await store.heartbeats()}
+
+    backend = await ClusterBackend.connect(nodes, secret=secret, name="frontend-1")
+
+Who owns which shard is remembered, and corrected by the nodes themselves: one that is asked for a shard that it does
+not own refuses and says who does (:class:`~backend.api.NotOwner`).  Such a call, and one that was certainly not begun
+because the node cannot be reached, is made again after a pause that grows and differs by chance, for as long as the
+call may take.  What has no known outcome is raised (:class:`~backend.api.Unavailable`), as from a single node.
+
+A node that keeps failing is avoided for a while: another one is asked who owns the shard, for it may have been taken
+over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from backend.address import Address, ClientTls
+from backend.api import (
+    Counters,
+    HandleOutcome,
+    MoveTask,
+    NewMessage,
+    NotOwner,
+    PartitionSettings,
+    Peeked,
+    Peer,
+    Receive,
+    Received,
+    Stored,
+    Target,
+    Transfer,
+    Unavailable,
+)
+from backend.client import LIMITS, ClientLimits, RemoteBackend
+from backend.link import NotSent
+from backend.shards import shard_of
+from metadata_service.store import StoreError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at which nodes there are."""
+PAUSE_SECONDS_FIRST: Final = 0.01
+PAUSE_SECONDS_MOST: Final = 0.5
+FAILURES_AVOIDED: Final = 3
+"""So many failures in a row, and a node is avoided; one where a connection is missing."""
+AVOID_SECONDS_FIRST: Final = 0.2
+AVOID_SECONDS_MOST: Final = 5.0
+
+ReadNodes = Callable[[], Awaitable[Mapping[str, Address]]]
+"""The names and addresses of the nodes that there are.  May raise :class:`~metadata_service.store.StoreError`."""
+
+
+class _Member:
+    """One node of the cluster."""
+
+    def __init__(self, name: str, backend: RemoteBackend) -> None:
+        self.name = name
+        self.backend = backend
+        self.failures = 0
+        """In a row."""
+        self.avoided_until = 0.0
+
+    def failed(self, now: float, reached: bool) -> None:
+        """It has not answered, or could not be asked at all (``reached``)."""
+        self.failures += 1 if reached else FAILURES_AVOIDED
+        over = self.failures - FAILURES_AVOIDED
+        if over >= 0:
+            longest = min(AVOID_SECONDS_FIRST * 2 ** min(over, 10), AVOID_SECONDS_MOST)
+            self.avoided_until = now + random.uniform(longest / 2, longest)
+
+    def answered(self) -> None:
+        self.failures = 0
+        self.avoided_until = 0.0
+
+
+class ClusterBackend:
+    """Implements :class:`backend.api.Peer`.  Made by :meth:`connect`."""
+
+    def __init__(
+        self, read_nodes: ReadNodes, secret: bytes, name: str, tls: ClientTls | None, limits: ClientLimits
+    ) -> None:
+        self._read_nodes = read_nodes
+        self._secret = secret
+        self._name = name
+        self._tls = tls
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._members: dict[str, _Member] = {}
+        self._owners: dict[int, str] = {}
+        """Shard → name of the node that has it, as far as is known here."""
+        self._watcher: asyncio.Task[None] | None = None
+        self._look = asyncio.Event()
+        """Set: somebody has named a node that is not known here."""
+
+    @classmethod
+    async def connect(
+        cls,
+        read_nodes: ReadNodes,
+        *,
+        secret: bytes,
+        name: str = "frontend",
+        tls: ClientTls | None = None,
+        limits: ClientLimits = LIMITS,
+    ) -> ClusterBackend:
+        """Begin to connect to the nodes of the cluster, and follow their changes.  ``name`` is for their logs.
+
+        Raises :class:`~metadata_service.store.StoreError` when it cannot be read which nodes there are.
+        """
+        cluster = cls(read_nodes, secret, name, tls, limits._replace(waits=False))
+        await cluster.know(await read_nodes())
+        cluster._watcher = cluster._loop.create_task(cluster._watch(), name="the watch over the nodes of the cluster")
+        return cluster
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.wait([self._watcher])
+        await self.know({})
+
+    @property
+    def connected(self) -> bool:
+        """Whether any node can be asked."""
+        return any(member.backend.connected for member in self._members.values())
+
+    # --- the nodes ------------------------------------------------------------------------------------------
+
+    async def know(self, nodes: Mapping[str, Address]) -> None:
+        """These are the nodes.  The connections to others are closed."""
+        gone = [
+            self._members.pop(name)
+            for name, member in list(self._members.items())
+            if nodes.get(name) != member.backend.address
+        ]
+        for name, address in nodes.items():
+            if name not in self._members:
+                backend = await RemoteBackend.connect(
+                    address, secret=self._secret, name=self._name, tls=self._tls, limits=self._limits
+                )
+                self._members[name] = _Member(name, backend)
+        for member in gone:
+            await member.backend.close()
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+            self._look.clear()
+            try:
+                await self.know(await self._read_nodes())
+            except StoreError as error:
+                logger.warning("which nodes the cluster has is not known anew: %s", error)
+            await asyncio.sleep(LOOK_SECONDS / 2)  # whoever names unknown nodes does not make it read all the time
+
+    def _member_for(self, shard: int, asked: str | None) -> _Member | None:
+        """The shard's owner, as far as is known; else one that may know: another one than was asked just now."""
+        now = self._loop.time()
+        owner = self._members.get(self._owners.get(shard, ""))
+        if owner is not None and owner.avoided_until <= now:
+            return owner
+        others = [member for member in self._members.values() if member.avoided_until <= now and member is not owner]
+        fresh = [member for member in others if member.name != asked]
+        return random.choice(fresh or others) if others else None
+
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    async def _call(self, partition: int, ask: Callable[[Peer, float], Awaitable[T]], seconds: float) -> T:
+        """Ask the owner of the partition's shard; ``ask`` is told how long the call has taken so far."""
+        shard, began, pause = shard_of(partition), self._loop.time(), PAUSE_SECONDS_FIRST
+        asked: str | None = None
+        hurried = False
+        """It was asked again without a pause.  Once is enough: two nodes may each say that the other one owns it."""
+        why = "there is no node that can be asked"
+        while True:
+            member = self._member_for(shard, asked)
+            if member is not None:
+                asked = member.name
+                try:
+                    answer = await ask(member.backend, self._loop.time() - began)
+                except NotOwner as error:
+                    member.answered()
+                    why = str(error)
+                    if self._learned(shard, member, error.owner) and not hurried:
+                        hurried = True
+                        continue
+                except NotSent as error:
+                    member.failed(self._loop.time(), reached=False)
+                    why = str(error)
+                    continue  # at once: another one may own it, or know who does
+                except Unavailable:
+                    member.failed(self._loop.time(), reached=True)
+                    raise
+                else:
+                    if member.failures:
+                        member.answered()
+                    if self._owners.get(shard) != member.name:
+                        self._owners[shard] = member.name
+                    return answer
+            if self._loop.time() - began + pause > seconds:
+                raise NotSent(f"shard {shard} cannot be asked: {why}")
+            await asyncio.sleep(random.uniform(pause / 2, pause))
+            pause = min(2 * pause, PAUSE_SECONDS_MOST)
+            hurried = False
+
+    def _learned(self, shard: int, member: _Member, owner: str | None) -> bool:
+        """A node has said who owns the shard.  Returns whether that one is to be asked at once: that is news."""
+        known = self._owners.get(shard)
+        if owner is None or owner == member.name:
+            if known == member.name:
+                del self._owners[shard]
+            return False
+        if owner not in self._members:
+            self._owners.pop(shard, None)
+            self._look.set()
+            return False
+        self._owners[shard] = owner
+        return known != owner and self._members[owner].avoided_until <= self._loop.time()
+
+    def _plain(self, target: Target, ask: Callable[[Peer], Awaitable[T]]) -> Coroutine[Any, Any, T]:
+        return self._call(target.partition, lambda node, _: ask(node), self._limits.call_seconds)
+
+    def configure(self, settings: PartitionSettings) -> Coroutine[Any, Any, None]:
+        return self._call(settings.partition, lambda node, _: node.configure(settings), self._limits.call_seconds)
+
+    def drop(self, target: Target) -> Coroutine[Any, Any, None]:
+        return self._plain(target, lambda node: node.drop(target))
+
+    def purge(self, target: Target, purge_id: int) -> Coroutine[Any, Any, None]:
+        return self._plain(target, lambda node: node.purge(target, purge_id))
+
+    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[Stored]]:
+        return self._plain(target, lambda node: node.send(target, messages))
+
+    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[Received]]:
+        def ask(node: Peer, taken_seconds: float) -> Awaitable[list[Received]]:
+            if not command.wait_seconds or taken_seconds < PAUSE_SECONDS_FIRST:
+                return node.receive(target, command)
+            left = max(0.0, command.wait_seconds - taken_seconds)
+            return node.receive(target, msgspec.structs.replace(command, wait_seconds=left))
+
+        return self._call(target.partition, ask, self._limits.call_seconds + command.wait_seconds)
+
+    def release(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, None]:
+        return self._plain(target, lambda node: node.release(target, handles))
+
+    def delete(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, list[HandleOutcome]]:
+        return self._plain(target, lambda node: node.delete(target, handles))
+
+    def change_visibility(
+        self, target: Target, changes: Sequence[tuple[str, int]]
+    ) -> Coroutine[Any, Any, list[HandleOutcome]]:
+        return self._plain(target, lambda node: node.change_visibility(target, changes))
+
+    def counters(self, target: Target) -> Coroutine[Any, Any, Counters]:
+        return self._plain(target, lambda node: node.counters(target))
+
+    async def stored_bytes(self, account: str) -> int:
+        """The sum of all nodes.  Raises :class:`~backend.api.Unavailable` where one of them does not say."""
+        if not self._members:
+            raise NotSent("there is no node that can be asked")
+        return sum(await asyncio.gather(*(member.backend.stored_bytes(account) for member in self._members.values())))
+
+    def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
+        return self._plain(target, lambda node: node.peek(target, most))
+
+    def take(
+        self, target: Target, source: int, below: int, transfers: Sequence[Transfer]
+    ) -> Coroutine[Any, Any, list[int]]:
+        return self._plain(target, lambda node: node.take(target, source, below, transfers))
+
+    def never(self, target: Target, source: int, below: int, numbers: Sequence[int]) -> Coroutine[Any, Any, list[int]]:
+        return self._plain(target, lambda node: node.never(target, source, below, numbers))
+
+    def start_move(
+        self, target: Target, destination_arn: str | None, rate_per_second: int
+    ) -> Coroutine[Any, Any, MoveTask]:
+        return self._plain(target, lambda node: node.start_move(target, destination_arn, rate_per_second))
+
+    def list_moves(self, target: Target) -> Coroutine[Any, Any, list[MoveTask]]:
+        return self._plain(target, lambda node: node.list_moves(target))
+
+    def cancel_move(self, target: Target, task_id: str) -> Coroutine[Any, Any, MoveTask]:
+        return self._plain(target, lambda node: node.cancel_move(target, task_id))
