@@ -2,7 +2,8 @@
 
 What is signed or sealed with a key names it by its id.  A new key is used at once: a frontend that meets an id it
 does not know reads the store, at most once in ``reread_seconds``, so that made-up ids cost little.  A key is deleted
-once nothing that it signed can still be in force.
+once nothing that it signed can still be in force.  :func:`lasting_secret` is of another kind: what is hashed with it is
+compared with what was hashed before.
 """
 
 from __future__ import annotations
@@ -18,6 +19,17 @@ ROTATE_SECONDS = 7 * 24 * 3600
 KEEP_SECONDS = 24 * 3600
 """How long a key still verifies after it was replaced: longer than anything that is signed with it."""
 REREAD_SECONDS = 1.0
+
+
+async def lasting_secret(store: ServiceKeyStore, purpose: str, *, clock: Callable[[], float]) -> bytes:
+    """A secret of 32 bytes that is never replaced: the oldest of its purpose.  Made by who asks first.
+
+    To be asked for the first time by one process alone.  Raises what the store raises.
+    """
+    if not await store.list_service_keys(purpose):
+        made = ServiceKey(secrets.token_hex(8), purpose, secrets.token_bytes(32), int(clock()))
+        await store.put_service_key(made)
+    return (await store.list_service_keys(purpose))[0].secret
 
 
 class ServiceKeys:

@@ -47,6 +47,8 @@ class Services:
     """Counts calls against the rates of tenants."""
     oidc: Oidc | None = None
     """None: no outside issuer is trusted."""
+    naming: bytes = b""
+    """A secret of the service, the same in all processes and at each start: deduplication ids are hashed with it."""
     bodies: Room = field(default_factory=Room)
     sessions: Sessions = field(init=False)
     tokens: Tokens = field(init=False)

@@ -25,6 +25,7 @@ from frontend.settings import FrontendSettings
 from frontend.sqs.arn import parse as parse_arn
 from frontend.sqs.queues import Queues
 from holdfast.declared import declare
+from holdfast.keyring import naming_secret
 from holdfast.serve import CannotStart
 from holdfast.settings import Settings
 from metadata_service.client import MetadataClient
@@ -64,13 +65,14 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
     """Recover the journal and put the frontend before it.  Raises :class:`CannotStart`."""
     frontend = frontend_settings(settings)
     resolver = StoreResolver(store, frontend.region)
+    credentials = Credentials(sealed(store, keyring))
+    naming = await naming_secret(credentials.store)
     node = await open_node(settings, store, resolver)
     try:
         audit = open_audit(settings)
     except CannotStart:
         await node.close()
         raise
-    credentials = Credentials(sealed(store, keyring))
     limiter = limiter_of(settings)
     services = Services(
         frontend,
@@ -83,6 +85,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         keyring=keyring,
         limiter=limiter,
         oidc=oidc_of(settings),
+        naming=naming,
     )
     resolver.queues.set_result(Queues(services))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
 from auth.keyring import DataKeyStore, Keyring, MissingMasterKeys
@@ -14,6 +15,8 @@ from auth.master_keys import (
     read_file,
     write_file,
 )
+from auth.service_keys import lasting_secret
+from auth.store import ServiceKeyStore
 from holdfast import logs
 from holdfast.settings import Settings
 
@@ -55,6 +58,14 @@ async def open_keyring(settings: Settings, store: DataKeyStore) -> Keyring:
     if rewrapped:
         log.info("wrapped data keys anew %s", logs.facts(keys=rewrapped, master=masters.primary))
     return keyring
+
+
+async def naming_secret(store: ServiceKeyStore) -> bytes:
+    """What names of messages are hashed with (:attr:`frontend.services.Services.naming`); made at the first start.
+
+    Raises what the store raises.
+    """
+    return await lasting_secret(store, "naming", clock=time.time)
 
 
 async def read_keyring(settings: Settings, store: DataKeyStore) -> Keyring | None:

@@ -31,7 +31,7 @@ from frontend.sqs.queues import Queues
 from holdfast.certificate import Certificate
 from holdfast.compose import StoreResolver, frontend_settings, limiter_of, oidc_of, open_audit, open_node
 from holdfast.declared import declare
-from holdfast.keyring import read_keyring
+from holdfast.keyring import naming_secret, read_keyring
 from holdfast.listen import Server
 from holdfast.root import ensure_root
 from holdfast.serve import CannotStart, server_of, settle
@@ -131,6 +131,8 @@ class Frontend:
             keyring = await read_keyring(settings, store)
             if keyring is None:
                 raise CannotStart(f"the data folder {settings.data} has no keyring yet: start the backend first")
+            credentials = Credentials(sealed(store, keyring))
+            naming = await naming_secret(credentials.store)
             audit = open_audit(settings)
             backend = await RemoteBackend.connect(address, secret=secret, name=name)
         except BaseException:
@@ -139,7 +141,7 @@ class Frontend:
         metadata = MetadataClient(store)
         services = Services(
             dataclasses.replace(frontend_settings(settings, processes), shared=True),
-            Credentials(sealed(store, keyring)),
+            credentials,
             metadata,
             backend,
             serving=lambda: backend.connected,
@@ -148,6 +150,7 @@ class Frontend:
             limiter=limiter_of(settings, processes),
             oidc=oidc_of(settings),
             bodies=Room(max(BODIES_BYTES_LEAST, ROOM_BYTES // processes)),
+            naming=naming,
         )
         made = cls(services, store, backend, audit, ChangeWatch(store, metadata))
         try:

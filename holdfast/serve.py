@@ -22,7 +22,7 @@ from holdfast.certificate import Certificate
 from holdfast.door import Limits
 from holdfast.exchange import App
 from holdfast.folder import Claim
-from holdfast.keyring import open_keyring
+from holdfast.keyring import naming_secret, open_keyring
 from holdfast.listen import Server, bind
 from holdfast.proxies import Forwarded, parse_networks
 from holdfast.root import endpoint, ensure_root, shell_lines
@@ -79,7 +79,9 @@ async def prepare(settings: Settings, store: SQLiteStore) -> Prepared:
     """Only who has claimed the data folder may call this.  Raises as :func:`serve`."""
     keyring = await open_keyring(settings, store)
     await seal_older_secrets(store, keyring)
-    root, new = await ensure_root(sealed(store, keyring), settings)
+    secrets = sealed(store, keyring)
+    await naming_secret(secrets)  # while one process alone is there to make it
+    root, new = await ensure_root(secrets, settings)
     return Prepared(keyring, root, new)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from hashlib import blake2b
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
@@ -50,6 +51,8 @@ class QueueView(msgspec.Struct, frozen=True):
     """Whether what is sent is stored encrypted."""
     policy: Policy | None
     """None: only the owning account gets in."""
+    token_key: bytes
+    """What deduplication ids are hashed with: who reads the journal cannot try out what a body may be."""
     target: Target
     settings: PartitionSettings
 
@@ -202,6 +205,7 @@ class Queues:
             redrive=policies.stored_redrive_policy(redrive) if redrive else None,
             sealed=settings.encryption and attributes.is_encrypted(stored),
             policy=policies.stored_access_policy(policy) if policy else None,
+            token_key=blake2b(queue.handle_key, key=self._services.naming, digest_size=32).digest(),
             target=Target(partition, queue.queue_id, queue.version),
             settings=PartitionSettings(
                 partition=partition,

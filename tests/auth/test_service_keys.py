@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from auth.service_keys import KEEP_SECONDS, ROTATE_SECONDS, ServiceKeys
+from auth.credentials import ServiceKey
+from auth.service_keys import KEEP_SECONDS, ROTATE_SECONDS, ServiceKeys, lasting_secret
 from tests.auth.credential_world import CredentialWorld
 
 
@@ -75,3 +76,16 @@ async def test_a_clock_that_went_back_does_not_hide_new_keys(world: CredentialWo
     fresh = await other.current()
     world.clock.now -= ROTATE_SECONDS + 7200
     assert await keys.find(fresh.key_id) == fresh
+
+
+async def test_a_lasting_secret_is_never_replaced(world: CredentialWorld) -> None:
+    first = await lasting_secret(world.store, "naming", clock=world.clock)
+    assert len(first) == 32
+    world.clock.now += 1
+    await world.store.put_service_key(
+        ServiceKey("0" * 16, "naming", b"of a process that raced at the first start", 2**40)
+    )
+    world.clock.now += 100 * (ROTATE_SECONDS + KEEP_SECONDS)
+    await keys_of(world).current()
+    assert await lasting_secret(world.store, "naming", clock=world.clock) == first
+    assert await lasting_secret(world.store, "other", clock=world.clock) != first

@@ -52,6 +52,7 @@ from metadata_service.sqlite import SQLiteStore
 from tests.auth.clock import Clock
 
 KEY = AccessKey("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "123456789012", "AIDAPRINCIPAL")
+NAMING = b"a secret of the service"
 HOST = "queue.example.com"
 
 
@@ -410,6 +411,7 @@ async def running(folder: Path, settings: FrontendSettings | None = None) -> Asy
                 clock,
                 audit=audit,
                 keyring=keyring,
+                naming=NAMING,
             )
         )
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)

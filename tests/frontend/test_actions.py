@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from hashlib import md5, sha256
+from hashlib import blake2b, md5, sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from frontend.sqs.actions import messages, paging
 from frontend.sqs.actions.batches import _entry_error
 from frontend.sqs.errors import OVER_LIMIT, SqsError
 from frontend.sqs.payload import FORMAT, Payload, decode, encode
-from tests.frontend.fakes import KEY, Service, running
+from tests.frontend.fakes import KEY, NAMING, Service, running
 
 ARN = f"arn:aws:sqs:us-east-1:{KEY.account}:"
 
@@ -75,7 +75,6 @@ async def tokens(service: Service, **members: Any) -> tuple[bytes | None, bytes 
 
 async def test_tokens_of_fifo_messages(service: Service) -> None:
     by_queue = await service.make_queue("a.fifo", FifoQueue="true", ContentBasedDeduplication="true")
-    by_group = await service.make_queue("b.fifo", FifoQueue="true", DeduplicationScope="messageGroup")
     digest = sha256(b"body").hexdigest()
     content = await tokens(service, QueueUrl=by_queue)
     assert content == await tokens(service, QueueUrl=by_queue, MessageDeduplicationId=digest)
@@ -83,8 +82,24 @@ async def test_tokens_of_fifo_messages(service: Service) -> None:
     other_group = await tokens(service, QueueUrl=by_queue, MessageGroupId="h")
     assert other_group[0] == content[0]
     assert other_group[1] != content[1]
-    assert content == (await tokens(service, QueueUrl=by_group, MessageDeduplicationId=digest))[::-1]
+    changed = {"QueueUrl": by_queue, "Attributes": {"DeduplicationScope": "messageGroup"}}
+    assert (await service.json("SetQueueAttributes", changed)).status == 200
+    assert content == (await tokens(service, QueueUrl=by_queue, MessageDeduplicationId=digest))[::-1]
     assert len(content[0] or b"") == 16
+
+
+async def test_who_reads_a_token_cannot_try_out_bodies(service: Service) -> None:
+    url = await service.make_queue("a.fifo", FifoQueue="true", ContentBasedDeduplication="true")
+    token, _ = await tokens(service, QueueUrl=url)
+    queue = await service.store.get_queue(KEY.account, "a.fifo")
+    guess = f"q\0{sha256(b'body').hexdigest()}".encode()
+    by_key = blake2b(queue.handle_key, key=NAMING, digest_size=32).digest()
+    assert token == blake2b(guess, digest_size=16, key=by_key).digest(), "the same at each start and in each process"
+    without_the_secret = blake2b(queue.handle_key, digest_size=32).digest()
+    for known in (b"", queue.handle_key, without_the_secret):
+        assert token != blake2b(guess, digest_size=16, key=known).digest()
+    other = await service.make_queue("b.fifo", FifoQueue="true", ContentBasedDeduplication="true")
+    assert token not in await tokens(service, QueueUrl=other), "nor which queues have the same"
 
 
 async def test_a_duplicate_is_answered_like_the_first(service: Service) -> None:

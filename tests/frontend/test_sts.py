@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
 
 import msgspec
+import orjson
 import pytest
 import pytest_asyncio
 
@@ -137,6 +138,32 @@ async def test_a_role_gives_no_more_than_the_key_has(service: Service) -> None:
     answer = await call(service, assume(), receiver)
     assert is_error(answer, 403, "AccessDenied")
     assert "no scope is left" in answer.message
+
+
+async def test_a_deny_of_a_user_binds_no_session_and_prefixes_do(service: Service) -> None:
+    """As in IAM, a session is its role's; so the documentation says what keeps somebody out whatever they assume."""
+    user = msgspec.structs.replace(new_access_key(KEY.account), name="dev")
+    narrow = msgspec.structs.replace(new_access_key(KEY.account), name="dev", prefixes=("other-",))
+    for made in (user, narrow):
+        await service.app.services.credentials.put(made)
+
+    async def statuses(*denied: str) -> list[int]:
+        principals = [f"arn:aws:iam::{KEY.account}:{one}" for one in denied]
+        statement = {"Effect": "Deny", "Principal": {"AWS": principals}, "Action": "sqs:SendMessage"}
+        policy = orjson.dumps({"Version": "2012-10-17", "Statement": [statement]}).decode()
+        set_ = await service.json("SetQueueAttributes", {"QueueUrl": "q", "Attributes": {"Policy": policy}})
+        assert set_.status == 200, set_.content
+        found = []
+        for key in (user, narrow):
+            session, token = session_of(await call(service, assume(), key))
+            content = urlencode({"Action": "SendMessage", "QueueUrl": "q", "MessageBody": "b"}).encode()
+            found.append((await call(service, content, key, scope="sqs")).status)
+            found.append((await call(service, content, session, token, "sqs")).status)
+        return found
+
+    await service.make_queue("q")
+    assert await statuses("user/dev") == [403, 200, 403, 403]
+    assert await statuses("user/dev", "role/worker") == [403, 403, 403, 403]
 
 
 async def test_a_role_of_another_account_has_to_trust_the_callers(service: Service) -> None:

@@ -83,6 +83,19 @@ async def test_refused_sign_ins_are_in_the_audit_log(start: Start, tmp_path: Pat
     assert (line["action"], line["outcome"], line["reason"]) == ("sign-in", "refused", "MissingAuthenticationToken")
 
 
+async def test_messages_are_named_under_one_secret_for_good(start: Start, tmp_path: Path) -> None:
+    """Or a duplicate that is sent again after a restart would be another message."""
+    named = []
+    for _ in range(2):
+        async with start() as (service, store):
+            named.append(service.app.services.naming)
+            (stored,) = await store.list_service_keys("naming")
+    assert named[0] == named[1]
+    assert len(named[0]) == 32
+    assert named[0] not in stored.secret, "it is stored encrypted"
+    assert named[0] not in (tmp_path / "metadata.sqlite").read_bytes()
+
+
 async def test_without_an_audit_log_the_service_does_not_start(start: Start, tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="cannot be written: No such file"):
         async with start(audit_file=tmp_path / "none" / "audit"):

@@ -101,7 +101,7 @@ def prepare(view: QueueView, call: Call, members: Members, seal: Seal) -> tuple[
         return NewMessage(seal(payload.encode(stored)), delay, group), answer, size
     deduplication = members.get("MessageDeduplicationId") or sha256(encoded).hexdigest()
     stored.deduplication_id = deduplication
-    by_queue, by_group = _token("q", deduplication), _token(f"g{group}", deduplication)
+    by_queue, by_group = _token(view, "q", deduplication), _token(view, f"g{group}", deduplication)
     if view.scope_is_group:
         by_queue, by_group = by_group, by_queue
     return NewMessage(seal(payload.encode(stored)), delay, group, by_queue, by_group), answer, size
@@ -114,8 +114,8 @@ def complete(answer: Members, stored: Stored, fifo: bool) -> None:
         answer["SequenceNumber"] = f"{stored.number:020d}"
 
 
-def _token(scope: str, deduplication_id: str) -> bytes:
-    return blake2b(f"{scope}\0{deduplication_id}".encode(), digest_size=16).digest()
+def _token(view: QueueView, scope: str, deduplication_id: str) -> bytes:
+    return blake2b(f"{scope}\0{deduplication_id}".encode(), digest_size=16, key=view.token_key).digest()
 
 
 # --- receiving ---------------------------------------------------------------------------------------------
