@@ -99,8 +99,7 @@ async def nodes(count: int, make: Callable[[View, str], MetadataNode]) -> AsyncI
             await one.start()
         yield Nodes(view, running)
     finally:
-        for one in running.values():
-            await one.stop()
+        await asyncio.gather(*(one.stop() for one in running.values()))
 
 
 @asynccontextmanager

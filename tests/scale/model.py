@@ -299,4 +299,6 @@ def table(done: Sequence[Row]) -> str:
 
 
 def _shown(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 1 else f"{value:.3g}"
