@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(settings: Settings) -> int:
     # Imported here, so that help and errors in the settings are told at once.
+    _check_in_folder(settings)
     if settings.frontends:
         from holdfast.supervisor import supervise
 
@@ -61,6 +62,16 @@ def _serve(settings: Settings) -> int:
     from holdfast.serve import serve
 
     return _started(lambda: serve(settings, compose))
+
+
+def _check_in_folder(settings: Settings) -> None:
+    """Nobody is to believe that something is kept elsewhere.  Raises :class:`SettingsError`."""
+    for name in ("cassandra", "metadata_nodes"):
+        if getattr(settings, name):
+            raise SettingsError(
+                f"{name} is for `holdfast metadata`; this process would keep everything in the data folder "
+                f"{settings.data} nevertheless, so take {name} out of its settings"
+            )
 
 
 def _started(role: Callable[[], int]) -> int:
@@ -100,6 +111,7 @@ def _part(name: str) -> Callable[[argparse.Namespace, Settings], int]:
         from backend.address import Address
         from holdfast import standalone
 
+        _check_in_folder(settings)
         given = parsed.listen if name == "backend" else parsed.backend
         try:
             address = Address.parse(given)

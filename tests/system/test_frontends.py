@@ -264,6 +264,24 @@ def test_without_its_supervisor_nothing_is_left_and_the_next_one_can_begin(own: 
     assert own.client().receive_message(QueueUrl=url)["Messages"][0]["Body"] == "x"
 
 
+def test_one_process_and_several_take_turns_on_a_folder(own: Several) -> None:
+    sent = []
+    for number, frontends in enumerate(("2", "0", "1")):
+        own.settings["HOLDFAST_FRONTENDS"] = frontends
+        own.start()
+        sqs = own.client()
+        url = sqs.create_queue(QueueName="q", Attributes={"VisibilityTimeout": "0"})["QueueUrl"]
+        sqs.send_message(QueueUrl=url, MessageBody=str(number))
+        sent.append(str(number))
+        found: set[str] = set()
+        while len(found) < len(sent):
+            received = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=5)["Messages"]
+            found |= {message["Body"] for message in received}
+        assert sorted(found) == sent
+        assert len(own.children()) == (0 if frontends == "0" else int(frontends) + 1)
+        assert own.stop() == 0
+
+
 def test_a_signal_to_all_processes_drains_in_order(own: Several) -> None:
     """As systemd sends it, or a terminal."""
     own.start()

@@ -113,6 +113,15 @@ def test_who_does_not_know_the_secret_is_not_let_in(backend: Backend) -> None:
     assert "Traceback" not in stranger.log_text()
 
 
+@pytest.mark.parametrize("setting", ["CASSANDRA", "METADATA_NODES"])
+def test_nobody_believes_that_something_is_kept_elsewhere(tmp_path: Path, setting: str) -> None:
+    server = Server(tmp_path, {setting: "m1=http://10.0.0.1:9401"})
+    server.begin()
+    assert server.running().wait(60) == 2
+    assert f"holdfast: {setting.lower()} is for `holdfast metadata`" in server.log_text()
+    assert not server.data.exists()
+
+
 def test_without_a_secret_nothing_starts(tmp_path: Path) -> None:
     backend = Backend(tmp_path)
     del backend.settings["HOLDFAST_CLUSTER_SECRET"]
