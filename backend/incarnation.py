@@ -294,7 +294,7 @@ class Incarnation:
             if remaining <= 0 or self._draining:
                 return []
             await self._wait(partition, remaining)
-        if not deadline or command.attempt is not None:
+        if command.attempt is not None:
             # An attempt is repeated by a client that lost its answer: the claims wait for it.
             return await self._deliver(partition, claims)
         try:
