@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from backend.api import BackendError, NotOwner, PartitionGone, Target, Unavailable
+from backend.api import BackendError, NotOwner, PartitionGone, Target
 from backend.engine.records import Forgotten
 from backend.partition import Partition
 from backend.tasks import Complaints
@@ -51,8 +51,6 @@ class Collector:
                     del left[number]
                 except NotOwner:
                     del left[number]  # its next owner asks
-                except Unavailable:
-                    return  # the next incarnation begins anew
                 except (StoreError, BackendError) as error:
                     if complaints.is_news(None, str(error)):
                         logger.warning("whether the queue of partition %d is gone is not known: %s", number, error)

@@ -79,10 +79,8 @@ class Ferry:
                     try:
                         await self._transfer(source, destination)
                         self._complaints.settled((source.id, destination))
-                    except StorageFull:
+                    except (StorageFull, Unavailable):  # a journal without a quorum comes back, or this task ends
                         stuck = True
-                    except Unavailable:
-                        return  # the next incarnation takes it up again
                     except (BackendError, StoreError) as error:
                         if self._complaints.is_news((source.id, destination), str(error)):
                             logger.warning("transfers from partition %d to %d wait: %s", source.id, destination, error)
@@ -228,10 +226,8 @@ class Ferry:
                 try:
                     await self._move_some(source, task)
                     self._complaints.settled(task.task_id)
-                except StorageFull:
+                except (StorageFull, Unavailable):
                     await asyncio.sleep(RETRY_SECONDS)
-                except Unavailable:
-                    return
                 except (BackendError, StoreError) as error:
                     if self._complaints.is_news(task.task_id, str(error)):
                         logger.warning("move task %s of partition %d waits: %s", task.task_id, source.id, error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from backend.api import (
@@ -32,6 +32,7 @@ from backend.checkpointer import Checkpointer
 from backend.clock import SteadyClock
 from backend.incarnation import Incarnation, Resolver
 from backend.journal.disk import Disk
+from backend.journal.interface import Journal
 from backend.journal.local import LocalJournal
 from backend.journal.log import LogSettings
 from backend.ownership import Ownership
@@ -71,16 +72,15 @@ class Node:
 
     def __init__(
         self,
-        disk: Disk,
-        root: str,
+        journal: Callable[[], Journal],
         entries: EntryStore,
         resolver: Resolver,
         clock: SteadyClock,
         settings: NodeSettings,
         elsewhere: Peer | None,
     ) -> None:
-        self._disk = disk
-        self._root = root
+        self._journal = journal
+        """Makes the journal of one incarnation."""
         self._entries = entries
         self._resolver = resolver
         self._clock = clock
@@ -116,13 +116,34 @@ class Node:
 
         ``elsewhere``: the nodes that own the other shards, to which messages may have to move.
         """
-        node = cls(disk, root, entries, resolver, clock or SteadyClock(), settings, elsewhere)
+        return await cls.start_on(
+            lambda: LocalJournal(disk, root, settings.log),
+            entries,
+            resolver,
+            clock=clock,
+            settings=settings,
+            elsewhere=elsewhere,
+        )
+
+    @classmethod
+    async def start_on(
+        cls,
+        journal: Callable[[], Journal],
+        entries: EntryStore,
+        resolver: Resolver,
+        *,
+        clock: SteadyClock | None = None,
+        settings: NodeSettings = DEFAULTS,
+        elsewhere: Peer | None = None,
+    ) -> Node:
+        """As :meth:`start`, on any journal: ``journal`` makes one for each incarnation."""
+        node = cls(journal, entries, resolver, clock or SteadyClock(), settings, elsewhere)
         await node._begin()
         return node
 
     async def _begin(self) -> None:
         settings = self._settings
-        journal = LocalJournal(self._disk, self._root, settings.log)
+        journal = self._journal()
         started = await start(
             journal,
             settings.name,

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from backend.api import NewMessage, PartitionSettings, Peer, Receive, Received, Target
-from backend.journal.disk import RealDisk
-from backend.journal.log import LogSettings
+from backend.journal.disk import Disk, RealDisk
+from backend.journal.log import LocalLog, LogSettings
 from backend.node import Node, NodeSettings
 from metadata_service.sqlite import SQLiteStore
 
@@ -99,3 +99,11 @@ class Cluster:
 
     async def receive(self, target: Target, most: int = 10, visibility: int = 30, wait: float = 0) -> list[Received]:
         return await self.node.receive(target, Receive(most, visibility, wait))
+
+
+def disk_of(node: Node) -> Disk:
+    """What a serving node writes its log to."""
+    assert node._incarnation is not None
+    log = node._incarnation.log
+    assert isinstance(log, LocalLog)
+    return log._disk

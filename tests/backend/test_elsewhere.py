@@ -24,7 +24,7 @@ from backend.client import RemoteBackend
 from backend.node import Node
 from backend.server import BackendServer, serve_backend
 from backend.shards import shard_of
-from tests.backend.nodes import Machine
+from tests.backend.nodes import Machine, disk_of
 from tests.backend.test_node import until
 from tests.backend.wired import SECRET
 
@@ -216,7 +216,7 @@ async def test_a_message_leaves_only_when_it_is_durable_that_it_does(
 ) -> None:
     await nodes.one.send(HERE, [NewMessage(b"a")])
     await nodes.one.receive(HERE, Receive(10, 0))
-    disk, held = nodes.one._disk, []
+    disk, held = disk_of(nodes.one), []
     monkeypatch.setattr(disk, "commit", lambda *commit: held.append(commit))
     leaving = asyncio.create_task(nodes.one.receive(HERE, Receive(10, 0, 0, DeadLetter(1, THERE))))
     while not held:

@@ -15,7 +15,7 @@ from backend import checkpointer
 from backend.api import DeadLetter, Receive, StorageFull, Target, Unavailable
 from backend.incarnation import Incarnation
 from backend.journal.log import LocalLog
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import Cluster, disk_of
 from tests.backend.test_node import until
 
 
@@ -58,7 +58,7 @@ async def test_a_checkpoint_rests_on_no_row_that_is_not_durable(
 ) -> None:
     """Not on the empty row, either, that is written when the log has nothing to do."""
     await cluster.queue(1)
-    disk, log = cluster.node._disk, serving(cluster).log
+    disk, log = disk_of(cluster.node), serving(cluster).log
     held: list[tuple[Any, ...]] = []
     monkeypatch.setattr(disk, "commit", lambda *commit: held.append(commit))
     while not held:
@@ -78,7 +78,7 @@ async def test_checkpoints_go_on_after_the_disk_has_failed_one(
 ) -> None:
     monkeypatch.setattr(checkpointer, "LOOK_SECONDS", 0.01)
     queue = await cluster.queue(1)
-    disk = cluster.node._disk
+    disk = disk_of(cluster.node)
     tries = []
 
     def fail(path: str) -> list[str]:
@@ -145,7 +145,7 @@ async def test_a_log_that_fails_while_the_node_closes_starts_nothing_over(
     cluster = Cluster(tmp_path)
     await cluster.start()
     queue = await cluster.queue(1)
-    disk, loop = cluster.node._disk, asyncio.get_running_loop()
+    disk, loop = disk_of(cluster.node), asyncio.get_running_loop()
     monkeypatch.setattr(disk, "commit", lambda *commit: loop.call_soon(commit[-1], OSError(errno.EIO, "failed")))
     sending = asyncio.create_task(cluster.send(queue, "a"))
     await asyncio.sleep(0)

@@ -1,0 +1,149 @@
+"""A node whose journal and metadata are in a real Cassandra: nothing that it was given is lost with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+import pytest
+
+from backend.api import NewMessage, PartitionSettings, Receive, Target, Unavailable
+from backend.journal.cassandra_journal import CassandraJournal
+from backend.journal.cassandra_log import CassandraLogSettings
+from backend.journal.cassandra_tables import CassandraSettings, CassandraTables, Fence, create_tables, make_cluster
+from backend.node import Node, NodeSettings
+from bench.cassandra_server import CassandraCluster
+from metadata_service import cassandra_connection
+from metadata_service.cassandra import CassandraStore
+from metadata_service.models import LogEntry
+from tests.backend.nodes import Resolver
+
+_decode = msgspec.json.Decoder(LogEntry).decode
+
+
+def fence_of(keyspace: str) -> Fence:
+    """The entries as the metadata keeps them."""
+    return Fence(
+        f"SELECT record FROM {keyspace}.records WHERE space = 'logs' AND key = ?",
+        lambda log_id: (f"log/{log_id:07d}",),
+        lambda record: _decode(record).state,
+    )
+
+
+class Service:
+    def __init__(self, server: CassandraCluster, keyspace: str) -> None:
+        self.server = server
+        self.keyspace = keyspace
+        self.resolver = Resolver()
+        self.stack = AsyncExitStack()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Service]:
+        async with self.stack:
+            store = await self.store()
+            cluster = make_cluster(self.settings)
+            create_tables(cluster.connect(), self.keyspace)
+            cluster.shutdown()
+            await store.close()
+            yield self
+
+    @property
+    def settings(self) -> CassandraSettings:
+        return CassandraSettings(
+            self.server.contact_points, self.keyspace, fence_of(self.keyspace), self.server.port, request_seconds=5
+        )
+
+    async def store(self) -> CassandraStore:
+        return await CassandraStore.open(
+            cassandra_connection.CassandraSettings(
+                contact_points=tuple(self.server.contact_points),
+                port=self.server.port,
+                keyspace=self.keyspace,
+                replication={"datacenter1": 1},
+            )
+        )
+
+    async def start(self, name: str) -> Node:
+        """A process of its own, as far as a test can have one: with connections of its own."""
+        store = await self.store()
+        self.stack.push_async_callback(store.close)
+        tables = await CassandraTables.connect(self.settings)
+        self.stack.push_async_callback(tables.close)
+        log = CassandraLogSettings(segment_bytes=16 << 10, row_bytes=4096)
+        node = await Node.start_on(
+            lambda: CassandraJournal(tables, log), store, self.resolver, settings=NodeSettings(name=name)
+        )
+        self.stack.push_async_callback(node.close)
+        return node
+
+
+@pytest.fixture
+async def service(cassandra: CassandraCluster, keyspace: str) -> AsyncIterator[Service]:
+    async with Service(cassandra, keyspace).opened() as service:
+        yield service
+
+
+async def a_queue(service: Service, node: Node) -> Target:
+    settings = PartitionSettings(7, 7, 1, "arn:aws:sqs:us-east-1:000000000000:queue-7", b"k" * 16)
+    service.resolver.known[7] = settings
+    await node.configure(settings)
+    return Target(7, 7, 1)
+
+
+async def drained(node: Node, queue: Target) -> list[bytes]:
+    found: list[bytes] = []
+    while messages := await node.receive(queue, Receive(10, 600, 0)):
+        found += [message.payload for message in messages]
+    return found
+
+
+async def test_messages_outlive_their_node(service: Service) -> None:
+    node = await service.start("one")
+    queue = await a_queue(service, node)
+    bodies = [b"%d-" % number * 300 for number in range(60)]
+    for start in range(0, 60, 10):
+        await node.send(queue, [NewMessage(body) for body in bodies[start : start + 10]])
+    gone = await node.receive(queue, Receive(10, 600, 0))
+    await node.delete(queue, [message.handle for message in gone])
+    await node.checkpoint()
+    await node.send(queue, [NewMessage(b"last")])
+    await node.close()
+    again = await service.start("one")
+    left = {*bodies, b"last"} - {message.payload for message in gone}
+    assert sorted(await drained(again, queue)) == sorted(left)
+    assert not again.damage
+
+
+async def test_a_zombie_answers_nothing_more(service: Service) -> None:
+    """Another process takes over a node that lives on, because somebody took it for dead."""
+    zombie = await service.start("one")
+    queue = await a_queue(service, zombie)
+    await zombie.send(queue, [NewMessage(b"first"), NewMessage(b"second")])
+    heir = await service.start("one")
+    with pytest.raises(Unavailable):
+        await zombie.send(queue, [NewMessage(b"too late")])
+    assert sorted(await drained(heir, queue)) == [b"first", b"second"]
+
+
+async def test_a_node_without_a_quorum_refuses_and_goes_on(
+    service: Service, cassandra: CassandraCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await service.start("one")
+    queue = await a_queue(service, node)
+    await node.send(queue, [NewMessage(b"before")])
+    cassandra.nodes[0].pause()
+    try:
+        with pytest.raises(Unavailable):
+            await node.send(queue, [NewMessage(b"perhaps")])
+        with pytest.raises(Unavailable):
+            await node.send(queue, [NewMessage(b"never")])
+        assert (node.ready, node.room) == (True, False)
+    finally:
+        cassandra.nodes[0].resume()
+    async with asyncio.timeout(60):
+        while not node.room:
+            await asyncio.sleep(0.01)
+    await node.send(queue, [NewMessage(b"after")])
+    assert set(await drained(node, queue)) - {b"perhaps"} == {b"before", b"after"}
