@@ -616,3 +616,28 @@ async def test_what_was_answered_outlives_a_kill_and_the_store_finds_the_node_ag
         assert await until_it_works(store.logs) == [entry]
         other = await until_it_works(lambda: create(store, "another"))
         assert await store.get_queue_by_id(other.queue_id) == other
+
+
+@pytest.mark.slow
+async def test_of_three_nodes_one_may_die_and_with_two_away_each_change_says_so(keyspace: str) -> None:
+    with CassandraCluster(3, heap="256m", java_options=QUICK_START) as cassandra:
+        replicated = msgspec.structs.replace(settings_of(cassandra, keyspace), replication={"datacenter1": 3})
+        _, other, last = cassandra.nodes
+        async with opened(replicated) as store:
+            queue = await create(store, "orders")
+            (shard,) = await store.update_shards([ShardEntry(shard=1, owner_log=1, epoch=1)])
+            other.kill()
+            second = await until_it_works(lambda: create(store, "second"))
+            assert await store.get_queue_by_id(second.queue_id) == second
+            assert await store.shards() == [shard]
+            last.pause()  # it keeps its connections
+            with pytest.raises(StoreUnavailable):
+                await create(store, "third")
+            with pytest.raises(StoreUnavailable):
+                await store.shards()
+            last.resume()
+            await until_it_works(lambda: create(store, "fourth"))
+            assert await until_it_works(store.shards) == [shard]
+            names = await store.list_queues(ACCOUNT, limit=10)
+            assert {"fourth", "orders", "second"} <= set(names) <= {"fourth", "orders", "second", "third"}
+            assert await store.get_queue(ACCOUNT, "orders") == queue
