@@ -22,24 +22,33 @@ from metadata_service.cassandra_credentials import text
 from metadata_service.cassandra_queues import CassandraQueues
 from metadata_service.cassandra_records import GONE, Records, Row, Writes, gather
 from metadata_service.cassandra_schema import SCHEMA_VERSION, has_tables, make_tables
-from metadata_service.models import LOG_ID_LIMIT, LogEntry, ShardEntry
+from metadata_service.models import LOG_ID_LIMIT, ClusterEntry, Heartbeat, LogEntry, ShardEntry
 from metadata_service.opening import CannotOpen
 from metadata_service.store import ConditionFailed, StoreError, StoreUnavailable
 
 _LOGS = "logs"
 _SHARDS = "shards"
+_CLUSTER = "cluster"
+_HEARTBEATS = "heartbeats"
+_BEAT_BITS = 32
+"""Of a heartbeat's number in its incarnation: enough for a century at one a second."""
 _SEALING_ACCOUNTS = "data_keys"
 """Marks of the accounts that have, or had, data keys."""
 
 _decode_log = msgspec.json.Decoder(LogEntry).decode
 _decode_shard = msgspec.json.Decoder(ShardEntry).decode
+_decode_heartbeat = msgspec.json.Decoder(Heartbeat).decode
+_decode_cluster = msgspec.json.Decoder(ClusterEntry).decode
 _decode_data_key = msgspec.json.Decoder(DataKey).decode
 
 log = logging.getLogger("holdfast.metadata")
 
 
 class CassandraStore(CassandraQueues):
-    """A :class:`~metadata_service.store.MetadataStore` in a keyspace.  Made by :meth:`open`, for one event loop."""
+    """A :class:`~metadata_service.store.MetadataStore` and :class:`~metadata_service.store.ClusterStore` in a keyspace.
+
+    Made by :meth:`open`, for one event loop.
+    """
 
     def __init__(self, connection: CassandraConnection, records: Records) -> None:
         super().__init__(records)
@@ -132,6 +141,31 @@ class CassandraStore(CassandraQueues):
         if not entries:
             return []
         return await self._records.transact(_SHARDS, [_shard(entry.shard) for entry in entries], update)
+
+    # --- the cluster ---
+
+    async def beat(self, heartbeat: Heartbeat) -> None:
+        # Its place among the node's heartbeats is its timestamp: the latest is what is seen.
+        timestamp = heartbeat.incarnation << _BEAT_BITS | heartbeat.count
+        assert heartbeat.count < 1 << _BEAT_BITS
+        await self._records.mark(_HEARTBEATS, heartbeat.node, text(heartbeat), timestamp=timestamp)
+
+    async def heartbeats(self) -> list[Heartbeat]:
+        return [_decode_heartbeat(value) async for _, value in self._records.all_marks(_HEARTBEATS)]
+
+    async def cluster(self) -> ClusterEntry:
+        record = await self._records.get(_CLUSTER, "cluster")
+        return ClusterEntry() if record is None else _decode_cluster(record)
+
+    async def update_cluster(self, entry: ClusterEntry) -> ClusterEntry:
+        def update(rows: dict[str, Row]) -> tuple[Writes, ClusterEntry]:
+            version = _decode_cluster(rows["cluster"].record).version if rows else 0
+            if version != entry.version:
+                raise ConditionFailed(f"the cluster's entry has version {version}, not {entry.version}")
+            newer = msgspec.structs.replace(entry, version=version + 1)
+            return {"cluster": text(newer)}, newer
+
+        return await self._records.transact(_CLUSTER, ["cluster"], update)
 
     # --- data keys ---
 

@@ -30,7 +30,7 @@ from metadata_service.store import (
     StoreUnavailable,
     TooManyQueues,
 )
-from tests.metadata_service.conformance import ACCOUNT, NOW_MS, Conformance, create, redrive_to
+from tests.metadata_service.conformance import ACCOUNT, NOW_MS, ClusterConformance, Conformance, create, redrive_to
 
 HOUR_MS = 3_600_000
 
@@ -77,7 +77,7 @@ def shared(cassandra: CassandraCluster) -> CassandraSettings:
     return settings_of(cassandra, "conformance")
 
 
-class TestConformance(Conformance):
+class TestConformance(Conformance, ClusterConformance):
     @pytest.fixture
     async def store(self, shared: CassandraSettings) -> AsyncIterator[MetadataStore]:
         async with opened(shared) as store:
