@@ -8,6 +8,9 @@ from holdfast.settings import Settings, SettingsError
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import MetadataStore
 
+COLLECT_SECONDS = 3600
+"""About how often a process removes from Cassandra what was left half-made."""
+
 
 def replication_of(text: str) -> dict[str, int]:
     """Replicas in each data centre, as ``datacenter1=3,datacenter2=3`` says.  Raises :class:`SettingsError`."""
@@ -39,5 +42,6 @@ async def open_metadata(settings: Settings) -> MetadataStore:
             user=settings.cassandra_user,
             password=settings.cassandra_password,
             strict=settings.cassandra_strict,
-        )
+        ),
+        collect_seconds=COLLECT_SECONDS,
     )

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Self
@@ -53,16 +55,21 @@ class CassandraStore(CassandraQueues):
     def __init__(self, connection: CassandraConnection, records: Records) -> None:
         super().__init__(records)
         self._connection = connection
+        self._collecting: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, settings: CassandraSettings) -> Self:
+    async def open(cls, settings: CassandraSettings, *, collect_seconds: float | None = None) -> Self:
         """Open the keyspace, or make it, or bring it to this version's schema.
 
+        With ``collect_seconds`` what was left half-made is collected about that often.
         Raises :class:`~metadata_service.opening.CannotOpen`.
         """
         connection = await CassandraConnection.open(settings)
         try:
-            return cls(connection, await _prepared(connection))
+            store = cls(connection, await _prepared(connection))
+            if collect_seconds is not None:
+                store._collecting = asyncio.create_task(store._collect(collect_seconds), name="collector of queues")
+            return store
         except StoreUnavailable as error:
             await connection.close()
             raise CannotOpen(f"keyspace {settings.keyspace} cannot be used: {error}") from error
@@ -71,7 +78,21 @@ class CassandraStore(CassandraQueues):
             raise
 
     async def close(self) -> None:
+        if self._collecting is not None:
+            self._collecting.cancel()
+            await asyncio.wait([self._collecting])
         await self._connection.close()
+
+    async def _collect(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(random.uniform(0.5, 1.5) * seconds)  # not all processes at the same time
+            try:
+                removed = await self.collect(now_ms=int(time.time() * 1000))
+            except StoreError as error:
+                log.warning("what was left half-made cannot be collected now: %s", error)
+                continue
+            if removed:
+                log.info("removed what was left of %d creations, deletions and held names", removed)
 
     async def scrub(self) -> None:
         """Cassandra cannot be told to: what was deleted or overwritten leaves its files, on each of its nodes, when

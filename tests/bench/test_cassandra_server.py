@@ -50,7 +50,7 @@ def test_what_was_acknowledged_is_there_after_a_kill(cassandra: CassandraCluster
 
 def test_a_node_does_not_outlive_who_started_it() -> None:
     program = """
-from bench.cassandra_server import CassandraCluster
+from bench.cassandra_server import QUICK_START, CassandraCluster
 cluster = CassandraCluster(java_options=QUICK_START)
 cluster.nodes[0].start(wait=False)
 print(cluster.nodes[0].pid, cluster._folder, flush=True)

@@ -190,6 +190,21 @@ def test_a_folder_that_nodes_share_is_not_served_by_others(cluster: Cluster) -> 
     assert "is in use by another Holdfast" in serve.stderr
 
 
+def test_what_does_not_use_cassandra_refuses_it(tmp_path: Path) -> None:
+    serve = subprocess.run(
+        [sys.executable, "-m", "holdfast", "serve", "--data", str(tmp_path / "data")],
+        cwd=ROOT,
+        env=clean_environment() | {"HOLDFAST_CASSANDRA": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert serve.returncode == 2
+    assert "only `holdfast metadata` keeps its metadata in Cassandra yet" in serve.stderr
+    assert not (tmp_path / "data").exists()
+
+
 @pytest.mark.parametrize(
     ("settings", "arguments", "said"),
     [

@@ -339,6 +339,16 @@ async def test_a_creator_that_ends_between_the_phases_leaves_nothing_in_the_way(
     assert await other.list_queues(ACCOUNT, limit=10) == ["orders"]
 
 
+async def test_a_process_collects_now_and_then(settings: CassandraSettings) -> None:
+    async with opened(settings) as other:
+        await other._records.mark(*cassandra_queues._id(0), f'["{ACCOUNT}","q"]')
+        store = await CassandraStore.open(settings, collect_seconds=0.01)
+        async with asyncio.timeout(30):
+            while await other._records.marks(cassandra_queues._ids(0)):
+                await asyncio.sleep(0.01)
+        await store.close()
+
+
 async def test_a_creation_that_the_collector_has_given_up_takes_another_id(
     stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
