@@ -8,9 +8,9 @@ or of the metadata, so that a test can try them all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from backend.api import SHARDS, NewMessage, PartitionSettings, Receive, Received, Target
 from backend.clock import SteadyClock
@@ -21,6 +21,7 @@ from tests.simulator.disk import PowerCut, SimDisk
 from tests.simulator.loop import SimLoop, close_dead
 from tests.simulator.store import SimStore
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 NOW = 1_700_000_000
@@ -49,6 +50,7 @@ class Process(SimDisk):
         self.lose_at: int | None = None
         """If the change of this number is one of the metadata, it is made, and the process dies without hearing so."""
         self.store: Any = _Store(self, store)
+        self._kept: list[Any] = []
 
     def kill(self) -> None:
         self.alive = False
@@ -70,6 +72,19 @@ class Process(SimDisk):
             raise PowerCut
         super()._changes()
 
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        if not self.alive:
+            return self.never()
+        future = super().run(function, *args, **kwargs)
+        self._kept.append(future)
+        return future
+
+    def never(self) -> asyncio.Future[Any]:
+        """What a dead process waits for.  It is kept, so that its tasks stay where they are."""
+        future = asyncio.get_running_loop().create_future()
+        self._kept.append(future)
+        return future
+
     def close(self, fd: int) -> None:
         if self.alive:  # what a dead one cleans up is no more
             super().close(fd)
@@ -89,19 +104,15 @@ class _Store:
         async def guarded(*args: Any, **kwargs: Any) -> Any:
             number = process.steps
             if not process.alive or (name not in READS and process.step()):
-                await _never()
+                await process.never()
             result = await call(*args, **kwargs)
             if name not in READS and number == process.lose_at:
                 process.kill()
             if not process.alive:
-                await _never()
+                await process.never()
             return result
 
         return guarded
-
-
-async def _never() -> None:
-    await asyncio.get_running_loop().create_future()
 
 
 class Fleet:
@@ -115,6 +126,8 @@ class Fleet:
         self.segment_bytes = segment_bytes
         self.processes: dict[str, Process] = {}
         self.nodes: dict[str, Node] = {}
+        self._kept: list[object] = []
+        """The processes that there ever were, and their nodes."""
 
     def run(self, work: Coroutine[Any, Any, T], seconds: float = 600) -> T:
         task = self.loop.create_task(work)
@@ -134,9 +147,16 @@ class Fleet:
 
     def starting(self, name: str, shards: Collection[int] = ()) -> Coroutine[Any, Any, Node]:
         process = self.processes[name] = Process(self.disk, self.store)
+        self._kept.append(process)
         clock = SteadyClock(lambda: NOW + self.loop.now, lambda: self.loop.now, lambda: self.loop.now)
         settings = NodeSettings(name, LogSettings(segment_bytes=self.segment_bytes, low_water_bytes=0), shards=shards)
-        return Node.start(process, "/journal", process.store, self.store, clock=clock, settings=settings)
+
+        async def start() -> Node:
+            node = await Node.start(process, "/journal", process.store, self.store, clock=clock, settings=settings)
+            self._kept.append(node)
+            return node
+
+        return start()
 
     def start(self, name: str, shards: Collection[int] = ()) -> Node:
         node = self.nodes[name] = self.run(self.starting(name, shards))
