@@ -19,6 +19,7 @@ import secrets
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import uvloop
 
@@ -133,7 +134,7 @@ class Child:
                     first=self._first and not self.ready.is_set(),
                 )
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "holdfast.child", self.name),
+                    *(*_python(), "-m", "holdfast.child", self.name),
                     stdin=asyncio.subprocess.PIPE,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
@@ -192,6 +193,13 @@ class Child:
     def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
+
+
+def _python() -> list[str]:
+    """Python for a child, which imports nothing from the working folder unless this process came from there: others may
+    be able to write to it."""
+    came_from_there = not sys.flags.safe_path and sys.path[:1] == [str(Path(__file__).parents[1])]
+    return [sys.executable] if came_from_there else [sys.executable, "-P"]
 
 
 async def _order(process: asyncio.subprocess.Process, orders: bytes, after: asyncio.Event | None) -> None:

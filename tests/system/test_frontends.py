@@ -363,6 +363,22 @@ def test_what_keeps_a_process_from_starting_is_told(tmp_path: Path) -> None:
     assert "Traceback" not in server.log_text()
 
 
+def test_modules_in_the_folder_it_is_started_from_are_not_run(tmp_path: Path) -> None:
+    """Others may be able to write there, as in /tmp; -P stands for the installed command, which does not look there."""
+
+    class Installed(Several):
+        def command(self) -> list[str]:
+            python, *rest = super().command()
+            return [python, "-P", *rest]
+
+    marks = ("uvloop", "msgspec", "holdfast")
+    for name in marks:
+        (tmp_path / f"{name}.py").write_text(f"open('ran', 'a').write({name!r})\nraise SystemExit(9)\n")
+    with Installed(tmp_path, frontends=1) as server:
+        assert len(server.children()) == 2
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_hangup_reloads_the_certificate_everywhere(tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     make_pair().write(cert, key)
