@@ -143,7 +143,10 @@ class Line:
                 return
             if said == CONNECTION:
                 assert self._take is not None
-                self._take(socket.socket(fileno=files[0]))
+                if files:
+                    self._take(socket.socket(fileno=files[0]))
+                else:
+                    log.error("a connection is closed: there are too many open files")
             elif said == RELOAD:
                 if self._reload is not None:
                     self._reload()
