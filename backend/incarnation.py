@@ -240,12 +240,12 @@ class Incarnation:
     # --- sending ----------------------------------------------------------------------------------------
 
     async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
-        if self.memory.full:
-            raise self.memory.refusal()
         while True:
             partition = self._find(target)
             now = self.clock()
             written, answers = partition.queue.send(messages, now)
+            if written and self.memory.full:  # a repeat of what was stored is answered all the same
+                raise self.memory.refusal()
             try:
                 if written:
                     self._store(partition, written, now)
@@ -343,7 +343,7 @@ class Incarnation:
         if None in found:
             found = await self.windows.fill(partition, claims, found)
         if partition.fold.at_most_once:
-            found = self._delete_delivered(partition, claims, found)
+            found = await self._delete_delivered(partition, claims, found)
             barrier = self.log.barrier()
         issue = partition.queue.handles.issue
         answer = []
@@ -369,7 +369,7 @@ class Incarnation:
             await barrier
         return answer
 
-    def _delete_delivered(
+    async def _delete_delivered(
         self, partition: Partition, claims: Sequence[Claimed], found: Sequence[Entry | None]
     ) -> list[Entry | None]:
         """Delete what is about to be delivered, and deliver no more than that.
@@ -378,21 +378,28 @@ class Incarnation:
         back when their claims end.  What has been delivered to another, or left for another queue, while its payload
         was read here is not delivered.
         """
-        partition.check_open()
         fold = partition.fold
-        kept: list[Entry | None] = []
-        gone: list[int] = []
-        for claim, entry in zip(claims, found, strict=True):
-            at = fold.locate(claim.number) if entry is not None else None
-            if at is None or at[0].states[at[1]] == MOVING:
-                kept.append(None)
+        while True:
+            partition.check_open()
+            kept: list[Entry | None] = []
+            gone: list[int] = []
+            for claim, entry in zip(claims, found, strict=True):
+                at = fold.locate(claim.number) if entry is not None else None
+                if at is None or at[0].states[at[1]] == MOVING:
+                    kept.append(None)
+                    continue
+                gone.append(claim.number)
+                kept.append(entry)
+            if not gone:
+                return kept
+            deleted = records.Deleted(gone)
+            try:
+                self.write(partition, deleted, self.clock())
+            except StorageFull:
+                await self.log.wait_room(_size_of_heads([deleted]), True)
                 continue
-            gone.append(claim.number)
-            kept.append(entry)
-        if gone:
-            self.write(partition, records.Deleted(gone), self.clock())
             self.changed(partition)
-        return kept
+            return kept
 
     def _quarantine(self, partition: Partition, numbers: list[int]) -> None:
         partition.check_open()

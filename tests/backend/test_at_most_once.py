@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from backend.api import AttemptExpired, DeadLetter, HandleOutcome, Receive
+from backend.api import AttemptExpired, DeadLetter, HandleOutcome, Receive, StorageFull
 from tests.simulator.test_found import Service
 
 
@@ -80,6 +80,23 @@ def test_what_was_not_answered_is_delivered_once_or_never(service: Service) -> N
         outcomes.add((bool(answered), bool(later)))
     assert (True, False) in outcomes, "answered"
     assert (False, True) in outcomes, "cut off, and back"
+
+
+def test_a_segment_that_is_just_being_made_is_waited_for(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = service.queue(7, at_most_once=True)
+    service.send(target, b"a", b"b")
+    append, results = service.incarnation.log.append, iter([True, False])
+
+    def full_at_second(record: bytes, *, reserve: bool = False) -> int:
+        if not next(results, True):
+            raise StorageFull("no room in the journal")
+        return append(record, reserve=reserve)
+
+    monkeypatch.setattr(service.incarnation.log, "append", full_at_second)
+    assert [message.payload for message in service.receive(target)] == [b"a", b"b"]
+    assert next(results, None) is None
+    service.loop.run_for(60)
+    assert service.receive(target) == []
 
 
 def test_dead_letters_and_other_queues_are_as_ever(service: Service) -> None:

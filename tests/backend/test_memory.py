@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backend import memory
-from backend.api import Receive, StorageFull
+from backend.api import NewMessage, Receive, StorageFull
 from backend.engine import records
 from backend.engine.fold import Fold
 from backend.memory import Memory
@@ -51,13 +51,17 @@ async def test_beyond_the_bound_nothing_is_sent_until_messages_are_deleted(
     cluster.settings = cluster.settings._replace(memory_bytes=100_000)
     await cluster.start()
     try:
-        queue, other = await cluster.queue(1), await cluster.queue(2)
+        queue, other = await cluster.queue(1, retry_window_seconds=60), await cluster.queue(2)
+        before = NewMessage(b"before", retry=b"r" * 32)
+        (stored,) = await cluster.node.send(queue, [before])
         async with asyncio.timeout(60):
             while not watched(cluster.node).full:
                 with suppress(StorageFull):
                     await cluster.send(queue, *(str(number) for number in range(100)))
         with pytest.raises(StorageFull, match=r"bytes of memory, and 100000 are allowed"):
             await cluster.send(other, "x")
+        (again,) = await cluster.node.send(queue, [before])
+        assert (again.number, again.duplicate) == (stored.number, True), "a repeat of what was stored needs no room"
         assert not cluster.node.room
         async with asyncio.timeout(60):
             while messages := await cluster.node.receive(queue, Receive(10, 60)):
