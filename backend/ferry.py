@@ -108,7 +108,9 @@ class Ferry:
             here = node.partitions.get(destination)
         if here is None and node.elsewhere is None:
             raise NotOwner(shard_of(destination), node.shards.owners.get(shard_of(destination)))
-        back = [transfer for transfer, (_, redrive) in pending.items() if redrive and _is_cancelled(source)]
+        # In a FIFO queue, later messages of a group may have been received since: its messages go on.
+        cancelled = _is_cancelled(source) and not source.fold.fifo
+        back = [transfer for transfer, (_, redrive) in pending.items() if redrive and cancelled]
         if back:
             await self._call_back(source, here, target, back)
             return
