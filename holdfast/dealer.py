@@ -55,6 +55,8 @@ class Dealer:
         """Accepted, and not yet taken by anybody."""
         self._pause: asyncio.TimerHandle | None = None
         self._accepting = False
+        self._failing = False
+        """No connection can be accepted, and that was told."""
         self._stopped = False
         self._turn = 0
 
@@ -129,9 +131,14 @@ class Dealer:
         except ConnectionError:
             return True  # gone before it was accepted
         except OSError as error:  # no file descriptor is left, or no memory
-            log.error("connections cannot be accepted now %s", facts(error=error.strerror))
+            if not self._failing:
+                self._failing = True
+                log.error("connections cannot be accepted now %s", facts(error=error.strerror))
             self._wait()
             return False
+        if self._failing:
+            self._failing = False
+            log.warning("connections are accepted again")
         if not self._deal(accepted):
             self._held.append(accepted)
         return True

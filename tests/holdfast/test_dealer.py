@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
+import os
 import socket
 from collections.abc import AsyncIterator
 
@@ -34,10 +37,22 @@ class Hand:
         return len(self.running.server.hall.connections)
 
 
+class Listener(socket.socket):
+    """One that may find no room for connections."""
+
+    refusals = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
 class Table:
     def __init__(self, hands: int) -> None:
         self.hands = [Hand() for _ in range(hands)]
-        self.sockets = bind("127.0.0.1", 0)
+        self.sockets = [Listener(fileno=bound.detach()) for bound in bind("127.0.0.1", 0)]
         self.port = self.sockets[0].getsockname()[1]
         self.dealer = Dealer(self.sockets, lambda: self.hands)
         self.writers: list[asyncio.StreamWriter] = []
@@ -117,6 +132,19 @@ async def test_who_has_connected_before_the_end_is_answered(table: Table) -> Non
         assert await body(reader) == b"ok"
     with pytest.raises(OSError, match=r"[Cc]onnect"):
         await table.ask()
+
+
+async def test_without_room_for_connections_they_wait_and_the_log_says_it_once(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "holdfast")
+    table.sockets[0].refusals = 3
+    await table.get()
+    await table.get()
+    assert [record.message for record in caplog.records] == [
+        "connections cannot be accepted now error='Too many open files'",
+        "connections are accepted again",
+    ]
 
 
 async def test_a_client_that_is_gone_disturbs_nobody(table: Table) -> None:
