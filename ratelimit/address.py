@@ -29,10 +29,10 @@ def check_redis(url: str) -> str:
 
 
 def _is_redis(url: str) -> bool:
-    parts = urlsplit(url)
-    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
-        return True
     try:
+        parts = urlsplit(url)
+        if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
+            return True
         known = parts.scheme in ("redis", "rediss") and parts.hostname and (parts.port is None or parts.port > 0)
     except ValueError:
         return False
@@ -40,6 +40,10 @@ def _is_redis(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """The URL as logs may show it: without its password."""
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+    """The URL as logs may show it: without its password, however it is misspelt."""
+    scheme, separator, place = url.partition("://")
+    _, at, rest = url.rpartition("@")
+    if at:
+        return f"{scheme}://{rest}" if separator and scheme.isalpha() else rest
+    # with a colon before it that is a password, and the host was forgotten
+    return f"{scheme}://..." if place.startswith(":") else url

@@ -13,7 +13,7 @@ import pytest
 
 from bench.callers import share
 from bench.redis_server import RedisServer
-from ratelimit.address import check_url, shown
+from ratelimit.address import check_redis, check_url, shown
 from ratelimit.meter import Meter
 from ratelimit.shared import LEASE_SECONDS, SharedLimiter
 
@@ -254,6 +254,18 @@ def test_a_password_is_not_shown() -> None:
     assert shown("redis://user:secret@host:1/0") == "redis://host:1/0"
     with pytest.raises(ValueError, match="not at 'redis://host:x'"):
         check_url("redis://user:secret@host:x")
+    slips = (
+        "redis//:secret@host",
+        "redis:/:secret@h",
+        "u:secret@redis://h",
+        "redis://:secret",
+        "redis://:a[secret]@h:1",
+    )
+    for url in slips:
+        for check in (check_url, check_redis):
+            with pytest.raises(ValueError, match="redis://host:port/database") as told:
+                check(url)
+            assert "secret" not in str(told.value)
 
 
 def test_a_lease_is_no_more_than_a_part_of_the_burst() -> None:
