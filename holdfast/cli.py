@@ -44,8 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if (value := getattr(parsed, name, None)) is not None
         }
         settings = load(given, os.environ, parsed.config)
-        if settings.cassandra and getattr(parsed, "run", None) is not _metadata:
-            raise SettingsError("only `holdfast metadata` keeps its metadata in Cassandra yet: leave out `cassandra`")
         code: int = parsed.part(parsed, settings) if "part" in parsed else parsed.run(settings)
     except SettingsError as error:
         print(f"holdfast: {error}", file=sys.stderr)

@@ -201,7 +201,7 @@ def test_what_does_not_use_cassandra_refuses_it(tmp_path: Path) -> None:
         check=False,
     )
     assert serve.returncode == 2
-    assert "only `holdfast metadata` keeps its metadata in Cassandra yet" in serve.stderr
+    assert "cassandra is for `holdfast metadata`" in serve.stderr
     assert not (tmp_path / "data").exists()
 
 
