@@ -259,7 +259,10 @@ class RemoteStore:
             )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol) as error:
             raise _NotBegun(str(error) or type(error).__name__) from None
-        except httpx.HTTPError as error:
+        except (
+            httpx.HTTPError,
+            AttributeError,
+        ) as error:  # anyio's, where a new connection is lost at once under uvloop
             raise _Unknown(str(error) or type(error).__name__) from None
         answer = response.content
         if not self._signer.believes(signature, response.status_code, answer, response.headers.get(ANSWER_HEADER, "")):
