@@ -51,6 +51,8 @@ class Orders(msgspec.Struct):
     """Which frontends and backend know each other by."""
     line: int
     """File descriptor of the line to the supervisor."""
+    supervisor: int
+    """Its process id."""
     frontends: int
     """How many there are."""
     first: bool
@@ -90,6 +92,8 @@ def main() -> int:
     if not given:
         return 1  # the supervisor was gone before the kernel was told
     orders = decode(given)
+    if os.getppid() != orders.supervisor:
+        return 1  # so it was, but had written the orders before
     logs.set_up(orders.settings.log_level, orders.name)
     allow_open_files(-(-orders.settings.connections_limit // orders.frontends) if orders.frontend else 0)
     line = Line(socket.socket(fileno=orders.line))

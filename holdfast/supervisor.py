@@ -130,6 +130,7 @@ class Child:
                     settings=self._settings,
                     secret=self._secret,
                     line=theirs.fileno(),
+                    supervisor=os.getpid(),
                     frontends=self._settings.frontends,
                     first=self._first and not self.ready.is_set(),
                 )

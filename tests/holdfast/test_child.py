@@ -1,14 +1,18 @@
-"""The line between a process and its supervisor, from the process's side."""
+"""A process and its supervisor, from the process's side."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from holdfast.child import CONNECTION, READY, Line
+from holdfast.child import CONNECTION, READY, Line, Orders, encode
+from holdfast.settings import Settings
 
 
 async def test_a_connection_that_finds_no_room_for_its_file_is_told_and_the_next_one_served(
@@ -30,3 +34,34 @@ async def test_a_connection_that_finds_no_room_for_its_file_is_told_and_the_next
         finally:
             asyncio.get_running_loop().remove_reader(ours.fileno())
     assert [record.message for record in caplog.records] == ["a connection is closed: there are too many open files"]
+
+
+def test_without_its_supervisor_a_backend_does_not_begin(tmp_path: Path) -> None:
+    """The kernel ends those whose supervisor dies after they have asked for that: this one dies before, its orders
+    given."""
+    supervisor, line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with supervisor, line:
+        # the shell is its parent, and ends while Python has hardly begun
+        shell = subprocess.Popen(
+            ["sh", "-c", 'exec 3<&0; "$0" -m holdfast.child backend <&3 3<&- &', sys.executable],
+            stdin=subprocess.PIPE,
+            pass_fds=(line.fileno(),),
+        )
+        orders = Orders(
+            name="backend",
+            frontend=False,
+            settings=Settings(data=tmp_path),
+            secret=bytes(32),
+            line=line.fileno(),
+            supervisor=shell.pid,
+            frontends=1,
+            first=False,
+        )
+        assert shell.wait(60) == 0
+        line.close()
+        assert shell.stdin is not None
+        with shell.stdin:
+            shell.stdin.write(encode(orders))
+        supervisor.settimeout(60)
+        assert supervisor.recv(64) == b"", "it has ended, and not said that it is ready"
+    assert list(tmp_path.iterdir()) == []
