@@ -118,25 +118,26 @@ class AuditFile:
         self._file = file
 
     def _rotate(self) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_EX)  # let go of with the file, or below
-        if not self._is_in_place():
-            self._follow()
-            return
-        # The next file is open before this one is let go: where that fails, nothing has changed.
+        fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            fresh = self.path.with_name(f"{self.path.name}.new")
-            file = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            try:
-                self._shift()
-                os.replace(fresh, self.path)
-            except OSError:
-                os.close(file)
-                raise
-        except OSError:
+            # the next file is open before this one is let go: where that fails, nothing has changed
+            file = self._begin_next() if self._is_in_place() else self._open()
+        finally:
+            # closing it would not do: a sync may have it open until the disk has written it
             fcntl.flock(self._file, fcntl.LOCK_UN)
-            raise
         os.close(self._file)
         self._file = file
+
+    def _begin_next(self) -> int:
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        file = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            self._shift()
+            os.replace(fresh, self.path)
+        except OSError:
+            os.close(file)
+            raise
+        return file
 
     def _shift(self) -> None:
         names = [self.path, *(self.path.with_name(f"{self.path.name}.{n}") for n in range(1, self._files_most))]

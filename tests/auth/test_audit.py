@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import json
 import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,6 +117,29 @@ async def test_of_two_that_write_one_rotates_and_the_other_follows(path: Path) -
     kept = [line["request_id"] for file in reversed(files) if file.exists() for line in lines(file)]
     assert kept == [f"r-{number}" for number in range(20 - len(kept), 20)]
     assert all(file.stat().st_size <= 600 for file in files if file.exists())
+
+
+async def test_nobody_waits_for_the_disk_of_one_that_has_rotated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, reached = threading.Event(), threading.Event()
+
+    def slow(_: int) -> None:
+        reached.set()
+        assert disk.wait(60)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    file = AuditFile(path, bytes_most=30)
+    file.append(b'{"number": 1, "full": true}')
+    with path.open("rb") as other:
+        syncing = asyncio.create_task(file.sync())
+        assert await asyncio.to_thread(reached.wait, 60)
+        try:
+            file.append(b'{"number": 2}')
+            assert path.with_name("audit.jsonl.1").exists()
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as one does that would rotate it, too
+        finally:
+            disk.set()
+            await syncing
+            file.close()
 
 
 def test_processes_that_write_one_file_lose_no_line(path: Path) -> None:
