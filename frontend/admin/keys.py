@@ -1,7 +1,7 @@
 """Access keys and API keys: create, rotate, revoke, list.  A secret is shown once, in the answer that made it.
 
-Nobody can make a key that may do more than its own, nor touch a key of a higher role.  A credential that ends makes no
-key of its own role that ends later.
+Nobody can make a key that may do more than its own, nor touch one that may, or that is of a higher role.  A
+credential that ends makes no key of its own role that ends later.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ def create_router(services: Services) -> APIRouter:
     async def revoke(who: Who, key_id: KeyId, account: Account = None) -> KeyShown:
         """Refuse the key from now on, everywhere within a second.  It cannot be made good again."""
         key = await _found(who, key_id, account)
+        check_rights(who.principal, key.scopes, key.prefixes)
         if key.active and key.role == "operator":
             others = [
                 one for one in await records.of(key.account) if one.role == "operator" and _state(one) == "active"
@@ -196,7 +197,7 @@ def _check_end(principal: Principal, account: str, name: str, role: Role, expire
 
 
 def check_rights(principal: Principal, scopes: Sequence[Scope], prefixes: Sequence[str]) -> None:
-    """Whether the caller may hand out such rights: no more than its own."""
+    """Whether the caller may hand out such rights, or take them away: no more than its own."""
     for prefix in prefixes:
         if not _PREFIX.match(prefix):
             raise invalid(f"{prefix[:100]!r} cannot begin the name of a queue.")
@@ -205,4 +206,7 @@ def check_rights(principal: Principal, scopes: Sequence[Scope], prefixes: Sequen
         raise not_permitted(f"Your key does not have the scope {sorted(more)[0]!r} itself.")
     narrow = principal.prefixes
     if narrow and not (prefixes and all(prefix.startswith(narrow) for prefix in prefixes)):
-        raise not_permitted(f"Your key is for names that begin with {' or '.join(narrow)}; so the new one has to be.")
+        names = " or ".join(narrow)
+        raise not_permitted(
+            f"Your key is for names that begin with {names}; so has to be what it makes, changes or takes away."
+        )

@@ -34,7 +34,10 @@ def create_router(services: Services) -> APIRouter:
 
     @router.put("/roles/{name}", name="role.set")
     async def set_role(who: Who, name: Name, given: RoleGiven, account: Account = None) -> RoleShown:
-        """Make the role, or make it so.  Sessions under way lose at once what the role loses."""
+        """Make the role, or make it so.  Sessions under way lose at once what the role loses.
+
+        A role that may do more than the caller is not the caller's to change.
+        """
         owner = who.account(account)
         who.target = f"arn:aws:iam::{owner}:role/{name}"
         who.require_role("operator", "admin")
@@ -68,6 +71,7 @@ def create_router(services: Services) -> APIRouter:
                 role = msgspec.structs.replace(made, **facts)
                 await credentials.put_role(role)
                 return _shown(role)
+            check_rights(who.principal, known.scopes, known.prefixes)
             try:
                 return _shown(await credentials.update_role(msgspec.structs.replace(known, **facts)))
             except Conflict:
@@ -83,10 +87,13 @@ def create_router(services: Services) -> APIRouter:
 
     @router.delete("/roles/{name}", name="role.delete", status_code=204)
     async def delete_role(who: Who, name: Name, account: Account = None) -> None:
-        """Delete the role; its sessions end, everywhere within a second."""
+        """Delete the role, if it may do no more than the caller; its sessions end, everywhere within a second."""
         owner = who.account(account)
         who.target = f"arn:aws:iam::{owner}:role/{name}"
         who.require_role("operator", "admin")
+        known = await store.get_role(owner, name)
+        if known is not None:
+            check_rights(who.principal, known.scopes, known.prefixes)
         if not await credentials.delete_role(owner, name):
             raise not_found(f"role {name} in account {owner}")
 

@@ -78,6 +78,24 @@ async def test_who_may_not(service: Service) -> None:
     assert await service.store.list_roles(OTHER) != []
 
 
+@pytest.mark.parametrize("theirs", [{"prefixes": ["b-"]}, {}, {"prefixes": ["a-1"], "scopes": ["send"]}])
+async def test_who_has_less_than_a_role_may_neither_change_nor_delete_it(
+    service: Service, theirs: dict[str, Any]
+) -> None:
+    narrow = msgspec.structs.replace(
+        ADMIN, access_key_id="AKIANARROW0000000000", prefixes=("a-",), scopes=("receive", "manage")
+    )
+    await service.store.put_access_key(narrow)
+    ours = {"prefixes": ["a-1"], "scopes": ["receive"]}
+    assert (await call(service, "PUT", "/roles/theirs", theirs, by=ADMIN)).status == 200
+    before = await service.store.get_role(OTHER, "theirs")
+    for method, body in (("PUT", ours), ("DELETE", None)):
+        assert problem(await call(service, method, "/roles/theirs", body, by=narrow)) == (403, "AccessDenied")
+    assert await service.store.get_role(OTHER, "theirs") == before
+    for method, body, status in (("PUT", ours, 200), ("PUT", ours, 200), ("DELETE", None, 204)):
+        assert (await call(service, method, "/roles/ours", body, by=narrow)).status == status
+
+
 @pytest.mark.parametrize(
     ("name", "given"),
     [

@@ -304,6 +304,28 @@ async def test_rotation_gives_nobody_a_key_that_may_do_more(
         assert await service.store.list_access_keys(OTHER) == before
 
 
+@pytest.mark.parametrize(
+    ("by", "old", "status"),
+    [
+        (msgspec.structs.replace(ADMIN, scopes=("manage",)), USER, 403),
+        (msgspec.structs.replace(ADMIN, prefixes=("a-",)), USER, 403),
+        (msgspec.structs.replace(ADMIN, prefixes=("a-",)), msgspec.structs.replace(USER, prefixes=("b-",)), 403),
+        (msgspec.structs.replace(ADMIN, prefixes=("a-",)), msgspec.structs.replace(USER, prefixes=("a-b",)), 200),
+        (msgspec.structs.replace(ADMIN, prefixes=("a-",)), msgspec.structs.replace(ADMIN, prefixes=("a-",)), 200),
+    ],
+)
+async def test_who_has_less_than_a_key_may_not_revoke_it(
+    service: Service, by: AccessKey, old: AccessKey, status: int
+) -> None:
+    for key in (old, by):
+        await service.store.put_access_key(key)
+    answer = await call(service, "DELETE", f"/keys/{old.access_key_id}", by=by)
+    assert answer.status == status, answer.content
+    known = await service.store.get_access_key(old.access_key_id)
+    assert known is not None
+    assert known.active == (status == 403)
+
+
 async def test_a_rotated_key_lives_as_long_as_the_old_one_did(service: Service) -> None:
     given = {"name": "contractor", "expires_in_seconds": 1000}
     old = await call(service, "POST", "/keys", given, by=ADMIN)
