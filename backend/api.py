@@ -21,6 +21,9 @@ import msgspec
 SHARDS = 256
 """Shards of a backend cluster; fixed for its lifetime."""
 
+WAIT_ENDS = "the wait ends"
+"""What a receive is cancelled with by a caller that waits no longer, but still takes what has been claimed."""
+
 
 # --- errors -----------------------------------------------------------------------------------------
 
@@ -322,7 +325,9 @@ class Backend(Protocol):
 
         Raises :class:`OverLimit` (standard queue, short poll only) and :class:`AttemptExpired`.
         A caller that is cancelled while it waits has claimed nothing.  Where messages are delivered at most once,
-        they are deleted when they are answered: those whose answer gets lost are lost.
+        they are deleted when they are answered: those whose answer gets lost are lost.  So where the deletion is
+        written a cancellation comes too late, and the receive returns; over a connection, if it is cancelled with
+        :data:`WAIT_ENDS`.
         """
 
     async def release(self, target: Target, handles: Sequence[str]) -> None:

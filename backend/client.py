@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from backend.address import Address, ClientTls
 from backend.api import (
+    WAIT_ENDS,
     BackendError,
     Counters,
     HandleOutcome,
@@ -36,7 +37,7 @@ from backend.api import (
     Transfer,
 )
 from backend.hello import Caller, Refused, check_secret
-from backend.link import Link, NotSent
+from backend.link import Call, Link, NotSent
 from backend.wire import (
     HEARTBEAT_SECONDS,
     CancelMove,
@@ -248,11 +249,24 @@ class RemoteBackend:
                 raise BackendError(f"the call cannot be made: {error}") from error
             try:
                 return await call.future
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as cancelled:
+                if method == ReceiveCall.KIND and cancelled.args == (WAIT_ENDS,):
+                    return await self._end_wait(link, call, cancelled)
                 link.abandon(call)
                 raise
             except NotSent:
                 continue
+
+    async def _end_wait(self, link: Link, call: Call, cancelled: asyncio.CancelledError) -> Any:
+        """What a receive has claimed already, though it is to wait no longer; raises ``cancelled`` if nothing."""
+        answer = link.end_wait(call)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            link.abandon(call)
+            raise
+        except BackendError:
+            raise cancelled from None
 
     def configure(self, settings: PartitionSettings) -> Coroutine[Any, Any, None]:
         return self._call(Configure.KIND, (settings,), self._limits.call_seconds)

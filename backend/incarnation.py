@@ -13,6 +13,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from typing import Protocol, TypeVar
 
@@ -366,7 +367,10 @@ class Incarnation:
                 )
             )
         if barrier is not None:
-            await barrier
+            if partition.fold.at_most_once:
+                await _in_any_case(barrier)
+            else:
+                await barrier
         return answer
 
     async def _delete_delivered(
@@ -634,6 +638,14 @@ def _settle(waiter: asyncio.Future[None], error: Exception | None = None) -> Non
         waiter.set_result(None)
     else:
         waiter.set_exception(error)
+
+
+async def _in_any_case(barrier: asyncio.Future[None]) -> None:
+    """Wait for what cannot be taken back: a cancellation comes too late, and whoever still wants the result gets it."""
+    while not barrier.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([barrier])
+    barrier.result()
 
 
 def _size_of_heads(written: Sequence[Record]) -> int:

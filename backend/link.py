@@ -49,7 +49,7 @@ class NotSent(Unavailable):
 class Call:
     """A call under way."""
 
-    __slots__ = ("arguments", "deadline", "future", "method", "number", "weight")
+    __slots__ = ("abandoned", "arguments", "deadline", "future", "method", "number", "weight")
 
     def __init__(
         self,
@@ -61,7 +61,8 @@ class Call:
         deadline: float,
     ) -> None:
         self.future = future
-        """Cancelled: nobody waits for it any more."""
+        """Cancelled: nobody waits for it any more, or its caller is about to say what shall become of it."""
+        self.abandoned = False
         self.number = number
         self.method = method
         self.arguments = arguments
@@ -156,6 +157,8 @@ class Link(asyncio.Protocol):
     def _answered(self, number: int, payload: memoryview) -> None:
         call = self._finished(number)
         future = call.future
+        if future.cancelled() and not call.abandoned:
+            future = call.future = self._loop.create_future()  # its caller, just cancelled, has not run since
         if not future.done():
             future.set_result(decode_answer(call.method, payload))
         elif call.method == ReceiveCall.KIND:
@@ -221,12 +224,20 @@ class Link(asyncio.Protocol):
 
     def abandon(self, call: Call) -> None:
         """Nobody waits for the call any more: what it has claimed, or will claim, reaches nobody."""
+        call.abandoned = True
         future = call.future
         if self._calls.get(call.number) is call:
             future.cancel()
             self._say(frame(CANCEL, call.number))
         elif call.method == ReceiveCall.KIND and not future.cancelled() and future.exception() is None:
             self._give_back(call, future.result())
+
+    def end_wait(self, call: Call) -> asyncio.Future[Any]:
+        """A receive is to wait no longer, but what it has claimed is wanted; its future may have been cancelled."""
+        if self._calls.get(call.number) is call:
+            call.future = self._loop.create_future()
+            self._say(frame(CANCEL, call.number))
+        return call.future
 
     def _give_back(self, call: Call, messages: list[Any]) -> None:
         """The answer of a receive came when its caller had gone."""

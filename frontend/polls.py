@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from backend.api import WAIT_ENDS
+
 AsgiReceive = Callable[[], Awaitable[Any]]
 
 _T = TypeVar("_T")
@@ -20,8 +22,8 @@ class LongPolls:
     """The waiting calls of a process.
 
     A waiting call runs in its own request's task.  What ends the wait is a cancellation of the call, which a backend
-    answers by claiming nothing.  Our own server tells when a client has left; under another one a second task watches
-    for it, by ASGI's ``http.disconnect``.
+    answers by claiming nothing; only what it has claimed for good it returns all the same.  Our own server tells when
+    a client has left; under another one a second task watches for it, by ASGI's ``http.disconnect``.
     """
 
     def __init__(self) -> None:
@@ -33,10 +35,13 @@ class LongPolls:
         """Let all waiting calls answer now, and later ones not wait at all."""
         self.draining = True
         for task in self._waiting:
-            task.cancel()
+            task.cancel(WAIT_ENDS)
 
     async def run(self, waiting: Awaitable[_T], receive: AsgiReceive, nothing: _T) -> _T:
-        """The result of ``waiting``; ``nothing`` when the process drains.  Raises :class:`ClientGone`."""
+        """The result of ``waiting``, also if it comes in spite of a drain; ``nothing`` if the drain has ended it.
+
+        Raises :class:`ClientGone`.
+        """
         task = asyncio.current_task()
         assert task is not None
         tell_when_gone = getattr(receive, "tell_when_gone", None)  # holdfast.exchange.Exchange
@@ -47,15 +52,18 @@ class LongPolls:
         else:
             tell_when_gone(partial(self._gone, task))
         try:
-            return await waiting
-        except asyncio.CancelledError:
-            if task not in self._left and not self.draining:
-                raise
-            while task.uncancel():
-                pass
-            if task in self._left:
-                raise ClientGone from None
-            return nothing
+            try:
+                result = await waiting
+            except asyncio.CancelledError:
+                if task not in self._left and not self.draining:
+                    raise
+                result = nothing
+            if task in self._left or self.draining:
+                while task.uncancel():
+                    pass
+                if task in self._left:
+                    raise ClientGone
+            return result
         finally:
             self._waiting.discard(task)
             self._left.discard(task)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from backend.api import AttemptExpired, DeadLetter, HandleOutcome, Receive, StorageFull
+from backend.api import WAIT_ENDS, AttemptExpired, DeadLetter, HandleOutcome, Receive, StorageFull, Unavailable
 from tests.simulator.test_found import Service
 
 
@@ -134,3 +135,41 @@ def test_while_one_still_reads_another_may_receive(service: Service, max_receive
     service.disk.latency_seconds = (0.0001, 0.001)
     moved = [message.payload for message in service.receive(dead)]
     assert sorted([*answers, moved]) == [[], [], [b"a"]]
+
+
+@pytest.mark.parametrize("attempt", [None, "once"])
+def test_who_stops_waiting_loses_nothing(service: Service, attempt: str | None) -> None:
+    """At each moment of a receive its wait ends: it answers, or the message is there for the next."""
+    target = service.queue(7, fifo=True, at_most_once=True)
+    outcomes = set()
+    for moment in range(40):
+        body = b"m%d" % moment
+        service.send(target, body, group="g")
+        command = Receive(10, 5, 20, None, attempt and f"{attempt}-{moment}")
+        poll = service.loop.create_task(service.node.receive(target, command))
+        service.loop.run_for(moment * 0.0001)
+        poll.cancel(WAIT_ENDS)
+        service.loop.until(poll.done, 100)
+        answered = [] if poll.cancelled() else [message.payload for message in poll.result()]
+        service.loop.run_for(10)
+        later = [message.payload for message in service.receive(target)]
+        assert sorted([answered, later]) == [[], [body]]
+        outcomes.add(bool(answered))
+    assert True in outcomes
+
+
+def test_who_stops_waiting_hears_that_the_log_has_failed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = service.queue(7, at_most_once=True)
+    service.send(target, b"a")
+    barrier: asyncio.Future[None] = service.loop.create_future()
+    monkeypatch.setattr(service.incarnation.log, "barrier", lambda: barrier)
+    poll = service.loop.create_task(service.node.receive(target, Receive(10, 5, 20)))
+    service.loop.run_for(0.1)
+    for _ in range(2):
+        poll.cancel(WAIT_ENDS)
+        service.loop.run_for(0.1)
+        assert not poll.done()
+    barrier.set_exception(Unavailable("the log has failed"))
+    service.loop.until(poll.done, 10)
+    with pytest.raises(Unavailable, match="the log has failed"):
+        poll.result()

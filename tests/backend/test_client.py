@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backend.api import NewMessage, Receive, Unavailable
+from backend.api import WAIT_ENDS, NewMessage, Receive, Unavailable
 from backend.client import ClientLimits, RemoteBackend
 from backend.link import Link, NotSent
 from backend.server import ServerLimits
@@ -137,6 +137,51 @@ async def test_messages_that_come_when_their_caller_has_left_are_given_back(hous
     assert house.inside.released == ["handle-1"]
 
 
+async def test_messages_that_come_though_the_wait_has_ended_are_taken(house: House) -> None:
+    house.inside.hold = True
+    poll = asyncio.create_task(house.remote.receive(TARGET, POLL))
+    await until(lambda: house.inside.held)
+    link_of(house)._transport.pause_reading()
+    house.inside.let_go()
+    (connection,) = house.server.connections
+    await until(lambda: not connection._running)
+    poll.cancel(WAIT_ENDS)
+    link_of(house)._transport.resume_reading()
+    assert [message.handle for message in await poll] == ["handle-1"]
+    assert house.inside.released == []
+
+
+async def test_a_caller_may_leave_after_its_wait_has_ended(house: House) -> None:
+    house.inside.hold = True
+    poll = asyncio.create_task(house.remote.receive(TARGET, POLL))
+    await until(lambda: house.inside.held)
+    link_of(house)._transport.pause_reading()
+    house.inside.let_go()
+    (connection,) = house.server.connections
+    await until(lambda: not connection._running)
+    poll.cancel(WAIT_ENDS)
+    await asyncio.sleep(0)
+    poll.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+    link_of(house)._transport.resume_reading()
+    await until(lambda: house.inside.released)
+
+
+async def test_a_wait_that_ends_as_its_connection_breaks_ends_with_nothing(house: House) -> None:
+    house.inside.hold = True
+    poll = asyncio.create_task(house.remote.receive(TARGET, POLL))
+    await until(lambda: house.inside.held)
+    link_of(house)._transport.pause_reading()
+    poll.cancel(WAIT_ENDS)
+    await asyncio.sleep(0)
+    for connection in list(house.server.connections):
+        connection.cut()
+    link_of(house).cut("the test ends it")
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+
+
 async def test_messages_that_came_but_were_not_taken_are_given_back(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +197,20 @@ async def test_messages_that_came_but_were_not_taken_are_given_back(
     with pytest.raises(asyncio.CancelledError):
         await poll
     await until(lambda: house.inside.released)
+
+
+async def test_messages_that_come_as_the_wait_ends_are_taken(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, poll = link_of(house), asyncio.create_task(house.remote.receive(TARGET, POLL))
+    answered = link._answered
+
+    def come(number: int, payload: memoryview) -> None:
+        poll.cancel(WAIT_ENDS)
+        answered(number, payload)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(link, "_answered", come)
+    assert len(await poll) == 1
+    assert house.inside.released == []
 
 
 async def test_the_claims_of_an_attempt_wait_for_its_repetition(house: House) -> None:

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from backend.api import (
+    WAIT_ENDS,
     AttemptExpired,
     Backend,
     Counters,
@@ -284,3 +285,32 @@ async def test_a_receive_deletes_what_is_delivered_at_most_once(backend: Backend
     (message,) = await backend.receive(Target(1, 1, 1), Receive(10, 30))
     assert message.payload == b"a"
     assert await backend.counters(Target(1, 1, 1)) == Counters()
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_wait_that_ends_loses_nothing_that_is_delivered_at_most_once(backend: Backend, turns: int) -> None:
+    """Also when the deletion is written, or the answer is on its way."""
+    await backend.configure(settings_of(1, at_most_once=True))
+    for _ in range(10):
+        await backend.send(Target(1, 1, 1), [NewMessage(b"a")])
+        poll = asyncio.create_task(receive(backend, Target(1, 1, 1), wait=20, visibility=600))
+        for _ in range(turns):
+            await asyncio.sleep(0.0001)
+        poll.cancel(WAIT_ENDS)
+        try:
+            messages = await poll
+        except asyncio.CancelledError:
+            messages = await receive(backend, Target(1, 1, 1), wait=20)
+        assert [message.payload for message in messages] == [b"a"]
+
+
+async def test_a_wait_that_ends_has_claimed_nothing(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1)
+    poll = asyncio.create_task(receive(backend, queue, wait=20, visibility=600))
+    await waiting(cluster, 1)
+    poll.cancel(WAIT_ENDS)
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+    await waiting(cluster, 0)
+    await backend.send(queue, [NewMessage(b"a")])
+    assert (await receive(backend, queue))[0].receives == 1

@@ -44,6 +44,45 @@ async def test_a_drain_ends_the_wait_with_nothing() -> None:
     assert polls.draining
 
 
+class Late:
+    """What is past being cancelled."""
+
+    def __init__(self) -> None:
+        self.result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.cancelled = asyncio.Event()
+
+    async def __call__(self) -> str:
+        try:
+            return await asyncio.shield(self.result)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            return await self.result
+
+
+async def test_what_comes_in_spite_of_a_drain_is_returned() -> None:
+    polls, late = LongPolls(), Late()
+    task = asyncio.create_task(polls.run(late(), never, "nothing"))
+    await asyncio.sleep(0)
+    polls.drain()
+    await late.cancelled.wait()
+    late.result.set_result("something")
+    assert await task == "something"
+    assert task.cancelling() == 0
+
+
+async def test_what_comes_when_the_client_has_left_is_not_returned() -> None:
+    polls, late, receive = LongPolls(), Late(), Telling()
+    task = asyncio.create_task(polls.run(late(), receive, "nothing"))
+    await asyncio.sleep(0)
+    assert receive.tell is not None
+    receive.tell()
+    await late.cancelled.wait()
+    late.result.set_result("something")
+    with pytest.raises(ClientGone):
+        await task
+    assert task.cancelling() == 0
+
+
 async def test_a_client_that_leaves_ends_the_wait() -> None:
     polls = LongPolls()
     cancelled = asyncio.Event()
