@@ -228,6 +228,10 @@ class Keyring:
         keys = self._tenants.get(account)
         return keys if keys is not None and keys.left >= seals else None
 
+    def knows(self, account: str) -> bool:
+        """Whether the tenant's keys have been loaded; other processes may have made further ones since."""
+        return account in self._tenants
+
     async def ready(self, account: str, seals: int = 1) -> TenantKeys:
         """The tenant's keys, which can seal so often until the caller waits for something else.
 

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from auth.keyring import FORMAT, DataKeyMissing, Keyring, SealBroken
+from auth.master_keys import KeyringError
 from backend.api import Received
 from frontend.sqs import payload
 from frontend.sqs.payload import Payload
 from frontend.sqs.queues import QueueView
+from metadata_service.store import StoreError
 
 log = logging.getLogger("holdfast.seals")
 
@@ -53,15 +55,30 @@ class Seals:
             stored = await self._keyring.open(account, stored)
         return payload.decode(stored)
 
+    async def before_deleting(self, view: QueueView) -> None:
+        """Have the keys at hand before a receive that deletes what it answers with: without them it is not begun.
+
+        Raises what :meth:`ready` raises.
+        """
+        if self._keyring is not None and not self._keyring.knows(view.queue.account):
+            await self._keyring.ready(view.queue.account)
+
     async def opened(self, view: QueueView, received: Sequence[Received]) -> list[tuple[Received, Payload]]:
         """The messages, each with what is stored with it.
 
         One that cannot be opened is reported in the log and left out.  It stays as it is: in flight for a while, and in
-        the end where the queue's dead letters go.
+        the end where the queue's dead letters go.  A key that cannot be loaded is an error of the whole receive, except
+        where the others are deleted already.
         """
         messages = []
         for message in received:
-            stored = await self.look_into(view, message.message_id, message.payload)
+            try:
+                stored = await self.look_into(view, message.message_id, message.payload)
+            except (KeyringError, StoreError) as error:
+                if not view.settings.at_most_once:
+                    raise
+                log.error("message %s of %s is lost, its key cannot be loaded: %s", message.message_id, view.arn, error)
+                continue
             if stored is not None:
                 messages.append((message, stored))
         return messages

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from auth.keyring import DataKey, Keyring
 from backend.api import NewMessage, Target
 from frontend.settings import FrontendSettings
 from frontend.sqs import payload
 from frontend.sqs.payload import Payload
+from metadata_service.store import StoreUnavailable
 from tests.frontend.fakes import KEY, Service, running
 
 SECRETS = ("recognisable-body", "recognisable-attribute", "recognisable-trace", KEY.principal_id)
@@ -153,3 +155,56 @@ async def test_a_message_of_another_tenant_does_not_open(service: Service, caplo
     partition.messages[message_id].new.payload = theirs
     assert await received(service, url) == []
     assert "cannot be opened" in caplog.text
+
+
+def other_process(service: Service, monkeypatch: pytest.MonkeyPatch) -> Keyring:
+    """The service goes on with a keyring that has loaded nothing; returned is the one that had."""
+    before = service.app.services.keyring
+    assert before is not None
+    monkeypatch.setattr(service.app.sqs.context.seals, "_keyring", Keyring(service.store, before.masters))
+    return before
+
+
+def unreadable(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(account: str | None = None) -> list[DataKey]:
+        raise StoreUnavailable("the store is away")
+
+    monkeypatch.setattr(service.store, "data_keys", fail)
+
+
+@pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once"])
+async def test_without_its_keys_a_receive_that_deletes_is_not_begun(
+    service: Service, monkeypatch: pytest.MonkeyPatch, guarantee: str
+) -> None:
+    url = await service.make_queue("q", HoldfastDeliveryGuarantee=guarantee)
+    await send(service, url)
+    other_process(service, monkeypatch)
+    with monkeypatch.context() as patch:
+        unreadable(service, patch)
+        answer = await service.json("ReceiveMessage", {"QueueUrl": url})
+    assert answer.status == 503
+    begun = [name for name, _ in service.backend.calls if name == "receive"]
+    assert begun == ([] if guarantee == "at-most-once" else ["receive"])
+    service.clock.now += 60
+    assert [message["Body"] for message in await received(service, url)] == ["recognisable-body"]
+
+
+@pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once"])
+async def test_a_newer_key_that_cannot_be_loaded_costs_no_other_message(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, guarantee: str
+) -> None:
+    url = await service.make_queue("q", HoldfastDeliveryGuarantee=guarantee)
+    old = await send(service, url)
+    elsewhere = other_process(service, monkeypatch)
+    newer = await send(service, url)  # this process loads the key
+    await elsewhere.renew(KEY.account)
+    sealed = (await elsewhere.ready(KEY.account)).seal(payload.encode(Payload(payload.FORMAT, "x", bytes(16), "AIDA")))
+    (partition,) = service.backend.partitions.values()
+    partition.messages[newer].new.payload = sealed
+    unreadable(service, monkeypatch)
+    answer = await service.json("ReceiveMessage", {"QueueUrl": url, "MaxNumberOfMessages": 10})
+    if guarantee == "at-least-once":
+        assert answer.status == 503
+        return
+    assert [message["MessageId"] for message in answer.json["Messages"]] == [old]
+    assert f"message {newer} of arn:aws:sqs:us-east-1:{KEY.account}:q is lost" in caplog.text

@@ -139,6 +139,8 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
         None if view.redrive is None else await context.queues.dead_letter(view),
         attempt,
     )
+    if view.settings.at_most_once:
+        await context.seals.before_deleting(view)
     try:
         received = await _claim(context, call, view, command)
     except OverLimit:
