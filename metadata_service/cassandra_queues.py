@@ -17,7 +17,6 @@ id lies below can be finished any more (it takes another id), so no mark is remo
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -25,7 +24,7 @@ import msgspec
 
 from metadata_service.cassandra_credentials import ACCOUNTS, CassandraCredentials, text
 from metadata_service.cassandra_records import BEYOND, Row, Writes, after, gather
-from metadata_service.models import Partition, Queue, dead_letter_arn
+from metadata_service.models import Queue, dead_letter_arn, new_queue
 from metadata_service.store import (
     ConditionFailed,
     PurgeInProgress,
@@ -91,18 +90,8 @@ class CassandraQueues(CassandraCredentials):
 
         while True:
             await self._records.transact(_names(account), ["account", row, held], lambda rows: ({}, check(rows)))
-            queue = Queue(
-                queue_id=await self._records.next_id("queue"),
-                account=account,
-                name=name,
-                version=1,
-                attributes=dict(attributes),
-                tags=dict(tags),
-                created_s=now_ms // 1000,
-                modified_s=now_ms // 1000,
-                partitions=(Partition(await self._records.next_id("partition")),),
-                handle_key=secrets.token_bytes(16),
-            )
+            queue_id, partition_id = await self._records.next_id("queue"), await self._records.next_id("partition")
+            queue = new_queue(queue_id, partition_id, account, name, attributes, tags, now_ms)
 
             def create(rows: dict[str, Row], queue: Queue = queue) -> tuple[Writes, None]:
                 state = check(rows)

@@ -7,6 +7,7 @@ unseen.  Units are part of the names: ``_s`` seconds and ``_ms`` milliseconds si
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import Literal
 
@@ -46,6 +47,30 @@ class Queue(msgspec.Struct, frozen=True):
     """Number of purges so far: partitions apply the latest."""
     purged_ms: int = 0
     """When the latest purge was asked for."""
+
+
+def new_queue(
+    queue_id: int,
+    partition_id: int,
+    account: str,
+    name: str,
+    attributes: Mapping[str, str],
+    tags: Mapping[str, str],
+    now_ms: int,
+) -> Queue:
+    """A queue as it begins: one partition, and a handle key of its own."""
+    return Queue(
+        queue_id=queue_id,
+        account=account,
+        name=name,
+        version=1,
+        attributes=dict(attributes),
+        tags=dict(tags),
+        created_s=now_ms // 1000,
+        modified_s=now_ms // 1000,
+        partitions=(Partition(partition_id),),
+        handle_key=secrets.token_bytes(16),
+    )
 
 
 class LogEntry(msgspec.Struct, frozen=True):

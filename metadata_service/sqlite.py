@@ -7,7 +7,6 @@ field with a default needs no migration.
 
 from __future__ import annotations
 
-import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,10 +19,10 @@ from metadata_service.models import (
     ClusterEntry,
     Heartbeat,
     LogEntry,
-    Partition,
     Queue,
     ShardEntry,
     dead_letter_arn,
+    new_queue,
 )
 from metadata_service.sqlite_credentials import SQLiteCredentials
 from metadata_service.sqlite_schema import open_database, text
@@ -101,18 +100,8 @@ class SQLiteStore(SQLiteCredentials):
                 (count,) = db.execute("SELECT COUNT(*) FROM queues WHERE account = ?", (account,)).fetchone()
                 if count >= queues_most:
                     raise TooManyQueues(f"account {account} has {count} queues of at most {queues_most}")
-            queue = Queue(
-                queue_id=_next_id(db, "queue"),
-                account=account,
-                name=name,
-                version=1,
-                attributes=dict(attributes),
-                tags=dict(tags),
-                created_s=now_ms // 1000,
-                modified_s=now_ms // 1000,
-                partitions=(Partition(_next_id(db, "partition")),),
-                handle_key=secrets.token_bytes(16),
-            )
+            queue_id, partition_id = _next_id(db, "queue"), _next_id(db, "partition")
+            queue = new_queue(queue_id, partition_id, account, name, attributes, tags, now_ms)
             db.execute(
                 "INSERT INTO queues (queue_id, account, name, version, dead_letter_arn, record)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
