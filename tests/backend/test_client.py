@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backend.api import WAIT_ENDS, NewMessage, Receive, Unavailable
+from backend.api import WAIT_ENDS, NewMessage, Receive, Received, Unavailable
 from backend.client import ClientLimits, RemoteBackend
 from backend.link import Link, NotSent
 from backend.server import ServerLimits
@@ -108,10 +108,26 @@ async def test_a_receive_may_take_its_wait_beside_the_time_of_a_call() -> None:
     await house.close()
 
 
-async def test_a_caller_that_leaves_cancels_its_call_there(house: House) -> None:
+async def waiting(house: House, command: Receive = POLL) -> asyncio.Task[list[Received]]:
+    """A receive that the backend holds."""
     house.inside.hold = True
-    poll = asyncio.create_task(house.remote.receive(TARGET, POLL))
+    poll = asyncio.create_task(house.remote.receive(TARGET, command))
     await until(lambda: house.inside.held)
+    return poll
+
+
+async def answered_but_unread(house: House, command: Receive = POLL) -> asyncio.Task[list[Received]]:
+    """A receive whose answer has been sent, and which its caller does not read before it resumes reading."""
+    poll = await waiting(house, command)
+    link_of(house)._transport.pause_reading()
+    house.inside.let_go()
+    (connection,) = house.server.connections
+    await until(lambda: not connection._running)
+    return poll
+
+
+async def test_a_caller_that_leaves_cancels_its_call_there(house: House) -> None:
+    poll = await waiting(house)
     poll.cancel()
     with pytest.raises(asyncio.CancelledError):
         await poll
@@ -122,13 +138,7 @@ async def test_a_caller_that_leaves_cancels_its_call_there(house: House) -> None
 
 async def test_messages_that_come_when_their_caller_has_left_are_given_back(house: House) -> None:
     """The answer and the cancellation cross."""
-    house.inside.hold = True
-    poll = asyncio.create_task(house.remote.receive(TARGET, POLL))
-    await until(lambda: house.inside.held)
-    link_of(house)._transport.pause_reading()
-    house.inside.let_go()
-    (connection,) = house.server.connections
-    await until(lambda: not connection._running)
+    poll = await answered_but_unread(house)
     poll.cancel()
     with pytest.raises(asyncio.CancelledError):
         await poll
@@ -138,13 +148,7 @@ async def test_messages_that_come_when_their_caller_has_left_are_given_back(hous
 
 
 async def test_messages_that_come_though_the_wait_has_ended_are_taken(house: House) -> None:
-    house.inside.hold = True
-    poll = asyncio.create_task(house.remote.receive(TARGET, POLL))
-    await until(lambda: house.inside.held)
-    link_of(house)._transport.pause_reading()
-    house.inside.let_go()
-    (connection,) = house.server.connections
-    await until(lambda: not connection._running)
+    poll = await answered_but_unread(house)
     poll.cancel(WAIT_ENDS)
     link_of(house)._transport.resume_reading()
     assert [message.handle for message in await poll] == ["handle-1"]
@@ -152,13 +156,7 @@ async def test_messages_that_come_though_the_wait_has_ended_are_taken(house: Hou
 
 
 async def test_a_caller_may_leave_after_its_wait_has_ended(house: House) -> None:
-    house.inside.hold = True
-    poll = asyncio.create_task(house.remote.receive(TARGET, POLL))
-    await until(lambda: house.inside.held)
-    link_of(house)._transport.pause_reading()
-    house.inside.let_go()
-    (connection,) = house.server.connections
-    await until(lambda: not connection._running)
+    poll = await answered_but_unread(house)
     poll.cancel(WAIT_ENDS)
     await asyncio.sleep(0)
     poll.cancel()
@@ -169,9 +167,7 @@ async def test_a_caller_may_leave_after_its_wait_has_ended(house: House) -> None
 
 
 async def test_a_wait_that_ends_as_its_connection_breaks_ends_with_nothing(house: House) -> None:
-    house.inside.hold = True
-    poll = asyncio.create_task(house.remote.receive(TARGET, POLL))
-    await until(lambda: house.inside.held)
+    poll = await waiting(house)
     link_of(house)._transport.pause_reading()
     poll.cancel(WAIT_ENDS)
     await asyncio.sleep(0)
@@ -214,14 +210,8 @@ async def test_messages_that_come_as_the_wait_ends_are_taken(house: House, monke
 
 
 async def test_the_claims_of_an_attempt_wait_for_its_repetition(house: House) -> None:
-    house.inside.hold = True
     command = Receive(1, 30, 20, None, "attempt")
-    poll = asyncio.create_task(house.remote.receive(TARGET, command))
-    await until(lambda: house.inside.held)
-    link_of(house)._transport.pause_reading()
-    house.inside.let_go()
-    (connection,) = house.server.connections
-    await until(lambda: not connection._running)
+    poll = await answered_but_unread(house, command)
     poll.cancel()
     with pytest.raises(asyncio.CancelledError):
         await poll
@@ -316,9 +306,7 @@ async def test_calls_that_wait_for_room_move_to_the_next_connection() -> None:
     house = House(SERVER._replace(under_way_bytes=200), CLIENT)
     await house.open()
     await house.connect()
-    house.inside.hold = True
-    poll = asyncio.create_task(house.remote.receive(TARGET, POLL))
-    await until(lambda: house.inside.held)
+    poll = await waiting(house)
     calls = [asyncio.create_task(house.send("a")) for _ in range(5)]
     await until(lambda: len(link_of(house)._room) == 5)
     house.inside.hold = False
@@ -334,9 +322,7 @@ async def test_a_call_for_which_there_is_no_room_in_time_was_not_sent() -> None:
     house = House(SERVER._replace(under_way_bytes=200), CLIENT._replace(call_seconds=0.05))
     await house.open()
     await house.connect()
-    house.inside.hold = True
-    poll = asyncio.create_task(house.remote.receive(TARGET, POLL))
-    await until(lambda: house.inside.held)
+    poll = await waiting(house)
     with pytest.raises(NotSent, match="too much to do"):
         await house.send("a")
     poll.cancel()
