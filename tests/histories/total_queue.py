@@ -1,0 +1,98 @@
+"""Nothing acknowledged is lost, nothing comes that was never sent, and each duplicate has its reason.
+
+After Jepsen's total-queue checker (K. Kingsbury, jepsen.checker/total-queue): the queues have been drained, so what was
+acknowledged and neither deleted nor left there must have been received.
+
+A message that comes a second time has been *redelivered* if whatever hid it had ended by then, or *released* if its
+client gave it back.  Any other second delivery is unexplained, and so is one under another id, unless the message had
+moved (a redrive gives it a new one), and one that was asked for after a delete with the latest handle had been
+acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.histories.history import History, Kind, Operation, Outcome, Rules
+
+
+@dataclass
+class TotalQueue:
+    """What became of all messages."""
+
+    attempted: int = 0
+    acknowledged: int = 0
+    received: int = 0
+    """Messages that came at least once."""
+    left: int = 0
+    """Messages that are still in the queues."""
+    lost: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    duplicates: Counter[str] = field(default_factory=Counter)
+    """Deliveries after a message's first one, by their reason."""
+    unexplained: list[str] = field(default_factory=list)
+
+    @property
+    def broken(self) -> list[str]:
+        """Promises that were broken."""
+        return [*self.lost, *self.unexpected, *self.unexplained]
+
+
+def check(history: History, rules: Rules, left: frozenset[str] = frozenset()) -> TotalQueue:
+    """``left``: keys of messages that were seen to be in the queues at the end, without being received."""
+    result = TotalQueue(left=len(left))
+    moved_into = {queue for _, queue in rules.moves}
+    for key, operations in history.of_key.items():
+        sends = [one for one in operations if one.kind is Kind.SEND]
+        deliveries = [one for one in operations if one.kind is Kind.RECEIVE]
+        acknowledged = [one for one in sends if one.outcome is Outcome.DONE]
+        result.attempted += bool(sends)
+        result.acknowledged += bool(acknowledged)
+        result.received += bool(deliveries)
+        if acknowledged and not deliveries and key not in left:
+            result.lost.append(f"{key} was acknowledged and is lost: {acknowledged[0]}")
+        if not sends and (deliveries or key in left):
+            result.unexpected.append(f"{key} came and was never sent: {deliveries[0] if deliveries else 'it is left'}")
+        _explain(key, operations, deliveries, rules, moved_into, result)
+    result.unexpected += [f"{key} is left and was never sent" for key in left if key not in history.of_key]
+    return result
+
+
+def _explain(
+    key: str,
+    operations: list[Operation],
+    deliveries: list[Operation],
+    rules: Rules,
+    moved_into: set[str],
+    result: TotalQueue,
+) -> None:
+    ids = {one.message_id for one in operations if one.kind is Kind.SEND and one.outcome is Outcome.DONE}
+    for before, again in zip([None, *deliveries], deliveries, strict=False):
+        if ids and again.message_id not in ids and again.queue not in moved_into:
+            result.unexplained.append(f"{key} came as {again.message_id}, and was sent as {', '.join(ids)}: {again}")
+        ids.add(again.message_id)
+        if before is None:
+            continue
+        changes = [
+            one
+            for one in operations
+            if one.kind is Kind.CHANGE and one.handle == before.handle and one.called <= again.answered
+        ]
+        seconds = min([before.seconds, *(one.called - before.called + one.seconds for one in changes)])
+        deleted = [
+            one
+            for one in operations
+            if one.kind is Kind.DELETE
+            and one.handle == before.handle
+            and one.outcome is Outcome.DONE
+            and one.answered <= min(again.called, before.called + seconds - rules.early(before.seconds))
+        ]
+        if deleted:
+            result.unexplained.append(f"{key} came after its delete was acknowledged: {deleted[0]}, then {again}")
+        elif again.answered - before.called < seconds - rules.early(before.seconds):
+            result.unexplained.append(f"{key} came again while it was hidden: {before}, then {again}")
+        elif seconds < before.seconds:
+            result.duplicates["released"] += 1
+        else:
+            result.duplicates["redelivered after its visibility timeout"] += 1

@@ -1,0 +1,83 @@
+"""A single message's visibility is linearizable: sent → visible → claimed by one at a time → deleted.
+
+The object is one message over all queues that it may move through.  Its rules:
+
+- it is received only when it was sent, is not deleted, and whatever hid it (a delay, the claim before) has ended;
+- a delete with the handle of the last claim is final.  Only where that claim has ended may another claim that nobody
+  saw (a receive of unknown outcome) or a move have come between: then the delete says nothing of the message, which
+  SQS answers with success too;
+- a change of visibility counts if it was made with the handle of the last claim;
+- it is received from another queue only if messages move there, and with its claim ended.
+
+How it was sent again (FIFO deduplication, retry tokens) does not matter: a repeat changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tests.histories.history import History, Kind, Operation, Rules
+from tests.histories.wing_gong import Step, linearizable
+
+
+class Message(NamedTuple):
+    """One message, as it could be now."""
+
+    queue: str = ""
+    """Where it was seen last; empty before it was sent."""
+    handle: str = ""
+    """Of its last claim."""
+    hidden_until: float = 0.0
+    """Earliest moment at which it can be seen again."""
+    deleted: bool = False
+
+
+def check(history: History, rules: Rules) -> list[str]:
+    """What is not linearizable, a text for each message.  Raises :class:`~tests.histories.wing_gong.Undecided`."""
+    broken = []
+    step = _stepping(history, rules)
+    for key, operations in history.of_key.items():
+        order = linearizable(operations, Message(), step)
+        if order is not None:
+            lines = "\n".join(f"    {operation}" for operation in order)
+            broken.append(f"{key}: its visibility is not linearizable; the last of these fits nowhere:\n{lines}")
+    return broken
+
+
+def _stepping(history: History, rules: Rules) -> Step[Message]:
+    first_lost = {queue: lost[0].called for queue, lost in history.lost_receives.items()}
+    leaves = {queue for queue, _ in rules.moves}
+
+    def step(message: Message, operation: Operation, not_before: float) -> Iterator[tuple[Message, float]]:
+        match operation.kind:
+            case Kind.SEND:
+                if message.queue:
+                    yield message, not_before
+                else:
+                    hidden_until = not_before + operation.seconds - rules.early(operation.seconds)
+                    yield Message(operation.queue, "", hidden_until), not_before
+            case Kind.RECEIVE:
+                here = message.queue == operation.queue or (message.queue, operation.queue) in rules.moves
+                if here and message.queue and not message.deleted:
+                    moment = max(not_before, message.hidden_until)
+                    hidden_until = moment + operation.seconds - rules.early(operation.seconds)
+                    yield Message(operation.queue, operation.handle, hidden_until), moment
+            case Kind.DELETE:
+                last = message.handle == operation.handle
+                if last and not message.deleted:
+                    yield message._replace(deleted=True), not_before
+                else:
+                    yield message, not_before
+                overtaken = max(not_before, message.hidden_until)
+                unseen = first_lost.get(operation.queue, float("inf")) <= operation.answered
+                if last and not message.deleted and (operation.queue in leaves or unseen):
+                    yield message, overtaken
+            case Kind.CHANGE:
+                if message.handle == operation.handle:
+                    hidden_until = not_before + operation.seconds - rules.early(operation.seconds)
+                    yield message._replace(hidden_until=hidden_until), not_before
+                else:
+                    yield message, not_before
+
+    return step

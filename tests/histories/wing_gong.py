@@ -1,0 +1,71 @@
+"""Is there an order, and a moment for each operation, in which a sequential object would have answered like this?
+
+The search is Wing and Gong's, with Lowe's memory of what was tried: linearise any operation that began before all
+others that are still to come had ended, ask the model whether the object allows it in its present state, and go back
+when nothing fits.  A pair of (operations done, state) is tried once.
+
+Operations of unknown outcome have no end: they stop no other one from coming first, and may be left out.
+
+The model knows the time, because a visibility timeout does.  It is given the operation's first possible moment and
+answers with states, each with the moment at which the operation took effect; it has to take the earliest one that its
+rules allow, and all its rules have to be lower bounds ("not before"), never upper ones.  Then an earlier moment is
+never worse, and one moment for each order is enough; the upper bound of a moment is the operation's answer alone.
+
+Sources: M. Herlihy, J. Wing, "Linearizability: A Correctness Condition for Concurrent Objects", 1990; J. Wing, C. Gong,
+"Testing and Verifying Concurrent Objects", 1993; G. Lowe, "Testing for Linearizability", 2017; A. Horn, D. Kroening,
+"Faster Linearizability Checking via P-Compositionality", 2015 (why each message can be looked at by itself).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+from tests.histories.history import Operation, Outcome
+
+State = TypeVar("State", bound=Hashable)
+Step = Callable[[State, Operation, float], Iterable[tuple[State, float]]]
+"""(state, operation, not before) -> states after it, each with the moment of the operation."""
+
+TRIED_MOST = 200_000
+
+
+class Undecided(Exception):
+    """The search was given up: too many orders are possible."""
+
+
+def linearizable(operations: Sequence[Operation], initial: State, step: Step[State]) -> list[Operation] | None:
+    """None if such an order exists; otherwise the longest one that was found, and last the operation that fits nowhere.
+
+    Refused operations are none of the history.  Raises :class:`Undecided`.
+    """
+    history = [operation for operation in operations if operation.outcome is not Outcome.REFUSED]
+    must = sum(1 << at for at, operation in enumerate(history) if operation.outcome is Outcome.DONE)
+    tried: set[tuple[int, State, float]] = set()
+    longest: list[Operation] = []
+    trail: list[tuple[int, State, float, tuple[Operation, ...]]] = [(0, initial, 0.0, ())]
+    while trail:
+        done, state, now, order = trail.pop()
+        if done & must == must:
+            return None
+        if (done, state, now) in tried:
+            continue
+        tried.add((done, state, now))
+        if len(tried) > TRIED_MOST:
+            raise Undecided(f"{len(history)} operations of {history[0].key!r}: more than {TRIED_MOST} tried")
+        if len(order) >= len(longest):
+            longest = list(order)
+        open_until = min(
+            operation.answered for at, operation in enumerate(history) if must >> at & 1 and not done >> at & 1
+        )
+        for at in reversed(range(len(history))):  # what came first is tried first
+            operation = history[at]
+            if done >> at & 1 or operation.called > open_until:
+                continue
+            for after, moment in step(state, operation, max(now, operation.called)):
+                if moment <= operation.answered:
+                    trail.append((done | 1 << at, after, moment, (*order, operation)))
+    stuck = min(
+        (one for one in history if one.outcome is Outcome.DONE and one not in longest), key=lambda one: one.answered
+    )
+    return [*longest, stuck]
