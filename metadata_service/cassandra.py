@@ -23,6 +23,7 @@ from metadata_service.cassandra_connection import CassandraConnection, Cassandra
 from metadata_service.cassandra_credentials import text
 from metadata_service.cassandra_queues import CassandraQueues
 from metadata_service.cassandra_records import GONE, Records, Row, Writes, gather
+from metadata_service.cassandra_registry import CassandraRegistry
 from metadata_service.cassandra_schema import SCHEMA_VERSION, has_tables, make_tables
 from metadata_service.models import LOG_ID_LIMIT, ClusterEntry, Heartbeat, LogEntry, ShardEntry
 from metadata_service.opening import CannotOpen
@@ -46,7 +47,7 @@ _decode_data_key = msgspec.json.Decoder(DataKey).decode
 log = logging.getLogger("holdfast.metadata")
 
 
-class CassandraStore(CassandraQueues):
+class CassandraStore(CassandraRegistry, CassandraQueues):
     """A :class:`~metadata_service.store.MetadataStore` and :class:`~metadata_service.store.ClusterStore` in a keyspace.
 
     Made by :meth:`open`, for one event loop.

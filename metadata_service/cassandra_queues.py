@@ -17,14 +17,14 @@ id lies below can be finished any more (it takes another id), so no mark is remo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
 from metadata_service.cassandra_credentials import ACCOUNTS, CassandraCredentials, text
 from metadata_service.cassandra_records import BEYOND, Row, Writes, after, gather
-from metadata_service.models import Queue, dead_letter_arn, new_queue
+from metadata_service.models import Queue, dead_letter_arn, new_queue, partition_counter, partition_id
 from metadata_service.store import (
     ConditionFailed,
     PurgeInProgress,
@@ -72,6 +72,7 @@ class CassandraQueues(CassandraCredentials):
         now_ms: int,
         hold_seconds: float,
         queues_most: int | None = None,
+        clusters: Sequence[int] = (0,),
     ) -> Queue:
         row, held = _queue(name), _held(name)
 
@@ -90,8 +91,9 @@ class CassandraQueues(CassandraCredentials):
 
         while True:
             await self._records.transact(_names(account), ["account", row, held], lambda rows: ({}, check(rows)))
-            queue_id, partition_id = await self._records.next_id("queue"), await self._records.next_id("partition")
-            queue = new_queue(queue_id, partition_id, account, name, attributes, tags, now_ms)
+            queue_id = await self._records.next_id("queue")
+            partition_ids = await self._partitions_in(clusters)
+            queue = new_queue(queue_id, partition_ids, account, name, attributes, tags, now_ms)
 
             def create(rows: dict[str, Row], queue: Queue = queue) -> tuple[Writes, None]:
                 state = check(rows)
@@ -117,6 +119,10 @@ class CassandraQueues(CassandraCredentials):
                 await self._forget_id(queue.queue_id)
                 raise
             return queue
+
+    async def new_partition_ids(self, cluster: int, count: int) -> list[int]:
+        first = await self._records.next_id(partition_counter(cluster), count)
+        return [partition_id(cluster, first + number) for number in range(count)]
 
     async def get_queue(self, account: str, name: str) -> Queue:
         record = await self._records.get(_names(account), _queue(name))
@@ -208,6 +214,13 @@ class CassandraQueues(CassandraCredentials):
         return removed
 
     # --- parts of operations ---
+
+    async def _partitions_in(self, clusters: Sequence[int]) -> list[int]:
+        """Ids of new partitions, in this order: those of one cluster with one transaction."""
+        ids = {
+            cluster: iter(await self.new_partition_ids(cluster, clusters.count(cluster))) for cluster in set(clusters)
+        }
+        return [next(ids[cluster]) for cluster in clusters]
 
     async def _place(self, queue_id: int) -> _Place | None:
         space, key = _id(queue_id)

@@ -195,12 +195,12 @@ class Records:
             return self._update, (*values, row.change)
         return (self._insert if key in read else self._put), values
 
-    async def next_id(self, counter: str) -> int:
-        """The next number of a counter, from 1; never given out again."""
+    async def next_id(self, counter: str, count: int = 1) -> int:
+        """The first of the next ``count`` numbers of a counter, from 1; never given out again."""
 
         def take(rows: dict[str, Row]) -> tuple[Writes, int]:
             number = int(rows["next"].record) if "next" in rows else 1
-            return {"next": str(number + 1)}, number
+            return {"next": str(number + count)}, number
 
         return await self.transact(f"counter/{counter}", ["next"], take)
 

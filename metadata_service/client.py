@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from metadata_service.models import Queue
 from metadata_service.store import QueueExists, QueueNotFound, QueueStore
@@ -73,11 +73,19 @@ class MetadataClient:
         now_ms: int,
         hold_seconds: float,
         queues_most: int | None = None,
+        clusters: Sequence[int] = (0,),
     ) -> Queue:
         """As :meth:`QueueStore.create_queue`."""
         try:
             created = await self._store.create_queue(
-                account, name, attributes, tags, now_ms=now_ms, hold_seconds=hold_seconds, queues_most=queues_most
+                account,
+                name,
+                attributes,
+                tags,
+                now_ms=now_ms,
+                hold_seconds=hold_seconds,
+                queues_most=queues_most,
+                clusters=clusters,
             )
         except QueueExists as error:
             self.remember(error.queue)

@@ -7,23 +7,49 @@ unseen.  Units are part of the names: ``_s`` seconds and ``_ms`` milliseconds si
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
 LOG_ID_LIMIT = 1 << 20
 """Log ids are smaller than this: a position in a log keeps its log's id in 20 bits."""
+CLUSTERS_MOST = 1 << 12
+"""Numbers of backend clusters are smaller than this."""
+SERIAL_BITS = 40
+"""Of a partition's id; what is above them is the number of its cluster."""
+FIRST_CLUSTER = "local"
+"""The backend cluster with the number 0: all there is in an installation that never named one."""
 
 LogState = Literal["open", "recovering", "sealed"]
+ClusterState = Literal["serving", "retiring"]
+
+
+def partition_id(cluster: int, serial: int) -> int:
+    """The id of a partition: the ``serial``-th that was made in the backend cluster of this number."""
+    assert 0 <= cluster < CLUSTERS_MOST
+    assert 0 < serial < 1 << SERIAL_BITS
+    return cluster << SERIAL_BITS | serial
+
+
+def cluster_of(partition: int) -> int:
+    """The number of the backend cluster that has the partition, from its beginning to its end."""
+    return partition >> SERIAL_BITS
+
+
+def partition_counter(cluster: int) -> str:
+    """What counts the partitions that were made in a cluster."""
+    return f"partition/{cluster}" if cluster else "partition"
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True):
-    """One part of a queue and the backend cluster that has it.  Ids are never reused."""
+    """One part of a queue.  Ids are never reused, and name the backend cluster (:func:`cluster_of`)."""
 
     id: int
-    cluster: str = "local"
+    cluster: str = FIRST_CLUSTER
+    """Says nothing: earlier versions wrote it before clusters had numbers."""
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -51,14 +77,14 @@ class Queue(msgspec.Struct, frozen=True):
 
 def new_queue(
     queue_id: int,
-    partition_id: int,
+    partition_ids: Iterable[int],
     account: str,
     name: str,
     attributes: Mapping[str, str],
     tags: Mapping[str, str],
     now_ms: int,
 ) -> Queue:
-    """A queue as it begins: one partition, and a handle key of its own."""
+    """A queue as it begins: with these partitions, and a handle key of its own."""
     return Queue(
         queue_id=queue_id,
         account=account,
@@ -68,7 +94,7 @@ def new_queue(
         tags=dict(tags),
         created_s=now_ms // 1000,
         modified_s=now_ms // 1000,
-        partitions=(Partition(partition_id),),
+        partitions=tuple(Partition(number) for number in partition_ids),
         handle_key=secrets.token_bytes(16),
     )
 
@@ -124,6 +150,104 @@ class ClusterEntry(msgspec.Struct, frozen=True):
     """Nodes that are to give up all they have."""
     version: int = 0
     """0: not stored yet."""
+
+
+class BackendCluster(msgspec.Struct, frozen=True):
+    """A backend cluster, as it is registered.  Never deleted, for its number is in the ids of partitions."""
+
+    name: str
+    number: int
+    """0 for :data:`FIRST_CLUSTER`, others from 1 on, as they were registered."""
+    weight: float = 1.0
+    """How many of the new queues it gets beside others."""
+    state: ClusterState = "serving"
+    """``retiring``: it gets no new queues, and those that it has move away."""
+    drained: tuple[str, ...] = ()
+    """Nodes of it that are to have no shards, until an operator says otherwise."""
+    version: int = 1
+
+
+class ReportedNode(msgspec.Struct, frozen=True):
+    """A node, as the manager of its cluster sees it."""
+
+    name: str
+    address: str = ""
+    """Where it is reached."""
+    live: bool = True
+    """Its heartbeat moves.  One that does not live is reported while it has shards."""
+    incarnation: int = 0
+    silent_ms: int = 0
+    """Since its heartbeat moved last."""
+    shards: int = 0
+    utilisation: float = 0.0
+    """Of what it has least of, as a part of the whole."""
+    draining: bool = False
+
+
+class BusyPartition(msgspec.Struct, frozen=True, array_like=True):
+    """One of the partitions with the most to do."""
+
+    partition: int
+    queue_id: int
+    rate: float
+    """Messages a second, sent and received together."""
+
+
+class ClusterReport(msgspec.Struct, frozen=True):
+    """What the manager of a backend cluster says of it every other second.  Nothing about data is decided by it."""
+
+    cluster: int
+    """Its number."""
+    term: int
+    """Version of the cluster's entry: a manager that was replaced knows an older one."""
+    count: int
+    """Rises with each report of one manager."""
+    time_ms: int
+    """The manager's clock."""
+    utilisation: float
+    """Of what the cluster's fullest node has least of, as a part of the whole."""
+    manager: str = ""
+    """Name of the node."""
+    nodes: tuple[ReportedNode, ...] = ()
+    moving: int = 0
+    """Shards on their way from one node to another."""
+    homeless: int = 0
+    """Shards that no living node has."""
+    busy: tuple[BusyPartition, ...] = ()
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Something that the out-cluster manager has decided, or how it went."""
+
+    time_ms: int
+    text: str
+    """What, and why."""
+
+
+class ManagerEntry(msgspec.Struct, frozen=True):
+    """Which process is the out-cluster manager.  It raises the version every other second while it lives."""
+
+    manager: str = ""
+    """Name of the process; empty: nobody."""
+    start: str = ""
+    """A random name of the process's start."""
+    decisions: tuple[Decision, ...] = ()
+    """The latest, oldest first."""
+    version: int = 0
+    """0: not stored yet."""
+
+
+_CLUSTER_NAME = re.compile(r"[a-z][a-z0-9_]{0,23}\Z")
+
+
+def check_cluster_name(name: str) -> str:
+    """The name, which can be part of a keyspace's.  Raises ``ValueError``."""
+    if not _CLUSTER_NAME.match(name):
+        raise ValueError(
+            f"a backend cluster cannot have the name {name!r}: it has to be 1 to 24 lower-case letters, digits and"
+            " underscores, with a letter first"
+        )
+    return name
 
 
 class PieceRef(msgspec.Struct, frozen=True, array_like=True):

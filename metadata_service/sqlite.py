@@ -23,9 +23,12 @@ from metadata_service.models import (
     ShardEntry,
     dead_letter_arn,
     new_queue,
+    partition_counter,
+    partition_id,
 )
 from metadata_service.sqlite_credentials import SQLiteCredentials
-from metadata_service.sqlite_schema import open_database, text
+from metadata_service.sqlite_registry import SQLiteRegistry
+from metadata_service.sqlite_schema import next_id, open_database, text
 from metadata_service.store import (
     ConditionFailed,
     PurgeInProgress,
@@ -54,7 +57,7 @@ _decode_cluster = msgspec.json.Decoder(ClusterEntry).decode
 _decode_data_key = msgspec.json.Decoder(DataKey).decode
 
 
-class SQLiteStore(SQLiteCredentials):
+class SQLiteStore(SQLiteRegistry, SQLiteCredentials):
     """A :class:`~metadata_service.store.MetadataStore` in the file ``path``, which only its owner can read."""
 
     def __init__(self, path: Path) -> None:
@@ -88,6 +91,7 @@ class SQLiteStore(SQLiteCredentials):
         now_ms: int,
         hold_seconds: float,
         queues_most: int | None = None,
+        clusters: Sequence[int] = (0,),
     ) -> Queue:
         arn = dead_letter_arn(attributes)
 
@@ -100,8 +104,8 @@ class SQLiteStore(SQLiteCredentials):
                 (count,) = db.execute("SELECT COUNT(*) FROM queues WHERE account = ?", (account,)).fetchone()
                 if count >= queues_most:
                     raise TooManyQueues(f"account {account} has {count} queues of at most {queues_most}")
-            queue_id, partition_id = _next_id(db, "queue"), _next_id(db, "partition")
-            queue = new_queue(queue_id, partition_id, account, name, attributes, tags, now_ms)
+            partition_ids = [_partition_ids(db, cluster, 1)[0] for cluster in clusters]
+            queue = new_queue(next_id(db, "queue"), partition_ids, account, name, attributes, tags, now_ms)
             db.execute(
                 "INSERT INTO queues (queue_id, account, name, version, dead_letter_arn, record)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
@@ -110,6 +114,9 @@ class SQLiteStore(SQLiteCredentials):
             return queue
 
         return await self._worker.write(create)
+
+    async def new_partition_ids(self, cluster: int, count: int) -> list[int]:
+        return await self._worker.write(lambda db: _partition_ids(db, cluster, count))
 
     async def get_queue(self, account: str, name: str) -> Queue:
         def get(db: sqlite3.Connection) -> Queue:
@@ -212,7 +219,7 @@ class SQLiteStore(SQLiteCredentials):
         def begin(db: sqlite3.Connection) -> LogEntry:
             if reuse is not None:
                 return take_over(db, reuse)
-            log_id = _next_id(db, "log")
+            log_id = next_id(db, "log")
             if log_id >= LOG_ID_LIMIT:
                 raise StoreError(f"all {LOG_ID_LIMIT - 1} log ids are used up")
             entry = LogEntry(log_id=log_id, node=node, incarnation=latest(db) + 1)
@@ -333,7 +340,7 @@ class SQLiteStore(SQLiteCredentials):
     # --- data keys ---
 
     async def new_data_key_id(self) -> int:
-        return await self._worker.write(lambda db: _next_id(db, "data_key"))
+        return await self._worker.write(lambda db: next_id(db, "data_key"))
 
     async def add_data_key(self, key: DataKey) -> None:
         def add(db: sqlite3.Connection) -> None:
@@ -385,12 +392,9 @@ def _empty_log(db: sqlite3.Connection) -> None:
         raise StoreUnavailable("another process reads the metadata, whose log can therefore not be emptied: try again")
 
 
-def _next_id(db: sqlite3.Connection, counter: str) -> int:
-    """The next number of a counter, from 1; never given out again."""
-    db.execute("INSERT OR IGNORE INTO counters (name, next) VALUES (?, 1)", (counter,))
-    (number,) = db.execute("SELECT next FROM counters WHERE name = ?", (counter,)).fetchone()
-    db.execute("UPDATE counters SET next = ? WHERE name = ?", (number + 1, counter))
-    return int(number)
+def _partition_ids(db: sqlite3.Connection, cluster: int, count: int) -> list[int]:
+    first = next_id(db, partition_counter(cluster), count)
+    return [partition_id(cluster, first + number) for number in range(count)]
 
 
 def _queue(db: sqlite3.Connection, queue_id: int) -> Queue:

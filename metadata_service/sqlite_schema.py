@@ -61,6 +61,13 @@ CREATE TABLE heartbeats (
     node TEXT PRIMARY KEY, incarnation INTEGER NOT NULL, count INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE cluster (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL);
 """,
+    """
+CREATE TABLE backend_clusters (
+    number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, version INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE TABLE cluster_reports (
+    cluster INTEGER PRIMARY KEY, term INTEGER NOT NULL, count INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE TABLE manager (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL);
+""",
 )
 """What leads from each version to the next."""
 SCHEMA_VERSION = 1 + len(_STEPS)
@@ -120,3 +127,11 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
 def text(record: msgspec.Struct) -> str:
     """The record as a row holds it."""
     return _encode(record).decode()
+
+
+def next_id(db: sqlite3.Connection, counter: str, count: int = 1) -> int:
+    """The first of the next ``count`` numbers of a counter, from 1; never given out again."""
+    db.execute("INSERT OR IGNORE INTO counters (name, next) VALUES (?, 1)", (counter,))
+    (number,) = db.execute("SELECT next FROM counters WHERE name = ?", (counter,)).fetchone()
+    db.execute("UPDATE counters SET next = ? WHERE name = ?", (number + count, counter))
+    return int(number)

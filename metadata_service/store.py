@@ -13,7 +13,16 @@ from typing import NamedTuple, Protocol
 from auth.keyring import DataKeyStore
 from auth.sealed_store import SealableStore
 from auth.store import Conflict
-from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, Queue, ShardEntry
+from metadata_service.models import (
+    BackendCluster,
+    ClusterEntry,
+    ClusterReport,
+    Heartbeat,
+    LogEntry,
+    ManagerEntry,
+    Queue,
+    ShardEntry,
+)
 
 
 class StoreError(Exception):
@@ -73,12 +82,17 @@ class QueueStore(Protocol):
         now_ms: int,
         hold_seconds: float,
         queues_most: int | None = None,
+        clusters: Sequence[int] = (0,),
     ) -> Queue:
-        """A new queue with one partition, a new id and a new handle key.
+        """A new queue with a new id and a new handle key, and with a partition in each of these backend clusters: of a
+        number that is there several times, several.
 
         Raises :class:`QueueExists`, :class:`QueueDeletedRecently` within ``hold_seconds`` of a deletion, and
         :class:`TooManyQueues` if the account has ``queues_most`` already (None: however many).
         """
+
+    async def new_partition_ids(self, cluster: int, count: int) -> list[int]:
+        """So many ids for partitions in the backend cluster of this number, that nobody had before."""
 
     async def get_queue(self, account: str, name: str) -> Queue:
         """Raises :class:`QueueNotFound`."""
@@ -183,7 +197,43 @@ class ClusterStore(Protocol):
         """
 
 
-class MetadataStore(QueueStore, EntryStore, SealableStore, DataKeyStore, Protocol):
+class ClusterRegistry(Protocol):
+    """Which backend clusters there are, what each reports, and who decides about them."""
+
+    async def register_cluster(self, name: str) -> BackendCluster:
+        """The backend cluster of this name, which gets a number if it has none yet.  Repeatable.
+
+        :data:`~metadata_service.models.FIRST_CLUSTER` has the number 0, and no other ever has: it is in the ids of the
+        partitions that were made before there were several.
+        Raises ``ValueError`` for what cannot be a name, and :class:`StoreError` when all numbers are used up.
+        """
+
+    async def backend_clusters(self) -> list[BackendCluster]:
+        """All, ordered by number."""
+
+    async def update_backend_cluster(self, cluster: BackendCluster) -> BackendCluster:
+        """Store ``cluster`` if the stored one has its number and its version; returns it with the new version.
+
+        Raises :class:`ConditionFailed`, also where no such cluster is registered.
+        """
+
+    async def report_cluster(self, report: ClusterReport) -> None:
+        """Store a cluster's report, unless a later one is stored: by term, then by count."""
+
+    async def cluster_reports(self) -> list[ClusterReport]:
+        """The latest of each cluster that has reported, ordered by number."""
+
+    async def manager(self) -> ManagerEntry:
+        """Who is the out-cluster manager; an entry of version 0 if nobody ever was."""
+
+    async def update_manager(self, entry: ManagerEntry) -> ManagerEntry:
+        """Store ``entry`` if the stored one has ``entry.version`` (0: if there is none yet).
+
+        Returns it with the new version.  Raises :class:`ConditionFailed`.
+        """
+
+
+class MetadataStore(QueueStore, EntryStore, ClusterRegistry, SealableStore, DataKeyStore, Protocol):
     """Everything that a whole service keeps in its metadata."""
 
     async def close(self) -> None:

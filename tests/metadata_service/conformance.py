@@ -15,7 +15,23 @@ import pytest
 from auth.credentials import AccessKey, ApiKey, ServiceKey, Tenant, TenantRole, new_access_key
 from auth.keyring import DataKey
 from auth.limits import Rate, TenantLimits
-from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, PieceRef, Queue, ShardEntry
+from metadata_service.models import (
+    FIRST_CLUSTER,
+    BackendCluster,
+    BusyPartition,
+    ClusterEntry,
+    ClusterReport,
+    Decision,
+    Heartbeat,
+    LogEntry,
+    ManagerEntry,
+    PieceRef,
+    Queue,
+    ReportedNode,
+    ShardEntry,
+    cluster_of,
+    partition_id,
+)
 from metadata_service.store import (
     ClusterStore,
     ConditionFailed,
@@ -72,6 +88,25 @@ class QueueConformance:
         assert [queue.queue_id for queue in queues] == sorted({queue.queue_id for queue in queues})
         assert len({partition.id for queue in queues for partition in queue.partitions}) == 3
         assert len({queue.handle_key for queue in queues}) == 3
+
+    async def test_a_partition_names_its_cluster(self, store: MetadataStore) -> None:
+        plain = await create(store, "plain")
+        assert [partition.id for partition in plain.partitions] == [1]
+        assert partition_id(0, 1) == 1
+        spread = await store.create_queue(
+            ACCOUNT, "spread", {}, {}, now_ms=NOW_MS, hold_seconds=0, clusters=(3, 0, 3, 4095)
+        )
+        assert [cluster_of(partition.id) for partition in spread.partitions] == [3, 0, 3, 4095]
+        more = [*await store.new_partition_ids(3, 3), *await store.new_partition_ids(0, 1)]
+        assert [cluster_of(number) for number in more] == [3, 3, 3, 0]
+        other = await store.create_queue(ACCOUNT, "other", {}, {}, now_ms=NOW_MS, hold_seconds=0, clusters=(3,))
+        made = [partition.id for queue in (plain, spread, other) for partition in queue.partitions] + more
+        assert len(set(made)) == len(made)
+        assert await store.get_queue(ACCOUNT, "spread") == spread
+
+    async def test_partitions_that_are_made_at_once_differ(self, store: MetadataStore) -> None:
+        made = await asyncio.gather(*(store.new_partition_ids(7, 2) for _ in range(10)))
+        assert len({number for some in made for number in some}) == 20
 
     async def test_a_missing_queue(self, store: MetadataStore) -> None:
         with pytest.raises(QueueNotFound):
@@ -390,6 +425,81 @@ class ClusterConformance:
         assert await cluster.cluster() == winners[0]
 
 
+class RegistryConformance:
+    """Backend clusters, what they report, and who decides about them."""
+
+    async def test_clusters_get_numbers(self, store: MetadataStore) -> None:
+        assert await store.backend_clusters() == []
+        east = await store.register_cluster("east")
+        assert east == BackendCluster("east", 1)
+        local = await store.register_cluster(FIRST_CLUSTER)
+        west = await store.register_cluster("west")
+        assert (local.number, west.number) == (0, 2)
+        assert await store.register_cluster("east") == east
+        assert await store.backend_clusters() == [local, east, west]
+
+    async def test_clusters_that_are_registered_at_once_differ(self, store: MetadataStore) -> None:
+        names = [f"c{number}" for number in range(6)]
+        made = await asyncio.gather(*(store.register_cluster(name) for name in (*names, *names)))
+        assert [cluster.name for cluster in made] == names * 2
+        assert made[:6] == made[6:]
+        assert sorted(cluster.number for cluster in made[:6]) == [1, 2, 3, 4, 5, 6]
+
+    @pytest.mark.parametrize("name", ["", "East", "a-b", "1a", "a" * 25, "é", "a\n"])
+    async def test_what_cannot_be_a_clusters_name(self, store: MetadataStore, name: str) -> None:
+        with pytest.raises(ValueError, match="cannot have the name"):
+            await store.register_cluster(name)
+        assert await store.backend_clusters() == []
+
+    async def test_a_cluster_changes_only_from_its_version(self, store: MetadataStore) -> None:
+        with pytest.raises(ConditionFailed):
+            await store.update_backend_cluster(BackendCluster("east", 1))
+        east = await store.register_cluster("east")
+        retiring = await store.update_backend_cluster(
+            msgspec.structs.replace(east, state="retiring", weight=2.5, drained=("b1",))
+        )
+        assert retiring == BackendCluster("east", 1, 2.5, "retiring", ("b1",), 2)
+        with pytest.raises(ConditionFailed):
+            await store.update_backend_cluster(east)
+        with pytest.raises(ConditionFailed):
+            await store.update_backend_cluster(msgspec.structs.replace(retiring, number=2))
+        assert await store.backend_clusters() == [retiring]
+        assert await store.register_cluster("east") == retiring
+
+    async def test_the_latest_report_of_each_cluster_is_kept(self, store: MetadataStore) -> None:
+        assert await store.cluster_reports() == []
+        nodes = (ReportedNode("b1", "unix:/b1", True, 3, 12, 128, 0.25), ReportedNode("b2", live=False, draining=True))
+        first = ClusterReport(1, 5, 1, 100, 0.25, "b1", nodes, 3, 128, (BusyPartition(1 << 40 | 1, 7, 4000.5),))
+        await store.report_cluster(first)
+        assert await store.cluster_reports() == [first]
+        later = msgspec.structs.replace(first, count=2, time_ms=90)
+        other = ClusterReport(0, 1, 1, 50, 0.5)
+        await store.report_cluster(later)
+        await store.report_cluster(first)  # it was late
+        await store.report_cluster(other)
+        assert await store.cluster_reports() == [other, later]
+        elected = msgspec.structs.replace(first, term=6, manager="b2")
+        await store.report_cluster(elected)
+        await store.report_cluster(msgspec.structs.replace(later, count=3))  # of one that was replaced
+        assert await store.cluster_reports() == [other, elected]
+
+    async def test_the_managers_entry_changes_only_from_its_version(self, store: MetadataStore) -> None:
+        none = await store.manager()
+        assert none == ManagerEntry()
+        with pytest.raises(ConditionFailed):
+            await store.update_manager(ManagerEntry(version=1))
+        wishes = [store.update_manager(ManagerEntry(f"m{number}", "x")) for number in range(5)]
+        outcomes = await asyncio.gather(*wishes, return_exceptions=True)
+        (elected,) = [outcome for outcome in outcomes if isinstance(outcome, ManagerEntry)]
+        assert await store.manager() == elected
+        assert elected.version == 1
+        decided = msgspec.structs.replace(elected, decisions=(Decision(NOW_MS, "nothing"),))
+        assert await store.update_manager(decided) == msgspec.structs.replace(decided, version=2)
+        with pytest.raises(ConditionFailed):
+            await store.update_manager(elected)
+        assert await store.manager() == msgspec.structs.replace(decided, version=2)
+
+
 class CredentialConformance:
     """Tenants, keys and roles."""
 
@@ -599,5 +709,5 @@ class DataKeyConformance:
         assert await store.new_data_key_id() == 4
 
 
-class Conformance(QueueConformance, EntryConformance, CredentialConformance, DataKeyConformance):
+class Conformance(QueueConformance, EntryConformance, RegistryConformance, CredentialConformance, DataKeyConformance):
     """All of it."""

@@ -1,0 +1,104 @@
+"""Backend clusters in the SQLite file: the store's part :class:`~metadata_service.store.ClusterRegistry`."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from metadata_service.models import (
+    CLUSTERS_MOST,
+    FIRST_CLUSTER,
+    BackendCluster,
+    ClusterReport,
+    ManagerEntry,
+    check_cluster_name,
+)
+from metadata_service.sqlite_schema import next_id, text
+from metadata_service.store import ConditionFailed, StoreError
+from metadata_service.worker import Worker
+
+_decode_cluster = msgspec.json.Decoder(BackendCluster).decode
+_decode_report = msgspec.json.Decoder(ClusterReport).decode
+_decode_manager = msgspec.json.Decoder(ManagerEntry).decode
+
+
+class SQLiteRegistry:
+    """What it keeps is in the file on which ``worker`` works."""
+
+    _worker: Worker
+
+    async def register_cluster(self, name: str) -> BackendCluster:
+        check_cluster_name(name)
+
+        def register(db: sqlite3.Connection) -> BackendCluster:
+            row = db.execute("SELECT record FROM backend_clusters WHERE name = ?", (name,)).fetchone()
+            if row is not None:
+                return _decode_cluster(row[0])
+            number = 0 if name == FIRST_CLUSTER else next_id(db, "cluster")
+            if number >= CLUSTERS_MOST:
+                raise StoreError(f"all {CLUSTERS_MOST} numbers of backend clusters are used up")
+            cluster = BackendCluster(name, number)
+            query = "INSERT INTO backend_clusters (number, name, version, record) VALUES (?, ?, ?, ?)"
+            db.execute(query, (number, name, cluster.version, text(cluster)))
+            return cluster
+
+        return await self._worker.write(register)
+
+    async def backend_clusters(self) -> list[BackendCluster]:
+        def read(db: sqlite3.Connection) -> list[BackendCluster]:
+            rows = db.execute("SELECT record FROM backend_clusters ORDER BY number")
+            return [_decode_cluster(record) for (record,) in rows]
+
+        return await self._worker.read(read)
+
+    async def update_backend_cluster(self, cluster: BackendCluster) -> BackendCluster:
+        def update(db: sqlite3.Connection) -> BackendCluster:
+            newer = msgspec.structs.replace(cluster, version=cluster.version + 1)
+            query = "UPDATE backend_clusters SET version = ?, record = ? WHERE number = ? AND name = ? AND version = ?"
+            values = (newer.version, text(newer), cluster.number, cluster.name, cluster.version)
+            if not db.execute(query, values).rowcount:
+                raise ConditionFailed(f"backend cluster {cluster.name} no longer has version {cluster.version}")
+            return newer
+
+        return await self._worker.write(update)
+
+    async def report_cluster(self, report: ClusterReport) -> None:
+        def store(db: sqlite3.Connection) -> None:
+            db.execute(
+                "INSERT INTO cluster_reports (cluster, term, count, record) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (cluster) DO UPDATE SET term = excluded.term, count = excluded.count,"
+                " record = excluded.record WHERE (excluded.term, excluded.count) > (term, count)",
+                (report.cluster, report.term, report.count, text(report)),
+            )
+
+        await self._worker.write(store)
+
+    async def cluster_reports(self) -> list[ClusterReport]:
+        def read(db: sqlite3.Connection) -> list[ClusterReport]:
+            rows = db.execute("SELECT record FROM cluster_reports ORDER BY cluster")
+            return [_decode_report(record) for (record,) in rows]
+
+        return await self._worker.read(read)
+
+    async def manager(self) -> ManagerEntry:
+        def read(db: sqlite3.Connection) -> ManagerEntry:
+            row = db.execute("SELECT record FROM manager WHERE id = 1").fetchone()
+            return ManagerEntry() if row is None else _decode_manager(row[0])
+
+        return await self._worker.read(read)
+
+    async def update_manager(self, entry: ManagerEntry) -> ManagerEntry:
+        def update(db: sqlite3.Connection) -> ManagerEntry:
+            newer = msgspec.structs.replace(entry, version=entry.version + 1)
+            if entry.version == 0:
+                query = "INSERT OR IGNORE INTO manager (id, version, record) VALUES (1, ?, ?)"
+                changed = db.execute(query, (newer.version, text(newer))).rowcount
+            else:
+                query = "UPDATE manager SET version = ?, record = ? WHERE id = 1 AND version = ?"
+                changed = db.execute(query, (newer.version, text(newer), entry.version)).rowcount
+            if not changed:
+                raise ConditionFailed(f"the out-cluster manager's entry no longer has version {entry.version}")
+            return newer
+
+        return await self._worker.write(update)
