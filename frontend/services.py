@@ -18,6 +18,7 @@ from frontend.bodies import Room
 from frontend.polls import LongPolls
 from frontend.settings import FrontendSettings
 from metadata_service.client import MetadataClient
+from metadata_service.fleet import Fleet
 from ratelimit.limiter import BaseLimiter, Limiter
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Services:
     naming: bytes = b""
     """A secret of the service, the same in all processes and at each start: deduplication ids are hashed with it."""
     bodies: Room = field(default_factory=Room)
+    fleet: Fleet | None = None
+    """The backend clusters, among which new queues are shared out; None: there is just one."""
     sessions: Sessions = field(init=False)
     tokens: Tokens = field(init=False)
 
@@ -60,3 +63,7 @@ class Services:
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)
+
+    def cluster_for(self, account: str, name: str) -> int:
+        """The number of the backend cluster for a new queue.  Raises :class:`~metadata_service.clusters.NoCluster`."""
+        return 0 if self.fleet is None else self.fleet.assign(f"{account}/{name}")

@@ -18,6 +18,8 @@ from frontend.sqs.actions import messages, paging
 from frontend.sqs.actions.batches import _entry_error
 from frontend.sqs.errors import OVER_LIMIT, SqsError
 from frontend.sqs.payload import FORMAT, Payload, decode, encode
+from metadata_service.fleet import Fleet
+from metadata_service.models import ClusterReport, cluster_of
 from tests.frontend.fakes import KEY, NAMING, Service, running
 
 ARN = f"arn:aws:sqs:us-east-1:{KEY.account}:"
@@ -629,3 +631,24 @@ async def test_sources_of_a_dead_letter_queue(service: Service) -> None:
 
 def test_an_error_without_a_text_has_that_of_its_kind() -> None:
     assert SqsError(OVER_LIMIT).message == OVER_LIMIT.text
+
+
+# --- several backend clusters ------------------------------------------------------------------------------
+
+
+async def test_new_queues_go_to_the_clusters_that_take_them(service: Service) -> None:
+    now = 1000.0
+    for name in ("local", "east", "west"):
+        cluster = await service.store.register_cluster(name)
+        await service.store.report_cluster(ClusterReport(cluster.number, 1, 1, 0, 0.95 if name == "west" else 0.1))
+    fleet = service.app.sqs.context.services.fleet = Fleet(service.store, clock=lambda: now, wall=lambda: 0.0)
+    await fleet.look()
+    made = set()
+    for number in range(20):
+        await service.make_queue(f"q{number}")
+        queue = await service.store.get_queue(KEY.account, f"q{number}")
+        made.add(cluster_of(queue.partitions[0].id))
+    assert made == {0, 1}
+    now += 60
+    assert await failed(service, "CreateQueue", QueueName="new") == (503, "ServiceUnavailable")
+    assert (await service.json("CreateQueue", {"QueueName": "q1"})).status == 200, "it is there already"

@@ -20,6 +20,7 @@ from frontend.sqs.errors import (
     PURGE_QUEUE_IN_PROGRESS,
     QUEUE_DELETED_RECENTLY,
     QUEUE_NAME_EXISTS,
+    SERVICE_UNAVAILABLE,
     UNSUPPORTED_OPERATION,
     SqsError,
     missing_parameter,
@@ -29,6 +30,7 @@ from frontend.sqs.errors import (
 )
 from frontend.sqs.queues import QueueView, Update
 from frontend.sqs.validation import check_new_queue_name
+from metadata_service.clusters import NoCluster
 from metadata_service.models import Queue
 from metadata_service.store import PurgeInProgress, QueueDeletedRecently, QueueExists, QueueNotFound, TooManyQueues
 
@@ -87,6 +89,7 @@ async def ensure_queue(
             now_ms=context.services.now_ms(),
             hold_seconds=settings.queue_name_hold_seconds,
             queues_most=queues_most,
+            clusters=(await _cluster_for(context, account, name),),
         )
     except QueueExists as error:
         different = attributes.first_difference(error.queue.attributes, values, encryption=encryption)
@@ -107,6 +110,17 @@ async def ensure_queue(
         ) from None
     await _check_owner(context, queue)
     return queue
+
+
+async def _cluster_for(context: Context, account: str, name: str) -> int:
+    """The backend cluster for a new queue.  Raises :class:`QueueExists` where it can tell that it is none."""
+    try:
+        return context.services.cluster_for(account, name)
+    except NoCluster as error:
+        with suppress(QueueNotFound):  # what there is can be asked for again
+            raise QueueExists(await context.metadata.get(account, name)) from None
+        context.log.error("queue %r of account %s cannot be created: %s", name, account, error)
+        raise SqsError(SERVICE_UNAVAILABLE, "No new queues can be created at the moment. Try again.") from None
 
 
 async def _check_owner(context: Context, queue: Queue) -> None:

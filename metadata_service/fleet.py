@@ -1,0 +1,153 @@
+"""The backend clusters, as one process knows them: registered, and by their latest reports.
+
+Whoever has to do with several clusters keeps a :class:`Fleet`: a frontend, to assign new queues and to find nodes; a
+node of a backend cluster, to find those of others; the out-cluster manager.  It looks every :data:`LOOK_SECONDS`.
+
+How old a report is counts from when this process saw it change, by its own monotonic clock.  Only at the first look
+does it go by the clock that the report was written by; so a cluster whose clock is wrong is misjudged for as long as it
+takes to report anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from metadata_service.clusters import Cluster, choose
+from metadata_service.models import BackendCluster, ClusterReport
+from metadata_service.store import ClusterRegistry, ConditionFailed, StoreError
+
+LOOK_SECONDS = 2.0
+
+log = logging.getLogger("holdfast.metadata")
+
+
+class Known(NamedTuple):
+    """What is known of one cluster."""
+
+    cluster: BackendCluster
+    report: ClusterReport | None
+    """None: it has never reported."""
+    reported_s: float
+    """When that was, by the fleet's clock; ``-inf`` if never."""
+
+
+class Fleet:
+    """Kept up to date from :meth:`start` to :meth:`close`."""
+
+    def __init__(
+        self,
+        registry: ClusterRegistry,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._wall = wall
+        self._look_seconds = look_seconds
+        self._known: dict[int, Known] = {}
+        self._failing = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Look, and go on looking.  Raises :class:`~metadata_service.store.StoreError`."""
+        await self.look()
+        self._task = asyncio.create_task(self._looks(), name="watch over the backend clusters")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def known(self) -> list[Known]:
+        """Every registered cluster, ordered by number."""
+        return [self._known[number] for number in sorted(self._known)]
+
+    def numbered(self, number: int) -> Known | None:
+        """The cluster of this number."""
+        return self._known.get(number)
+
+    def silent_s(self, known: Known) -> float:
+        """For how long the cluster has not reported."""
+        return max(0.0, self._clock() - known.reported_s)
+
+    def nodes(self, number: int) -> dict[str, str]:
+        """Name and address of each node of the cluster that lives, by its latest report, however old."""
+        known = self._known.get(number)
+        if known is None or known.report is None:
+            return {}
+        return {node.name: node.address for node in known.report.nodes if node.live and node.address}
+
+    def assign(self, key: str) -> int:
+        """The number of the cluster for the new queue ``key``.
+
+        The only one that is not being retired takes all, whatever it reports; where none is registered there is just
+        the first.  Raises :class:`~metadata_service.clusters.NoCluster`.
+        """
+        if not self._known:
+            return 0
+        serving = [number for number, known in self._known.items() if known.cluster.state == "serving"]
+        if len(serving) == 1:
+            return serving[0]
+        chosen = choose([_candidate(known) for known in self._known.values()], key, now_s=self._clock())
+        return next(number for number, known in self._known.items() if known.cluster.name == chosen)
+
+    async def look(self) -> None:
+        """Read what is registered and reported.  Raises :class:`~metadata_service.store.StoreError`."""
+        clusters = await self._registry.backend_clusters()
+        reports = {report.cluster: report for report in await self._registry.cluster_reports()} if clusters else {}
+        now = self._clock()
+        fresh: dict[int, Known] = {}
+        for cluster in clusters:
+            before, report = self._known.get(cluster.number), reports.get(cluster.number)
+            if report is None:
+                reported_s = float("-inf")
+            elif before is None or before.report is None:
+                reported_s = now - max(0.0, self._wall() - report.time_ms / 1000)
+            elif (report.term, report.count) > (before.report.term, before.report.count):
+                reported_s = now
+            else:
+                report, reported_s = before.report, before.reported_s
+            fresh[cluster.number] = Known(cluster, report, reported_s)
+        self._known = fresh
+
+    async def _looks(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_seconds)
+            try:
+                await self.look()
+                self._failing = False
+            except StoreError as error:
+                if not self._failing:
+                    self._failing = True
+                    log.warning("what the backend clusters report is not known anew: %s", error)
+
+
+async def change_cluster(
+    registry: ClusterRegistry, name: str, change: Callable[[BackendCluster], BackendCluster]
+) -> BackendCluster | None:
+    """Store what ``change`` makes of the cluster as it is now; None: there is no such cluster.
+
+    It may be called several times, when others change the cluster as well.
+    Raises :class:`~metadata_service.store.StoreError`.
+    """
+    while True:
+        found = [cluster for cluster in await registry.backend_clusters() if cluster.name == name]
+        if not found:
+            return None
+        changed = change(found[0])
+        if changed == found[0]:
+            return changed
+        with contextlib.suppress(ConditionFailed):
+            return await registry.update_backend_cluster(changed)
+
+
+def _candidate(known: Known) -> Cluster:
+    utilisation = known.report.utilisation if known.report is not None else 0.0
+    return Cluster(known.cluster.name, utilisation, known.reported_s, known.cluster.weight, known.cluster.state)
