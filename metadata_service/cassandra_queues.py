@@ -24,7 +24,8 @@ import msgspec
 
 from metadata_service.cassandra_credentials import ACCOUNTS, CassandraCredentials, text
 from metadata_service.cassandra_records import BEYOND, Row, Writes, after, gather
-from metadata_service.models import Queue, dead_letter_arn, new_queue, partition_counter, partition_id
+from metadata_service.models import Partition, Queue, dead_letter_arn, new_queue, partition_counter, partition_id
+from metadata_service.partitions import with_partitions
 from metadata_service.store import (
     ConditionFailed,
     PurgeInProgress,
@@ -146,6 +147,7 @@ class CassandraQueues(CassandraCredentials):
         now_ms: int,
         attributes: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
+        partitions: Sequence[Partition] | None = None,
     ) -> Queue:
         def update(queue: Queue) -> Queue:
             if queue.version != version:
@@ -154,6 +156,8 @@ class CassandraQueues(CassandraCredentials):
                 queue = msgspec.structs.replace(queue, tags=dict(tags))
             if attributes is not None:
                 queue = msgspec.structs.replace(queue, attributes=dict(attributes), modified_s=now_ms // 1000)
+            if partitions is not None:
+                queue = with_partitions(queue, partitions)
             return queue
 
         return await self._change(queue_id, update)

@@ -24,6 +24,7 @@ FIRST_CLUSTER = "local"
 """The backend cluster with the number 0: all there is in an installation that never named one."""
 
 LogState = Literal["open", "recovering", "sealed"]
+PartitionState = Literal["open", "draining"]
 ClusterState = Literal["serving", "retiring"]
 
 
@@ -50,6 +51,12 @@ class Partition(msgspec.Struct, frozen=True, array_like=True):
     id: int
     cluster: str = FIRST_CLUSTER
     """Says nothing: earlier versions wrote it before clusters had numbers."""
+    state: PartitionState = "open"
+    """``draining``: nothing is sent to it any more, and when it is empty it goes."""
+    slot: int = 0
+    """What is sent goes to a slot by its token or message group; each has one open partition."""
+    awaits: tuple[int, ...] = ()
+    """Partitions that have to hand their tokens over before this one takes a send with a token."""
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -73,6 +80,8 @@ class Queue(msgspec.Struct, frozen=True):
     """Number of purges so far: partitions apply the latest."""
     purged_ms: int = 0
     """When the latest purge was asked for."""
+    map_version: int = 0
+    """The version with which the queue got the partitions that sends go to by now; 0: those it was made with."""
 
 
 def new_queue(
@@ -94,7 +103,7 @@ def new_queue(
         tags=dict(tags),
         created_s=now_ms // 1000,
         modified_s=now_ms // 1000,
-        partitions=tuple(Partition(number) for number in partition_ids),
+        partitions=tuple(Partition(number, slot=slot) for slot, number in enumerate(partition_ids)),
         handle_key=secrets.token_bytes(16),
     )
 

@@ -19,6 +19,7 @@ from metadata_service.models import (
     ClusterEntry,
     Heartbeat,
     LogEntry,
+    Partition,
     Queue,
     ShardEntry,
     dead_letter_arn,
@@ -26,6 +27,7 @@ from metadata_service.models import (
     partition_counter,
     partition_id,
 )
+from metadata_service.partitions import with_partitions
 from metadata_service.sqlite_credentials import SQLiteCredentials
 from metadata_service.sqlite_registry import SQLiteRegistry
 from metadata_service.sqlite_schema import next_id, open_database, text
@@ -142,6 +144,7 @@ class SQLiteStore(SQLiteRegistry, SQLiteCredentials):
         now_ms: int,
         attributes: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
+        partitions: Sequence[Partition] | None = None,
     ) -> Queue:
         def update(db: sqlite3.Connection) -> Queue:
             queue = _queue(db, queue_id)
@@ -151,6 +154,8 @@ class SQLiteStore(SQLiteRegistry, SQLiteCredentials):
                 queue = msgspec.structs.replace(queue, tags=dict(tags))
             if attributes is not None:
                 queue = msgspec.structs.replace(queue, attributes=dict(attributes), modified_s=now_ms // 1000)
+            if partitions is not None:
+                queue = with_partitions(queue, partitions)
             return _store_queue(db, queue)
 
         return await self._worker.write(update)

@@ -20,6 +20,7 @@ from metadata_service.models import (
     Heartbeat,
     LogEntry,
     ManagerEntry,
+    Partition,
     Queue,
     ShardEntry,
 )
@@ -108,8 +109,11 @@ class QueueStore(Protocol):
         now_ms: int,
         attributes: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
+        partitions: Sequence[Partition] | None = None,
     ) -> Queue:
-        """Replace all attributes, all tags, or both; None leaves them.
+        """Replace all attributes, all tags, the partitions; None leaves them.
+
+        Where other partitions take sends afterwards, the new version is the queue's ``map_version``.
 
         Raises :class:`QueueNotFound`, and :class:`ConditionFailed` unless the queue still has ``version``.
         """

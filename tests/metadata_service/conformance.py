@@ -32,6 +32,7 @@ from metadata_service.models import (
     cluster_of,
     partition_id,
 )
+from metadata_service.partitions import settled, split
 from metadata_service.store import (
     ClusterStore,
     ConditionFailed,
@@ -97,6 +98,7 @@ class QueueConformance:
             ACCOUNT, "spread", {}, {}, now_ms=NOW_MS, hold_seconds=0, clusters=(3, 0, 3, 4095)
         )
         assert [cluster_of(partition.id) for partition in spread.partitions] == [3, 0, 3, 4095]
+        assert [partition.slot for partition in spread.partitions] == [0, 1, 2, 3]
         more = [*await store.new_partition_ids(3, 3), *await store.new_partition_ids(0, 1)]
         assert [cluster_of(number) for number in more] == [3, 3, 3, 0]
         other = await store.create_queue(ACCOUNT, "other", {}, {}, now_ms=NOW_MS, hold_seconds=0, clusters=(3,))
@@ -198,6 +200,20 @@ class QueueConformance:
         with pytest.raises(ConditionFailed):
             await store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "2"})
         assert await store.get_queue(ACCOUNT, "orders") == newer
+
+    async def test_the_partitions_of_a_queue_change(self, store: MetadataStore) -> None:
+        queue = await create(store, "orders")
+        assert queue.map_version == 0
+        partitions = split(queue, [1 << 50, 1 << 51])
+        await store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "1"})
+        with pytest.raises(ConditionFailed):
+            await store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, partitions=partitions)
+        changed = await store.update_queue(queue.queue_id, 2, now_ms=NOW_MS + 5000, partitions=partitions)
+        assert (changed.version, changed.map_version, changed.partitions) == (3, 3, partitions)
+        assert (changed.tags, changed.modified_s) == ({"a": "1"}, queue.modified_s)
+        done = await store.update_queue(queue.queue_id, 3, now_ms=NOW_MS, partitions=settled(partitions))
+        assert (done.version, done.map_version, done.partitions) == (4, 3, settled(partitions))
+        assert await store.get_queue(ACCOUNT, "orders") == done == await store.get_queue_by_id(queue.queue_id)
 
     async def test_concurrent_updates_never_overwrite_each_other_unseen(self, store: MetadataStore) -> None:
         queue = await create(store, "orders")

@@ -1,0 +1,150 @@
+"""The map of a queue: which partitions it has, and how it becomes another one.  Pure.
+
+A queue's sends are shared out over *slots*: by their tokens, in a FIFO queue by their message groups, others in turn.
+Each slot has one open partition.  A change of the map adds slots with new partitions (a split), takes slots away, whose
+partitions drain (a drain), or puts a new partition in the place of one that drains (a move to another cluster).
+
+Where a token goes elsewhere after a change, the partition that it goes to has to know what the earlier one knows of it,
+or a repeated send would be stored twice.  So the partitions that gain tokens *await* those that lose them
+(:attr:`~metadata_service.models.Partition.awaits`) and take no send with a token before they have theirs.  While
+anything is awaited there is no further change: two changes never run into each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from metadata_service.models import Partition, Queue
+
+PARTITIONS_MOST = 64
+"""Of one queue that take sends."""
+
+
+class NotPossible(ValueError):
+    """The map cannot be changed so, or not now; the text says why."""
+
+
+def with_partitions(queue: Queue, partitions: Sequence[Partition]) -> Queue:
+    """The queue with these partitions; the caller raises its version by one."""
+    now = tuple(partitions)
+    rerouted = routes(now) != routes(queue.partitions)
+    return msgspec.structs.replace(
+        queue, partitions=now, map_version=queue.version + 1 if rerouted else queue.map_version
+    )
+
+
+def routes(partitions: Iterable[Partition]) -> set[tuple[int, int]]:
+    """What sends go by: the slots and their partitions."""
+    return {(one.slot, one.id) for one in partitions if one.state == "open"}
+
+
+def open_ones(partitions: Iterable[Partition]) -> list[Partition]:
+    """Those that take sends, by their slots."""
+    return sorted((one for one in partitions if one.state == "open"), key=lambda one: one.slot)
+
+
+def changing(partitions: Iterable[Partition]) -> bool:
+    """Whether tokens are still being handed over."""
+    return any(one.awaits for one in partitions)
+
+
+def split(queue: Queue, ids: Sequence[int]) -> tuple[Partition, ...]:
+    """The map with further partitions, in new slots.  Raises :class:`NotPossible`."""
+    before = _ready(queue)
+    if queue.attributes.get("FifoQueue") == "true":
+        raise NotPossible("the number of partitions of a FIFO queue is fixed when it is created")
+    if len(before) + len(ids) > PARTITIONS_MOST:
+        raise NotPossible(f"a queue has at most {PARTITIONS_MOST} partitions, and it would be {len(before) + len(ids)}")
+    awaited = tuple(one.id for one in before)
+    slots = _free_slots(before, len(ids))
+    return (
+        *queue.partitions,
+        *(Partition(id=one, slot=slot, awaits=awaited) for one, slot in zip(ids, slots, strict=True)),
+    )
+
+
+def drain(queue: Queue, ids: Collection[int]) -> tuple[Partition, ...]:
+    """The map in which these partitions take no sends any more; the others get their tokens.
+
+    Raises :class:`NotPossible`.
+    """
+    before = _ready(queue)
+    _check_open(before, ids)
+    if queue.attributes.get("FifoQueue") == "true":
+        raise NotPossible("the number of partitions of a FIFO queue is fixed when it is created")
+    if len(ids) == len(before):
+        raise NotPossible("a queue cannot be without a partition that takes sends")
+    leaving = tuple(sorted(ids))
+    return tuple(
+        _draining(one)
+        if one.id in leaving
+        else msgspec.structs.replace(one, awaits=leaving)
+        if one.state == "open"
+        else one
+        for one in queue.partitions
+    )
+
+
+def move(queue: Queue, places: dict[int, int]) -> tuple[Partition, ...]:
+    """The map in which new partitions take the slots of others, which drain: ``places`` is old id → new id.
+
+    Raises :class:`NotPossible`.
+    """
+    _check_open(_ready(queue), places)
+    if queue.attributes.get("FifoQueue") == "true":
+        slots = {one.slot for one in queue.partitions if one.state == "draining"}
+        if any(one.slot in slots for one in queue.partitions if one.id in places):
+            raise NotPossible("a partition of the queue has not yet drained since it was moved before")
+    moved: list[Partition] = []
+    for one in queue.partitions:
+        if one.id in places:
+            moved.append(_draining(one))
+            moved.append(Partition(id=places[one.id], slot=one.slot, awaits=(one.id,)))
+        else:
+            moved.append(one)
+    return tuple(moved)
+
+
+def settled(partitions: Iterable[Partition]) -> tuple[Partition, ...]:
+    """The map once all tokens have been handed over."""
+    return tuple(msgspec.structs.replace(one, awaits=()) for one in partitions)
+
+
+def without(partitions: Iterable[Partition], retired: Collection[int]) -> tuple[Partition, ...]:
+    """The map when these, which were drained, have gone."""
+    return tuple(one for one in partitions if one.id not in retired)
+
+
+def received_from(queue: Queue) -> list[Partition]:
+    """The partitions that messages are received from.
+
+    In a FIFO queue the groups of a slot are delivered by the partition that drains, as long as there is one: what was
+    sent to its successor is later in order.
+    """
+    if queue.attributes.get("FifoQueue") != "true":
+        return list(queue.partitions)
+    drained = {one.slot for one in queue.partitions if one.state == "draining"}
+    return [one for one in queue.partitions if one.state == "draining" or one.slot not in drained]
+
+
+def _ready(queue: Queue) -> list[Partition]:
+    if changing(queue.partitions):
+        raise NotPossible("the partitions of the queue are being changed: try again when that is done")
+    return open_ones(queue.partitions)
+
+
+def _check_open(before: Sequence[Partition], ids: Collection[int]) -> None:
+    unknown = set(ids) - {one.id for one in before}
+    if unknown:
+        raise NotPossible(f"the queue has no open partition {min(unknown)}")
+
+
+def _draining(one: Partition) -> Partition:
+    return msgspec.structs.replace(one, state="draining")
+
+
+def _free_slots(before: Iterable[Partition], count: int) -> list[int]:
+    used = {one.slot for one in before}
+    return [slot for slot in range(len(used) + count) if slot not in used][:count]
