@@ -15,19 +15,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import msgspec
 
 from backend.api import SHARDS, BackendError
 from backend.journal.segments import LogInUse
+from backend.load import LOOK_SECONDS as LOAD_SECONDS
+from backend.load import Load
 from backend.node import Node
 from backend.replay import JournalDamaged
+from backend.reporter import REPORT_SECONDS, Reporter
 from backend.tasks import Complaints
+from backend.view import View
 from backend.watch import Watch
 from metadata_service import placement
-from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
+from metadata_service.models import ClusterEntry, Heartbeat
 from metadata_service.store import ClusterStore, ConditionFailed, EntryStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -46,30 +50,6 @@ class MemberStore(EntryStore, ClusterStore, Protocol):
     """What a member asks of the metadata."""
 
 
-class View(NamedTuple):
-    """What a member has read in one look."""
-
-    cluster: ClusterEntry
-    logs: dict[int, LogEntry]
-    shards: dict[int, ShardEntry]
-    live: dict[str, Heartbeat]
-    """By name, the nodes of which it is known that they live: their log is open, and their heartbeat moves."""
-
-    def owner(self, shard: int) -> str | None:
-        """The live node that has a shard; None: nobody, or one that has ended."""
-        entry = self.shards.get(shard)
-        log = self.logs.get(entry.owner_log) if entry is not None else None
-        if log is None or log.node not in self.live:
-            return None
-        # A node that has started anew takes what its earlier logs own by itself.
-        return log.node
-
-    def wanted(self, shard: int) -> str | None:
-        """The live node that is to have it; None: that is to be decided."""
-        name = self.cluster.assignment[shard] if shard < len(self.cluster.assignment) else ""
-        return name if name in self.live else None
-
-
 def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
     """The cluster's entry with the next assignment: the same one if there is nothing to change.  Pure.
 
@@ -81,7 +61,7 @@ def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
         owner, wanted = view.owner(shard), view.wanted(shard)
         present[shard] = wanted or owner
         moving += wanted is not None and owner != wanted
-    nodes = [placement.Node(name, draining=name in view.cluster.draining) for name in view.live]
+    nodes = [placement.Node(name, draining=view.draining(name)) for name in view.live]
     limit = max(0, moves_most - moving) if not all(node.draining for node in nodes) else 0  # else: nowhere to go to
     planned = placement.plan(present, nodes, limit=limit)
     assignment = tuple(planned.assignment.get(shard, "") for shard in range(SHARDS))
@@ -91,12 +71,28 @@ def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
 class Member:
     """A node as a member of its cluster: from :meth:`start`, when the node has started, to :meth:`stop`."""
 
-    def __init__(self, name: str, node: Node, store: MemberStore, clock: Callable[[], int], address: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        node: Node,
+        store: MemberStore,
+        clock: Callable[[], int],
+        address: str = "",
+        *,
+        load: Load | None = None,
+        reporter: Reporter | None = None,
+    ) -> None:
+        """``load``: what the heartbeats are to say of the node; ``reporter``: whom it tells of the cluster while it is
+        the manager."""
         self._name = name
         self._node = node
         self._store = store
         self._clock = clock
         self._address = address
+        self._load = load
+        self._reporter = reporter
+        self._managed: View | None = None
+        """What was seen last, if the node manages the cluster."""
         self._watch = Watch()
         self._complaints = Complaints()
         self._count = 0
@@ -114,6 +110,10 @@ class Member:
             loop.create_task(self._forever(self._beat, lambda: BEAT_SECONDS, "the heartbeat")),
             loop.create_task(self._run(), name="the member"),
         ]
+        if self._load is not None:
+            self._tasks.append(loop.create_task(self._forever(self._load.look, lambda: LOAD_SECONDS, "the load")))
+        if self._reporter is not None:
+            self._tasks.append(loop.create_task(self._forever(self._report, lambda: REPORT_SECONDS, "the report")))
 
     async def stop(self) -> None:
         """Beat no more and move nothing; the node keeps what it has."""
@@ -169,6 +169,8 @@ class Member:
         entry = self._node.ownership.entry
         self._count += 1
         beat = Heartbeat(self._name, entry.log_id, entry.incarnation, self._count, self._clock(), self._address)
+        if self._load is not None:
+            beat = msgspec.structs.replace(beat, cpu=self._load.cpu, storage=self._load.storage, busy=self._load.busy)
         await self._store.beat(beat)
         self._beaten_at = asyncio.get_running_loop().time()
         if before is None:
@@ -178,7 +180,7 @@ class Member:
 
     async def _step(self) -> None:
         view = await self._look()
-        self._heirs = bool(view.live.keys() - {self._name, *view.cluster.draining})
+        self._heirs = any(name != self._name and not view.draining(name) for name in view.live)
         own = self._node.ownership.log_id
         manager = view.logs.get(view.cluster.manager)
         gone = manager is None or manager.state != "open" or self._watch.dead(manager.log_id)
@@ -189,6 +191,7 @@ class Member:
                 view = view._replace(cluster=cluster)
         if view.cluster.manager == own:
             view = await self._manage(view)
+        self._managed = view if view.cluster.manager == own else None
         await self._follow(view)
 
     async def _look(self) -> View:
@@ -200,6 +203,7 @@ class Member:
             shards = {entry.shard: entry for entry in await self._store.shards()}
         except StoreError:
             self._watch.blind()
+            self._managed = None  # it would be old
             raise
         owners = {entry.owner_log for entry in shards.values()}
         watched = {log_id for log_id, entry in logs.items() if entry.state != "sealed" and log_id in owners}
@@ -214,7 +218,7 @@ class Member:
             and logs[beat.log_id].incarnation == beat.incarnation
             and (beat.node == self._name or self._watch.alive(beat.log_id))
         }
-        return View(cluster, logs, shards, live)
+        return View(cluster, logs, shards, live, {beat.node: beat for beat in beats if beat.node not in live})
 
     async def _manage(self, view: View) -> View:
         """Seal the logs of the dead, and decide who is to have what."""
@@ -242,6 +246,14 @@ class Member:
             return view
         return view._replace(cluster=await self._store.update_cluster(decided))
 
+    async def _report(self) -> None:
+        """Tell how the cluster is, and let an operator's word about its nodes count."""
+        view = self._managed
+        if view is None or self._reporter is None:
+            return
+        drained = (await self._reporter.report(self._name, view, self._watch.still)).drained
+        await _change(self._store, lambda cluster: msgspec.structs.replace(cluster, drained=drained))
+
     async def _follow(self, view: View) -> None:
         """Hand over what another is to have, and take what this node is to have."""
         ownership, owned = self._node.ownership, self._node.owned
@@ -268,20 +280,27 @@ class Member:
 
 async def drain(store: ClusterStore, name: str) -> None:
     """Let a node give up all that it has.  Raises :class:`StoreError`; repeatable."""
-    await _change(store, lambda draining: sorted({*draining, name}))
+    await _change(
+        store, lambda cluster: msgspec.structs.replace(cluster, draining=tuple(sorted({*cluster.draining, name})))
+    )
 
 
 async def undrain(store: ClusterStore, name: str) -> None:
     """Let a node have shards again.  Raises :class:`StoreError`; repeatable."""
-    await _change(store, lambda draining: [one for one in draining if one != name])
+    await _change(
+        store,
+        lambda cluster: msgspec.structs.replace(
+            cluster, draining=tuple(one for one in cluster.draining if one != name)
+        ),
+    )
 
 
-async def _change(store: ClusterStore, change: Callable[[Collection[str]], list[str]]) -> None:
+async def _change(store: ClusterStore, change: Callable[[ClusterEntry], ClusterEntry]) -> None:
     while True:
         cluster = await store.cluster()
-        draining = tuple(change(cluster.draining))
-        if draining == cluster.draining:
+        changed = change(cluster)
+        if changed == cluster:
             return
         with contextlib.suppress(ConditionFailed):
-            await store.update_cluster(msgspec.structs.replace(cluster, draining=draining))
+            await store.update_cluster(changed)
             return

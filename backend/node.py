@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from backend.api import (
@@ -36,6 +36,7 @@ from backend.journal.interface import Journal
 from backend.journal.local import LocalJournal
 from backend.journal.log import LogSettings
 from backend.ownership import Ownership
+from backend.partition import Partition
 from backend.startup import start
 from backend.tasks import Tasks
 from metadata_service.store import EntryStore, StoreError
@@ -241,6 +242,18 @@ class Node:
         """Whether new messages are taken."""
         incarnation = self._incarnation
         return incarnation is not None and incarnation.log.room() and not incarnation.memory.full
+
+    @property
+    def partitions(self) -> Mapping[int, Partition]:
+        """What is served, by id."""
+        return {} if self._incarnation is None else self._incarnation.partitions
+
+    @property
+    def memory_share(self) -> float:
+        """Part of the memory for messages that is used; 0 without a bound."""
+        if self._incarnation is None or not self._incarnation.memory.most_bytes:
+            return 0.0
+        return self._incarnation.memory.used_bytes / self._incarnation.memory.most_bytes
 
     @property
     def damage(self) -> list[str]:

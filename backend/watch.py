@@ -62,3 +62,7 @@ class Watch:
     def dead(self, log_id: int) -> bool:
         """Whether its writer is to be taken for dead.  What is neither alive nor dead, is not known yet."""
         return self._still.get(log_id, 0.0) >= DEAD_SECONDS
+
+    def still(self, log_id: int) -> float:
+        """For how many seconds its heartbeat has not moved, as far as that could be seen."""
+        return self._still.get(log_id, 0.0)

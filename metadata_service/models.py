@@ -133,6 +133,15 @@ class LogEntry(msgspec.Struct, frozen=True):
     """An operator has accepted that this log is damaged: it ends where it can be read to."""
 
 
+class BusyPartition(msgspec.Struct, frozen=True, array_like=True):
+    """One of the partitions with the most to do."""
+
+    partition: int
+    queue_id: int
+    rate: float
+    """Messages a second, sent and received together."""
+
+
 class Heartbeat(msgspec.Struct, frozen=True):
     """A sign of life of a backend node's incarnation.  It detects failures: nothing about data is decided by it."""
 
@@ -146,6 +155,11 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """The node's clock."""
     address: str = ""
     """Where the node is reached."""
+    cpu: float = 0.0
+    storage: float = 0.0
+    """What the node uses of these, as parts of what it has (:mod:`backend.load`)."""
+    busy: tuple[BusyPartition, ...] = ()
+    """The partitions with the most to do."""
 
 
 class ClusterEntry(msgspec.Struct, frozen=True):
@@ -159,6 +173,8 @@ class ClusterEntry(msgspec.Struct, frozen=True):
     """Nodes that are to give up all they have."""
     version: int = 0
     """0: not stored yet."""
+    drained: tuple[str, ...] = ()
+    """The same, by an operator's word (:attr:`BackendCluster.drained`): it outlasts a start of the node."""
 
 
 class BackendCluster(msgspec.Struct, frozen=True):
@@ -188,18 +204,11 @@ class ReportedNode(msgspec.Struct, frozen=True):
     silent_ms: int = 0
     """Since its heartbeat moved last."""
     shards: int = 0
-    utilisation: float = 0.0
-    """Of what it has least of, as a part of the whole."""
+    cpu: float = 0.0
+    """As a part of what its process can use."""
+    storage: float = 0.0
+    """Of what it has least of, disk or memory for messages, as a part of the whole."""
     draining: bool = False
-
-
-class BusyPartition(msgspec.Struct, frozen=True, array_like=True):
-    """One of the partitions with the most to do."""
-
-    partition: int
-    queue_id: int
-    rate: float
-    """Messages a second, sent and received together."""
 
 
 class ClusterReport(msgspec.Struct, frozen=True):
@@ -214,7 +223,7 @@ class ClusterReport(msgspec.Struct, frozen=True):
     time_ms: int
     """The manager's clock."""
     utilisation: float
-    """Of what the cluster's fullest node has least of, as a part of the whole."""
+    """The nodes' mean of the CPU, or the storage of the fullest: which is more."""
     manager: str = ""
     """Name of the node."""
     nodes: tuple[ReportedNode, ...] = ()

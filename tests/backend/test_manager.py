@@ -4,19 +4,51 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Coroutine, Iterator
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from backend.api import SHARDS, NewMessage, NotOwner, Target
-from backend.manager import MOVES_MOST, Member, View, decide, drain, undrain
+from backend.manager import MOVES_MOST, Member, decide, drain, undrain
 from backend.node import Node
+from backend.reporter import REPORT_SECONDS, Reporter
 from backend.shards import shard_of
+from backend.view import View
 from backend.watch import DEAD_SECONDS, Watch
-from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
+from metadata_service.models import (
+    BackendCluster,
+    BusyPartition,
+    ClusterEntry,
+    ClusterReport,
+    Heartbeat,
+    LogEntry,
+    ShardEntry,
+)
+from metadata_service.store import ClusterRegistry
 from tests.simulator.fleet import NOW, Fleet, partition_of
 
 QUEUES = [partition_of(shard) for shard in range(0, SHARDS, 16)]
+
+
+class Registry:
+    """A :class:`~metadata_service.store.ClusterRegistry` of one cluster, in memory."""
+
+    def __init__(self) -> None:
+        self.registered = BackendCluster("east", 1)
+        self.reports: list[ClusterReport] = []
+
+    async def register_cluster(self, name: str) -> BackendCluster:
+        assert name == self.registered.name
+        return self.registered
+
+    async def report_cluster(self, report: ClusterReport) -> None:
+        self.reports.append(report)
+
+    @property
+    def report(self) -> ClusterReport:
+        """As a store would have it."""
+        return max(self.reports, key=lambda report: (report.term, report.count))
 
 
 class Cluster(Fleet):
@@ -25,6 +57,7 @@ class Cluster(Fleet):
     def __init__(self, *names: str) -> None:
         super().__init__(7, segment_bytes=64 << 10)
         self.members: dict[str, Member] = {}
+        self.registry = Registry()
         self.stored: set[bytes] = set()
         for name in names:
             self.join(name)
@@ -32,7 +65,13 @@ class Cluster(Fleet):
     def join(self, name: str) -> Node:
         node = self.start(name)
         process = self.processes[name]
-        member = self.members[name] = Member(name, node, process.store, lambda: int((NOW + self.loop.now) * 1000))
+
+        def clock() -> int:
+            return int((NOW + self.loop.now) * 1000)
+
+        reporter = Reporter(cast(ClusterRegistry, self.registry), "east", clock)
+        member = Member(name, node, process.store, clock, f"{name}:1", reporter=reporter)
+        self.members[name] = member
 
         async def begin() -> None:
             member.start()
@@ -238,6 +277,110 @@ def test_a_node_that_hangs_keeps_its_shards_until_it_is_killed(three: Cluster) -
     assert three.found() == three.stored
 
 
+# --- reports ----------------------------------------------------------------------------------------------
+
+
+def test_the_manager_reports_how_the_cluster_is(three: Cluster) -> None:
+    three.loop.run_for(3 * REPORT_SECONDS)
+    report, store = three.registry.report, three.store
+    manager = store._logs[store._cluster.manager].node
+    assert (report.cluster, report.manager, report.term) == (1, manager, store._cluster.version)
+    assert three.loop.now - (report.time_ms / 1000 - NOW) <= REPORT_SECONDS + 0.1
+    assert [(node.name, node.address, node.live) for node in report.nodes] == [
+        ("a", "a:1", True),
+        ("b", "b:1", True),
+        ("c", "c:1", True),
+    ]
+    assert {node.name: node.shards for node in report.nodes} == three.shares()
+    assert (report.moving, report.homeless) == (0, 0)
+    assert {one.manager for one in three.registry.reports if one.term == report.term} == {manager}
+
+
+def test_when_the_manager_dies_the_next_one_reports(three: Cluster) -> None:
+    victim = next(name for name, node in three.nodes.items() if node.ownership.log_id == three.store._cluster.manager)
+    three.kill(victim)
+    three.settle(60)
+    three.loop.run_for(2 * REPORT_SECONDS)
+    report = three.registry.report
+    assert report.manager != victim
+    assert {node.name for node in report.nodes} == three.living().keys()
+    assert {node.name: node.shards for node in report.nodes} == three.shares()
+
+
+def test_a_node_that_an_operator_drains_stays_empty_also_when_it_starts_anew(three: Cluster) -> None:
+    three.registry.registered = BackendCluster("east", 1, drained=("b",))
+    three.loop.until(lambda: not three.nodes["b"].owned, 30)
+    three.loop.run_for(2 * REPORT_SECONDS)
+    assert [node.name for node in three.registry.report.nodes if node.draining] == ["b"]
+    three.run(three.members["b"].stop())
+    three.run(three.nodes["b"].close())
+    three.kill("b")
+    three.store_some()
+    three.join("b")
+    three.loop.run_for(10)
+    assert not three.nodes["b"].owned
+    three.registry.registered = BackendCluster("east", 1)
+    three.loop.until(lambda: 80 <= three.shares()["b"] <= 91, 60)
+    three.settle(30)
+    assert three.found() == three.stored
+
+
+def test_without_the_entries_of_the_cluster_nothing_is_reported(three: Cluster) -> None:
+    three.store.failing = 1.0
+    three.loop.run_for(2 * REPORT_SECONDS)
+    before = len(three.registry.reports)
+    three.loop.run_for(20)
+    assert len(three.registry.reports) == before
+    three.store.failing = 0.0
+    three.loop.until(lambda: len(three.registry.reports) > before, 30)
+
+
+def test_the_fullest_disk_and_the_mean_of_the_cpu_count(three: Cluster) -> None:
+    three.loop.run_for(2 * REPORT_SECONDS)
+    manager = next(one for one in three.members.values() if one._managed is not None)
+    view = manager._managed
+    assert view is not None
+
+    def used(**shares: tuple[float, float]) -> View:
+        live = {
+            name: msgspec.structs.replace(view.live[name], cpu=cpu, storage=storage, busy=(BusyPartition(7, 7, cpu),))
+            for name, (cpu, storage) in shares.items()
+        }
+        return view._replace(live=live)
+
+    reporter = Reporter(cast(ClusterRegistry, three.registry), "east", lambda: 0)
+    for shares, expected in [
+        ({"a": (0.9, 0.1), "b": (0.3, 0.1)}, 0.6),
+        ({"a": (0.9, 0.1), "b": (0.3, 0.8)}, 0.8),
+        ({"c": (0.25, 0.1)}, 0.25),
+    ]:
+        three.run(reporter.report("a", used(**shares), lambda _: 0.0))
+        assert three.registry.reports[-1].utilisation == pytest.approx(expected)
+        assert [busy.rate for busy in three.registry.reports[-1].busy] == sorted(
+            (cpu for cpu, _ in shares.values()), reverse=True
+        )
+
+
+def test_a_node_that_died_is_reported_while_it_has_shards(three: Cluster) -> None:
+    view = view_of({shard: "aab"[shard % 3] for shard in range(200)}, "b", ("b",) * 3)
+    view = view._replace(silent={name: Heartbeat(name, ord(name), 1, 1, 0, f"{name}:1") for name in "ac"})
+    reporter = Reporter(cast(ClusterRegistry, three.registry), "east", lambda: 0)
+    three.run(reporter.report("b", view, lambda log_id: {ord("a"): 4.5}.get(log_id, 0.0)))
+    report = three.registry.reports[-1]
+    assert [(node.name, node.live, node.shards, node.silent_ms) for node in report.nodes] == [
+        ("a", False, 134, 4500),
+        ("b", True, 66, 0),
+    ]
+    assert (report.moving, report.homeless) == (0, SHARDS - 66)
+
+
+def test_a_shard_between_two_living_nodes_moves(three: Cluster) -> None:
+    view = view_of({0: "a", 1: "b", 2: "a"}, "ab", ("b", "b", "c"))
+    reporter = Reporter(cast(ClusterRegistry, three.registry), "east", lambda: 0)
+    three.run(reporter.report("b", view, lambda _: 0.0))
+    assert (three.registry.reports[-1].moving, three.registry.reports[-1].homeless) == (1, SHARDS - 3)
+
+
 # --- decisions --------------------------------------------------------------------------------------------
 
 
@@ -247,7 +390,7 @@ def view_of(owners: dict[int, str], live: str, assignment: tuple[str, ...] = (),
     logs = {ord(name): LogEntry(ord(name), name, 1) for name in names}
     shards = {shard: ShardEntry(shard, ord(name), 1) for shard, name in owners.items()}
     beats = {name: Heartbeat(name, ord(name), 1, 1, 0) for name in live}
-    return View(ClusterEntry(1, assignment, tuple(draining), 3), logs, shards, beats)
+    return View(ClusterEntry(1, assignment, tuple(draining), 3), logs, shards, beats, {})
 
 
 def test_what_nobody_has_is_assigned_at_once() -> None:

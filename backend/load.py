@@ -1,0 +1,91 @@
+"""How much a node has to do, measured now and then, so that no command pays for it.
+
+What a partition has had to do follows from what its fold knows anyway: its next number has risen by one with each
+message that came, and what came and is not here any more was received and deleted.  So between two looks it has had
+``2 * came - change of what is here`` messages, sent and received together; a purge, too, counts as if all had been
+received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from backend.node import Node
+from metadata_service.models import BusyPartition
+
+LOOK_SECONDS: Final = 5.0
+AT_ONCE: Final = 2_000
+"""Partitions that are looked at before others have a turn: about a millisecond."""
+BUSY_MOST: Final = 64
+"""So many partitions are named."""
+BUSY_RATE: Final = 250.0
+"""Messages a second; who has fewer is not named."""
+
+
+class Load:
+    """Of one node, as of the last :meth:`look`."""
+
+    def __init__(
+        self,
+        node: Node,
+        folder: Path | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.process_time,
+    ) -> None:
+        """``folder``: where the journal is; None: not on a disk of this machine."""
+        self.cpu = 0.0
+        """Part of a core that the process used."""
+        self.storage = 0.0
+        """Part that is used of what there is least of: the disk, or memory for messages; 1: no more are taken."""
+        self.busy: tuple[BusyPartition, ...] = ()
+        """The partitions with the most to do, the busiest first."""
+        self._node = node
+        self._folder = folder
+        self._clock = clock
+        self._cpu = cpu
+        self._looked_at: float | None = None
+        self._cpu_before = 0.0
+        self._before: dict[int, tuple[int, int]] = {}
+        """By partition: epoch, and twice the next number less what is there."""
+
+    async def look(self) -> None:
+        """Measure what there was to do since the last look."""
+        now, cpu = self._clock(), self._cpu()
+        passed = 0.0 if self._looked_at is None else now - self._looked_at
+        if passed:
+            self.cpu = round(min(1.0, (cpu - self._cpu_before) / passed), 3)
+        self.storage = round(max(self._node.memory_share, self._disk_share()), 3) if self._node.room else 1.0
+        self._looked_at, self._cpu_before = now, cpu
+        self.busy = await self._busy(passed)
+
+    def _disk_share(self) -> float:
+        if self._folder is None:
+            return 0.0
+        usage = shutil.disk_usage(self._folder)
+        return usage.used / (usage.used + usage.free)
+
+    async def _busy(self, passed: float) -> tuple[BusyPartition, ...]:
+        found: list[tuple[float, int, int]] = []
+        seen: dict[int, tuple[int, int]] = {}
+        for count, partition in enumerate(list(self._node.partitions.values()), 1):
+            fold = partition.fold
+            moved = 2 * fold.next_number - fold.visible - fold.delayed - len(fold.in_flight)
+            epoch, before = self._before.get(partition.id, (-1, 0))
+            seen[partition.id] = partition.epoch, moved
+            if epoch == partition.epoch and moved - before > BUSY_RATE * passed and passed:
+                assert fold.settings is not None
+                found.append(((moved - before) / passed, partition.id, fold.settings.queue_id))
+            if not count % AT_ONCE:
+                await asyncio.sleep(0)
+        self._before = seen
+        return tuple(
+            BusyPartition(number, queue_id, round(rate, 1))
+            for rate, number, queue_id in heapq.nlargest(BUSY_MOST, found)
+        )
