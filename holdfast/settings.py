@@ -186,15 +186,29 @@ class Settings(Struct, frozen=True, kw_only=True):
             "`rate_limit_storage`; without it caches learn of them later"
         ),
     ] = None
+    cluster: Annotated[
+        str,
+        Meta(
+            pattern="^[a-z][a-z0-9-]{0,31}$",
+            description="name of the backend cluster that this process belongs to: small letters, digits and -",
+        ),
+    ] = "local"
     cassandra: Annotated[
         str,
         Meta(
-            description="Cassandra nodes to begin with, separated by commas: metadata nodes keep everything there, in "
-            "place of the data folder"
+            description="Cassandra nodes to begin with, separated by commas: what the data folder would hold is kept "
+            "there"
         ),
     ] = ""
     cassandra_port: Annotated[int, Meta(ge=1, le=65535, description="port of every Cassandra node")] = 9042
-    cassandra_keyspace: Annotated[str, Meta(description="keyspace; it is made if it is missing")] = "holdfast"
+    cassandra_keyspace: Annotated[str, Meta(description="keyspace of the metadata; made if it is missing")] = "holdfast"
+    cassandra_cluster_keyspace: Annotated[
+        str,
+        Meta(
+            description="keyspace of the backend cluster's entries and journal, made if it is missing; without it "
+            "`cassandra_keyspace`, `_` and the cluster's name"
+        ),
+    ] = ""
     cassandra_replication: Annotated[
         str, Meta(description="replicas in each data centre, for a keyspace that has to be made")
     ] = "datacenter1=3"
@@ -207,6 +221,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = ""
     cassandra_user: Annotated[str, Meta(description="user of Cassandra")] = ""
     cassandra_password: Annotated[str, Meta(description="password of `cassandra_user`")] = ""
+    cassandra_tls_ca: Annotated[
+        Path | None,
+        Meta(
+            description="certificates (PEM) that Cassandra's are checked with: with it connections to Cassandra are "
+            "encrypted; the certificate of each node has to name its IP address"
+        ),
+    ] = None
+    cassandra_tls_cert: Annotated[
+        Path | None, Meta(description="certificate chain (PEM) that Cassandra is shown, if it asks for one")
+    ] = None
+    cassandra_tls_key: Annotated[Path | None, Meta(description="private key (PEM) of `cassandra_tls_cert`")] = None
     cassandra_strict: Annotated[
         bool, Meta(description="whether a Cassandra is refused that may lose what it has acknowledged")
     ] = False
@@ -407,7 +432,11 @@ def _check(settings: Settings) -> None:
         parse_networks(settings.trusted_proxies)
     except ValueError as error:
         raise SettingsError(f"trusted_proxies: {error}") from None
-    for one, other in (("tls_cert", "tls_key"), ("root_access_key_id", "root_secret_access_key")):
+    for one, other in (
+        ("tls_cert", "tls_key"),
+        ("root_access_key_id", "root_secret_access_key"),
+        ("cassandra_tls_cert", "cassandra_tls_key"),
+    ):
         if (getattr(settings, one) is None) != (getattr(settings, other) is None):
             raise SettingsError(f"{one} and {other} can only be given together")
     if settings.root_access_key_id is not None and settings.root_secret_access_key is not None:
@@ -421,6 +450,8 @@ def _check(settings: Settings) -> None:
         settings.oidc()
     except ValueError as error:
         raise SettingsError(f"oidc_issuer: {error}") from None
+    if settings.cassandra_tls_cert is not None and settings.cassandra_tls_ca is None:
+        raise SettingsError("cassandra_tls_cert needs cassandra_tls_ca: without it connections are not encrypted")
     if settings.master_key is not None:
         try:
             keys_of_setting(settings.master_key)

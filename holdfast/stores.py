@@ -1,15 +1,140 @@
-"""Where the metadata of a cluster are: in the SQLite file of the data folder, or in Cassandra, as the settings say."""
+"""Where a process finds what it keeps: in the data folder, or in Cassandra, as the settings say.
+
+In Cassandra there is a keyspace for the metadata, and one for each backend cluster: its logs, shards, heartbeats, and
+its journal.  A process has one connection, whatever it uses of these.
+"""
 
 from __future__ import annotations
 
 import re
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from backend.journal.disk import RealDisk
+from backend.journal.interface import Journal
+from backend.journal.local import LocalJournal
+from backend.journal.log import LogSettings
+from backend.manager import MemberStore
 from holdfast.settings import Settings, SettingsError
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import MetadataStore
 
+if TYPE_CHECKING:  # the driver is large, and not needed without Cassandra
+    from metadata_service.cassandra import CassandraStore
+    from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings
+
 COLLECT_SECONDS = 3600
 """About how often a process removes from Cassandra what was left half-made."""
+
+
+class Stores:
+    """What the settings name, each opened when it is asked for first; closed together.
+
+    Of the data folder, which the caller has claimed, there is one file for all: metadata and entries are the same
+    store.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._connection: CassandraConnection | None = None
+        self._sqlite: SQLiteStore | None = None
+        self._metadata: CassandraStore | None = None
+        self._entries: CassandraStore | None = None
+
+    async def metadata(self) -> MetadataStore:
+        """Raises :class:`~metadata_service.opening.CannotOpen` and :class:`SettingsError`."""
+        if not self._settings.cassandra:
+            return self._folder()
+        if self._metadata is None:
+            from metadata_service.cassandra import CassandraStore
+
+            self._metadata = await CassandraStore.open(
+                await self._connected(), self._settings.cassandra_keyspace, collect_seconds=COLLECT_SECONDS
+            )
+        return self._metadata
+
+    async def entries(self) -> MemberStore:
+        """Logs, shards and heartbeats of the cluster.  Raises as :meth:`metadata`."""
+        return self._folder() if not self._settings.cassandra else await self._cluster()
+
+    async def journal(self) -> Callable[[], Journal]:
+        """What makes the cluster's journal, for each incarnation of a node anew.  Raises as :meth:`metadata`, and
+        :class:`~backend.journal.tables.Unanswered`."""
+        if not self._settings.cassandra:
+            folder, log = self._settings.journal_folder, LogSettings(segment_bytes=self._settings.segment_bytes)
+            return lambda: LocalJournal(RealDisk(), str(folder), log)
+        from backend.journal.cassandra_journal import CassandraJournal
+        from backend.journal.cassandra_log import CassandraLogSettings
+        from backend.journal.cassandra_tables import CassandraTables
+
+        entries = await self._cluster()
+        connection = entries.keyspace.connection
+        tables = await CassandraTables.open(connection, entries.keyspace.name, entries.fence)
+        settings = CassandraLogSettings(segment_bytes=self._settings.segment_bytes)
+        return lambda: CassandraJournal(tables, settings)
+
+    async def close(self) -> None:
+        """Repeatable."""
+        for store in (self._metadata, self._entries, self._sqlite):
+            if store is not None:
+                await store.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    def _folder(self) -> SQLiteStore:
+        if self._sqlite is None:
+            self._sqlite = SQLiteStore(self._settings.metadata_file)
+        return self._sqlite
+
+    async def _cluster(self) -> CassandraStore:
+        if self._entries is None:
+            from metadata_service.cassandra import CassandraStore
+
+            self._entries = await CassandraStore.open(await self._connected(), cluster_keyspace(self._settings))
+        return self._entries
+
+    async def _connected(self) -> CassandraConnection:
+        """A share of the connection."""
+        if self._connection is None:
+            from metadata_service.cassandra_connection import CassandraConnection
+
+            self._connection = await CassandraConnection.open(connection_settings(self._settings))
+        return self._connection.share()
+
+
+async def open_metadata(settings: Settings) -> MetadataStore:
+    """The metadata alone.  Raises :class:`~metadata_service.opening.CannotOpen` and :class:`SettingsError`."""
+    if not settings.cassandra:
+        return SQLiteStore(settings.metadata_file)
+    from metadata_service.cassandra import CassandraStore
+    from metadata_service.cassandra_connection import CassandraConnection
+
+    connection = await CassandraConnection.open(connection_settings(settings))
+    return await CassandraStore.open(connection, settings.cassandra_keyspace, collect_seconds=COLLECT_SECONDS)
+
+
+def cluster_keyspace(settings: Settings) -> str:
+    """Of the backend cluster's entries and journal."""
+    return settings.cassandra_cluster_keyspace or f"{settings.cassandra_keyspace}_{settings.cluster.replace('-', '_')}"
+
+
+def connection_settings(settings: Settings) -> CassandraSettings:
+    """Raises :class:`SettingsError`."""
+    from metadata_service.cassandra_connection import CassandraSettings
+
+    return CassandraSettings(
+        contact_points=tuple(point.strip() for point in settings.cassandra.split(",") if point.strip()),
+        port=settings.cassandra_port,
+        replication=replication_of(settings.cassandra_replication),
+        scope=settings.cassandra_scope,
+        datacenter=settings.cassandra_datacenter,
+        user=settings.cassandra_user,
+        password=settings.cassandra_password,
+        tls=_tls(settings),
+        strict=settings.cassandra_strict,
+    )
 
 
 def replication_of(text: str) -> dict[str, int]:
@@ -23,25 +148,20 @@ def replication_of(text: str) -> dict[str, int]:
     return replicas
 
 
-async def open_metadata(settings: Settings) -> MetadataStore:
-    """Raises :class:`~metadata_service.opening.CannotOpen` and :class:`SettingsError`."""
-    if not settings.cassandra:
-        return SQLiteStore(settings.metadata_file)
-    replication = replication_of(settings.cassandra_replication)
-    from metadata_service.cassandra import CassandraStore  # the driver is large, and not needed without it
-    from metadata_service.cassandra_connection import CassandraSettings
-
-    return await CassandraStore.open(
-        CassandraSettings(
-            contact_points=tuple(point.strip() for point in settings.cassandra.split(",") if point.strip()),
-            port=settings.cassandra_port,
-            keyspace=settings.cassandra_keyspace,
-            replication=replication,
-            scope=settings.cassandra_scope,
-            datacenter=settings.cassandra_datacenter,
-            user=settings.cassandra_user,
-            password=settings.cassandra_password,
-            strict=settings.cassandra_strict,
-        ),
-        collect_seconds=COLLECT_SECONDS,
-    )
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    """How connections to Cassandra are encrypted; None: they are not."""
+    if settings.cassandra_tls_ca is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.cassandra_tls_ca)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"cassandra_tls_ca {settings.cassandra_tls_ca} cannot be used: {error}") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.cassandra_tls_cert is not None:
+        try:
+            context.load_cert_chain(settings.cassandra_tls_cert, settings.cassandra_tls_key)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(
+                f"cassandra_tls_cert {settings.cassandra_tls_cert} and cassandra_tls_key cannot be used: {error}"
+            ) from None
+    return context

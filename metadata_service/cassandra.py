@@ -19,8 +19,9 @@ from typing import Self
 import msgspec
 
 from auth.keyring import DataKey
-from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings
+from metadata_service.cassandra_connection import CassandraConnection, Fence
 from metadata_service.cassandra_credentials import text
+from metadata_service.cassandra_keyspace import CassandraKeyspace
 from metadata_service.cassandra_queues import CassandraQueues
 from metadata_service.cassandra_records import GONE, Records, Row, Writes, gather
 from metadata_service.cassandra_registry import CassandraRegistry
@@ -53,36 +54,48 @@ class CassandraStore(CassandraRegistry, CassandraQueues):
     Made by :meth:`open`, for one event loop.
     """
 
-    def __init__(self, connection: CassandraConnection, records: Records) -> None:
+    def __init__(self, keyspace: CassandraKeyspace, records: Records) -> None:
         super().__init__(records)
-        self._connection = connection
+        self.keyspace = keyspace
         self._collecting: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, settings: CassandraSettings, *, collect_seconds: float | None = None) -> Self:
+    async def open(
+        cls, connection: CassandraConnection, keyspace: str, *, collect_seconds: float | None = None
+    ) -> Self:
         """Open the keyspace, or make it, or bring it to this version's schema.
 
+        The connection (which may be a share of one) is the store's from now on: closed with it, also when this fails.
         With ``collect_seconds`` what was left half-made is collected about that often.
         Raises :class:`~metadata_service.opening.CannotOpen`.
         """
-        connection = await CassandraConnection.open(settings)
+        opened = CassandraKeyspace(connection, keyspace)
         try:
-            store = cls(connection, await _prepared(connection))
+            store = cls(opened, await _prepared(opened))
             if collect_seconds is not None:
                 store._collecting = asyncio.create_task(store._collect(collect_seconds), name="collector of queues")
             return store
         except StoreUnavailable as error:
-            await connection.close()
-            raise CannotOpen(f"keyspace {settings.keyspace} cannot be used: {error}") from error
+            await opened.close()
+            raise CannotOpen(f"keyspace {keyspace} cannot be used: {error}") from error
         except BaseException:
-            await connection.close()
+            await opened.close()
             raise
 
     async def close(self) -> None:
         if self._collecting is not None:
             self._collecting.cancel()
             await asyncio.wait([self._collecting])
-        await self._connection.close()
+        await self.keyspace.close()
+
+    @property
+    def fence(self) -> Fence:
+        """How a log's writer reads whether its log is still open."""
+        return Fence(
+            f"SELECT record FROM {self.keyspace.name}.records WHERE space = '{_LOGS}' AND key = ?",
+            lambda log_id: (_log(log_id),),
+            lambda record: _decode_log(record).state,
+        )
 
     async def _collect(self, seconds: float) -> None:
         while True:
@@ -251,7 +264,7 @@ class CassandraStore(CassandraRegistry, CassandraQueues):
 # --- opening, spaces and keys -----------------------------------------------------------------------------
 
 
-async def _prepared(connection: CassandraConnection) -> Records:
+async def _prepared(keyspace: CassandraKeyspace) -> Records:
     """The tables, there and in this version's form."""
 
     def reached(rows: dict[str, Row]) -> tuple[Writes, int]:
@@ -261,18 +274,18 @@ async def _prepared(connection: CassandraConnection) -> Records:
         _, version = reached(rows)
         return ({"version": str(SCHEMA_VERSION)} if version < SCHEMA_VERSION else {}), None
 
-    if not await asyncio.to_thread(has_tables, connection):
-        await asyncio.to_thread(make_tables, connection, 0)
-        has_tables(connection)  # whoever made them may have made them for another scope
-    records = await asyncio.to_thread(Records, connection)
+    if not await asyncio.to_thread(has_tables, keyspace):
+        await asyncio.to_thread(make_tables, keyspace, 0)
+        has_tables(keyspace)  # whoever made them may have made them for another scope
+    records = await asyncio.to_thread(Records, keyspace)
     version = await records.transact("schema", ["version"], reached)
     if version > SCHEMA_VERSION:
         raise CannotOpen(
-            f"keyspace {connection.keyspace} was written by a newer Holdfast:"
+            f"keyspace {keyspace.name} was written by a newer Holdfast:"
             f" its schema version is {version}, this one knows versions up to {SCHEMA_VERSION}"
         )
     if version < SCHEMA_VERSION:
-        await asyncio.to_thread(make_tables, connection, version)
+        await asyncio.to_thread(make_tables, keyspace, version)
         await records.transact("schema", ["version"], reach)
     return records
 

@@ -34,7 +34,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from metadata_service.cassandra_connection import CassandraConnection, Deadline, Unanswered
+from metadata_service.cassandra_connection import Unanswered
+from metadata_service.cassandra_keyspace import CassandraKeyspace, Deadline
 from metadata_service.store import StoreUnavailable
 
 T = TypeVar("T")
@@ -61,14 +62,14 @@ Writes = Mapping[str, str | None]
 
 
 class Records:
-    """The two tables of ``connection``'s keyspace, which are there."""
+    """The two tables of a keyspace, which are there."""
 
-    def __init__(self, connection: CassandraConnection) -> None:
+    def __init__(self, keyspace: CassandraKeyspace) -> None:
         """Blocks."""
-        self._connection = connection
+        self._keyspace = keyspace
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        records, marks = f"{connection.keyspace}.records", f"{connection.keyspace}.marks"
-        prepare = connection.prepare
+        records, marks = f"{keyspace.name}.records", f"{keyspace.name}.marks"
+        prepare = keyspace.prepare
         bounds = "WHERE space = ? AND key >= ? AND key < ? LIMIT ?"
         self._get = prepare(f"SELECT record FROM {records} WHERE space = ? AND key = ?")
         self._keys = prepare(f"SELECT key FROM {records} {bounds}")
@@ -94,12 +95,12 @@ class Records:
 
     async def get(self, space: str, key: str) -> str | None:
         """The record, if there is one: at least as new as any transaction that was answered before."""
-        rows = await self._connection.run(self._get, (space, key))
+        rows = await self._keyspace.run(self._get, (space, key))
         return rows[0][0] or None if rows else None
 
     async def keys(self, space: str, least: str, beyond: str, limit: int) -> list[str]:
         """At most ``limit`` keys from ``least`` on and below ``beyond``, in code point order."""
-        return [key for (key,) in await self._connection.run(self._keys, (space, least, beyond, limit))]
+        return [key for (key,) in await self._keyspace.run(self._keys, (space, least, beyond, limit))]
 
     async def all(self, space: str, prefix: str = "", *, serial: bool = False) -> list[tuple[str, str]]:
         """Key and record of all whose key begins with ``prefix``, ordered by key.  ``serial``: to decide by them."""
@@ -107,7 +108,7 @@ class Records:
         least = prefix
         statement = self._rows_serial if serial else self._rows
         while True:
-            rows = await self._connection.run(statement, (space, least, prefix + BEYOND, PAGE))
+            rows = await self._keyspace.run(statement, (space, least, prefix + BEYOND, PAGE))
             found += [(key, record) for key, record in rows if record != GONE]
             if len(rows) < PAGE:
                 return found
@@ -122,7 +123,7 @@ class Records:
         without effect.  Raises :class:`StoreUnavailable`.
         """
         wanted = sorted(set(keys))
-        deadline = self._connection.deadline()
+        deadline = self._keyspace.deadline()
         async with self._turn(space, deadline):
             while True:
                 rows = await self._read(space, wanted, deadline)
@@ -148,7 +149,7 @@ class Records:
             lock.release()
 
     async def _read(self, space: str, keys: Sequence[str], deadline: Deadline) -> dict[str, Row]:
-        rows = await self._connection.run(self._some_serial, (space, keys), deadline)
+        rows = await self._keyspace.run(self._some_serial, (space, keys), deadline)
         return {key: Row(change, record) for key, change, record in rows}
 
     async def _commit(
@@ -160,7 +161,7 @@ class Records:
         in_doubt: Unanswered | None = None
         while True:
             try:
-                if await self._connection.attempt(statements):
+                if await self._keyspace.attempt(statements):
                     return True
                 break
             except Unanswered as error:
@@ -213,19 +214,19 @@ class Records:
 
     async def mark(self, space: str, key: str, value: str = "", *, timestamp: int = 1) -> None:
         """Set a mark, unless it has one of a higher timestamp."""
-        await self._connection.run(self._mark, (space, key, value, timestamp))
+        await self._keyspace.run(self._mark, (space, key, value, timestamp))
 
     async def mark_all(self, space: str, marks: Iterable[tuple[str, str, int]]) -> None:
         """The same for several: key, value and timestamp."""
-        await self._connection.run_all([(self._mark, (space, *mark)) for mark in marks])
+        await self._keyspace.run_all([(self._mark, (space, *mark)) for mark in marks])
 
     async def unmark(self, space: str, key: str, *, timestamp: int = 2) -> None:
         """Remove a mark, unless it has a higher timestamp; from then on only such a one is seen."""
-        await self._connection.run(self._unmark, (timestamp, space, key))
+        await self._keyspace.run(self._unmark, (timestamp, space, key))
 
     async def marks(self, space: str, least: str = "", limit: int = PAGE) -> list[tuple[str, str]]:
         """Key and value of at most ``limit`` marks, from ``least`` on, ordered by key."""
-        rows = await self._connection.run(self._marks, (space, least, BEYOND, limit))
+        rows = await self._keyspace.run(self._marks, (space, least, BEYOND, limit))
         return [(key, value) for key, value in rows]
 
     async def all_marks(self, space: str) -> AsyncIterator[tuple[str, str]]:
@@ -238,7 +239,7 @@ class Records:
 
     async def some_marks(self, space: str, keys: Sequence[str]) -> dict[str, str]:
         """Those of these that there are."""
-        return dict(await self._connection.run(self._some_marks, (space, keys)))
+        return dict(await self._keyspace.run(self._some_marks, (space, keys)))
 
 
 def after(key: str) -> str:

@@ -12,111 +12,65 @@ they are kept for :data:`GC_GRACE_SECONDS`, longer than any write is on its way 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-import socket
-import ssl
 import uuid
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, Self
 
-from cassandra import ConsistencyLevel, OperationTimedOut, RequestExecutionException
-from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
-from cassandra.connection import ConnectionBusy, ConnectionException
-from cassandra.policies import (
-    ConstantReconnectionPolicy,
-    ConstantSpeculativeExecutionPolicy,
-    DCAwareRoundRobinPolicy,
-    TokenAwarePolicy,
-)
-from cassandra.protocol import RequestExecutionException as ExecutionMessage
-from cassandra.protocol import ServerError
-from cassandra.query import PreparedStatement, SimpleStatement, tuple_factory
+from cassandra.query import PreparedStatement
 
 from backend.journal.tables import CHUNK_BYTES, PART_CHUNKS, StateRead, Unanswered, Written, chunks_of
+from metadata_service import cassandra_connection
+from metadata_service.cassandra_connection import CassandraConnection, Fence, Rows
 
-logger = logging.getLogger(__name__)
-
-PROTOCOL: Final = 5
-"""Of Cassandra 4.0 and later."""
 GC_GRACE_SECONDS: Final = 86_400
 WRITES_AT_ONCE: Final = 8
 """Chunks of a checkpoint under way at a time."""
-PAGE_ROWS: Final = 10_000
-"""More than any statement here asks for: a segment has 8192 rows."""
 NAMES_MOST: Final = 5000
 """Asked for at once."""
 
-TRANSIENT: Final = (
-    RequestExecutionException,  # no quorum alive, none that answered in time, a machine that failed
-    ExecutionMessage,
-    ServerError,
-    OperationTimedOut,
-    NoHostAvailable,
-    ConnectionException,
-    ConnectionBusy,
-)
-"""What may pass by itself.  After any of them a write may have taken effect."""
-
-SCHEMA: Final = (
-    "CREATE TABLE IF NOT EXISTS {keyspace}.journal (log int, segment int, number int, size int, data blob,"
+SCHEMA: Final = {
+    "journal": "CREATE TABLE IF NOT EXISTS {keyspace}.journal (log int, segment int, number int, size int, data blob,"
     " PRIMARY KEY ((log, segment), number))",
-    "CREATE TABLE IF NOT EXISTS {keyspace}.journal_segments (log int, segment int, PRIMARY KEY (log, segment))",
-    "CREATE TABLE IF NOT EXISTS {keyspace}.checkpoints (log int, file int, part int, chunk int, data blob,"
-    " PRIMARY KEY ((log, file, part), chunk))",
-    "CREATE TABLE IF NOT EXISTS {keyspace}.checkpoint_files (log int, file int, size bigint, PRIMARY KEY (log, file))",
-)
-
-
-class UnsafeCommitLog(Exception):
-    """The server answers writes that a crash of several machines can undo, and that was not to be accepted."""
-
-
-class Fence(NamedTuple):
-    """How the state in a log's entry is read.  Whoever keeps the entries says so; the read is at the level of rows."""
-
-    statement: str
-    """Selects one column of one row, of a table named with its keyspace."""
-    values: Callable[[int], Sequence[Any]]
-    """Of the statement, given the log's id."""
-    state: Callable[[Any], str]
-    """Given that column."""
-
-
-class CassandraSettings(NamedTuple):
-    contact_points: Sequence[str]
-    keyspace: str
-    fence: Fence
-    port: int = 9042
-    local_dc: str = "datacenter1"
-    local_quorum: bool = False
-    """Rows and fences are kept in one data centre.  Fixed when the cluster is made, for all that its logs rest on."""
-    strict: bool = False
-    """Refuse a server whose commit log is not synced before it answers."""
-    request_seconds: float = 2.0
-    speculative_seconds: float = 0.1
-    """After so long without an answer the statement goes to another machine, too; twice."""
+    "journal_segments": "CREATE TABLE IF NOT EXISTS {keyspace}.journal_segments (log int, segment int,"
+    " PRIMARY KEY (log, segment))",
+    "checkpoints": "CREATE TABLE IF NOT EXISTS {keyspace}.checkpoints (log int, file int, part int, chunk int,"
+    " data blob, PRIMARY KEY ((log, file, part), chunk))",
+    "checkpoint_files": "CREATE TABLE IF NOT EXISTS {keyspace}.checkpoint_files (log int, file int, size bigint,"
+    " PRIMARY KEY (log, file))",
+}
 
 
 class CassandraTables:
-    """Implements :class:`backend.journal.cassandra_journal.Server`.  Made by :meth:`connect`."""
+    """Implements :class:`backend.journal.cassandra_journal.Server`.  Made by :meth:`open`."""
 
-    def __init__(self, cluster: Cluster, session: Session, settings: CassandraSettings) -> None:
-        self._cluster = cluster
-        self._session = session
-        self._settings = settings
-        self._inbox = _Inbox(asyncio.get_running_loop())
+    def __init__(self, connection: CassandraConnection, keyspace: str, fence: Fence) -> None:
+        self._connection = connection
+        self._keyspace = keyspace
+        self._fence = fence
+
+    @classmethod
+    async def open(cls, connection: CassandraConnection, keyspace: str, fence: Fence) -> Self:
+        """The tables in a keyspace that is there, made unless they are.
+
+        ``fence`` is given by whoever keeps the entries of the logs, in the same keyspace.  The connection is the
+        caller's.  Raises :class:`~metadata_service.opening.CannotOpen`, :class:`Unanswered`, or what will not pass.
+        """
+        tables = cls(connection, keyspace, fence)
+        await asyncio.to_thread(create_tables, connection, keyspace)
+        try:
+            await asyncio.to_thread(tables._prepare)
+        except Exception as error:  # the driver's errors have no common base
+            raise _trouble(cassandra_connection.Unanswered(error)) from error
+        return tables
 
     def _prepare(self) -> None:
         """Blocking."""
-        keyspace = self._settings.keyspace
+        keyspace = self._keyspace
         self._put_row = self._statement(
             f"INSERT INTO {keyspace}.journal (log, segment, number, size, data)"
             " VALUES (?, ?, ?, ?, ?) USING TIMESTAMP 1"
         )
-        self._state = self._statement(self._settings.fence.statement)
+        self._state = self._statement(self._fence.statement)
         self._sizes = self._statement(f"SELECT number, size FROM {keyspace}.journal WHERE log = ? AND segment = ?")
         self._rows = self._statement(
             f"SELECT number, data FROM {keyspace}.journal WHERE log = ? AND segment = ? AND number IN ?"
@@ -155,99 +109,19 @@ class CassandraTables:
         )
 
     def _statement(self, text: str) -> PreparedStatement:
-        statement = self._session.prepare(text)
-        statement.is_idempotent = True
-        statement.fetch_size = PAGE_ROWS
-        return statement
-
-    @classmethod
-    async def connect(
-        cls,
-        settings: CassandraSettings,
-        *,
-        credentials: tuple[str, str] | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> CassandraTables:
-        """Connect, in the loop that will use the tables.  Raises :class:`Unanswered`, or what will not pass."""
-        cluster = make_cluster(settings, credentials=credentials, tls=tls)
-        try:
-            tables = cls(cluster, await asyncio.to_thread(cluster.connect), settings)
-            await asyncio.to_thread(tables._prepare)
-        except BaseException as error:
-            await asyncio.shield(asyncio.to_thread(cluster.shutdown))
-            if isinstance(error, TRANSIENT):
-                raise Unanswered(str(error)) from error
-            raise
-        return tables
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._cluster.shutdown)
+        return self._connection.prepare(text)
 
     async def check(self) -> None:
-        """Raises :class:`UnsafeCommitLog` in strict mode, :class:`Unanswered`."""
-        asked = SimpleStatement(
-            "SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'", is_idempotent=True
-        )
-        for host in self._cluster.metadata.all_hosts():
-            if not host.is_up:
-                logger.warning("Cassandra at %s is down: how it syncs its commit log is not known", host.address)
-                continue
-            found = await self._ask(asked, (), host=host)
-            mode = found[0][0] if found else "unknown"
-            if mode not in ("batch", "group"):
-                told = (
-                    f"commitlog_sync of Cassandra at {host.address} is {mode}: writes are answered before they are on "
-                    "the disk, and when several machines crash at once, acknowledged messages are lost; set it to "
-                    "batch (or group) in cassandra.yaml"
-                )
-                if self._settings.strict:
-                    raise UnsafeCommitLog(told)
-                logger.error("%s", told)
+        """Raises :class:`~metadata_service.cassandra_connection.UnsafeCommitLog` in strict mode."""
+        await self._connection.check_commit_logs()
 
     # --- asking -------------------------------------------------------------------------------------------
 
-    def _send(
-        self, statement: Any, values: Sequence[Any], done: Callable[[list[Any] | BaseException], None], host: Any = None
-    ) -> None:
-        """``done`` gets all rows, or the error, in the loop, once: the first that is heard.
-
-        A statement that went to several machines is answered by each of them, and the driver tells of every answer.  It
-        would therefore mix up pages, too: all that is asked for has to fit one.
-        """
-        inbox, told = self._inbox, False
-
-        def answered(found: list[Any] | None) -> None:
-            nonlocal told
-            if not told:
-                told = True
-                inbox.put(done, found or [])
-
-        def failed(error: Exception) -> None:
-            nonlocal told
-            if not told:
-                told = True
-                inbox.put(done, _trouble(error))
-
+    async def _ask(self, statement: PreparedStatement, values: Sequence[Any]) -> Rows:
         try:
-            future = self._session.execute_async(statement, values, host=host)
-        except Exception as error:
-            failed(error)
-        else:
-            future.add_callbacks(answered, failed)
-
-    async def _ask(self, statement: Any, values: Sequence[Any], host: Any = None) -> list[Any]:
-        answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-
-        def done(found: list[Any] | BaseException) -> None:
-            if answer.done():
-                return
-            if isinstance(found, BaseException):
-                answer.set_exception(found)
-            else:
-                answer.set_result(found)
-
-        self._send(statement, values, done, host)
-        return await answer
+            return await self._connection.ask(statement, values)
+        except cassandra_connection.Unanswered as error:
+            raise _trouble(error) from error
 
     async def _names(self, statement: PreparedStatement, log_id: int) -> list[Any]:
         """What a log has, some at a time; the first column is the key."""
@@ -261,25 +135,27 @@ class CassandraTables:
     # --- rows and the fence ---------------------------------------------------------------------------------
 
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
-        self._send(
+        self._connection.send(
             self._put_row,
             (log_id, segment, row, len(data), data),
-            lambda found: done(found if isinstance(found, BaseException) else None),
+            lambda found: done(_trouble(found) if isinstance(found, Exception) else None),
         )
 
     def read_state(self, log_id: int, done: StateRead) -> None:
-        fence = self._settings.fence
+        fence = self._fence
 
-        def read(found: list[Any] | BaseException) -> None:
-            if not isinstance(found, BaseException):
-                try:
-                    done(fence.state(found[0][0]) if found else None)
-                    return
-                except Exception as error:  # an entry that cannot be understood does not say that the log is open
-                    found = error
-            done(found)
+        def read(found: Rows | Exception) -> None:
+            if isinstance(found, Exception):
+                done(_trouble(found))
+                return
+            try:
+                state = fence.state(found[0][0]) if found else None
+            except Exception as error:  # an entry that cannot be understood does not say that the log is open
+                done(error)
+            else:
+                done(state)
 
-        self._send(self._state, fence.values(log_id), read)
+        self._connection.send(self._state, fence.values(log_id), read)
 
     async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
         # Of a row that a replica has by half, the size may be missing: then it is not there.
@@ -331,69 +207,26 @@ class CassandraTables:
         await self._ask(self._drop_name, (log_id, file))
 
 
-class _Inbox:
-    """Brings results from the driver's threads into the loop: one wake-up for all that have gathered."""
+def create_tables(connection: CassandraConnection, keyspace: str) -> None:
+    """Blocking.  Make the tables in a keyspace, unless they are there.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._items: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self._awake = False
-
-    def put(self, done: Callable[[Any], None], result: Any) -> None:
-        """In any thread."""
-        self._items.append((done, result))
-        if not self._awake:
-            self._awake = True
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._drain)
-
-    def _drain(self) -> None:
-        self._awake = False  # first: what comes from now on wakes the loop again
-        items = self._items
-        try:
-            while items:
-                done, result = items.popleft()
-                done(result)
-        finally:
-            if items:
-                self._loop.call_soon(self._drain)
-
-
-def make_cluster(
-    settings: CassandraSettings, *, credentials: tuple[str, str] | None = None, tls: ssl.SSLContext | None = None
-) -> Cluster:
-    """A connection to the servers, with what was measured to be needed: without TCP_NODELAY a row of 4 KiB takes
-    40 ms, and without speculation a machine that hangs makes all calls wait for the timeout."""
-    profile = ExecutionProfile(
-        load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(local_dc=settings.local_dc)),
-        consistency_level=ConsistencyLevel.LOCAL_QUORUM if settings.local_quorum else ConsistencyLevel.QUORUM,
-        request_timeout=settings.request_seconds,
-        row_factory=tuple_factory,
-        speculative_execution_policy=ConstantSpeculativeExecutionPolicy(settings.speculative_seconds, 2),
-    )
-    return Cluster(
-        list(settings.contact_points),
-        port=settings.port,
-        protocol_version=PROTOCOL,
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        reconnection_policy=ConstantReconnectionPolicy(1, None),
-        idle_heartbeat_interval=2,
-        idle_heartbeat_timeout=1,
-        sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-        auth_provider=PlainTextAuthProvider(*credentials) if credentials is not None else None,
-        ssl_context=tls,
-    )
-
-
-def create_tables(session: Session, keyspace: str) -> None:
-    """Blocking.  Make the tables in a keyspace, unless they are there."""
-    for text in SCHEMA:
-        # Two processes that make a table at the same time would make two, one of which is lost with all that is in it:
-        # with an id that is fixed they make the same.
-        made = text.format(keyspace=keyspace)
-        table_id = uuid.uuid5(uuid.NAMESPACE_OID, f"holdfast journal {made}")
-        session.execute(f"{made} WITH id = {table_id} AND gc_grace_seconds = {GC_GRACE_SECONDS}", timeout=60)
+    Raises :class:`~metadata_service.opening.CannotOpen`.
+    """
+    there = connection.tables(keyspace) or {}
+    missing = []
+    for name, text in SCHEMA.items():
+        if name not in there:
+            # Two processes that make a table at the same time would make two, one of which is lost with all that is in
+            # it: with an id that is fixed they make the same.
+            made = text.format(keyspace=keyspace)
+            table_id = uuid.uuid5(uuid.NAMESPACE_OID, f"holdfast journal {made}")
+            missing.append(f"{made} WITH id = {table_id} AND gc_grace_seconds = {GC_GRACE_SECONDS}")
+    if missing:
+        connection.change_schema(keyspace, *missing)
 
 
 def _trouble(error: Exception) -> Exception:
-    return Unanswered(str(error) or type(error).__name__) if isinstance(error, TRANSIENT) else error
+    """As users of :class:`~backend.journal.tables.Tables` know it."""
+    if not isinstance(error, cassandra_connection.Unanswered):
+        return error
+    return Unanswered(str(error)) if error.passing else error.error

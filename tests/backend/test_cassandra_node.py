@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
-import msgspec
 import pytest
 
 from backend.api import NewMessage, PartitionSettings, Receive, Target, Unavailable
 from backend.journal.cassandra_journal import CassandraJournal
 from backend.journal.cassandra_log import CassandraLogSettings
-from backend.journal.cassandra_tables import CassandraSettings, CassandraTables, Fence, create_tables, make_cluster
+from backend.journal.cassandra_tables import CassandraTables
 from backend.node import Node, NodeSettings
 from bench.cassandra_server import CassandraCluster
-from metadata_service import cassandra_connection
 from metadata_service.cassandra import CassandraStore
-from metadata_service.models import LogEntry
+from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings
 from tests.backend.nodes import Resolver
-
-_decode = msgspec.json.Decoder(LogEntry).decode
-
-
-def fence_of(keyspace: str) -> Fence:
-    """The entries as the metadata keeps them."""
-    return Fence(
-        f"SELECT record FROM {keyspace}.records WHERE space = 'logs' AND key = ?",
-        lambda log_id: (f"log/{log_id:07d}",),
-        lambda record: _decode(record).state,
-    )
 
 
 class Service:
@@ -39,38 +26,19 @@ class Service:
         self.resolver = Resolver()
         self.stack = AsyncExitStack()
 
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Service]:
-        async with self.stack:
-            store = await self.store()
-            cluster = make_cluster(self.settings)
-            create_tables(cluster.connect(), self.keyspace)
-            cluster.shutdown()
-            await store.close()
-            yield self
-
-    @property
-    def settings(self) -> CassandraSettings:
-        return CassandraSettings(
-            self.server.contact_points, self.keyspace, fence_of(self.keyspace), self.server.port, request_seconds=5
-        )
-
-    async def store(self) -> CassandraStore:
-        return await CassandraStore.open(
-            cassandra_connection.CassandraSettings(
+    async def start(self, name: str) -> Node:
+        """A process of its own, as far as a test can have one: with a connection of its own, for all that it needs."""
+        connection = await CassandraConnection.open(
+            CassandraSettings(
                 contact_points=tuple(self.server.contact_points),
                 port=self.server.port,
-                keyspace=self.keyspace,
                 replication={"datacenter1": 1},
+                attempt_seconds=5,
             )
         )
-
-    async def start(self, name: str) -> Node:
-        """A process of its own, as far as a test can have one: with connections of its own."""
-        store = await self.store()
+        store = await CassandraStore.open(connection, self.keyspace)
         self.stack.push_async_callback(store.close)
-        tables = await CassandraTables.connect(self.settings)
-        self.stack.push_async_callback(tables.close)
+        tables = await CassandraTables.open(connection, self.keyspace, store.fence)
         log = CassandraLogSettings(segment_bytes=16 << 10, row_bytes=4096)
         node = await Node.start_on(
             lambda: CassandraJournal(tables, log), store, self.resolver, settings=NodeSettings(name=name)
@@ -81,7 +49,8 @@ class Service:
 
 @pytest.fixture
 async def service(cassandra: CassandraCluster, keyspace: str) -> AsyncIterator[Service]:
-    async with Service(cassandra, keyspace).opened() as service:
+    service = Service(cassandra, keyspace)
+    async with service.stack:
         yield service
 
 

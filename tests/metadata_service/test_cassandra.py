@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ from auth.keyring import DataKey
 from bench.cassandra_server import QUICK_START, CassandraCluster
 from metadata_service import cassandra_queues
 from metadata_service.cassandra import CassandraStore
-from metadata_service.cassandra_connection import CassandraSettings, Unanswered
+from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings, ConnectionClosed, Unanswered
 from metadata_service.cassandra_records import Row, Writes
 from metadata_service.cassandra_schema import SCHEMA_VERSION
 from metadata_service.models import Queue, ShardEntry
@@ -35,23 +35,34 @@ from tests.metadata_service.conformance import ACCOUNT, NOW_MS, ClusterConforman
 HOUR_MS = 3_600_000
 
 
+class Place(NamedTuple):
+    """A keyspace, and how it is reached."""
+
+    settings: CassandraSettings
+    keyspace: str
+
+    async def open(self, **options: Any) -> CassandraStore:
+        return await CassandraStore.open(await CassandraConnection.open(self.settings), self.keyspace, **options)
+
+    def but(self, **changes: Any) -> Place:
+        return self._replace(settings=msgspec.structs.replace(self.settings, **changes))
+
+
 @pytest.fixture
-def settings(cassandra: CassandraCluster, keyspace: str) -> CassandraSettings:
-    return settings_of(cassandra, keyspace)
+def place(cassandra: CassandraCluster, keyspace: str) -> Place:
+    return place_of(cassandra, keyspace)
 
 
-def settings_of(cassandra: CassandraCluster, keyspace: str) -> CassandraSettings:
-    return CassandraSettings(
-        contact_points=tuple(cassandra.contact_points),
-        port=cassandra.port,
-        keyspace=keyspace,
-        replication={"datacenter1": 1},
+def place_of(cassandra: CassandraCluster, keyspace: str) -> Place:
+    settings = CassandraSettings(
+        contact_points=tuple(cassandra.contact_points), port=cassandra.port, replication={"datacenter1": 1}
     )
+    return Place(settings, keyspace)
 
 
 @asynccontextmanager
-async def opened(settings: CassandraSettings) -> AsyncIterator[CassandraStore]:
-    store = await CassandraStore.open(settings)
+async def opened(place: Place) -> AsyncIterator[CassandraStore]:
+    store = await place.open()
     try:
         yield store
     finally:
@@ -59,44 +70,44 @@ async def opened(settings: CassandraSettings) -> AsyncIterator[CassandraStore]:
 
 
 @pytest.fixture
-async def store(settings: CassandraSettings) -> AsyncIterator[MetadataStore]:
-    async with opened(settings) as store:
+async def store(place: Place) -> AsyncIterator[MetadataStore]:
+    async with opened(place) as store:
         yield store
 
 
 @pytest.fixture
-async def stores(settings: CassandraSettings) -> AsyncIterator[tuple[CassandraStore, CassandraStore]]:
+async def stores(place: Place) -> AsyncIterator[tuple[CassandraStore, CassandraStore]]:
     """The same keyspace, opened twice: as two processes do, which share no lock."""
-    async with opened(settings) as one, opened(settings) as other:
+    async with opened(place) as one, opened(place) as other:
         yield one, other
 
 
 @pytest.fixture(scope="module")
-def shared(cassandra: CassandraCluster) -> CassandraSettings:
+def shared(cassandra: CassandraCluster) -> Place:
     """To make tables takes longer than most tests of the suite: they share them, and empty them."""
-    return settings_of(cassandra, "conformance")
+    return place_of(cassandra, "conformance")
 
 
 class TestConformance(Conformance, ClusterConformance):
     @pytest.fixture
-    async def store(self, shared: CassandraSettings) -> AsyncIterator[MetadataStore]:
+    async def store(self, shared: Place) -> AsyncIterator[MetadataStore]:
         async with opened(shared) as store:
             yield store
             for table in ("records", "marks"):
-                store._connection.session.execute(f"TRUNCATE {shared.keyspace}.{table}")
+                store.keyspace.connection.session.execute(f"TRUNCATE {shared.keyspace}.{table}")
 
 
 # --- the keyspace -----------------------------------------------------------------------------------------
 
 
-async def test_all_is_there_after_reopening(settings: CassandraSettings) -> None:
-    async with opened(settings) as store:
+async def test_all_is_there_after_reopening(place: Place) -> None:
+    async with opened(place) as store:
         queue = await create(store, "orders", redrive_to("arn:x"))
         entry = await store.new_incarnation("node")
         await store.put_tenant(Tenant(ACCOUNT, "root"))
         key = new_access_key(ACCOUNT)
         await store.put_access_key(key)
-    async with opened(settings) as again:
+    async with opened(place) as again:
         assert await again.get_queue(ACCOUNT, "orders") == queue
         assert await again.logs() == [entry]
         assert await again.get_access_key(key.access_key_id) == key
@@ -104,8 +115,8 @@ async def test_all_is_there_after_reopening(settings: CassandraSettings) -> None
         assert (await create(again, "other")).queue_id > queue.queue_id
 
 
-async def test_several_processes_that_open_a_new_keyspace_at_once_make_one(settings: CassandraSettings) -> None:
-    stores = await asyncio.gather(*(CassandraStore.open(settings) for _ in range(4)))
+async def test_several_processes_that_open_a_new_keyspace_at_once_make_one(place: Place) -> None:
+    stores = await asyncio.gather(*(place.open() for _ in range(4)))
     queues = [await create(store, f"q{number}") for number, store in enumerate(stores)]
     for store in stores:
         assert [await store.get_queue_by_id(queue.queue_id) for queue in queues] == queues
@@ -113,68 +124,69 @@ async def test_several_processes_that_open_a_new_keyspace_at_once_make_one(setti
 
 
 def table_ids(store: CassandraStore) -> dict[str, Any]:
-    query = f"SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = '{store._connection.keyspace}'"
-    return dict(store._connection.session.execute(query).all())
+    query = f"SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = '{store.keyspace.name}'"
+    return dict(store.keyspace.connection.session.execute(query).all())
 
 
 @pytest.mark.parametrize("lost", ["marks", "both", "version"])
-async def test_an_opening_that_was_cut_off_is_finished_by_the_next(settings: CassandraSettings, lost: str) -> None:
-    async with opened(settings) as store:
-        session = store._connection.session
+async def test_an_opening_that_was_cut_off_is_finished_by_the_next(place: Place, lost: str) -> None:
+    async with opened(place) as store:
+        session = store.keyspace.connection.session
         before = table_ids(store)
         if lost in ("marks", "both"):
-            session.execute(f"DROP TABLE {settings.keyspace}.marks")
+            session.execute(f"DROP TABLE {place.keyspace}.marks")
         if lost == "both":
-            session.execute(f"DROP TABLE {settings.keyspace}.records")
+            session.execute(f"DROP TABLE {place.keyspace}.records")
         else:
             await store._records.transact("schema", ["version"], lambda rows: ({"version": None}, None))
-    async with opened(settings) as again:
+    async with opened(place) as again:
         queue = await create(again, "orders")
         assert await again.get_queue_by_id(queue.queue_id) == queue
         assert await again._records.get("schema", "version") == str(SCHEMA_VERSION)
         assert table_ids(again) == before  # else two processes that make them at once make two
 
 
-async def test_a_newer_schema_is_refused(settings: CassandraSettings) -> None:
-    async with opened(settings) as store:
+async def test_a_newer_schema_is_refused(place: Place) -> None:
+    async with opened(place) as store:
         newer = str(SCHEMA_VERSION + 1)
         await store._records.transact("schema", ["version"], lambda rows: ({"version": newer}, None))
     with pytest.raises(CannotOpen, match="written by a newer Holdfast"):
-        await CassandraStore.open(settings)
+        await place.open()
 
 
-async def test_whose_quorum_decides_is_fixed_when_the_tables_are_made(settings: CassandraSettings) -> None:
-    local = msgspec.structs.replace(settings, scope="datacenter1")
+async def test_whose_quorum_decides_is_fixed_when_the_tables_are_made(place: Place) -> None:
+    local = place.but(scope="datacenter1")
     async with opened(local) as store:
         queue = await create(store, "orders")
         assert await store.get_queue_by_id(queue.queue_id) == queue
         assert await store.shards() == []
     with pytest.raises(CannotOpen, match=r"data centre datacenter1.*the quorum of all replicas.*cannot be changed"):
-        await CassandraStore.open(settings)
+        await place.open()
 
 
-async def test_settings_that_cannot_be_say_so(settings: CassandraSettings) -> None:
+async def test_settings_that_cannot_be_say_so(place: Place) -> None:
     for changes, message in (
-        ({"keyspace": "x; DROP"}, "cannot be a keyspace"),
         ({"replication": {}}, "do not say in which data centres"),
         ({"replication": {"nowhere": 3}}, "no data centre nowhere: Cassandra has datacenter1"),
         ({"port": 1}, "no Cassandra can be reached at 127.0.0.1, port 1"),
     ):
         with pytest.raises(CannotOpen, match=message):
-            await CassandraStore.open(msgspec.structs.replace(settings, **changes))
+            await place.but(**changes).open()
+    with pytest.raises(CannotOpen, match="cannot be a keyspace"):
+        await place._replace(keyspace="x; DROP").open()
 
 
 async def test_a_commit_log_that_loses_what_was_acknowledged_is_told_or_refused(
-    settings: CassandraSettings, caplog: pytest.LogCaptureFixture
+    place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     with CassandraCluster(commit_log="periodic", heap="256m", java_options=QUICK_START) as careless:
-        theirs = msgspec.structs.replace(settings, port=careless.port)
+        theirs = place.but(port=careless.port)
         async with opened(theirs):
             assert "commitlog_sync is periodic at 127.0.0.1" in caplog.text
         with pytest.raises(CannotOpen, match="loses writes that were acknowledged"):
-            await CassandraStore.open(msgspec.structs.replace(theirs, strict=True))
+            await theirs.but(strict=True).open()
     caplog.clear()
-    async with opened(msgspec.structs.replace(settings, strict=True)):
+    async with opened(place.but(strict=True)):
         assert "commitlog_sync" not in caplog.text
 
 
@@ -182,8 +194,32 @@ def test_settings_do_not_show_their_password() -> None:
     assert "secret" not in repr(CassandraSettings(contact_points=("a",), replication={}, password="secret"))
 
 
-async def test_a_closed_store_says_so(settings: CassandraSettings) -> None:
-    async with opened(settings) as store:
+async def test_stores_share_a_connection_and_the_last_one_ends_it(place: Place) -> None:
+    connection = await CassandraConnection.open(place.settings)
+    one = await CassandraStore.open(connection, place.keyspace)
+    other = await CassandraStore.open(connection.share(), f"{place.keyspace}_c")
+    assert await one.new_incarnation("node") == await other.new_incarnation("node")
+    await one.close()
+    await one.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await one.logs()
+    assert len(await other.logs()) == 1
+    assert not connection.cluster.is_shutdown
+    await other.close()
+    assert connection.cluster.is_shutdown
+    with pytest.raises(ConnectionClosed):
+        await connection.ask("SELECT key FROM system.local", None)
+
+
+async def test_a_connection_that_opens_nothing_is_ended(place: Place) -> None:
+    connection = await CassandraConnection.open(place.settings)
+    with pytest.raises(CannotOpen):
+        await CassandraStore.open(connection, "x; DROP")
+    assert connection.cluster.is_shutdown
+
+
+async def test_a_closed_store_says_so(place: Place) -> None:
+    async with opened(place) as store:
         await store.close()
         with pytest.raises(StoreUnavailable, match="closed"):
             await store.get_queue(ACCOUNT, "orders")
@@ -191,9 +227,9 @@ async def test_a_closed_store_says_so(settings: CassandraSettings) -> None:
             await create(store, "orders")
 
 
-async def test_a_page_of_names_reads_no_more_than_it_gives(settings: CassandraSettings) -> None:
+async def test_a_page_of_names_reads_no_more_than_it_gives(place: Place) -> None:
     """By what Cassandra says that it has read."""
-    async with opened(settings) as store:
+    async with opened(place) as store:
         names = [f"q{number:03}" for number in range(120)]
 
         def fill(rows: dict[str, Row]) -> tuple[Writes, None]:
@@ -202,7 +238,7 @@ async def test_a_page_of_names_reads_no_more_than_it_gives(settings: CassandraSe
         await store._records.transact(cassandra_queues._names(ACCOUNT), ["account"], fill)
         assert await store.list_queues(ACCOUNT, prefix="q", after="q040", limit=3) == ["q041", "q042", "q043"]
         bound = store._records._keys.bind((cassandra_queues._names(ACCOUNT), "queue/q041", "queue/~", 3))
-        trace = store._connection.session.execute(bound, trace=True).get_query_trace()
+        trace = store.keyspace.connection.session.execute(bound, trace=True).get_query_trace()
         assert "Read 3 live rows" in " ".join(event.description for event in trace.events)
 
 
@@ -339,10 +375,10 @@ async def test_a_creator_that_ends_between_the_phases_leaves_nothing_in_the_way(
     assert await other.list_queues(ACCOUNT, limit=10) == ["orders"]
 
 
-async def test_a_process_collects_now_and_then(settings: CassandraSettings) -> None:
-    async with opened(settings) as other:
+async def test_a_process_collects_now_and_then(place: Place) -> None:
+    async with opened(place) as other:
         await other._records.mark(*cassandra_queues._id(0), f'["{ACCOUNT}","q"]')
-        store = await CassandraStore.open(settings, collect_seconds=0.01)
+        store = await place.open(collect_seconds=0.01)
         async with asyncio.timeout(30):
             while await other._records.marks(cassandra_queues._ids(0)):
                 await asyncio.sleep(0.01)
@@ -414,8 +450,8 @@ def losing(
     store: CassandraStore, monkeypatch: pytest.MonkeyPatch, lose: Callable[[Attempt, Any], Awaitable[bool]]
 ) -> None:
     """From now on transactions of ``store`` go through ``lose``."""
-    attempt = store._connection.attempt
-    monkeypatch.setattr(store._connection, "attempt", lambda statements: lose(attempt, statements))
+    attempt = store.keyspace.attempt
+    monkeypatch.setattr(store.keyspace, "attempt", lambda statements: lose(attempt, statements))
 
 
 def unanswered() -> Unanswered:
@@ -549,9 +585,9 @@ async def test_an_outcome_that_cannot_be_told_is_not_told(
 
 
 async def test_who_waits_for_another_transaction_does_not_wait_forever(
-    settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(msgspec.structs.replace(settings, timeout_seconds=0.5)) as store:
+    async with opened(place.but(timeout_seconds=0.5)) as store:
         reached, never = asyncio.Event(), asyncio.Event()
 
         async def hang(attempt: Attempt, statements: Any) -> bool:
@@ -578,11 +614,9 @@ async def until_it_works(call: Callable[[], Awaitable[Any]]) -> Any:
                 continue
 
 
-async def test_while_cassandra_hangs_each_call_says_so_in_time(
-    cassandra: CassandraCluster, settings: CassandraSettings
-) -> None:
+async def test_while_cassandra_hangs_each_call_says_so_in_time(cassandra: CassandraCluster, place: Place) -> None:
     (node,) = cassandra.nodes
-    async with opened(msgspec.structs.replace(settings, timeout_seconds=3)) as store:
+    async with opened(place.but(timeout_seconds=3)) as store:
         queue = await create(store, "orders")
         node.pause()
         try:
@@ -610,10 +644,10 @@ async def test_while_cassandra_hangs_each_call_says_so_in_time(
 
 
 async def test_what_was_answered_outlives_a_kill_and_the_store_finds_the_node_again(
-    cassandra: CassandraCluster, settings: CassandraSettings
+    cassandra: CassandraCluster, place: Place
 ) -> None:
     (node,) = cassandra.nodes
-    async with opened(settings) as store:
+    async with opened(place) as store:
         queue = await create(store, "orders")
         entry = await store.new_incarnation("node")
         node.kill()
@@ -631,7 +665,7 @@ async def test_what_was_answered_outlives_a_kill_and_the_store_finds_the_node_ag
 @pytest.mark.slow
 async def test_of_three_nodes_one_may_die_and_with_two_away_each_change_says_so(keyspace: str) -> None:
     with CassandraCluster(3, heap="256m", java_options=QUICK_START) as cassandra:
-        replicated = msgspec.structs.replace(settings_of(cassandra, keyspace), replication={"datacenter1": 3})
+        replicated = place_of(cassandra, keyspace).but(replication={"datacenter1": 3})
         _, other, last = cassandra.nodes
         async with opened(replicated) as store:
             queue = await create(store, "orders")

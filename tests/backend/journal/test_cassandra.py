@@ -7,24 +7,20 @@ import logging
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from cassandra import ConsistencyLevel, InvalidRequest
-from cassandra.cluster import Session
-from cassandra.query import PreparedStatement
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
+from cassandra.policies import RoundRobinPolicy
+from cassandra.query import PreparedStatement, tuple_factory
 
 from backend.api import Unavailable
 from backend.journal.cassandra_journal import CassandraJournal
 from backend.journal.cassandra_log import CassandraLogSettings
-from backend.journal.cassandra_tables import (
-    CassandraSettings,
-    CassandraTables,
-    Fence,
-    UnsafeCommitLog,
-    create_tables,
-    make_cluster,
-)
-from backend.journal.tables import CHUNK_BYTES, PART_CHUNKS, Unanswered, put_row
+from backend.journal.cassandra_tables import CassandraTables
+from backend.journal.tables import CHUNK_BYTES, PART_CHUNKS, put_row
 from bench.cassandra_server import CassandraCluster
+from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings, Fence, Rows, UnsafeCommitLog
 from metadata_service.models import LogEntry
 from tests.backend.journal.conformance import Conformance, Writer, append, durable, taken_over
 from tests.backend.journal.support import numbers_in
@@ -38,19 +34,22 @@ def fence_of(keyspace: str) -> Fence:
 class CassandraWorld:
     """The entries of logs are in a table of the test's own."""
 
-    def __init__(self, settings: CassandraSettings, session: Session) -> None:
+    def __init__(self, settings: CassandraSettings, keyspace: str, session: Session) -> None:
         self.settings = settings
+        self.keyspace = keyspace
         self.session = session
         self.tables: list[CassandraTables] = []
         self.log_settings = SMALL_ROWS._replace(idle_seconds=0.05)
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
         async def connected() -> None:
-            self.tables.append(await CassandraTables.connect(self.settings))
+            connection = await CassandraConnection.open(self.settings)
             try:
+                self.tables.append(await CassandraTables.open(connection, self.keyspace, fence_of(self.keyspace)))
                 await main
             finally:
-                await self.tables.pop().close()
+                self.tables.clear()
+                await connection.close()
 
         asyncio.run(connected())
 
@@ -69,8 +68,16 @@ class CassandraWorld:
 
 @pytest.fixture
 def world(cassandra: CassandraCluster, keyspace: str) -> Iterator[CassandraWorld]:
-    settings = CassandraSettings(cassandra.contact_points, keyspace, fence_of(keyspace), cassandra.port)
-    cluster = make_cluster(settings)
+    settings = CassandraSettings(
+        contact_points=tuple(cassandra.contact_points), port=cassandra.port, replication={"datacenter1": 1}
+    )
+    profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), row_factory=tuple_factory)
+    cluster = Cluster(
+        cassandra.contact_points,
+        port=cassandra.port,
+        protocol_version=5,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+    )
     try:
         session = cluster.connect()
         session.execute(
@@ -78,10 +85,8 @@ def world(cassandra: CassandraCluster, keyspace: str) -> Iterator[CassandraWorld
             timeout=60,
         )
         session.set_keyspace(keyspace)
-        create_tables(session, keyspace)
-        create_tables(session, keyspace)  # repeatable
         session.execute("CREATE TABLE log_entries (log int PRIMARY KEY, state text)", timeout=60)
-        yield CassandraWorld(settings, session)
+        yield CassandraWorld(settings, keyspace, session)
     finally:
         cluster.shutdown()
 
@@ -92,7 +97,7 @@ class TestCassandra(Conformance):
 
 def test_a_stall_is_said_and_passes(world: CassandraWorld, cassandra: CassandraCluster) -> None:
     """The server hangs: calls are refused, with an error that says retry; and go on when it does."""
-    world.settings = world.settings._replace(request_seconds=0.3)
+    world.settings = msgspec.structs.replace(world.settings, attempt_seconds=0.3)
     world.log_settings = CassandraLogSettings(stall_seconds=0.5)
 
     async def main() -> None:
@@ -144,14 +149,24 @@ def test_what_cannot_pass_by_itself_ends_the_log(world: CassandraWorld) -> None:
     world.run(main())
 
 
-def test_a_cluster_that_does_not_answer_is_said(world: CassandraWorld) -> None:
-    nobody = world.settings._replace(port=1)
+def test_the_tables_are_made_once(world: CassandraWorld) -> None:
+    """By several processes at once, and by none that finds them."""
 
     async def main() -> None:
-        with pytest.raises(Unanswered):
-            await CassandraTables.connect(nobody)
+        connection = await CassandraConnection.open(world.settings)
+        query = f"SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = '{world.keyspace}'"
+        before = sorted(await connection.ask(query, None))
+        assert len(before) == 5
+        world.session.execute("DROP TABLE journal", timeout=60)
+        world.session.execute("DROP TABLE checkpoints", timeout=60)
+        others = [await CassandraConnection.open(world.settings) for _ in range(3)]
+        fence = fence_of(world.keyspace)
+        await asyncio.gather(*(CassandraTables.open(other, world.keyspace, fence) for other in others))
+        assert sorted(await connection.ask(query, None)) == before
+        for one in (connection, *others):
+            await one.close()
 
-    asyncio.run(main())
+    world.run(main())
 
 
 def test_rows_have_the_timestamps_that_no_clock_can_shadow(world: CassandraWorld) -> None:
@@ -182,11 +197,13 @@ def test_statements_ask_a_quorum_and_may_be_repeated(world: CassandraWorld) -> N
         assert len(statements) > 10
         for statement in statements:
             assert statement.is_idempotent
-            assert statement.consistency_level is None, "none has a level of its own, so it is the profile's"
-        assert tables._cluster.profile_manager.default.consistency_level == ConsistencyLevel.QUORUM
-        local = make_cluster(world.settings._replace(local_quorum=True))
-        assert local.profile_manager.default.consistency_level == ConsistencyLevel.LOCAL_QUORUM
-        local.shutdown()
+            assert statement.consistency_level == ConsistencyLevel.QUORUM
+        connection = await CassandraConnection.open(msgspec.structs.replace(world.settings, scope="datacenter1"))
+        local = await CassandraTables.open(connection, world.keyspace, fence_of(world.keyspace))
+        for statement in vars(local).values():
+            if isinstance(statement, PreparedStatement):
+                assert statement.consistency_level == ConsistencyLevel.LOCAL_QUORUM
+        await connection.close()
 
     world.run(main())
 
@@ -212,22 +229,24 @@ def test_large_files_lie_in_several_partitions(world: CassandraWorld) -> None:
 def test_a_commit_log_that_is_not_synced_is_said_and_refused_when_told_so(
     world: CassandraWorld, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also one that is met later than at the opening of the connection: with each incarnation it is asked again."""
+
     async def main() -> None:
         tables = world.tables[0]
+        connection = tables._connection
         await tables.check()
         assert not caplog.records
-        real = tables._ask
+        real = connection.ask
 
-        async def periodic(statement: Any, values: Any, host: Any = None) -> Any:
-            assert (await real(statement, values, host=host)) == [("batch",)]
+        async def periodic(*arguments: Any, **options: Any) -> Rows:
+            assert await real(*arguments, **options) == [("batch",)]
             return [("periodic",)]
 
-        monkeypatch.setattr(tables, "_ask", periodic)
+        monkeypatch.setattr(connection, "ask", periodic)
         await tables.check()
-        assert "commitlog_sync" in caplog.text
-        assert "periodic" in caplog.text
+        assert "commitlog_sync is periodic at 127.0.0.1" in caplog.text
         assert [record.levelno for record in caplog.records] == [logging.ERROR]
-        tables._settings = tables._settings._replace(strict=True)
+        connection.settings = msgspec.structs.replace(connection.settings, strict=True)
         with pytest.raises(UnsafeCommitLog, match="batch"):
             await CassandraJournal(tables).prepare()
 

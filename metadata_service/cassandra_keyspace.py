@@ -1,0 +1,108 @@
+"""One keyspace, as a store uses it: what fails is tried again for a while, and then the store is unavailable."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from cassandra.query import BatchStatement, BatchType, PreparedStatement
+
+from metadata_service.cassandra_connection import (
+    ONCE,
+    REPEATABLE,
+    CassandraConnection,
+    ConnectionClosed,
+    Rows,
+    Unanswered,
+)
+from metadata_service.store import StoreUnavailable
+
+_PAUSE_SECONDS = (0.01, 0.5)
+"""The least and the longest pause between two attempts."""
+
+
+class Deadline:
+    """How long an operation may still try, with longer and longer pauses between its attempts."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self._pause, self._pause_most = _PAUSE_SECONDS
+
+    @property
+    def left(self) -> float:
+        return self._end - time.monotonic()
+
+    async def pause(self) -> bool:
+        """Wait a moment; False, at once, if no time is left for another attempt."""
+        seconds = random.uniform(0, self._pause)
+        self._pause = min(self._pause * 2, self._pause_most)
+        if self.left <= seconds:
+            return False
+        await asyncio.sleep(seconds)
+        return True
+
+
+class CassandraKeyspace:
+    """The keyspace ``name``, over a connection that is closed with it (it may be a share of one)."""
+
+    def __init__(self, connection: CassandraConnection, name: str) -> None:
+        self.connection = connection
+        self.name = name
+        self._closed = False
+
+    async def close(self) -> None:
+        """Repeatable."""
+        if not self._closed:
+            self._closed = True
+            await self.connection.close()
+
+    def prepare(self, query: str, *, serial: bool = False, repeatable: bool = True) -> PreparedStatement:
+        """As :meth:`CassandraConnection.prepare`; blocks."""
+        return self.connection.prepare(query, serial=serial, repeatable=repeatable)
+
+    def deadline(self) -> Deadline:
+        return Deadline(self.connection.settings.timeout_seconds)
+
+    async def run(self, statement: PreparedStatement, values: Sequence[Any], deadline: Deadline | None = None) -> Rows:
+        """The rows that a statement gives which can be repeated.  Raises :class:`StoreUnavailable`."""
+        return await self._repeat(lambda: self._once(statement, values, REPEATABLE), deadline)
+
+    async def run_all(self, statements: Sequence[tuple[PreparedStatement, Sequence[Any]]]) -> None:
+        """The same for writes of one partition, in one go."""
+        batch = BatchStatement(BatchType.UNLOGGED, consistency_level=self.connection.scope.quorum)
+        for statement, values in statements:
+            batch.add(statement, values)
+        batch.is_idempotent = True
+        await self._repeat(lambda: self._once(batch, None, REPEATABLE), None)
+
+    async def attempt(self, statements: Sequence[tuple[PreparedStatement, Sequence[Any]]]) -> bool:
+        """Try once to apply conditional statements of one partition, all or none.  Raises :class:`Unanswered`."""
+        batch = BatchStatement(
+            BatchType.UNLOGGED,
+            consistency_level=self.connection.scope.quorum,
+            serial_consistency_level=self.connection.scope.serial,
+        )
+        for statement, values in statements:
+            batch.add(statement, values)
+        rows = await self._once(batch, None, ONCE)
+        return bool(rows[0][0])  # the column [applied]
+
+    async def _repeat(self, attempt: Callable[[], Awaitable[Rows]], deadline: Deadline | None) -> Rows:
+        deadline = deadline or self.deadline()
+        while True:
+            try:
+                return await attempt()
+            except Unanswered as error:
+                if not error.again or not await deadline.pause():
+                    raise StoreUnavailable(f"the metadata in Cassandra cannot be used: {error}") from error
+
+    async def _once(self, statement: Any, values: Sequence[Any] | None, profile: Any) -> Rows:
+        if self._closed:
+            raise StoreUnavailable("the metadata store is closed")
+        try:
+            return await self.connection.ask(statement, values, profile=profile)
+        except ConnectionClosed as error:
+            raise StoreUnavailable(str(error)) from error
