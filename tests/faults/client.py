@@ -34,10 +34,11 @@ class Refused(Exception):
 class Client:
     """One connection to a server, one call at a time; connects when it has to."""
 
-    def __init__(self, server: Server) -> None:
-        self._port = server.port
+    def __init__(self, server: Server, port: int | None = None) -> None:
+        """``port``: of one of several frontends."""
+        self._port = port or server.port
         credentials = Credentials(server.access_key_id, server.secret_access_key, server.region)
-        self._signer = Signer(f"127.0.0.1:{server.port}", credentials)
+        self._signer = Signer(f"127.0.0.1:{self._port}", credentials)
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self, action: str, **parameters: Any) -> dict[str, Any]:

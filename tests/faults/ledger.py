@@ -149,10 +149,13 @@ class Ledger:
     # --- the end ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The queues are empty: whatever was acknowledged must have come.  Forgets all messages."""
+        """The queues are empty: whatever was acknowledged must have come.
+
+        Forgets all messages but those that were never acknowledged, and may still come.
+        """
         for key, entry in self.entries.items():
             if entry.acknowledged and not entry.delete_begun:
                 self.violation(f"{key} ({entry.ids}) was acknowledged and is lost (received {entry.received} times)")
         self.open = 0
-        self.entries.clear()
+        self.entries = {key: entry for key, entry in self.entries.items() if not entry.acknowledged}
         self._groups.clear()

@@ -5,12 +5,14 @@ messages and batches, small and large, with and without delay; consumers receive
 alone, and let some go to ``dead``, from where a move task takes them back now and then.  On the FIFO queue each group
 has one producer that repeats a send with its deduplication id until it is acknowledged.
 
-:meth:`Traffic.settle` stops sending, waits until all queues are empty and has the ledger checked.
+:meth:`Traffic.settle` stops sending, waits until all queues are empty, has the ledger checked, and the history of all
+calls judged (:mod:`tests.histories`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections import Counter
@@ -21,9 +23,14 @@ from typing import Any
 
 from tests.faults.client import Client, InDoubt, Refused, Unreachable
 from tests.faults.ledger import Ledger, body_of
+from tests.faults.recorder import Recorder, RecordingClient
+from tests.histories.history import Rules
+from tests.histories.verdict import Verdict
 from tests.system.server import ACCOUNT, REGION, Server
 
 VISIBILITY_SECONDS = 2
+RECEIVES_MOST = 3
+"""``maxReceiveCount`` of ``work``."""
 WAIT_SECONDS = 1
 RETRY_SECONDS = 0.05
 MOVE_EVERY_SECONDS = 1.0
@@ -43,11 +50,31 @@ class Traffic:
     """The clients of one server.  Use :meth:`running`."""
 
     def __init__(
-        self, server: Server, seed: int, *, body_bytes: int = 20_000, producers: int = 3, groups: int = 12
+        self,
+        server: Server,
+        seed: int,
+        *,
+        body_bytes: int = 20_000,
+        producers: int = 3,
+        groups: int = 12,
+        name: str = "",
+        early_share: float = 0.0,
     ) -> None:
+        """``name`` begins the names of the queues; ``early_share`` is for :class:`~tests.histories.history.Rules`."""
         self.ledger = Ledger()
+        self.recorder = Recorder(VISIBILITY_SECONDS)
+        self.failures: list[str] = []
+        """What must not happen whatever the history is.  The ledger has it, too."""
         self.counts: Counter[str] = Counter()
         self._server = server
+        self._name = name
+        work, dead = f"{name}{WORK}", f"{name}{DEAD}"
+        self._rules = Rules(
+            moves=frozenset({(work, dead), (dead, work)}),
+            receives_most=((work, RECEIVES_MOST),),
+            early_share=early_share,
+        )
+        self._ports = itertools.cycle(server.ports)
         self._seed = seed
         self._random = Random(seed)
         self._body_bytes = body_bytes
@@ -100,10 +127,13 @@ class Traffic:
         goal = self.counts["answered"] + calls
         await self.until(lambda: self.counts["answered"] >= goal, f"{calls} calls were answered")
 
-    async def settle(self) -> None:
-        """Stop sending, wait until all queues are empty, hold the server to its promises, and send again."""
+    async def settle(self) -> Verdict:
+        """Stop sending, wait until all queues are empty, hold the server to its promises, and send again.
+
+        The verdict is on all that happened so far.
+        """
         self._sending.clear()
-        client = Client(self._server)
+        client = self._client()
         try:
             await self.until(lambda: self._busy == 0, "the producers have their answers")
             end = time.monotonic() + SETTLE_SECONDS
@@ -112,13 +142,17 @@ class Traffic:
                 left = {queue: count for queue in QUEUES if (count := await self._stored(client, queue))}
                 empty = 0 if left else empty + 1
                 if left and time.monotonic() > end:
-                    self.ledger.violation(f"after {SETTLE_SECONDS:g} s of receiving there still are {left}")
+                    self._fail(f"after {SETTLE_SECONDS:g} s of receiving there still are {left}")
                     break
                 await self.until(lambda: True, "the clients run")
         finally:
             await client.close()
         self.ledger.close()
+        verdict = self.recorder.judge(self._rules)
+        for broken in verdict.broken:
+            self.ledger.violation(broken)
         self._sending.set()
+        return verdict
 
     async def _stored(self, client: Client, queue: str) -> int:
         answer = await self._try(client, "GetQueueAttributes", queue, AttributeNames=["All"])
@@ -130,22 +164,29 @@ class Traffic:
     # --- calls --------------------------------------------------------------------------------------------
 
     def url(self, queue: str) -> str:
-        return f"{self._server.endpoint}/{ACCOUNT}/{queue}"
+        return f"{self._server.endpoint}/{ACCOUNT}/{self._name}{queue}"
+
+    def _client(self) -> RecordingClient:
+        """Of one frontend after the other, where each has a port."""
+        return RecordingClient(self._server, self.recorder, next(self._ports))
+
+    def _fail(self, text: str) -> None:
+        self.failures.append(text)
+        self.ledger.violation(text)
 
     async def _create_queues(self) -> None:
-        client = Client(self._server)
-        dead = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{DEAD}"
+        client = self._client()
+        dead = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{self._name}{DEAD}"
         visibility = {"VisibilityTimeout": str(VISIBILITY_SECONDS)}
-        policy = json.dumps({"deadLetterTargetArn": dead, "maxReceiveCount": 3})
+        policy = json.dumps({"deadLetterTargetArn": dead, "maxReceiveCount": RECEIVES_MOST})
         try:
-            await client.call("CreateQueue", QueueName=DEAD, Attributes=visibility)
-            await client.call("CreateQueue", QueueName=WORK, Attributes={**visibility, "RedrivePolicy": policy})
-            await client.call("CreateQueue", QueueName=ORDERS, Attributes={**visibility, "FifoQueue": "true"})
+            for queue, more in ((DEAD, {}), (WORK, {"RedrivePolicy": policy}), (ORDERS, {"FifoQueue": "true"})):
+                await client.call("CreateQueue", QueueName=f"{self._name}{queue}", Attributes={**visibility, **more})
         finally:
             await client.close()
 
     async def _with_client(self, run: Callable[[Client], Awaitable[None]]) -> None:
-        client = Client(self._server)
+        client = self._client()
         try:
             await run(client)
         finally:
@@ -173,7 +214,7 @@ class Traffic:
 
     def _key(self, prefix: str) -> str:
         self._names += 1
-        return f"{prefix}-{self._names}"
+        return f"{prefix}-{self._name}{self._names}"
 
     def _body(self, key: str) -> str:
         # The same for each repeat, as deduplication wants it; mostly small.
@@ -217,7 +258,7 @@ class Traffic:
         else:
             answer = await self._try(client, "SendMessageBatch", queue, Entries=entries)
             if answer is not None and "Failed" in answer:
-                self.ledger.violation(f"sends of a batch failed: {answer['Failed']}")
+                self._fail(f"sends of a batch failed: {answer['Failed']}")
             answers = None if answer is None else answer.get("Successful", [])
         for one in answers or ():
             self.ledger.sent(one["Id"], one["MessageId"])
@@ -321,7 +362,7 @@ class Traffic:
             self._deleted(messages[int(one["Id"])])
         for one in answer.get("Failed", []):
             if not _is_expired(queue, one.get("Message", "")):
-                self.ledger.violation(f"a delete failed: {one}")
+                self._fail(f"a delete failed: {one}")
             self._not_deleted(messages[int(one["Id"])])
 
     def _deleted(self, message: Message) -> None:
@@ -334,7 +375,7 @@ class Traffic:
         self.ledger.not_deleted(message["key"])
 
     async def _move(self, client: Client) -> None:
-        source = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{DEAD}"
+        source = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{self._name}{DEAD}"
         while True:
             await asyncio.sleep(MOVE_EVERY_SECONDS)
             await self._sending.wait()

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Mapping
 
 from tests.histories.history import History, Kind, Operation, Rules
@@ -42,33 +41,31 @@ def check(
         deliveries = sorted(
             (one for one in operations if one.kind is Kind.RECEIVE), key=lambda operation: operation.answered
         )
-        broken += _in_one_place(key, operations, deliveries, rules)
+        broken += _in_one_place(key, deliveries, history, rules)
         broken += _for_a_reason(key, deliveries, history, rules, limits)
     return broken
 
 
-def _in_one_place(key: str, operations: list[Operation], deliveries: list[Operation], rules: Rules) -> list[str]:
+def _in_one_place(key: str, deliveries: list[Operation], history: History, rules: Rules) -> list[str]:
     broken = []
     for before, after in itertools.pairwise(deliveries):
         if before.queue == after.queue:
             continue
-        if (before.queue, after.queue) not in rules.moves:
-            broken.append(
-                f"{key} came from {before.queue} and then from {after.queue}, and nothing moves there: {after}"
-            )
-            continue
-        ends = [
-            one.called + one.seconds
-            for one in operations
-            if one.kind is Kind.CHANGE and one.handle == before.handle and one.called <= after.answered
-        ]
-        until = min([before.called + before.seconds - rules.early(before.seconds), *ends])
-        if after.answered < until:
+        if not rules.moves & {(before.queue, after.queue), (after.queue, before.queue)}:
+            broken.append(f"{key} came from {before.queue} and from {after.queue}, and nothing moves there: {after}")
+        elif after.answered < history.hidden_until(before, rules) and (
+            before.answered < history.hidden_until(after, rules)
+        ):
             broken.append(f"{key} was in two queues: {before}, then {after}")
-    ids = [one.message_id for one in deliveries]
-    for at, message_id in enumerate(ids):
-        if at and message_id != ids[at - 1] and message_id in ids[:at]:
-            broken.append(f"{key}: its former id {message_id} came back: {deliveries[at]}")
+    renamed = len({one.message_id for one in deliveries}) > 1
+    for first, other, again in itertools.combinations(deliveries, 3) if renamed else ():
+        if (
+            first.message_id == again.message_id != other.message_id
+            and first.answered <= other.called
+            and other.answered <= again.called
+        ):
+            broken.append(f"{key}: its former id {again.message_id} came back: {again}")
+            break
     return broken
 
 
@@ -76,16 +73,23 @@ def _for_a_reason(
     key: str, deliveries: list[Operation], history: History, rules: Rules, limits: Mapping[str, int]
 ) -> list[str]:
     broken = []
-    received: Counter[str] = Counter()
-    for before, after in zip([None, *deliveries], deliveries, strict=False):
-        came_from = before.queue if before is not None else history.of_key[key][0].queue
-        if after.queue != came_from and came_from in limits and (came_from, after.queue) in rules.moves:
-            unseen = sum(lost.called <= after.answered for lost in history.lost_receives[came_from])
-            if received[came_from] + unseen < limits[came_from]:
-                broken.append(
-                    f"{key} moved from {came_from} after {received[came_from]} receives, and may after "
-                    f"{limits[came_from]}: {after}"
-                )
-            received[came_from] = 0
-        received[after.queue] += 1
+    sent_to = history.of_key[key][0].queue
+    for before, after in itertools.pairwise([None, *deliveries]):
+        assert after is not None
+        source = sent_to if before is None else before.queue
+        if source == after.queue or source not in limits or (source, after.queue) not in rules.moves:
+            continue
+        there = [one for one in deliveries if one.queue == after.queue and one.answered <= after.called]
+        receives = [
+            one
+            for one in deliveries
+            if one.queue == source
+            and one.called <= after.answered
+            and not any(one.answered <= stay.called for stay in there)
+        ]
+        unseen = sum(lost.called <= after.answered for lost in history.lost_receives.get(source, ()))
+        if len(receives) + unseen < limits[source]:
+            broken.append(
+                f"{key} moved from {source} after {len(receives)} receives, and may after {limits[source]}: {after}"
+            )
     return broken

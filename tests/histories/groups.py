@@ -100,20 +100,10 @@ def _exclusive(
         for key, (delivery, until) in list(out.items()):
             if now >= until or (key in members and _gone(members[key], now)):
                 del out[key]
-            elif delivery.call != call and _until(answer[0], history, rules) > delivery.answered:
+            elif delivery.call != call and history.hidden_until(answer[0], rules) > delivery.answered:
                 yield f"{queue}, group {group}: {answer[0].key} came while {key} was out: {delivery}, then {answer[0]}"
         for one in answer:
-            out[one.key] = (one, _until(one, history, rules))
-
-
-def _until(delivery: Operation, history: History, rules: Rules) -> float:
-    """Until when it was out, at the least, unless it was deleted."""
-    given_back = [
-        one.called + one.seconds
-        for one in history.of_key[delivery.key]
-        if one.kind is Kind.CHANGE and one.handle == delivery.handle
-    ]
-    return min([delivery.called + delivery.seconds - rules.early(delivery.seconds), *given_back])
+            out[one.key] = (one, history.hidden_until(one, rules))
 
 
 def _gone(member: _Member, now: float) -> bool:

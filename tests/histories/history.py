@@ -66,28 +66,6 @@ class Operation:
         )
 
 
-class History:
-    """Operations, seen from several sides."""
-
-    def __init__(self, operations: Iterable[Operation]) -> None:
-        self.operations = sorted(operations, key=lambda operation: operation.called)
-        self.of_key: dict[str, list[Operation]] = defaultdict(list)
-        self.lost_receives: dict[str, list[Operation]] = defaultdict(list)
-        """By queue, receives of unknown outcome.  Each may have claimed any message there."""
-        for operation in self.operations:
-            if operation.outcome is Outcome.REFUSED:
-                continue
-            if operation.key:
-                self.of_key[operation.key].append(operation)
-            elif operation.kind is Kind.RECEIVE:
-                self.lost_receives[operation.queue].append(operation)
-
-    def done(self, kind: Kind) -> list[Operation]:
-        """Those of a kind that were answered, in the order of their answers."""
-        of_kind = [one for one in self.operations if one.kind is kind and one.outcome is Outcome.DONE]
-        return sorted(of_kind, key=lambda operation: operation.answered)
-
-
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What the queues of a history promise beyond what all do."""
@@ -105,3 +83,40 @@ class Rules:
     def early(self, seconds: float) -> float:
         """How much earlier than ``seconds`` after its claim a message may be seen again."""
         return self.early_seconds + self.early_share * seconds
+
+    def timeout(self, delivery: Operation) -> float:
+        """When the visibility timeout of a receive may be over at the earliest."""
+        return delivery.called + delivery.seconds - self.early(delivery.seconds)
+
+
+class History:
+    """Operations, seen from several sides."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self.operations = sorted(operations, key=lambda operation: operation.called)
+        of_key: defaultdict[str, list[Operation]] = defaultdict(list)
+        lost_receives: defaultdict[str, list[Operation]] = defaultdict(list)
+        for operation in self.operations:
+            if operation.outcome is Outcome.REFUSED:
+                continue
+            if operation.key:
+                of_key[operation.key].append(operation)
+            elif operation.kind is Kind.RECEIVE:
+                lost_receives[operation.queue].append(operation)
+        self.of_key = dict(of_key)
+        self.lost_receives = dict(lost_receives)
+        """By queue, receives of unknown outcome.  Each may have claimed any message there."""
+
+    def done(self, kind: Kind) -> list[Operation]:
+        """Those of a kind that were answered, in the order of their answers."""
+        of_kind = [one for one in self.operations if one.kind is kind and one.outcome is Outcome.DONE]
+        return sorted(of_kind, key=lambda operation: operation.answered)
+
+    def hidden_until(self, delivery: Operation, rules: Rules) -> float:
+        """Until when a received message was hidden at the least, by its timeout or until it was given back."""
+        given_back = [
+            one.called + one.seconds
+            for one in self.of_key[delivery.key]
+            if one.kind is Kind.CHANGE and one.handle == delivery.handle
+        ]
+        return min([rules.timeout(delivery), *given_back])

@@ -74,6 +74,14 @@ def test_duplicates_without_a_reason(operations: list[Operation], says: str) -> 
     assert says in total.unexplained[0]
 
 
+def test_a_slow_answer_is_explained_in_either_order() -> None:
+    fast = [at(5, 6).receive("a", "h1"), at(6, 7).change("a", 0, "h1")]
+    slow = at(4, 9).receive("a", "h2")
+    assert total_queue.check(History([at(0, 1).send("a"), *fast, slow]), RULES).duplicates == {"released": 1}
+    late = [at(4, 30).receive("a", "h1"), at(15, 16).receive("a", "h2")]
+    assert total_queue.check(History([at(0, 1).send("a"), *late]), RULES).broken == []
+
+
 def test_a_redrive_gives_a_new_id() -> None:
     history = History([at(0, 1).send("a"), at(2, 3).receive("a"), at(14, 15).receive("a", "h2", message_id="id-new")])
     assert total_queue.check(history, RULES).broken == []
@@ -219,3 +227,13 @@ def test_the_verdict_names_what_each_checker_found() -> None:
     bad = judge([SENT, at(0, 1).send("b"), at(2, 3).receive("a"), at(4, 5).receive("a", "h2")], RULES)
     with pytest.raises(AssertionError, match=r"b was acknowledged and is lost[\s\S]*not linearizable"):
         bad.check()
+
+
+def test_a_queue_that_lost_no_answer_is_no_trouble() -> None:
+    operations = [
+        SENT,
+        *TWICE,
+        at(8, 9).on("dead").receive("a", "h3", seconds=1),
+        at(9, 9.5).on("dead").delete("a", "h3"),
+    ]
+    assert judge(operations, RULES).broken == []

@@ -167,6 +167,11 @@ class Server:
         """The URL that clients are pointed at."""
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def ports(self) -> list[int]:
+        """Of the loopback; each serves all queues."""
+        return [self.port]
+
     def client_environment(self) -> dict[str, str]:
         """An environment in which any AWS client finds this server and its keys, and no other configuration."""
         return {
