@@ -134,6 +134,11 @@ class RemoteBackend:
     def connected(self) -> bool:
         return self._link is not None
 
+    @property
+    def refusal(self) -> Refused | None:
+        """Why the other side turned us away, when we tried last."""
+        return self._refusal
+
     async def close(self) -> None:
         """Close the connection.  Calls under way raise :class:`~backend.api.Unavailable`."""
         self._closed = True

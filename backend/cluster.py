@@ -2,10 +2,8 @@
 
 ::
 
-    async def nodes():  # names and addresses, as the metadata have them
-        return {beat.node: Address.parse(beat.address) for beat in await store.heartbeats()}
-
-    backend = await ClusterBackend.connect(nodes, secret=secret, name="frontend-1")
+    backend = await ClusterBackend.connect(nodes_of(store), secret=secret, name="frontend-1")
+    await backend.ready(10)  # if wanted
 
 Who owns which shard is remembered, and corrected by the nodes themselves: one that is asked for a shard that it does
 not own refuses and says who does (:class:`~backend.api.NotOwner`).  Such a call, and one that was certainly not begun
@@ -22,7 +20,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -44,8 +42,10 @@ from backend.api import (
     Unavailable,
 )
 from backend.client import LIMITS, ClientLimits, RemoteBackend
+from backend.hello import Refused
 from backend.link import NotSent
 from backend.shards import shard_of
+from metadata_service.models import Heartbeat, LogEntry
 from metadata_service.store import StoreError
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,31 @@ AVOID_SECONDS_MOST: Final = 5.0
 
 ReadNodes = Callable[[], Awaitable[Mapping[str, Address]]]
 """The names and addresses of the nodes that there are.  May raise :class:`~metadata_service.store.StoreError`."""
+
+
+class Signs(Protocol):
+    """What of a cluster's entries says which nodes there are."""
+
+    async def logs(self) -> list[LogEntry]: ...
+
+    async def heartbeats(self) -> list[Heartbeat]: ...
+
+
+def nodes_of(store: Signs, reach: Callable[[str], Address] = Address.parse) -> ReadNodes:
+    """The nodes that have said where they are reached, and have not left or been taken for dead since.
+
+    ``reach`` reads an address as a heartbeat has it.
+    """
+
+    async def read() -> dict[str, Address]:
+        logs = {entry.log_id: entry for entry in await store.logs() if entry.state == "open"}
+        return {
+            beat.node: reach(beat.address)
+            for beat in await store.heartbeats()
+            if beat.address and beat.log_id in logs and logs[beat.log_id].incarnation == beat.incarnation
+        }
+
+    return read
 
 
 class _Member:
@@ -137,6 +162,21 @@ class ClusterBackend:
     def connected(self) -> bool:
         """Whether any node can be asked."""
         return any(member.backend.connected for member in self._members.values())
+
+    async def ready(self, seconds: float) -> None:
+        """Wait until a node can be asked.
+
+        Raises :class:`backend.hello.Refused` where all that there are turn us away, and :class:`NotSent` where none can
+        be asked in time.
+        """
+        deadline = self._loop.time() + seconds
+        while not self.connected:
+            refusals = [member.backend.refusal for member in self._members.values()]
+            if refusals and all(refusals):
+                raise cast(Refused, refusals[0])
+            if self._loop.time() > deadline:
+                raise NotSent("no node of the cluster can be asked")
+            await asyncio.sleep(PAUSE_SECONDS_FIRST)
 
     # --- the nodes ------------------------------------------------------------------------------------------
 

@@ -69,7 +69,8 @@ def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
 
 
 class Member:
-    """A node as a member of its cluster: from :meth:`start`, when the node has started, to :meth:`stop`."""
+    """A node as a member of its cluster: from :meth:`start`, when it has started and is reached at ``address``, to
+    :meth:`stop`."""
 
     def __init__(
         self,
@@ -101,6 +102,8 @@ class Member:
         self._expecting = False
         self._heirs = False
         """There are others that live, and do not drain."""
+        self.settled = asyncio.Event()
+        """Set while this node has its share, and each other shard is where it is to be, as far as is known here."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -116,12 +119,18 @@ class Member:
             self._tasks.append(loop.create_task(self._forever(self._report, lambda: REPORT_SECONDS, "the report")))
 
     async def stop(self) -> None:
-        """Beat no more and move nothing; the node keeps what it has."""
+        """Move nothing any more, say that the node is not reached here any longer, and beat no more.
+
+        The node keeps what it has.
+        """
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+            self._address = ""
+            with contextlib.suppress(*TROUBLE):  # else its log says so, when it is sealed
+                await self._beat()
 
     async def leave(self, seconds: float) -> bool:
         """Give all shards to others, for this node is about to end.  Says whether that is done within the time.
@@ -192,6 +201,10 @@ class Member:
         if view.cluster.manager == own:
             view = await self._manage(view)
         self._managed = view if view.cluster.manager == own else None
+        if not all(view.owner(shard) == view.wanted(shard) is not None for shard in range(SHARDS)):
+            self.settled.clear()
+        elif not self.settled.is_set() and self._name in view.live and decide(view) == view.cluster:
+            self.settled.set()
         await self._follow(view)
 
     async def _look(self) -> View:

@@ -62,7 +62,7 @@ class NodeSettings(NamedTuple):
     memory_bytes: int = 0
     """Memory for all else that is kept of messages, beyond which no more are taken; 0: no bound."""
     shards: Collection[int] = range(SHARDS)
-    """What it takes at each start beside the shards that its earlier logs own; no living node may have them."""
+    """What it takes when it starts, beside the shards that its earlier logs own; no living node may have them."""
 
 
 DEFAULTS = NodeSettings()
@@ -139,17 +139,17 @@ class Node:
     ) -> Node:
         """As :meth:`start`, on any journal: ``journal`` makes one for each incarnation."""
         node = cls(journal, entries, resolver, clock or SteadyClock(), settings, elsewhere)
-        await node._begin()
+        await node._begin(node._settings.shards)
         return node
 
-    async def _begin(self) -> None:
+    async def _begin(self, given: Collection[int]) -> None:
         settings = self._settings
         journal = self._journal()
         started = await start(
             journal,
             settings.name,
             self._entries,
-            given=settings.shards,
+            given=given,
             clock=self._clock,
             open_clock=self._clock.open,
             on_failure=self._failed,
@@ -207,7 +207,7 @@ class Node:
             await asyncio.sleep(self._pause)
             self._pause = min(2 * self._pause, RETRY_SECONDS_MOST)
             try:
-                await self._begin()
+                await self._begin(())  # what was given is its own by now, or another's
                 logger.warning("the journal has been recovered")
                 return
             except (OSError, StoreError, StorageFull, Unavailable) as error:

@@ -61,6 +61,15 @@ class Services:
         self.sessions = Sessions(ServiceKeys(store, "session", clock=self.clock))
         self.tokens = Tokens(ServiceKeys(store, "token", clock=self.clock))
 
+    async def close(self) -> None:
+        """Write what remains and let go of all that is behind, but for the backend and the metadata."""
+        await self.limiter.close()
+        await self.credentials.close()
+        if self.oidc is not None:
+            await self.oidc.close()
+        if self.audit is not None:
+            self.audit.close()
+
     def now_ms(self) -> int:
         return int(self.clock() * 1000)
 

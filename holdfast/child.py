@@ -82,6 +82,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     _die_with_parent()
     # What takes long to load is loaded before there are orders, which a frontend gets when the backend is there.
+    import holdfast.backend_role
     import holdfast.roles  # noqa: F401
     from auth.master_keys import KeyringError
     from holdfast.certificate import CertificateUnusable
@@ -162,32 +163,28 @@ class Line:
 
 
 async def _backend(orders: Orders, line: Line) -> int:
-    from holdfast.roles import run_backend, socket_in
+    from holdfast.backend_role import in_folder, run_backend
+    from holdfast.compose import NODE
 
-    return await run_backend(
-        orders.settings,
-        socket_in(orders.settings.data),
-        orders.secret,
-        line.stop,
-        lambda _: line.open(),
-        name=orders.name,
-    )
+    backend = in_folder(orders.settings.data, orders.name, NODE, (NODE,))
+    return await run_backend(orders.settings, backend, orders.secret, line.stop, lambda _: line.open())
 
 
 async def _frontend(orders: Orders, line: Line) -> int:
-    from holdfast.roles import Frontend, run_frontend, socket_in
+    from backend.cluster import ClusterBackend, nodes_of
+    from holdfast.backend_role import Sockets
+    from holdfast.roles import Frontend, run_frontend
     from holdfast.serve import certificate_of
+    from metadata_service.sqlite import SQLiteStore
 
     settings, processes = orders.settings, orders.frontends
     certificate = certificate_of(settings)
-    service = await Frontend.start(
-        settings,
-        socket_in(settings.data),
-        orders.secret,
-        name=orders.name,
-        processes=processes,
-        first=orders.first,
-    )
+    sockets = Sockets(settings.data)
+
+    async def connect(store: SQLiteStore) -> ClusterBackend:
+        return await ClusterBackend.connect(nodes_of(store, sockets.reach), secret=orders.secret, name=orders.name)
+
+    service = await Frontend.start(settings, connect, processes=processes, first=orders.first)
 
     def started(server: Server) -> None:
         line.open(server.take, certificate.reload if certificate else None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from auth.audit import AuditFile, AuditLog
 from auth.credentials import AccessKey
@@ -12,7 +13,7 @@ from auth.keyring import Keyring
 from auth.limits import parse_limits
 from auth.lookup import Credentials
 from auth.sealed_store import sealed
-from backend.api import BackendError, PartitionSettings, Target
+from backend.api import SHARDS, BackendError, PartitionSettings, Peer, Target
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
 from backend.journal.segments import LogInUse
@@ -30,23 +31,26 @@ from holdfast.serve import CannotStart
 from holdfast.settings import Settings
 from metadata_service.client import MetadataClient
 from metadata_service.sqlite import SQLiteStore
-from metadata_service.store import QueueNotFound, QueueStore
+from metadata_service.store import ConditionFailed, EntryStore, QueueNotFound, QueueStore
 from ratelimit.address import MEMORY
 from ratelimit.limiter import BaseLimiter, Limiter
 
 if TYPE_CHECKING:
     from auth.oidc import Oidc
 
+NODE: Final = "node"
+"""The node that has all shards: alone on its machine, in whatever process."""
+TRIES: Final = 3
+"""To start a node while others begin."""
+
 
 class Embedded:
     """Implements :class:`holdfast.serve.Service`."""
 
-    def __init__(self, app: FrontendApp, node: Node, audit: AuditLog, credentials: Credentials) -> None:
+    def __init__(self, app: FrontendApp, node: Node) -> None:
         self.app = app
         self.failed = node.lost
         self._node = node
-        self._audit = audit
-        self._credentials = credentials
 
     async def drain(self) -> None:
         self.app.begin_drain()
@@ -54,11 +58,7 @@ class Embedded:
 
     async def close(self) -> None:
         await self._node.close()
-        await self.app.services.limiter.close()
-        await self._credentials.close()
-        if self.app.services.oidc is not None:
-            await self.app.services.oidc.close()
-        self._audit.close()
+        await self.app.services.close()
 
 
 async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyring: Keyring) -> Embedded:
@@ -73,7 +73,6 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
     except CannotStart:
         await node.close()
         raise
-    limiter = limiter_of(settings)
     services = Services(
         frontend,
         credentials,
@@ -83,40 +82,77 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         damaged=lambda: len(node.damage),
         audit=audit,
         keyring=keyring,
-        limiter=limiter,
+        limiter=limiter_of(settings),
         oidc=oidc_of(settings),
         naming=naming,
     )
     resolver.queues.set_result(Queues(services))
     try:
-        await limiter.start()
+        await services.limiter.start()
         await finish_deletions(services)
         await declare(services, root, settings.queues)
     except BaseException:
         await node.close()
-        await limiter.close()
-        audit.close()
+        await services.close()
         raise
-    return Embedded(create_app(services), node, audit, credentials)
+    return Embedded(create_app(services), node)
 
 
-async def open_node(settings: Settings, store: SQLiteStore, resolver: StoreResolver) -> Node:
-    """Recover the journal.  Raises :class:`CannotStart`."""
-    try:
-        settings.journal_folder.mkdir(mode=0o700, exist_ok=True)
-        return await Node.start(
-            RealDisk(),
-            str(settings.journal_folder),
-            store,
-            resolver,
-            settings=NodeSettings(
-                log=LogSettings(segment_bytes=settings.segment_bytes), memory_bytes=settings.memory_limit
-            ),
-        )
-    except JournalDamaged as error:
-        raise CannotStart(f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}") from error
-    except (OSError, BackendError, LogInUse) as error:
-        raise CannotStart(f"the journal in {settings.journal_folder} cannot be opened: {error}") from error
+async def open_node(
+    settings: Settings,
+    store: SQLiteStore,
+    resolver: StoreResolver,
+    *,
+    name: str = NODE,
+    nodes: Sequence[str] = (NODE,),
+    elsewhere: Peer | None = None,
+) -> Node:
+    """Recover the journal.  Raises :class:`CannotStart`.
+
+    ``nodes``: all that there are on this machine as long as this one runs.  What others left behind, and what nobody
+    ever had where there is only one, the first of them takes.
+    """
+    tries = 1 if len(nodes) == 1 else TRIES
+    while True:
+        tries -= 1
+        try:
+            settings.journal_folder.mkdir(mode=0o700, exist_ok=True)
+            return await Node.start(
+                RealDisk(),
+                str(settings.journal_folder),
+                store,
+                resolver,
+                settings=NodeSettings(
+                    name,
+                    log=LogSettings(segment_bytes=settings.segment_bytes),
+                    memory_bytes=-(-settings.memory_limit // len(nodes)),
+                    shards=await _given(name, nodes, store),
+                ),
+                elsewhere=elsewhere,
+            )
+        except JournalDamaged as error:
+            raise CannotStart(
+                f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}"
+            ) from error
+        except (LogInUse, ConditionFailed) as error:  # the manager of the others was faster: what is left is read anew
+            if not tries:
+                raise CannotStart(_unopened(settings, error)) from error
+        except (OSError, BackendError) as error:
+            raise CannotStart(_unopened(settings, error)) from error
+
+
+def _unopened(settings: Settings, error: Exception) -> str:
+    return f"the journal in {settings.journal_folder} cannot be opened: {error}"
+
+
+async def _given(name: str, nodes: Sequence[str], entries: EntryStore) -> Collection[int]:
+    """Shards that none of these nodes has, for the first of them."""
+    if len(nodes) == 1:
+        return range(SHARDS)
+    if name != nodes[0]:
+        return ()
+    ours = {entry.log_id for entry in await entries.logs() if entry.node in nodes}
+    return {entry.shard for entry in await entries.shards() if entry.owner_log not in ours}
 
 
 def open_audit(settings: Settings) -> AuditLog:

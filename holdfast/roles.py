@@ -1,4 +1,5 @@
-"""The service in parts: a backend, which has the journal, and frontends, which have the clients.
+"""The service in parts: frontends, which have the clients, before backends (:mod:`holdfast.backend_role`), which have
+the journal.
 
 All of them have the metadata file open, so they are on one machine; between them is :mod:`backend.wire`.  A frontend
 keeps nothing that an answer rests on: what is in its memory is a second old at most, and counts of what strangers
@@ -10,30 +11,24 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-import os
 import socket
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Awaitable, Callable
 
-from auth.audit import AuditLog
 from auth.lookup import Credentials
 from auth.sealed_store import sealed
-from backend.address import UNIX_PATH_BYTES_MOST, Address
 from backend.client import RemoteBackend
+from backend.cluster import ClusterBackend
 from backend.hello import Refused
-from backend.server import serve_backend
 from frontend.admin.removal import finish_deletions
 from frontend.app import create_app
 from frontend.bodies import ROOM_BYTES, Room
 from frontend.services import Services
-from frontend.sqs.queues import Queues
 from holdfast.certificate import Certificate
-from holdfast.compose import StoreResolver, frontend_settings, limiter_of, oidc_of, open_audit, open_node
+from holdfast.compose import frontend_settings, limiter_of, oidc_of, open_audit
 from holdfast.declared import declare
 from holdfast.keyring import naming_secret, read_keyring
 from holdfast.listen import Server
-from holdfast.root import ensure_root
+from holdfast.root import operators_key
 from holdfast.serve import CannotStart, server_of, settle
 from holdfast.settings import Settings
 from metadata_service.changes import ChangeWatch
@@ -42,70 +37,17 @@ from metadata_service.sqlite import SQLiteStore
 
 BODIES_BYTES_LEAST = 64 << 20
 """Of each frontend, for bodies that are arriving; what one process has is divided among them."""
-SOCKET = "backend.sock"
-"""In the data folder: where the frontends of the same machine find the backend."""
 
 
-def socket_in(data: Path) -> Address:
-    """The address of the socket in the data folder, however long the folder's path is."""
-    path = os.fspath(data / SOCKET)
-    if len(os.fsencode(path)) > UNIX_PATH_BYTES_MOST:
-        folder = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # for the life of the process
-        path = f"/proc/self/fd/{folder}/{SOCKET}"
-    return Address(path=path)
-
-
-async def run_backend(
-    settings: Settings,
-    address: Address,
-    secret: bytes,
-    stop: asyncio.Event,
-    started: Callable[[Address], None],
-    *,
-    name: str,
-) -> int:
-    """Serve the journal to frontends until ``stop``, and return the exit code: 3 if it cannot go on.
-
-    ``started`` gets the address with the port that was taken.  Raises :class:`CannotStart`.
-    """
-    store = SQLiteStore(settings.metadata_file)
-    try:
-        frontend = frontend_settings(settings)
-        resolver = StoreResolver(store, frontend.region)
-        node = await open_node(settings, store, resolver)
-        try:
-            services = Services(frontend, Credentials(store), MetadataClient(store), node)
-            resolver.queues.set_result(Queues(services))
-            try:
-                server = await serve_backend(
-                    node,
-                    secret=secret,
-                    path=address.path or None,
-                    host=address.host or None,
-                    port=address.port,
-                    name=name,
-                )
-            except OSError as error:
-                raise CannotStart(f"{address} cannot be listened on: {error.strerror}") from error
-            started(server.address)
-            settle()
-            waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            waiting[0].cancel()
-            node.drain()
-            await server.drain(settings.drain_seconds)
-            return 3 if node.lost.done() else 0
-        finally:
-            await node.close()
-    finally:
-        await store.close()
+Connect = Callable[[SQLiteStore], Awaitable[RemoteBackend | ClusterBackend]]
+"""Begins to connect to the backends of these metadata."""
 
 
 class Frontend:
-    """Implements :class:`holdfast.serve.Service` over a backend in another process.  Made by :meth:`start`."""
+    """Implements :class:`holdfast.serve.Service` over backends in other processes.  Made by :meth:`start`."""
 
     def __init__(
-        self, services: Services, store: SQLiteStore, backend: RemoteBackend, audit: AuditLog, changes: ChangeWatch
+        self, services: Services, store: SQLiteStore, backend: RemoteBackend | ClusterBackend, changes: ChangeWatch
     ) -> None:
         self.app = create_app(services)
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -113,14 +55,11 @@ class Frontend:
         self._services = services
         self._store = store
         self._backend = backend
-        self._audit = audit
         self._changes = changes
 
     @classmethod
-    async def start(
-        cls, settings: Settings, address: Address, secret: bytes, *, name: str, processes: int = 1, first: bool = True
-    ) -> Frontend:
-        """A frontend of the backend at this address, one of so many ``processes`` behind one port.
+    async def start(cls, settings: Settings, connect: Connect, *, processes: int = 1, first: bool = True) -> Frontend:
+        """A frontend of these backends, one of so many ``processes`` behind one port.
 
         The ``first`` one does what a start of the service has to: it finishes deletions that were cut off, and declares
         the queues of the settings.  Raises :class:`CannotStart`, :class:`~auth.master_keys.KeyringError` and
@@ -134,7 +73,7 @@ class Frontend:
             credentials = Credentials(sealed(store, keyring))
             naming = await naming_secret(credentials.store)
             audit = open_audit(settings)
-            backend = await RemoteBackend.connect(address, secret=secret, name=name)
+            backend = await connect(store)
         except BaseException:
             await store.close()
             raise
@@ -152,7 +91,7 @@ class Frontend:
             bodies=Room(max(BODIES_BYTES_LEAST, ROOM_BYTES // processes)),
             naming=naming,
         )
-        made = cls(services, store, backend, audit, ChangeWatch(store, metadata))
+        made = cls(services, store, backend, ChangeWatch(store, metadata))
         try:
             await made._begin(settings, first)
         except BaseException:
@@ -164,14 +103,21 @@ class Frontend:
         try:
             await self._backend.ready(math.inf)  # a journal with a large backlog takes its time
         except Refused as error:
-            raise CannotStart(
-                f"the backend at {self._backend.address} does not let this frontend in: {error}"
-            ) from error
+            raise CannotStart(f"the backend does not let this frontend in: {error}") from error
         await self._services.limiter.start()
         await self._changes.start()
         if first:
             await finish_deletions(self._services)
-            root, _ = await ensure_root(self._services.credentials.store, settings)
+            await self._declare(settings)
+
+    async def _declare(self, settings: Settings) -> None:
+        if settings.queues:
+            root = await operators_key(self._services.credentials.store, settings.account)
+            if root is None:
+                raise CannotStart(
+                    f"account {settings.account} has no access key of an operator, as whom queues that the settings "
+                    "declare are made; the next start of the backend makes one"
+                )
             await declare(self._services, root, settings.queues)
 
     async def drain(self) -> None:
@@ -180,11 +126,7 @@ class Frontend:
     async def close(self) -> None:
         await self._changes.close()
         await self._backend.close()
-        await self._services.limiter.close()
-        await self._services.credentials.close()
-        if self._services.oidc is not None:
-            await self._services.oidc.close()
-        self._audit.close()
+        await self._services.close()
         await self._store.close()
 
 

@@ -38,7 +38,7 @@ async def ensure_root(store: CredentialStore, settings: Settings) -> tuple[Acces
             "rotated and has expired" if known.active else "revoked",
             settings.account,
         )
-    found = await _operators_key(store, settings.account)
+    found = await operators_key(store, settings.account)
     if found is not None:
         return found, False
     key = msgspec.structs.replace(new_access_key(settings.account), role="operator")
@@ -76,7 +76,7 @@ async def operator_key(settings: Settings) -> AccessKey:
         try:
             keyring = await read_keyring(settings, store)
             opened = store if keyring is None else sealed(store, keyring)
-            key = await _operators_key(opened, settings.account)
+            key = await operators_key(opened, settings.account)
         finally:
             await store.close()
     except (StoreError, KeyringError) as error:
@@ -86,8 +86,8 @@ async def operator_key(settings: Settings) -> AccessKey:
     return key
 
 
-async def _operators_key(store: CredentialStore, account: str) -> AccessKey | None:
-    """One that is good now."""
+async def operators_key(store: CredentialStore, account: str) -> AccessKey | None:
+    """A key of an operator of this account that is good now; None: there is none."""
     for key in await store.list_access_keys(account):
         if key.role == "operator" and is_good(key):
             return key

@@ -14,10 +14,12 @@ from typing import Any
 import uvloop
 
 from backend.address import Address
+from backend.client import RemoteBackend
 from holdfast import __version__, logs
+from holdfast.backend_role import BackendRole, alone, run_backend
 from holdfast.folder import Claim, Use
 from holdfast.listen import bind
-from holdfast.roles import Frontend, run_backend, run_frontend
+from holdfast.roles import Frontend, run_frontend
 from holdfast.serve import allow_open_files, certificate_of, log, prepare, stop_or_quit
 from holdfast.settings import Settings, cluster_secret
 from metadata_service.sqlite import SQLiteStore
@@ -41,10 +43,11 @@ async def _backend(settings: Settings, listen: Address, secret: bytes) -> int:
     finally:
         await store.close()
 
-    def started(address: Address) -> None:
-        log.info("started %s", logs.facts(version=__version__, address=address, data=settings.data, pid=os.getpid()))
+    def started(role: BackendRole) -> None:
+        facts = logs.facts(version=__version__, address=role.address, data=settings.data, pid=os.getpid())
+        log.info("started %s", facts)
 
-    code = await run_backend(settings, listen, secret, _stop(), started, name="backend")
+    code = await run_backend(settings, alone(listen), secret, _stop(), started)
     log.info("stopped")
     return code
 
@@ -64,7 +67,11 @@ def frontend(settings: Settings, backend: Address) -> int:
 async def _frontend(settings: Settings, backend: Address, secret: bytes) -> int:
     certificate = certificate_of(settings)
     sockets = bind(settings.host, settings.port)
-    service = await Frontend.start(settings, backend, secret, name=f"frontend {os.getpid()}")
+
+    async def connect(_: SQLiteStore) -> RemoteBackend:
+        return await RemoteBackend.connect(backend, secret=secret, name=f"frontend {os.getpid()}")
+
+    service = await Frontend.start(settings, connect)
     if certificate is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, certificate.reload)
 

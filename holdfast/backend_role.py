@@ -1,0 +1,182 @@
+"""A backend process: a node of a backend cluster, before the callers that find it by its heartbeat.
+
+:class:`BackendRole` puts it together from a node on any journal and the entries of its cluster in any store.
+:func:`run_backend` is the role on one machine, where the entries are in the SQLite file of the data folder and the
+journal is beside it: one process that has all shards, or several that share them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from auth.lookup import Credentials
+from backend.address import UNIX_PATH_BYTES_MOST, Address, ServerTls
+from backend.cluster import ClusterBackend, nodes_of
+from backend.manager import Member, MemberStore
+from backend.node import Node
+from backend.server import BackendServer, serve_backend
+from frontend.services import Services
+from frontend.sqs.queues import Queues
+from holdfast.compose import NODE, StoreResolver, frontend_settings, open_node
+from holdfast.serve import CannotStart, settle
+from holdfast.settings import Settings
+from metadata_service.client import MetadataClient
+from metadata_service.sqlite import SQLiteStore
+
+LEAVE_SECONDS: Final = 60.0
+"""So long a node that is about to end hands shards over; those that are left others take when it has ended."""
+
+
+class BackendRole:
+    """A node that is served, and a member of its cluster.  Made by :meth:`start`."""
+
+    def __init__(self, node: Node, server: BackendServer, member: Member) -> None:
+        self.node = node
+        self.member = member
+        self.address = server.address
+        """Where it listens; with the port that was taken."""
+        self._server = server
+
+    @classmethod
+    async def start(
+        cls,
+        name: str,
+        node: Node,
+        entries: MemberStore,
+        *,
+        listen: Address,
+        secret: bytes,
+        reached: str | None = None,
+        tls: ServerTls | None = None,
+    ) -> BackendRole:
+        """Serve the node to whoever knows the ``secret``, and join the cluster.
+
+        ``reached``: where others reach it, as its heartbeat is to say; else where it listens.  The node is closed by
+        whoever started it, after :meth:`close`.  Raises :class:`CannotStart`.
+        """
+        try:
+            server = await serve_backend(
+                node,
+                secret=secret,
+                path=listen.path or None,
+                host=listen.host or None,
+                port=listen.port,
+                name=name,
+                tls=tls,
+            )
+        except OSError as error:
+            raise CannotStart(f"{listen} cannot be listened on: {error.strerror}") from error
+        member = Member(name, node, entries, _now_ms, str(server.address) if reached is None else reached)
+        member.start()
+        return cls(node, server, member)
+
+    async def close(self, drain_seconds: float, *, hand_over: bool) -> None:
+        """Answer the calls under way, take no more, and leave the cluster.
+
+        ``hand_over``: give all shards to others before, so that they are served meanwhile.  Without it, or where nobody
+        else lives, they wait for the next start of this node, or for somebody who takes them.
+        """
+        if hand_over:
+            await self.member.leave(LEAVE_SECONDS)
+        else:
+            await self.member.stop()
+        self.node.drain()
+        await self._server.drain(drain_seconds)
+        await self.member.stop()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Sockets:
+    """The Unix sockets in the data folder.  Whoever shares the folder finds them by their names alone."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._short: str | None = None
+
+    def at(self, name: str) -> Address:
+        """The address of a socket, however long the folder's path is."""
+        path = os.fspath(self._data / name)
+        if len(os.fsencode(path)) > UNIX_PATH_BYTES_MOST:
+            if self._short is None:
+                folder = os.open(self._data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # for the life of the process
+                self._short = f"/proc/self/fd/{folder}"
+            path = f"{self._short}/{name}"
+        return Address(path=path)
+
+    def reach(self, address: str) -> Address:
+        """An address as a heartbeat has it: one in this folder is relative to it."""
+        parsed = Address.parse(address)
+        return self.at(parsed.path) if parsed.path and not parsed.path.startswith("/") else parsed
+
+
+class Backend(NamedTuple):
+    """What one of the backend processes of a machine is."""
+
+    name: str
+    """Of the process, for the others' logs."""
+    node: str
+    """Of the node, in the entries of the cluster and in the names of its logs."""
+    nodes: Sequence[str]
+    """All that there are while this one runs; what others left behind the first of them takes."""
+    listen: Address
+    reached: str
+    """As the heartbeat says it; see :meth:`Sockets.reach`."""
+
+
+def alone(listen: Address) -> Backend:
+    """The only backend of a data folder, wherever it listens."""
+    reached = Address(path=os.path.abspath(listen.path)) if listen.path else listen
+    return Backend("backend", NODE, (NODE,), listen, str(reached))
+
+
+def in_folder(data: Path, name: str, node: str, nodes: Sequence[str]) -> Backend:
+    """A backend whose socket is in the data folder."""
+    socket = f"{name}.sock"
+    return Backend(name, node, nodes, Sockets(data).at(socket), str(Address(path=socket)))
+
+
+async def run_backend(
+    settings: Settings,
+    backend: Backend,
+    secret: bytes,
+    stop: asyncio.Event,
+    started: Callable[[BackendRole], None],
+    *,
+    hand_over: Callable[[], bool] = lambda: True,
+) -> int:
+    """Serve the journal to frontends until ``stop``, and return the exit code: 3 if it cannot go on.
+
+    ``hand_over`` is asked at the stop whether others go on, and are to have the shards.  Raises :class:`CannotStart`
+    and :class:`~metadata_service.store.StoreError`.
+    """
+    async with AsyncExitStack() as stack:
+        store = SQLiteStore(settings.metadata_file)
+        stack.push_async_callback(store.close)
+        nodes = nodes_of(store, Sockets(settings.data).reach)
+        elsewhere = await ClusterBackend.connect(nodes, secret=secret, name=backend.name)
+        stack.push_async_callback(elsewhere.close)
+        frontend = frontend_settings(settings)
+        resolver = StoreResolver(store, frontend.region)
+        node = await open_node(settings, store, resolver, name=backend.node, nodes=backend.nodes, elsewhere=elsewhere)
+        stack.push_async_callback(node.close)
+        services = Services(frontend, Credentials(store), MetadataClient(store), node)
+        resolver.queues.set_result(Queues(services))
+        role = await BackendRole.start(
+            backend.node, node, store, listen=backend.listen, secret=secret, reached=backend.reached
+        )
+        started(role)
+        settle()
+        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        waiting[0].cancel()
+        await role.close(settings.drain_seconds, hand_over=not node.lost.done() and hand_over())
+        return 3 if node.lost.done() else 0
