@@ -49,7 +49,7 @@ class Several(Server):
             fields = line.split()
             if fields[1].endswith(ours) and fields[2].endswith(client):
                 inode = f"socket:[{fields[9]}]"
-                return next(name for name, pid in self.children().items() if inode in _files_of(pid))
+                return next(name for name, pid in self.children().items() if inode in files_of(pid))
         raise AssertionError(f"there is no connection from port {port}")
 
 
@@ -67,13 +67,18 @@ def children_of(pid: int) -> dict[str, int]:
     return found
 
 
-def _files_of(pid: int) -> set[str]:
-    found = set()
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
+def files_of(pid: int) -> set[str]:
+    """What a process has open; of one that has ended, or is somebody else's, nothing."""
+    found: set[str] = set()
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return found
+    for name in names:
         try:
-            found.add(os.readlink(entry))
-        except FileNotFoundError:
-            pass
+            found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+        except OSError:
+            pass  # it was closed meanwhile
     return found
 
 

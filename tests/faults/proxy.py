@@ -1,0 +1,213 @@
+"""A TCP proxy that stands for a bad network: what it carries it can cut, hold back in either direction, or delay.
+
+What is held back is not lost: as with TCP over a network that comes back, it arrives late, unless the connection has
+been given up by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import socket
+import struct
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.system.several import files_of
+
+
+class Direction(enum.Flag):
+    """Which bytes are meant."""
+
+    TO_SERVER = enum.auto()
+    TO_CLIENT = enum.auto()
+    BOTH = TO_SERVER | TO_CLIENT
+
+
+NEITHER = Direction(0)
+
+
+@dataclass(frozen=True)
+class _Weather:
+    """What the network is like now."""
+
+    held: Direction = NEITHER
+    refusing: bool = False
+    delay_seconds: float = 0.0
+    pids: frozenset[int] | None = None
+    """Whose connections it is about; None: everyone's."""
+
+
+class _Connection:
+    """One client and its connection to the server."""
+
+    def __init__(self, client: asyncio.StreamWriter) -> None:
+        self.client = client
+        self.server: asyncio.StreamWriter | None = None
+        self.port: int = client.get_extra_info("peername")[1]
+
+    def abort(self) -> None:
+        for writer in (self.client, self.server):
+            if writer is not None:
+                line = writer.get_extra_info("socket")
+                if line is not None and line.fileno() >= 0:  # so that the other end is told of a reset, not of an end
+                    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                writer.transport.abort()
+
+
+class Proxy:
+    """Stands before an address, in a thread of its own.  Leave the ``with`` block and it is gone.
+
+    The weather is for the connections of all clients, or of the processes of these ``pids`` alone.
+    """
+
+    def __init__(self, upstream: tuple[str, int], listen: tuple[str, int] = ("127.0.0.1", 0)) -> None:
+        self.host, self.port = listen
+        self._upstream = upstream
+        self._weather = _Weather()
+        self._changed = asyncio.Event()
+        self._connections: set[_Connection] = set()
+        self._loop = asyncio.new_event_loop()
+        self._server: asyncio.Server | None = None
+        self._thread = threading.Thread(target=self._run, name=f"proxy of {upstream[1]}", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as host:port."""
+        return f"{self.host}:{self.port}"
+
+    def start(self) -> Self:
+        """Listen.  Raises OSError."""
+        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, self.host, self.port))
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- the weather --------------------------------------------------------------------------------------
+
+    def hold(self, direction: Direction = Direction.BOTH, pids: Collection[int] | None = None) -> None:
+        """Nothing arrives in this direction.  Nobody is told."""
+        self._turn(_Weather(held=direction, pids=_frozen(pids)))
+
+    def cut(self, pids: Collection[int] | None = None) -> None:
+        """Connections are reset, and new ones, too."""
+        self._turn(_Weather(refusing=True, pids=_frozen(pids)))
+
+    def delay(self, seconds: float, pids: Collection[int] | None = None) -> None:
+        """Everything takes so much longer, each way."""
+        self._turn(_Weather(delay_seconds=seconds, pids=_frozen(pids)))
+
+    def heal(self) -> None:
+        """All is well.  What was held back arrives."""
+        self._turn(_Weather())
+
+    def _turn(self, weather: _Weather) -> None:
+        done = threading.Event()
+
+        def turn() -> None:
+            self._weather = weather
+            for connection in list(self._connections):
+                if self._of(connection).refusing:
+                    connection.abort()
+            self._changed.set()
+            self._changed = asyncio.Event()
+            done.set()
+
+        self._loop.call_soon_threadsafe(turn)
+        assert done.wait(10), "the proxy hangs"
+
+    def _of(self, connection: _Connection) -> _Weather:
+        weather = self._weather
+        if weather.pids is None or _has_port(weather.pids, connection.port):
+            return weather
+        return replace(weather, held=NEITHER, refusing=False, delay_seconds=0.0)
+
+    # --- carrying -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        assert self._server is not None
+        self._server.close()
+        for connection in self._connections:
+            connection.abort()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = _Connection(writer)
+        self._connections.add(connection)
+        try:
+            if self._of(connection).refusing:
+                return
+            # A connection is made when its first packets get through, in both directions.
+            await self._passes(connection, Direction.BOTH)
+            answers, connection.server = await asyncio.open_connection(*self._upstream)
+            up = asyncio.create_task(self._carry(connection, reader, connection.server, Direction.TO_SERVER))
+            try:
+                await self._carry(connection, answers, writer, Direction.TO_CLIENT)
+            finally:
+                up.cancel()
+        except OSError:
+            pass  # the server is away, or one side has left: so does the other
+        finally:
+            self._connections.discard(connection)
+            connection.abort()
+
+    async def _carry(
+        self,
+        connection: _Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        direction: Direction,
+    ) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                await self._passes(connection, direction)
+                writer.write(data)
+                await writer.drain()
+            await self._passes(connection, direction)
+        except OSError:
+            pass
+        finally:
+            connection.abort()
+
+    async def _passes(self, connection: _Connection, direction: Direction) -> None:
+        weather = self._of(connection)
+        if weather.delay_seconds:
+            await asyncio.sleep(weather.delay_seconds)
+        while self._of(connection).held & direction:
+            await self._changed.wait()
+
+
+def _frozen(pids: Collection[int] | None) -> frozenset[int] | None:
+    return None if pids is None else frozenset(pids)
+
+
+def _has_port(pids: frozenset[int], port: int) -> bool:
+    """Whether one of these processes has the client's side of a connection from this local port."""
+    end = f":{port:04X}"
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1].endswith(end) and any(f"socket:[{fields[9]}]" in files_of(pid) for pid in pids):
+            return True
+    return False
