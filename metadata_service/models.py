@@ -242,6 +242,13 @@ class Decision(msgspec.Struct, frozen=True):
     """What, and why."""
 
 
+class Pin(msgspec.Struct, frozen=True, array_like=True):
+    """An operator's word how many partitions a queue is to have."""
+
+    queue_id: int
+    partitions: int
+
+
 class ManagerEntry(msgspec.Struct, frozen=True):
     """Which process is the out-cluster manager.  It raises the version every other second while it lives."""
 
@@ -251,6 +258,8 @@ class ManagerEntry(msgspec.Struct, frozen=True):
     """A random name of the process's start."""
     decisions: tuple[Decision, ...] = ()
     """The latest, oldest first."""
+    pins: tuple[Pin, ...] = ()
+    """Queues whose number of partitions is an operator's affair; changed by whoever speaks for the operator."""
     version: int = 0
     """0: not stored yet."""
 

@@ -1,0 +1,84 @@
+"""Which of several processes is the out-cluster manager: the one that is named in the manager's entry, whose version it
+raises every other second.
+
+Whoever sees the version stand still for long puts itself in its place.  There is no lease: two may take themselves for
+the manager for a moment, and all that either does to a queue is a change from the version that it has read.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from metadata_service.models import Decision, ManagerEntry
+from metadata_service.store import ClusterRegistry, ConditionFailed
+
+TAKE_OVER_SECONDS = 10.0
+GAP_SECONDS = 5.0
+"""A longer time between two looks does not count: who knows what went on."""
+DECISIONS_KEPT = 50
+
+log = logging.getLogger("holdfast.manager")
+
+
+class Election:
+    """One process's part in it."""
+
+    def __init__(self, registry: ClusterRegistry, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
+        self._name = name
+        self._start = secrets.token_hex(8)
+        self._clock = clock
+        self._seen = -1
+        """The version at the last look."""
+        self._looked_at = 0.0
+        self._still_s = 0.0
+        self._unsaid: list[Decision] = []
+
+    def tell(self, time_ms: int, text: str) -> None:
+        """A decision, to be in the entry from the next :meth:`stand` on."""
+        self._unsaid.append(Decision(time_ms, text))
+        del self._unsaid[:-DECISIONS_KEPT]
+
+    async def stand(self) -> ManagerEntry | None:
+        """The entry, if this process is the manager now; to be called every other second.
+
+        Raises :class:`~metadata_service.store.StoreError`; until it does not, this process is not the manager.
+        """
+        entry = await self._registry.manager()
+        mine = entry.start == self._start
+        if not mine and not self._vacant(entry):
+            return None
+        told = (*entry.decisions, *self._unsaid)[-DECISIONS_KEPT:]
+        try:
+            entry = await self._registry.update_manager(
+                msgspec.structs.replace(entry, manager=self._name, start=self._start, decisions=told)
+            )
+        except ConditionFailed:  # another was elected, or an operator has changed it: seen at the next look
+            return entry if mine else None
+        if not mine:
+            log.info("%s is the out-cluster manager", self._name)
+        self._unsaid.clear()
+        return entry
+
+    async def resign(self) -> None:
+        """Let another one be elected at once.  Raises :class:`~metadata_service.store.StoreError`."""
+        entry = await self._registry.manager()
+        if entry.start == self._start:
+            told: Sequence[Decision] = (*entry.decisions, *self._unsaid)[-DECISIONS_KEPT:]
+            await self._registry.update_manager(
+                msgspec.structs.replace(entry, manager="", start="", decisions=tuple(told))
+            )
+
+    def _vacant(self, entry: ManagerEntry) -> bool:
+        now = self._clock()
+        passed, self._looked_at = now - self._looked_at, now
+        if entry.version != self._seen:
+            self._seen, self._still_s = entry.version, 0.0
+        elif passed <= GAP_SECONDS:
+            self._still_s += passed
+        return not entry.start or self._still_s >= TAKE_OVER_SECONDS

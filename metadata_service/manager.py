@@ -1,0 +1,336 @@
+"""The out-cluster manager: decides how many partitions a queue has, and in which backend clusters.
+
+* A standard queue that is hot for a while (:class:`~metadata_service.clusters.SplitRule`) gets more partitions, one
+  that is cold for longer is drained back.  Rates come from the reports of the clusters; where one is silent, nothing is
+  concluded from what it does not say.
+* Of a cluster that is being retired each partition gets a successor elsewhere, and drains.
+* An operator's word (:class:`~metadata_service.models.Pin`) goes before all rates.
+
+Every decision is one change of the queue's map (:mod:`metadata_service.partitions`), from the version of the queue that
+it was made by.  What the change asks of the backends (tokens are handed over, empty partitions retire) is done by
+``tend``, which goes on with what is left of a change, whoever began it.  So nothing has to be remembered: a *walk* over
+all queues finds what another manager has left, and the queues in clusters that are being retired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from metadata_service import partitions
+from metadata_service.clusters import SILENT_SECONDS, Heat, NoCluster, SplitRule, look
+from metadata_service.election import Election
+from metadata_service.fleet import Fleet
+from metadata_service.models import ManagerEntry, Partition, Pin, Queue, cluster_of
+from metadata_service.partitions import NotPossible
+from metadata_service.store import ConditionFailed, MetadataStore, QueueNotFound, StoreError
+
+TICK_SECONDS = 2.0
+WALK_SECONDS = 30.0
+"""From the beginning of one walk over all queues to the next one's, if it does not take longer."""
+WALK_QUEUES = 500
+"""Queues that are looked at in a tick: a walk over 10,000,000 takes half a day."""
+AT_ONCE = 8
+"""Queues that are changed at the same time."""
+TEND_SECONDS_FIRST = 0.1
+TEND_SECONDS_MOST = 5.0
+NOTICED_SECONDS = 10.0
+"""After this every frontend knows that a cluster is being retired, and makes no queues there."""
+_PAGE = 100
+
+log = logging.getLogger("holdfast.manager")
+
+
+class TendFailed(Exception):
+    """The backends cannot do now what a queue's map asks for."""
+
+
+Tend = Callable[[Queue], Awaitable[Queue]]
+"""Does what can be done now of what the map of a queue asks for: tokens are handed over, what was drained and is empty
+goes.  Returns the queue as it is then.  Repeatable.  Raises :class:`TendFailed` and
+:class:`~metadata_service.store.StoreError`."""
+
+Change = Callable[[Queue], Awaitable[tuple[tuple[Partition, ...], str] | None]]
+"""Another map for the queue, and what is to be told of it; None: it stays.  Raises
+:class:`~metadata_service.partitions.NotPossible` and :class:`~metadata_service.clusters.NoCluster`."""
+
+
+class Manager:
+    """One process that may be the manager.  It acts in :meth:`run`, while it is."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        fleet: Fleet,
+        election: Election,
+        tend: Tend,
+        *,
+        rule: SplitRule | None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``fleet`` is kept up to date by the caller.  ``rule``: None: only an operator splits and drains queues."""
+        self._store = store
+        self._fleet = fleet
+        self._election = election
+        self._tend = tend
+        self._rule = rule
+        self._clock = clock
+        self._wall = wall
+        self._heats: dict[int, Heat] = {}
+        self._split: dict[int, Queue] = {}
+        """Standard queues with several partitions, as the walk has met them."""
+        self._kept: set[Pin] = set()
+        """Those that were found to be kept to since the last walk began."""
+        self._acts: dict[int, asyncio.Task[None]] = {}
+        """By queue: what is under way."""
+        self._free = asyncio.Semaphore(AT_ONCE)
+        self._walk: AsyncIterator[Queue] | None = None
+        self._walk_began_s = float("-inf")
+        self._met: set[int] = set()
+        """Clusters of which this walk has met a partition."""
+        self._retiring_since_s: dict[int, float] = {}
+        """By number, when the state was seen first."""
+        self._said: dict[object, str] = {}
+        """What was told last, by what it is about."""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        failing = False
+        try:
+            while True:
+                try:
+                    await self.tick()
+                    failing = False
+                except StoreError as error:
+                    if not failing:
+                        failing = True
+                        log.warning("the out-cluster manager cannot read or write the metadata: %s", error)
+                    await self.rest()
+                await asyncio.sleep(TICK_SECONDS)
+        finally:
+            await self.rest()
+
+    async def tick(self) -> None:
+        """One round.  Raises :class:`~metadata_service.store.StoreError`."""
+        entry = await self._election.stand()
+        if entry is None:
+            await self.rest()
+            return
+        pinned = {pin.queue_id for pin in entry.pins}
+        await self._keep_to(entry)
+        await self._watch(pinned)
+        await self._look_around(pinned)
+
+    async def rest(self) -> None:
+        """This process is not the manager, or cannot know it: what is under way ends where it is."""
+        self._heats.clear()
+        self._split.clear()
+        self._kept.clear()
+        self._walk, self._walk_began_s = None, float("-inf")
+        acts = list(self._acts.values())
+        for act in acts:
+            act.cancel()
+        if acts:
+            await asyncio.wait(acts)
+
+    # --- what asks for a change -------------------------------------------------------------------------
+
+    async def _keep_to(self, entry: ManagerEntry) -> None:
+        """Let queues have as many partitions as an operator wants."""
+        for pin in entry.pins:
+            if pin in self._kept or pin.queue_id in self._acts:
+                continue
+            queue = await self._store.get_queue_by_id(pin.queue_id)
+            if queue is None or len(partitions.open_ones(queue.partitions)) == pin.partitions:
+                self._kept.add(pin)
+            else:
+                self._act(queue.queue_id, self._resize(pin.partitions, "an operator wants it so"))
+
+    async def _watch(self, pinned: set[int]) -> None:
+        """Split what is hot, and drain back what is cold."""
+        if self._rule is None:
+            return
+        now, rates, heats = self._clock(), self._rates(), {}
+        hot = self._rule.split_above * self._rule.partition_rate
+        concerned = {queue_id for queue_id, rate in rates.items() if rate > hot} | self._split.keys()
+        for queue_id in concerned - pinned - self._acts.keys():
+            queue = self._split.get(queue_id) or await self._store.get_queue_by_id(queue_id)
+            if queue is None or queue.attributes.get("FifoQueue") == "true" or not self._heard(queue):
+                continue
+            if partitions.changing(queue.partitions):
+                self._act(queue_id, None)
+                continue
+            count, rate = len(partitions.open_ones(queue.partitions)), rates.get(queue_id, 0.0)
+            heat, wanted = look(self._heats.get(queue_id, Heat()), count, rate, now, self._rule)
+            if wanted != count:
+                bears = f"{self._rule.partition_rate:,.0f} a partition"
+                self._act(queue_id, self._resize(wanted, f"{rate:,.0f} messages a second, for {bears}", count))
+            elif heat != Heat():
+                heats[queue_id] = heat
+        self._heats = heats
+
+    def _rates(self) -> dict[int, float]:
+        """Messages a second of the queues that the clusters report as busy."""
+        rates: dict[int, float] = {}
+        for known in self._fleet.known():
+            if known.report is not None and self._fleet.silent_s(known) <= SILENT_SECONDS:
+                for busy in known.report.busy:
+                    rates[busy.queue_id] = rates.get(busy.queue_id, 0.0) + busy.rate
+        return rates
+
+    def _heard(self, queue: Queue) -> bool:
+        """Whether all clusters report that have a partition of the queue."""
+        known = [self._fleet.numbered(cluster_of(one.id)) for one in queue.partitions]
+        return all(one is not None and self._fleet.silent_s(one) <= SILENT_SECONDS for one in known)
+
+    async def _look_around(self, pinned: set[int]) -> None:
+        """Go on with the walk over all queues."""
+        now = self._clock()
+        retiring = {known.cluster.number for known in self._fleet.known() if known.cluster.state == "retiring"}
+        self._retiring_since_s = {number: self._retiring_since_s.get(number, now) for number in retiring}
+        if self._walk is None:
+            if now - self._walk_began_s < WALK_SECONDS:
+                return
+            self._walk, self._walk_began_s = self._all_queues(), now
+            self._kept.clear()
+            self._met.clear()
+        for _ in range(WALK_QUEUES):
+            queue = await anext(self._walk, None)
+            if queue is None:
+                self._walk = None
+                self._tell_emptied()
+                return
+            self._meet(queue, retiring)
+
+    def _meet(self, queue: Queue, retiring: set[int]) -> None:
+        clusters = {cluster_of(one.id) for one in queue.partitions}
+        self._met |= clusters
+        self._note(queue)
+        leaving = any(one.state == "open" and cluster_of(one.id) in retiring for one in queue.partitions)
+        if leaving or any(one.awaits or one.state == "draining" for one in queue.partitions):
+            self._act(queue.queue_id, self._evacuate if leaving else None)
+
+    def _note(self, queue: Queue) -> None:
+        if len(queue.partitions) > 1 and queue.attributes.get("FifoQueue") != "true":
+            self._split[queue.queue_id] = queue
+        else:
+            self._split.pop(queue.queue_id, None)
+
+    async def _all_queues(self) -> AsyncIterator[Queue]:
+        """As they are now, account by account; of those that are made or deleted meanwhile, some."""
+        account = ""
+        while tenants := await self._store.list_tenants(after=account, limit=_PAGE):
+            for tenant in tenants:
+                account, name = tenant.account, ""
+                while names := await self._store.list_queues(account, after=name, limit=_PAGE):
+                    for name in names:
+                        with contextlib.suppress(QueueNotFound):
+                            yield await self._store.get_queue(account, name)
+
+    def _tell_emptied(self) -> None:
+        for number, since_s in self._retiring_since_s.items():
+            known = self._fleet.numbered(number)
+            if known is not None and number not in self._met and self._walk_began_s - since_s >= NOTICED_SECONDS:
+                self._tell(
+                    ("emptied", number), f"no queue is in cluster {known.cluster.name} any more: it may be turned off"
+                )
+
+    # --- changes ----------------------------------------------------------------------------------------
+
+    def _resize(self, wanted: int, why: str, before: int | None = None) -> Change:
+        """To so many partitions that take sends; if it still has as many as ``before``, where that is given."""
+
+        async def resize(queue: Queue) -> tuple[tuple[Partition, ...], str] | None:
+            taking = partitions.open_ones(queue.partitions)
+            count = len(taking)
+            if wanted == count or before not in (None, count):
+                return None
+            if wanted > count:
+                made = await self._new_partitions(queue, wanted - count)
+                return partitions.split(queue, made), f"is split from {count} to {wanted} partitions: {why}"
+            leaving = [one.id for one in taking[wanted:]]
+            return partitions.drain(queue, leaving), f"is drained back from {count} to {wanted} partitions: {why}"
+
+        return resize
+
+    async def _evacuate(self, queue: Queue) -> tuple[tuple[Partition, ...], str] | None:
+        """Successors elsewhere for the partitions in clusters that are being retired."""
+        names = {
+            known.cluster.number: known.cluster.name
+            for known in self._fleet.known()
+            if known.cluster.state == "retiring"
+        }
+        leaving = [one.id for one in partitions.open_ones(queue.partitions) if cluster_of(one.id) in names]
+        if not leaving:
+            return None
+        made = await self._new_partitions(queue, len(leaving))
+        places = dict(zip(leaving, made, strict=True))
+        left = ", ".join(sorted({names[cluster_of(number)] for number in leaving}))
+        return partitions.move(queue, places), f"moves off cluster {left}, which is being retired"
+
+    async def _new_partitions(self, queue: Queue, count: int) -> Sequence[int]:
+        clusters = [self._fleet.assign(f"{queue.account}/{queue.name}/{queue.version}/{one}") for one in range(count)]
+        return [(await self._store.new_partition_ids(cluster, 1))[0] for cluster in clusters]
+
+    def _act(self, queue_id: int, change: Change | None) -> None:
+        """Make a change, and what it asks of the backends; None: go on with what was left of an earlier one."""
+        if queue_id not in self._acts:
+            act = asyncio.get_running_loop().create_task(self._carry_out(queue_id, change), name=f"queue {queue_id}")
+            self._acts[queue_id] = act
+            act.add_done_callback(lambda _: self._acts.pop(queue_id))
+
+    async def _carry_out(self, queue_id: int, change: Change | None) -> None:
+        async with self._free:
+            label = f"queue {queue_id}"
+            try:
+                queue = await self._store.get_queue_by_id(queue_id)
+                if queue is None:
+                    self._split.pop(queue_id, None)
+                    return
+                label = f"queue {queue.account}/{queue.name}"
+                if change is not None and not partitions.changing(queue.partitions):
+                    queue = await self._changed(queue, change, label)
+                await self._settle(queue)
+                self._said.pop(("trouble", queue_id), None)
+            except (QueueNotFound, ConditionFailed):
+                pass  # it was deleted, or changed meanwhile: the next look decides anew
+            except (StoreError, TendFailed, NotPossible, NoCluster) as error:
+                self._tell(("trouble", queue_id), f"{label} cannot be changed now, and is tried again: {error}")
+            except Exception:
+                log.exception("%s could not be changed", label)
+
+    async def _changed(self, queue: Queue, change: Change, label: str) -> Queue:
+        changed = await change(queue)
+        if changed is None:
+            return queue
+        newer = await self._store.update_queue(
+            queue.queue_id, queue.version, now_ms=self._now_ms(), partitions=changed[0]
+        )
+        self._note(newer)
+        self._tell(queue.queue_id, f"{label} {changed[1]}")
+        return newer
+
+    async def _settle(self, queue: Queue) -> None:
+        """Until all tokens have been handed over; what drains is looked at again with each walk."""
+        pause = TEND_SECONDS_FIRST
+        while any(one.awaits or one.state == "draining" for one in queue.partitions):
+            queue = await self._tend(queue)
+            self._note(queue)
+            if not partitions.changing(queue.partitions):
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, TEND_SECONDS_MOST)
+
+    def _tell(self, about: object, text: str) -> None:
+        """Log it, and put it among the decisions; what was the last about the same is not told again."""
+        if self._said.get(about) != text:
+            self._said[about] = text
+            log.info("%s", text)
+            self._election.tell(self._now_ms(), text)
+
+    def _now_ms(self) -> int:
+        return int(self._wall() * 1000)

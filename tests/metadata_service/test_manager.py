@@ -1,0 +1,395 @@
+"""The out-cluster manager, over a store in a file, clusters that report what a test says, and backends that do at once
+what a map asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from auth.credentials import Tenant
+from metadata_service import partitions
+from metadata_service.clusters import SILENT_SECONDS, SplitRule
+from metadata_service.election import TAKE_OVER_SECONDS, Election
+from metadata_service.fleet import Fleet, change_cluster
+from metadata_service.manager import NOTICED_SECONDS, WALK_SECONDS, Manager, TendFailed
+from metadata_service.models import BusyPartition, ClusterReport, Pin, Queue, cluster_of
+from metadata_service.sqlite import SQLiteStore
+from metadata_service.store import StoreUnavailable
+from tests.metadata_service.conformance import ACCOUNT, NOW_MS
+from tests.metadata_service.faulty import Faults
+
+RULE = SplitRule(partition_rate=1000, hot_seconds=30, cold_seconds=120)
+
+
+class World:
+    """Clusters, queues, and a manager over them."""
+
+    def __init__(self, store: SQLiteStore) -> None:
+        self.now = 1000.0
+        self.store = store
+        self.faults = Faults(store)
+        self.fleet = Fleet(store, clock=lambda: self.now, wall=lambda: 0.0)
+        self.election = self.electorate("m1")
+        self.manager = self.manager_of(self.election)
+        self.rates: dict[int, float] = {}
+        """By queue."""
+        self.silent: set[str] = set()
+        self.unable = ""
+        """Why the backends can do nothing, if so."""
+        self.holding: set[int] = set()
+        """Drained partitions that are not empty."""
+        self._count = 0
+
+    def electorate(self, name: str) -> Election:
+        return Election(self.faults.store, name, clock=lambda: self.now)
+
+    def manager_of(self, election: Election, rule: SplitRule | None = RULE) -> Manager:
+        return Manager(
+            self.faults.store,
+            self.fleet,
+            election,
+            self.tend,
+            rule=rule,
+            clock=lambda: self.now,
+            wall=lambda: self.now,
+        )
+
+    async def clusters(self, *names: str) -> None:
+        for name in names:
+            await self.store.register_cluster(name)
+        await self.report()
+
+    async def make(self, name: str, clusters: tuple[int, ...] = (0,), **attributes: str) -> Queue:
+        return await self.store.create_queue(
+            ACCOUNT, name, attributes, {}, now_ms=NOW_MS, hold_seconds=0, clusters=clusters
+        )
+
+    async def queue(self, name: str = "q") -> Queue:
+        return await self.store.get_queue(ACCOUNT, name)
+
+    async def places(self, name: str = "q") -> list[int]:
+        """The clusters of the partitions that take sends."""
+        return [cluster_of(one.id) for one in partitions.open_ones((await self.queue(name)).partitions)]
+
+    async def report(self) -> None:
+        self._count += 1
+        for cluster in await self.store.backend_clusters():
+            if cluster.name in self.silent:
+                continue
+            busy = []
+            for queue_id, rate in self.rates.items():
+                queue = await self.store.get_queue_by_id(queue_id)
+                taking = partitions.open_ones(queue.partitions) if queue is not None else []
+                busy += [
+                    BusyPartition(one.id, queue_id, rate / len(taking))
+                    for one in taking
+                    if cluster_of(one.id) == cluster.number
+                ]
+            await self.store.report_cluster(
+                ClusterReport(cluster.number, 1, self._count, 0, 0.1, "b", busy=tuple(busy))
+            )
+        await self.fleet.look()
+
+    async def tend(self, queue: Queue) -> Queue:
+        """The tokens are handed over at once, and what drains and is empty is gone."""
+        if self.unable:
+            raise TendFailed(self.unable)
+        newest = await self.store.get_queue_by_id(queue.queue_id)
+        assert newest is not None
+        gone = [one.id for one in newest.partitions if one.state == "draining" and one.id not in self.holding]
+        changed = partitions.without(partitions.settled(newest.partitions), gone)
+        if changed == newest.partitions:
+            return newest
+        return await self.store.update_queue(newest.queue_id, newest.version, now_ms=NOW_MS, partitions=changed)
+
+    async def pass_time(self, seconds: float, manager: Manager | None = None) -> None:
+        """In steps of two seconds: the clusters report, the manager looks, and does what it has decided."""
+        for _ in range(int(seconds / 2)):
+            self.now += 2
+            await self.report()
+            await (manager or self.manager).tick()
+            acts = (manager or self.manager)._acts.values()
+            if acts:
+                await asyncio.wait(acts, timeout=5)
+
+    async def decisions(self) -> list[str]:
+        """What was decided, as of the next beat."""
+        await self.pass_time(2)
+        return [decision.text for decision in (await self.store.manager()).decisions]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    store = SQLiteStore(tmp_path / "metadata.sqlite")
+    await store.put_tenant(Tenant(ACCOUNT, "tests"))
+    world = World(store)
+    yield world
+    await world.manager.rest()
+    await store.close()
+
+
+# --- hot and cold -------------------------------------------------------------------------------------
+
+
+async def test_a_hot_queue_is_split_over_the_clusters_and_drained_back_when_it_is_cold(world: World) -> None:
+    await world.clusters("local", "east", "west")
+    queue = await world.make("q")
+    world.rates[queue.queue_id] = 3000.0
+    await world.pass_time(RULE.hot_seconds)
+    assert len((await world.queue()).partitions) == 1, "it may be over in a moment"
+    await world.pass_time(4)
+    split = await world.queue()
+    assert len(split.partitions) == 8
+    assert not partitions.changing(split.partitions)
+    assert set(await world.places()) == {0, 1, 2}
+    assert await world.decisions() == [
+        f"queue {ACCOUNT}/q is split from 1 to 8 partitions: 3,000 messages a second, for 1,000 a partition"
+    ]
+    await world.pass_time(400)
+    assert await world.queue() == split, "at the same rate it stays so"
+    world.rates.clear()
+    await world.pass_time(RULE.cold_seconds + 4)
+    assert len((await world.queue()).partitions) == 4
+    await world.pass_time(3 * RULE.cold_seconds)
+    assert (await world.queue()).partitions == split.partitions[:1]
+
+
+async def test_a_silent_cluster_proves_nothing(world: World) -> None:
+    await world.clusters("local", "east")
+    await world.make("q", (0, 1))
+    world.silent = {"east"}
+    await world.pass_time(SILENT_SECONDS + 3 * RULE.cold_seconds)
+    assert len((await world.queue()).partitions) == 2
+    world.silent.clear()
+    await world.pass_time(RULE.cold_seconds + 6)
+    assert len((await world.queue()).partitions) == 1
+
+
+async def test_fifo_queues_are_left_alone(world: World) -> None:
+    await world.clusters("local")
+    hot = await world.make("hot.fifo", FifoQueue="true")
+    await world.make("cold.fifo", (0, 0, 0), FifoQueue="true")
+    world.rates[hot.queue_id] = 9000.0
+    await world.pass_time(2 * RULE.cold_seconds)
+    assert await world.places("hot.fifo") == [0]
+    assert await world.places("cold.fifo") == [0, 0, 0]
+
+
+async def test_without_a_rule_only_an_operator_splits(world: World) -> None:
+    await world.clusters("local")
+    queue = await world.make("q")
+    world.rates[queue.queue_id] = 9000.0
+    manager = world.manager_of(world.election, rule=None)
+    await world.pass_time(200, manager)
+    assert await world.places() == [0]
+    await pin(world, queue, 2)
+    await world.pass_time(4, manager)
+    assert await world.places() == [0, 0]
+    await manager.rest()
+
+
+# --- an operator's word -------------------------------------------------------------------------------
+
+
+async def pin(world: World, queue: Queue, count: int) -> None:
+    entry = await world.store.manager()
+    await world.store.update_manager(msgspec.structs.replace(entry, pins=(Pin(queue.queue_id, count),)))
+
+
+async def test_an_operators_word_goes_before_all_rates(world: World) -> None:
+    await world.clusters("local")
+    queue = await world.make("q")
+    await pin(world, queue, 3)
+    await world.pass_time(4)
+    assert await world.places() == [0, 0, 0]
+    await world.pass_time(2 * RULE.cold_seconds)
+    assert await world.places() == [0, 0, 0]
+    world.rates[queue.queue_id] = 9000.0
+    await pin(world, queue, 1)
+    await world.pass_time(100)
+    assert await world.places() == [0]
+    assert [text.partition(" is ")[2] for text in await world.decisions()] == [
+        "split from 1 to 3 partitions: an operator wants it so",
+        "drained back from 3 to 1 partitions: an operator wants it so",
+    ]
+    entry = await world.store.manager()
+    await world.store.update_manager(msgspec.structs.replace(entry, pins=()))
+    await world.pass_time(RULE.hot_seconds + 6)
+    assert len(await world.places()) > 1
+
+
+# --- clusters that are being retired ------------------------------------------------------------------
+
+
+async def retire(world: World, name: str) -> None:
+    await change_cluster(world.store, name, lambda cluster: msgspec.structs.replace(cluster, state="retiring"))
+
+
+async def test_queues_move_off_a_cluster_that_is_being_retired(world: World) -> None:
+    await world.clusters("local", "east")
+    for number in range(20):
+        await world.make(f"q{number}", (number % 2,))
+    await world.make("q.fifo", (1, 1), FifoQueue="true")
+    holding = (await world.queue("q1")).partitions[0].id
+    world.holding = {holding}
+    await retire(world, "east")
+    await world.pass_time(6)
+    for number in range(20):
+        assert await world.places(f"q{number}") == [0]
+    assert await world.places("q.fifo") == [0, 0]
+    assert [one.state for one in (await world.queue("q1")).partitions] == ["draining", "open"]
+    await world.pass_time(2 * WALK_SECONDS + NOTICED_SECONDS)
+    assert not any("turned off" in text for text in await world.decisions()), "q1 still has messages there"
+    world.holding.clear()
+    await world.pass_time(2 * WALK_SECONDS + 4)
+    assert [cluster_of(one.id) for one in (await world.queue("q1")).partitions] == [0]
+    told = await world.decisions()
+    assert told.count("no queue is in cluster east any more: it may be turned off") == 1
+    assert f"queue {ACCOUNT}/q1 moves off cluster east, which is being retired" in told
+    assert len(told) == 12
+
+
+async def test_with_no_other_cluster_a_queue_stays_where_it_is(world: World) -> None:
+    await world.clusters("local")
+    await world.make("q")
+    await retire(world, "local")
+    await world.pass_time(WALK_SECONDS + 4)
+    assert await world.places() == [0]
+    assert await world.decisions() == [
+        f"queue {ACCOUNT}/q cannot be changed now, and is tried again: "
+        "no backend cluster takes new queues: local is being retired"
+    ]
+    await world.clusters("east")
+    await world.pass_time(WALK_SECONDS + 4)
+    assert await world.places() == [1]
+
+
+# --- what was left half-made --------------------------------------------------------------------------
+
+
+async def test_another_goes_on_with_what_was_left_half_made(world: World) -> None:
+    await world.clusters("local")
+    queue = await world.make("q")
+    world.unable = "the backends are away"
+    await pin(world, queue, 2)
+    await world.pass_time(4)
+    await world.manager.rest()
+    left = await world.queue()
+    assert partitions.changing(left.partitions)
+    world.unable = ""
+    second = world.manager_of(world.electorate("m2"))
+    await world.pass_time(TAKE_OVER_SECONDS + 6, second)
+    assert (await world.store.manager()).manager == "m2"
+    assert (await world.queue()).partitions == partitions.settled(left.partitions)
+    await second.rest()
+
+
+async def test_it_is_told_once_that_the_backends_cannot_do_it(world: World) -> None:
+    await world.clusters("local")
+    queue = await world.make("q")
+    world.unable = "node b1 is away"
+    await pin(world, queue, 2)
+    await world.pass_time(3 * WALK_SECONDS)
+    told = await world.decisions()
+    assert [text for text in told if "cannot" in text] == [
+        f"queue {ACCOUNT}/q cannot be changed now, and is tried again: node b1 is away"
+    ]
+    world.unable = ""
+    await world.pass_time(WALK_SECONDS + 4)
+    assert not partitions.changing((await world.queue()).partitions)
+
+
+async def test_a_change_from_an_old_version_is_not_made(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.clusters("local")
+    queue = await world.make("q")
+    real = world.store.new_partition_ids
+
+    async def meanwhile(cluster: int, count: int) -> list[int]:
+        await world.store.update_queue(queue.queue_id, queue.version, now_ms=NOW_MS, tags={"a": "b"})
+        return await real(cluster, count)
+
+    monkeypatch.setattr(world.store, "new_partition_ids", meanwhile)
+    await pin(world, queue, 2)
+    await world.pass_time(2)
+    monkeypatch.undo()
+    assert await world.places() == [0]
+    assert (await world.queue()).tags == {"a": "b"}
+    await world.pass_time(4)
+    assert await world.places() == [0, 0]
+    assert (await world.queue()).tags == {"a": "b"}
+
+
+async def test_a_queue_that_is_deleted_meanwhile_is_forgotten(world: World) -> None:
+    await world.clusters("local")
+    queue = await world.make("q", (0, 0))
+    await world.pass_time(4)
+    assert queue.queue_id in world.manager._split
+    await world.store.delete_queue(queue.queue_id, now_ms=NOW_MS)
+    await world.pass_time(RULE.cold_seconds + 10)
+    assert not world.manager._split
+    assert await world.decisions() == []
+
+
+# --- who is the manager -------------------------------------------------------------------------------
+
+
+async def test_one_of_several_is_elected_and_when_it_is_gone_the_next(world: World) -> None:
+    one, other = world.electorate("m1"), world.electorate("m2")
+    assert await one.stand() is not None
+    for _ in range(20):
+        world.now += 2
+        assert await other.stand() is None
+        assert await one.stand() is not None
+    for _ in range(int(TAKE_OVER_SECONDS / 2)):
+        world.now += 2
+        assert await other.stand() is None
+    world.now += 2
+    assert await other.stand() is not None
+    assert await one.stand() is None, "it was replaced"
+    await other.resign()
+    assert (await world.store.manager()).manager == ""
+    assert await one.stand() is not None
+    await other.resign()
+    assert (await world.store.manager()).manager == "m1", "only its own place is given up"
+
+
+async def test_who_was_suspended_or_saw_nothing_does_not_take_over_at_once(world: World) -> None:
+    one, other = world.electorate("m1"), world.electorate("m2")
+    await one.stand()
+    await other.stand()
+    world.now += 1000
+    assert await other.stand() is None
+    world.now += 2
+    assert await other.stand() is None
+    assert await one.stand() is not None
+
+
+async def test_an_operators_change_does_not_cost_the_manager_its_place(world: World) -> None:
+    await world.election.stand()
+    world.election.tell(5, "something")
+    entry = await world.store.manager()
+    await world.store.update_manager(msgspec.structs.replace(entry, pins=(Pin(7, 2),)))
+    stored = await world.election.stand()
+    assert stored is not None
+    assert (stored.manager, stored.pins, [one.text for one in stored.decisions]) == ("m1", (Pin(7, 2),), ["something"])
+
+
+async def test_without_the_metadata_nothing_goes_on(world: World) -> None:
+    await world.clusters("local")
+    queue = await world.make("q")
+    world.unable = "away"
+    await pin(world, queue, 2)
+    await world.pass_time(4)
+    managers_task = asyncio.create_task(world.manager.run())
+    world.faults.fail("manager")
+    while "manager" not in world.faults.calls[-2:] or world.manager._acts:
+        await asyncio.sleep(0.01)
+    assert not world.manager._split
+    managers_task.cancel()
+    await asyncio.wait([managers_task])
+    with pytest.raises(StoreUnavailable):
+        await world.manager.tick()
