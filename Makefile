@@ -48,6 +48,7 @@ bench: $(VENV)/.dev
 
 simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.simulator --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m tests.simulator --cluster --seeds $(SEEDS) $(ARGS)
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz $(ARGS)

@@ -150,6 +150,8 @@ class LocalPieces:
         self._files = files
         self._next: dict[int, int] = {}
         """Number of the next file in each log's folder."""
+        self._listed: dict[int, str] = {}
+        """The folder that a log's files were last listed from: its id may serve again before they are dropped."""
 
     async def begin(self, log_id: int) -> LocalPieceWriter:
         directory = self._files.directory(log_id)
@@ -170,12 +172,16 @@ class LocalPieces:
             raise Unavailable(f"a checkpoint cannot be read: {error}") from error
 
     async def drop_file(self, log_id: int, file: int) -> None:
-        await self._disk.run(self._drop, self._files.directory(log_id), file)
+        directory = self._listed.get(log_id) or self._files.directory(log_id)
+        await self._disk.run(self._drop, directory, file)
 
     async def list_files(self) -> list[PieceFile]:
         found: list[PieceFile] = []
         for log_id in self._files.logs():
-            for number, size_bytes in await self._disk.run(self._list, self._files.directory(log_id)):
+            if not self._files.known(log_id):
+                continue  # gone meanwhile
+            self._listed[log_id] = directory = self._files.directory(log_id)
+            for number, size_bytes in await self._disk.run(self._list, directory):
                 found.append(PieceFile(log_id, number, size_bytes))
         return found
 
@@ -216,7 +222,7 @@ class LocalPieces:
     def _drop(self, directory: str, number: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(_path(directory, number))
-            self._disk.fsync_dir(directory)
+            self._disk.fsync_dir(directory)  # unless another node has removed the folder
 
 
 def _path(directory: str, number: int) -> str:

@@ -110,6 +110,9 @@ class SegmentFiles:
         self.disk = disk
         self.root = root
         self._directories: dict[int, str] = {}
+        self._listed: dict[int, str] = {}
+        """The folder that a log's segments were last listed from.  What was found there is dropped there: meanwhile the
+        log may be gone, and its id serve again."""
         self._open: dict[int, _OpenFile] = {}
         """By segment key, oldest first."""
         self._opening: dict[int, int] = {}
@@ -129,6 +132,10 @@ class SegmentFiles:
 
     def logs(self) -> list[int]:
         return sorted(self._directories)
+
+    def known(self, log_id: int) -> bool:
+        """Whether it was told where this log lies, and it is not gone since."""
+        return log_id in self._directories
 
     def directory(self, log_id: int) -> str:
         return self._directories[log_id]
@@ -243,7 +250,11 @@ class SegmentFiles:
 
     async def segments_of(self, log_id: int) -> list[tuple[int, int]]:
         """(segment, size in bytes) of a log's files, ascending; also those preallocated and never used."""
-        segments = await self.disk.run(self._list, self.directory(log_id))
+        directory = self._directories.get(log_id)
+        if directory is None:  # gone meanwhile
+            return []
+        self._listed[log_id] = directory
+        segments = await self.disk.run(self._list, directory)
         there = {segment_key(log_id, segment) for segment, _ in segments}
         for key in [key for key in self._open if key >> 20 == log_id and key not in there]:
             if key not in self._opening:  # dropped by another node: kept open, it would hold its space on the disk
@@ -262,7 +273,9 @@ class SegmentFiles:
         numbers = sorted(segments)
         for segment in numbers:
             self._forget(segment_key(log_id, segment))
-        await self.disk.run(self._drop, self.directory(log_id), numbers)
+        directory = self._listed.get(log_id) or self._directories.get(log_id)
+        if directory is not None:
+            await self.disk.run(self._drop, directory, numbers)
 
     def _drop(self, directory: str, segments: list[int]) -> None:
         for segment in segments:
@@ -294,9 +307,12 @@ class SegmentFiles:
 
     async def remove_log(self, log_id: int) -> bool:
         """Remove the folder of a sealed log if nothing but its lock is left in it.  Says whether it is gone."""
-        removed = await self.disk.run(self._remove, self.directory(log_id))
+        directory = self._listed.get(log_id) or self._directories.get(log_id)
+        removed = directory is None or await self.disk.run(self._remove, directory)
         if removed:
-            self._directories.pop(log_id, None)
+            self._listed.pop(log_id, None)
+            if self._directories.get(log_id) == directory:
+                self._directories.pop(log_id, None)
         return removed
 
     def _remove(self, directory: str) -> bool:

@@ -8,6 +8,7 @@ import time
 import traceback
 from collections import Counter
 
+from tests.simulator.cluster import SECONDS, ClusterWorld
 from tests.simulator.world import World
 
 
@@ -19,6 +20,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no seed after so long")
     parser.add_argument("--trace", action="store_true", help="print the last calls of a seed that fails")
     parser.add_argument("--rot", action="store_true", help="flip bits on the disk too")
+    parser.add_argument("--cluster", action="store_true", help="run whole clusters, each for some virtual seconds")
+    parser.add_argument("--journal", choices=("quorum", "local"), help="with --cluster: only on this one")
     arguments = parser.parse_args()
     began = time.perf_counter()
     totals: Counter[str] = Counter()
@@ -28,10 +31,15 @@ def main() -> int:
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         if time.perf_counter() - began > arguments.seconds:
             break
-        world = World(seed, arguments.trace, arguments.rot)
+        world: World | ClusterWorld
+        if arguments.cluster:
+            local = None if arguments.journal is None else arguments.journal == "local"
+            world = ClusterWorld(seed, local=local, trace=arguments.trace)
+        else:
+            world = World(seed, arguments.trace, arguments.rot)
         done += 1
         try:
-            report = world.run(arguments.steps)
+            report = world.run(SECONDS) if isinstance(world, ClusterWorld) else world.run(arguments.steps)
         except KeyboardInterrupt:
             break
         except BaseException as error:
@@ -42,12 +50,14 @@ def main() -> int:
                 traceback.print_exc()
             continue
         totals.update(report.counts)
-        totals["receives"] += world.model.receives
-        totals["deliveries"] += world.model.deliveries
-        totals["messages"] += len(world.model.messages)
+        if isinstance(world, World):
+            totals["receives"] += world.model.receives
+            totals["deliveries"] += world.model.deliveries
+            totals["messages"] += len(world.model.messages)
         virtual += report.seconds
     seconds = time.perf_counter() - began
-    print(f"{done} seeds of {arguments.steps} steps in {seconds:.0f} s, {virtual / 3600:.1f} hours of virtual time")
+    each = "a cluster" if arguments.cluster else f"{arguments.steps} steps"
+    print(f"{done} seeds of {each} in {seconds:.0f} s, {virtual / 3600:.1f} hours of virtual time")
     for name, count in sorted(totals.items()):
         print(f"  {name:<14}{count:>12,}")
     print(f"failed: {failed if failed else 'none'}")

@@ -101,7 +101,8 @@ class SimDisk:
                     self._durable[path] = now
                 else:
                     self._durable.pop(path, None)
-        self._names = dict(self._durable)
+        self._names.clear()  # in place: processes of one machine share it
+        self._names.update(self._durable)
         for file in self._files():
             file.seen = file.settle(self.random)
             file.sync()

@@ -99,10 +99,13 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> Any:
-        handle = SimHandle(callback, args, when)
+        handle = self._handle(callback, args, when)
         self._count += 1
         heappush(self._timers, (when, self._count, handle))
         return handle
+
+    def _handle(self, callback: Any, args: tuple[Any, ...], due: float) -> SimHandle:
+        return SimHandle(callback, args, due)
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from random import Random
 from typing import Any
 
@@ -21,22 +22,24 @@ Key = tuple[Any, ...]
 class _Machine:
     def __init__(self) -> None:
         self.up = True
-        self.cells: dict[Key, tuple[int, Any]] = {}
+        self.cells: dict[Key, dict[Key, tuple[int, Any]]] = {}
         """By partition and row: (timestamp, value)."""
         self.graves: dict[Key, int] = {}
         """When a partition was deleted."""
 
     def store(self, partition: Key, row: Key, timestamp: int, value: Any) -> None:
-        if timestamp > self.graves.get(partition, -1) and timestamp >= self.cells.get((partition, row), (-1,))[0]:
-            self.cells[partition, row] = (timestamp, value)
+        cells = self.cells.setdefault(partition, {})
+        if timestamp > self.graves.get(partition, -1) and timestamp >= cells.get(row, (-1,))[0]:
+            cells[row] = (timestamp, value)
 
     def delete(self, partition: Key, timestamp: int) -> None:
         self.graves[partition] = max(timestamp, self.graves.get(partition, -1))
-        for key in [key for key, cell in self.cells.items() if key[0] == partition and cell[0] <= timestamp]:
-            del self.cells[key]
+        left = {row: cell for row, cell in self.cells.pop(partition, {}).items() if cell[0] > timestamp}
+        if left:
+            self.cells[partition] = left
 
     def partition(self, partition: Key) -> dict[Key, tuple[int, Any]]:
-        return {key[1]: cell for key, cell in self.cells.items() if key[0] == partition}
+        return dict(self.cells.get(partition, {}))
 
 
 class Machines:
@@ -68,7 +71,7 @@ class Machines:
     def set_state(self, log_id: int, state: str, version: int) -> None:
         """What a transaction does to a log's entry: once it is committed, a majority has it."""
         for machine in self.random.sample(self.machines, self.majority):
-            machine.store(("entry",), (log_id,), version, state)
+            machine.store(("entry", log_id), (), version, state)
 
     def cells(self, partition: Key) -> dict[Key, Any]:
         """What any machine has."""
@@ -77,7 +80,8 @@ class Machines:
             found.update(machine.partition(partition))
         return {row: value for row, (_, value) in sorted(found.items())}
 
-    def _delay(self) -> float | None:
+    def delay(self, client: QuorumTables, number: int, *, back: bool) -> float | None:
+        """How long a message is on its way between a client and a machine; None: it never arrives."""
         if self.random.random() < self.lost:
             return None
         return self.random.random() * self.slow_seconds * (100 if self.random.random() < self.late else 1)
@@ -93,6 +97,8 @@ class Machines:
         answers: list[tuple[_Machine, Any]] = []
         told = False
         self.statements += 1
+        caller, outside = copy_context(), Context()
+        """What is on its way does not stop when the client does."""
 
         def tell(result: list[tuple[_Machine, Any]] | Unanswered) -> None:
             nonlocal told
@@ -101,12 +107,13 @@ class Machines:
             elif not told:
                 told = True
                 timeout.cancel()
-                done(result)
+                loop.call_soon(done, result, context=caller)
 
-        def arrive(machine: _Machine) -> None:
+        def arrive(number: int) -> None:
+            machine = self.machines[number]
             if machine.up:
                 answer = what(machine)
-                if (back := self._delay()) is not None:
+                if (back := self.delay(client, number, back=True)) is not None:
                     loop.call_later(back, hear, machine, answer)
 
         def hear(machine: _Machine, answer: Any) -> None:
@@ -114,10 +121,13 @@ class Machines:
             if len(answers) == self.majority:
                 tell(list(answers))
 
+        def send() -> None:
+            for number in range(len(self.machines)):
+                if (there := self.delay(client, number, back=False)) is not None:
+                    loop.call_at(max(loop.time(), client.waits_until) + there, arrive, number)
+
         timeout = loop.call_later(self.timeout_seconds, lambda: tell(Unanswered("no answer in time")))
-        for machine in self.machines:
-            if (there := self._delay()) is not None:
-                loop.call_at(max(loop.time(), client.waits_until) + there, arrive, machine)
+        outside.run(send)
 
 
 class QuorumTables:
@@ -185,7 +195,7 @@ class QuorumTables:
         self._write(lambda machine: machine.store(("journal", log_id, segment), (row,), 1, data), done)
 
     def read_state(self, log_id: int, done: StateRead) -> None:
-        self._select(("entry",), lambda found: done(found if isinstance(found, Unanswered) else found.get((log_id,))))
+        self._select(("entry", log_id), lambda found: done(found if isinstance(found, Unanswered) else found.get(())))
 
     async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
         return [(row, len(data)) for (row,), data in (await self._selected(("journal", log_id, segment))).items()]
@@ -199,9 +209,7 @@ class QuorumTables:
 
     async def segments(self, log_id: int) -> list[int]:
         found: set[int] = set()
-        known = {
-            key[0][2] for one in self._machines.machines for key in one.cells if key[0][:2] == ("segments", log_id)
-        }
+        known = {key[2] for one in self._machines.machines for key in one.cells if key[:2] == ("segments", log_id)}
         for segment in known:
             found.update(row for (row,) in await self._selected(("segments", log_id, segment)))
         return sorted(found)
@@ -224,7 +232,7 @@ class QuorumTables:
         return b"".join(found.get((number,), b"") for number in wanted)[skipped : skipped + length]
 
     async def files(self, log_id: int) -> list[tuple[int, int]]:
-        known = {key[0][2] for one in self._machines.machines for key in one.cells if key[0][:2] == ("files", log_id)}
+        known = {key[2] for one in self._machines.machines for key in one.cells if key[:2] == ("files", log_id)}
         found: list[tuple[int, int]] = []
         for file in sorted(known):
             found += [(file, size) for size in (await self._selected(("files", log_id, file))).values()]

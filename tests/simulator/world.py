@@ -455,7 +455,7 @@ class World:
 
     def run(self, steps: int) -> Report:
         random = self.random
-        with _deterministic(random, self.reports):
+        with deterministic(random, self.reports):
             try:
                 self.start()
                 for step in range(1, steps + 1):
@@ -628,7 +628,7 @@ def _check_fold(partition: Partition) -> None:
 
 
 @contextlib.contextmanager
-def _deterministic(random: Random, reports: list[str]) -> Iterator[None]:
+def deterministic(random: Random, reports: list[str]) -> Iterator[None]:
     """What the backend would ask of the machine comes from the seed.  And it is quiet, and no garbage is collected."""
     ticks = iter(range(1 << 60))
     modules = {

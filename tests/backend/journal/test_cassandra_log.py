@@ -492,7 +492,7 @@ def test_a_row_that_is_missing_before_what_was_answered_is_damage(missing: int, 
             log.append(a_record(number))
             await log.barrier()
         for machine in machines.machines:
-            del machine.cells[("journal", 9, 1), (missing - 1,)]
+            del machine.cells["journal", 9, 1][missing - 1,]
         scan = CassandraJournal(QuorumTables(machines), HELD).scan(entry, 0)
         rows = [row async for row in scan.rows()]
         assert scan.end.severe == severe
@@ -522,9 +522,9 @@ def test_a_row_that_is_rotten_costs_what_is_rotten() -> None:
         await log.barrier()
         await log.close()
         for machine in machines.machines:
-            timestamp, data = machine.cells[("journal", 9, 1), (0,)]
+            timestamp, data = machine.cells["journal", 9, 1][0,]
             at = data.index(a_record(1)[-100:-8])
-            machine.cells[("journal", 9, 1), (0,)] = timestamp, data[:at] + b"x" + data[at + 1 :]
+            machine.cells["journal", 9, 1][0,] = timestamp, data[:at] + b"x" + data[at + 1 :]
         scan = CassandraJournal(QuorumTables(machines), HELD).scan(entry, 0)
         rows = [row async for row in scan.rows()]
         found = rows[0].records

@@ -1,0 +1,251 @@
+"""The entries of logs, shards and the cluster as a Cassandra keeps them: changed by lightweight transactions.
+
+A transaction takes effect at one moment or not at all.  Whether it does, its caller may never hear: the request, or the
+answer, is lost; the request is late, and takes effect when its caller has given up long ago; there is no majority of
+machines, and it waits with one of them for better times.  What decides here reads at SERIAL: it finds what was decided
+before.  That a log's entry was changed, readers at QUORUM (the fence) find once the change is *committed* at a
+majority; only then is the caller told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
+from typing import Any, TypeVar
+
+import msgspec
+
+from backend.api import PartitionSettings, Target
+from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
+from metadata_service.store import ConditionFailed, StoreError, StoreUnavailable
+from tests.simulator.hosts import Net
+from tests.simulator.quorum import Machines
+
+T = TypeVar("T")
+
+WAITS_SECONDS = 8.0
+"""About so long a transaction without a majority waits for one."""
+LATE_SECONDS = 6.0
+
+
+class Ledger:
+    """What is stored, and the machines that it is stored on."""
+
+    def __init__(self, machines: Machines, net: Net) -> None:
+        self.machines = machines
+        self.net = net
+        self.random = machines.random
+        self.timeout_seconds = 1.0
+        self.late = 0.0
+        """How often a transaction whose caller gives up takes effect, if it still can, seconds later."""
+        self.commits_awaited = True
+        """A rule: the caller is told when a majority has the commit, not before."""
+        self.conditions = True
+        """A rule: every change is on the condition that what it was computed from has not changed."""
+        self.logs: dict[int, LogEntry] = {}
+        self.shards: dict[int, ShardEntry] = {}
+        self.beats: dict[str, Heartbeat] = {}
+        self.beat_order: Callable[[Heartbeat], Any] = lambda beat: (beat.incarnation, beat.count)
+        """A rule: the order of heartbeats is the writer's own count, and no clock."""
+        self.cluster = ClusterEntry()
+        self.queues: dict[int, PartitionSettings] = {}
+        self.sealed: list[tuple[float, LogEntry]] = []
+        """Logs that were sealed, and when."""
+        self._uncommitted: dict[int, tuple[str, int]] = {}
+
+    def quorum(self) -> bool:
+        return sum(machine.up for machine in self.machines.machines) >= self.machines.majority
+
+    def commit(self, log_id: int, told: Callable[[], None]) -> None:
+        """Bring the state of a log's entry to the machines; ``told``, once a majority has it."""
+        entry, loop = self.logs[log_id], asyncio.get_running_loop()
+        self._uncommitted[log_id] = (entry.state, entry.version)
+        stored: list[int] = []
+
+        def arrive(number: int) -> None:
+            machine = self.machines.machines[number]
+            if machine.up:
+                machine.store(("entry", log_id), (), entry.version, entry.state)
+                stored.append(number)
+                if len(stored) == (self.machines.majority if self.commits_awaited else 1):
+                    if self._uncommitted.get(log_id) == (entry.state, entry.version):
+                        del self._uncommitted[log_id]
+                    told()
+
+        for number in range(len(self.machines.machines)):
+            if self.random.random() >= self.machines.lost:
+                slow = self.machines.slow_seconds * (100 if self.random.random() < self.machines.late else 1)
+                loop.call_later(self.random.random() * slow, arrive, number)
+
+    def finish_commits(self) -> None:
+        """Whoever reads at SERIAL, or makes a transaction, first ends what others have left half done."""
+        if not self.commits_awaited:
+            return
+        up = [machine for machine in self.machines.machines if machine.up]
+        for log_id, (state, version) in self._uncommitted.items():
+            for machine in self.random.sample(up, self.machines.majority):
+                machine.store(("entry", log_id), (), version, state)
+        self._uncommitted.clear()
+
+
+class Entries:
+    """The ledger, as one process sees it.
+
+    Implements the stores of entries and of the cluster (:mod:`metadata_service.store`), and
+    :class:`backend.incarnation.Resolver`.
+    """
+
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        self._ledger = ledger
+        self._name = name
+
+    async def _ask(self, decide: Callable[[], tuple[T, int | None]], *, changes: bool = False) -> T:
+        """Have this decided at one moment.  ``decide`` says also which log's entry it has changed."""
+        ledger, net, loop = self._ledger, self._ledger.net, asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        caller = copy_context()
+
+        def answer(result: T | StoreError) -> None:
+            if future.done():
+                return
+            if isinstance(result, StoreError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        def reply(result: T | StoreError) -> None:
+            if (back := net.delay("store", self._name)) is not None:
+                loop.call_later(back, lambda: loop.call_soon(answer, result, context=caller))
+
+        def arrive() -> None:
+            if not ledger.quorum():
+                if changes and ledger.random.random() < 0.5:
+                    loop.call_later(ledger.random.random() * WAITS_SECONDS, arrive)
+                return
+            ledger.finish_commits()
+            try:
+                result, log_id = decide()
+            except ConditionFailed as error:
+                reply(error)
+                return
+            if log_id is None:
+                reply(result)
+            else:
+                ledger.commit(log_id, lambda: reply(result))
+
+        def send() -> None:
+            there = net.delay(self._name, "store")
+            if changes and ledger.late and ledger.random.random() < ledger.late:
+                there = ledger.random.random() * LATE_SECONDS
+            if there is not None:
+                loop.call_later(there, arrive)
+
+        Context().run(send)
+        timeout = loop.call_later(ledger.timeout_seconds, answer, StoreUnavailable("no answer from the metadata"))
+        try:
+            return await future
+        finally:
+            timeout.cancel()
+
+    async def _read(self, read: Callable[[], T]) -> T:
+        return await self._ask(lambda: (read(), None))
+
+    # --- entries ---
+
+    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
+        ledger = self._ledger
+        assert reuse is None, "no id serves again on Cassandra"
+
+        def decide() -> tuple[LogEntry, int]:
+            incarnation = 1 + max((one.incarnation for one in ledger.logs.values() if one.node == node), default=0)
+            entry = LogEntry(log_id=len(ledger.logs) + 1, node=node, incarnation=incarnation)
+            ledger.logs[entry.log_id] = entry
+            return entry, entry.log_id
+
+        return await self._ask(decide, changes=True)
+
+    async def logs(self, node: str | None = None) -> list[LogEntry]:
+        return await self._read(lambda: [one for one in self._ledger.logs.values() if node in (None, one.node)])
+
+    async def update_log(self, entry: LogEntry) -> LogEntry:
+        ledger = self._ledger
+
+        def decide() -> tuple[LogEntry, int]:
+            stored = ledger.logs.get(entry.log_id)
+            if stored is None or (stored.version != entry.version and ledger.conditions):
+                raise ConditionFailed(f"log {entry.log_id}")
+            new = ledger.logs[entry.log_id] = msgspec.structs.replace(entry, version=stored.version + 1)
+            if new.state == "sealed" and stored.state != "sealed":
+                ledger.sealed.append((asyncio.get_running_loop().time(), new))
+            return new, new.log_id
+
+        return await self._ask(decide, changes=True)
+
+    async def shards(self) -> list[ShardEntry]:
+        return await self._read(lambda: [self._ledger.shards[number] for number in sorted(self._ledger.shards)])
+
+    async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
+        ledger = self._ledger
+
+        def decide() -> tuple[list[ShardEntry], None]:
+            new = []
+            for entry in entries:
+                stored = ledger.shards.get(entry.shard)
+                version = stored.version if stored is not None else 0
+                if version != entry.version and ledger.conditions:
+                    raise ConditionFailed(f"shard {entry.shard}")
+                new.append(msgspec.structs.replace(entry, version=version + 1))
+            for entry in new:
+                ledger.shards[entry.shard] = entry
+            return new, None
+
+        return await self._ask(decide, changes=True)
+
+    # --- the cluster ---
+
+    async def beat(self, heartbeat: Heartbeat) -> None:
+        ledger = self._ledger
+
+        def decide() -> tuple[None, None]:
+            stored = ledger.beats.get(heartbeat.node)
+            if stored is None or ledger.beat_order(stored) < ledger.beat_order(heartbeat):
+                ledger.beats[heartbeat.node] = heartbeat
+            return None, None
+
+        await self._ask(decide)
+
+    async def heartbeats(self) -> list[Heartbeat]:
+        return await self._read(lambda: [self._ledger.beats[node] for node in sorted(self._ledger.beats)])
+
+    async def cluster(self) -> ClusterEntry:
+        return await self._read(lambda: self._ledger.cluster)
+
+    async def update_cluster(self, entry: ClusterEntry) -> ClusterEntry:
+        ledger = self._ledger
+
+        def decide() -> tuple[ClusterEntry, None]:
+            if ledger.cluster.version != entry.version and ledger.conditions:
+                raise ConditionFailed("the cluster's entry")
+            ledger.cluster = msgspec.structs.replace(entry, version=ledger.cluster.version + 1)
+            return ledger.cluster, None
+
+        return await self._ask(decide, changes=True)
+
+    # --- the resolver ---
+
+    async def settings(self, target: Target) -> PartitionSettings | None:
+        def read() -> PartitionSettings | None:
+            settings = self._ledger.queues.get(target.partition)
+            return settings if settings is not None and settings.queue_id == target.queue_id else None
+
+        return await self._read(read)
+
+    async def target(self, arn: str) -> Target | None:
+        def read() -> Target | None:
+            for settings in self._ledger.queues.values():
+                if settings.arn == arn:
+                    return Target(settings.partition, settings.queue_id, settings.version)
+            return None
+
+        return await self._read(read)
