@@ -176,14 +176,37 @@ class Throttle:
         call.allowance = allowance
         allowance.begin_call()
         try:
-            meters = allowance.meters[action]
-            if meters and self._admit_now(meters) != 0.0:
-                limits = allowance.limits
-                scope = CLASS_OF[action]
-                await self._wait(allowance, meters, (("calls", limits.calls), (scope, getattr(limits, scope))))
+            if not self.admit_now(allowance, action):
+                await self.admit(allowance, action)
             return await act()
         finally:
             allowance.calls -= 1
+
+    def admit_now(self, allowance: Allowance, action: str) -> bool:
+        """Count a call against the account's rates; if this says no, nothing was counted: ask :meth:`admit`."""
+        meters = allowance.meters[action]
+        return not meters or self._admit_now(meters) == 0.0
+
+    async def admit(self, allowance: Allowance, action: str) -> None:
+        """Let the call through after all, or raise RequestThrottled."""
+        limits, scope = allowance.limits, CLASS_OF[action]
+        await self._wait(
+            allowance, allowance.meters[action], (("calls", limits.calls), (scope, getattr(limits, scope)))
+        )
+
+    def admit_to_queue_now(self, call: Call, action: str, queue: Queue) -> bool:
+        """As :meth:`admit_to_queue`, which is to be asked if this says no: then nothing was counted."""
+        caller = call.allowance
+        allowance = caller if queue.account == call.tenant.account else self._of_owner(queue.account)
+        if allowance is None:
+            return True
+        limits = allowance.limits
+        if limits.stored_bytes is not None:
+            return False
+        if limits.each_queue is None:
+            return True
+        meters = allowance.queues.get(queue.name)
+        return meters is not None and self._admit_now(meters) == 0.0
 
     async def admit_to_queue(self, call: Call, action: str, queue: Queue) -> None:
         """Count a call, which its caller's account has let through, against the rate that the queue's owner has for it;

@@ -137,9 +137,12 @@ class Fold(State):
 
     def _remember_retry(self, retry: bytes, number: int, now: int) -> None:
         retries = self.retries
-        retries.expire(now)
+        if now >= retries.next_expiry:
+            retries.expire(now)
         retries.remember(retry[:TOKEN_BYTES], number, now + self.retry_window_ms, retry[TOKEN_BYTES:])
-        self._sooner(retries.next_expiry + 1000)
+        due = retries.next_expiry + 1000
+        if due < self.due:
+            self.due = due
 
     def _copied(self, record: records.Copied, now: int, position: int, size: int) -> None:
         found = self.locate(record.number)

@@ -83,8 +83,7 @@ class Queue:
         for message in messages:
             retry = message.retry
             if retry is not None:
-                fold.retries.expire(now)
-                first = fold.retries.find(retry[:TOKEN_BYTES])
+                first = fold.retries.find(retry[:TOKEN_BYTES], now)
                 if first is not None:
                     if first[1] != retry[TOKEN_BYTES:]:
                         raise TokenReused("the retry token came before, with another call")

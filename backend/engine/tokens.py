@@ -51,11 +51,12 @@ class Chunk:
 class Tokens:
     """The window.  Times must not go back; all of its tokens have a digest, or none has."""
 
-    __slots__ = ("_chunks", "_next", "_places", "next_expiry")
+    __slots__ = ("_chunks", "_last", "_next", "_places", "next_expiry")
 
     def __init__(self) -> None:
         self._places: dict[bytes, int] = {}
         self._chunks: list[Chunk] = []
+        self._last: Chunk | None = None
         self._next = 0
         self.next_expiry = NEVER
 
@@ -70,8 +71,10 @@ class Tokens:
         chunk = self._chunk(place)
         return chunk.numbers[place - chunk.first]
 
-    def find(self, token: bytes) -> tuple[int, bytes] | None:
-        """Number and digest that came with this token; call :meth:`expire` first."""
+    def find(self, token: bytes, now: int) -> tuple[int, bytes] | None:
+        """Number and digest that came with this token, unless it has expired at ``now``."""
+        if now >= self.next_expiry:
+            self.expire(now)
         place = self._places.get(token)
         if place is None:
             return None
@@ -82,11 +85,11 @@ class Tokens:
         return self._chunks[bisect_right(self._chunks, place, key=_first) - 1]
 
     def remember(self, token: bytes, number: int, expires: int, digest: bytes = b"") -> None:
-        chunks = self._chunks
         place = self._next
-        if not chunks or len(chunks[-1].numbers) >= CHUNK_TOKENS:
-            chunks.append(Chunk(place))
-        chunk = chunks[-1]
+        chunk = self._last
+        if chunk is None or place - chunk.first >= CHUNK_TOKENS:
+            chunk = self._last = Chunk(place)
+            self._chunks.append(chunk)
         chunk.keys += token
         chunk.numbers.append(number)
         chunk.expires.append(expires)
@@ -114,11 +117,13 @@ class Tokens:
                 if places.get(token) == chunk.first + at:
                     del places[token]
             del self._chunks[0]
+        self._last = None
         self.next_expiry = NEVER
 
     def clear(self) -> None:
         self._places.clear()
         self._chunks.clear()
+        self._last = None
         self.next_expiry = NEVER
 
     def chunks(self) -> list[Chunk]:
@@ -132,6 +137,7 @@ class Tokens:
         chunk.digests = bytearray(digests)
         chunk.ref = ref
         self._chunks.append(chunk)
+        self._last = chunk
         self._next += len(numbers)
         for at in range(len(numbers)):
             self._places[chunk.key(at)] = chunk.first + at

@@ -279,7 +279,15 @@ class SqsEndpoint:
         allowance = self._throttle.allowance(call.tenant)
         if allowance is None:
             return await self._act(request, call, name, members)
-        return await self._throttle.within(allowance, call, name, lambda: self._act(request, call, name, members))
+        # As Throttle.within, without a coroutine and a closure of its own: they would cost more than the counting.
+        call.allowance = allowance
+        allowance.begin_call()
+        try:
+            if not self._throttle.admit_now(allowance, name):
+                await self._throttle.admit(allowance, name)
+            return await self._act(request, call, name, members)
+        finally:
+            allowance.calls -= 1
 
     async def _carry_out_act(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
         """The same for administration, which is audited."""
@@ -294,7 +302,8 @@ class SqsEndpoint:
             check_credential(call.principal, name)
             return await ON_ACCOUNT[name](self.context, call, members)
         view = await self._queue(call, name, _url_of(request, members))
-        if call.allowance is not None or view.queue.account != call.tenant.account:
+        limited = call.allowance is not None or view.queue.account != call.tenant.account
+        if limited and not self._throttle.admit_to_queue_now(call, name, view.queue):
             await self._throttle.admit_to_queue(call, name, view.queue)
         if name in SENDS:
             call.retry = self.context.retries.of(request.headers, call.principal, view, members)

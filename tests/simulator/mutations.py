@@ -114,8 +114,8 @@ def retry_digest_not_compared() -> AbstractContextManager[Any]:
         def __ne__(self, other: object) -> bool:
             return False
 
-    def find(self: Tokens, token: bytes) -> tuple[int, bytes] | None:
-        found = real(self, token)
+    def find(self: Tokens, token: bytes, now: int) -> tuple[int, bytes] | None:
+        found = real(self, token, now)
         return None if found is None else (found[0], Same(found[1]))
 
     real = Tokens.find
