@@ -212,13 +212,14 @@ class Member:
         try:
             cluster = await self._store.cluster()
             beats = await self._store.heartbeats()
-            logs = {entry.log_id: entry for entry in await self._store.logs()}
-            shards = {entry.shard: entry for entry in await self._store.shards()}
+            entries = await self._store.look()
         except StoreError:
             self._watch.blind()
             self._managed = None  # it would be old
             raise
-        owners = {entry.owner_log for entry in shards.values()}
+        logs = {entry.log_id: entry for entry in entries.logs}
+        shards = {entry.shard: entry for entry in entries.shards}
+        owners = {entry.owner_log for entry in entries.shards}
         watched = {log_id for log_id, entry in logs.items() if entry.state != "sealed" and log_id in owners}
         watched |= {cluster.manager, *(beat.log_id for beat in beats)}
         if self._beaten_at is not None:

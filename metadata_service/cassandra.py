@@ -1,9 +1,7 @@
 """The metadata in Cassandra: what processes on several machines use.
 
 How rows change safely is in :mod:`metadata_service.cassandra_records`, which tables there are in
-:mod:`metadata_service.cassandra_schema`.  Logs are one space and shards another, for a node changes several of its
-shards together or none.  Both are read at SERIAL, for decisions hang on them: no change that was answered is missed,
-and one that is under way is finished first, or never will be.
+:mod:`metadata_service.cassandra_schema`.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Self
 
@@ -21,41 +18,32 @@ import msgspec
 from auth.keyring import DataKey
 from metadata_service.cassandra_connection import CassandraConnection, Fence
 from metadata_service.cassandra_credentials import text
+from metadata_service.cassandra_entries import CassandraEntries, fence
 from metadata_service.cassandra_keyspace import CassandraKeyspace
 from metadata_service.cassandra_queues import CassandraQueues
 from metadata_service.cassandra_records import GONE, Records, Row, Writes, gather
 from metadata_service.cassandra_registry import CassandraRegistry
 from metadata_service.cassandra_schema import SCHEMA_VERSION, has_tables, make_tables
-from metadata_service.models import LOG_ID_LIMIT, ClusterEntry, Heartbeat, LogEntry, ShardEntry
 from metadata_service.opening import CannotOpen
 from metadata_service.store import ConditionFailed, StoreError, StoreUnavailable
 
-_LOGS = "logs"
-_SHARDS = "shards"
-_CLUSTER = "cluster"
-_HEARTBEATS = "heartbeats"
-_BEAT_BITS = 32
-"""Of a heartbeat's number in its incarnation: enough for a century at one a second."""
 _SEALING_ACCOUNTS = "data_keys"
 """Marks of the accounts that have, or had, data keys."""
 
-_decode_log = msgspec.json.Decoder(LogEntry).decode
-_decode_shard = msgspec.json.Decoder(ShardEntry).decode
-_decode_heartbeat = msgspec.json.Decoder(Heartbeat).decode
-_decode_cluster = msgspec.json.Decoder(ClusterEntry).decode
 _decode_data_key = msgspec.json.Decoder(DataKey).decode
 
 log = logging.getLogger("holdfast.metadata")
 
 
-class CassandraStore(CassandraRegistry, CassandraQueues):
+class CassandraStore(CassandraRegistry, CassandraQueues, CassandraEntries):
     """A :class:`~metadata_service.store.MetadataStore` and :class:`~metadata_service.store.ClusterStore` in a keyspace.
 
     Made by :meth:`open`, for one event loop.
     """
 
     def __init__(self, keyspace: CassandraKeyspace, records: Records) -> None:
-        super().__init__(records)
+        CassandraQueues.__init__(self, records)
+        CassandraEntries.__init__(self, records)
         self.keyspace = keyspace
         self._collecting: asyncio.Task[None] | None = None
 
@@ -91,11 +79,7 @@ class CassandraStore(CassandraRegistry, CassandraQueues):
     @property
     def fence(self) -> Fence:
         """How a log's writer reads whether its log is still open."""
-        return Fence(
-            f"SELECT record FROM {self.keyspace.name}.records WHERE space = '{_LOGS}' AND key = ?",
-            lambda log_id: (_log(log_id),),
-            lambda record: _decode_log(record).state,
-        )
+        return fence(self.keyspace.name)
 
     async def _collect(self, seconds: float) -> None:
         while True:
@@ -115,92 +99,6 @@ class CassandraStore(CassandraRegistry, CassandraQueues):
             "what was deleted or changed stays in Cassandra's files until these are compacted:"
             " after a day, run nodetool garbagecollect on each of its nodes"
         )
-
-    # --- logs and shards ---
-
-    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
-        latest = f"node/{node}"
-
-        def begin(rows: dict[str, Row]) -> tuple[Writes, LogEntry]:
-            log_id = int(rows["next"].record) if "next" in rows else 1
-            if log_id >= LOG_ID_LIMIT:
-                raise StoreError(f"all {LOG_ID_LIMIT - 1} log ids are used up")
-            entry = LogEntry(log_id=log_id, node=node, incarnation=incarnation(rows))
-            return {"next": str(log_id + 1), latest: str(entry.incarnation), _log(log_id): text(entry)}, entry
-
-        def take_over(rows: dict[str, Row], earlier: LogEntry) -> tuple[Writes, LogEntry]:
-            stored = _log_at(rows, earlier)
-            if stored.node != node:
-                raise ConditionFailed(f"log {earlier.log_id} is one of node {stored.node}")
-            entry = LogEntry(
-                log_id=earlier.log_id, node=node, incarnation=incarnation(rows), version=earlier.version + 1
-            )
-            return {latest: str(entry.incarnation), _log(entry.log_id): text(entry)}, entry
-
-        def incarnation(rows: dict[str, Row]) -> int:
-            return int(rows[latest].record) + 1 if latest in rows else 1
-
-        if reuse is not None:
-            return await self._records.transact(
-                _LOGS, [latest, _log(reuse.log_id)], lambda rows: take_over(rows, reuse)
-            )
-        return await self._records.transact(_LOGS, ["next", latest], begin)
-
-    async def logs(self, node: str | None = None) -> list[LogEntry]:
-        entries = [_decode_log(record) for _, record in await self._records.all(_LOGS, _log_prefix, serial=True)]
-        return [entry for entry in entries if node is None or entry.node == node]
-
-    async def update_log(self, entry: LogEntry) -> LogEntry:
-        def update(rows: dict[str, Row]) -> tuple[Writes, LogEntry]:
-            _log_at(rows, entry)
-            newer = msgspec.structs.replace(entry, version=entry.version + 1)
-            return {_log(entry.log_id): text(newer)}, newer
-
-        return await self._records.transact(_LOGS, [_log(entry.log_id)], update)
-
-    async def shards(self) -> list[ShardEntry]:
-        return [_decode_shard(record) for _, record in await self._records.all(_SHARDS, serial=True)]
-
-    async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
-        assert len({entry.shard for entry in entries}) == len(entries)
-
-        def update(rows: dict[str, Row]) -> tuple[Writes, list[ShardEntry]]:
-            stored = []
-            for entry in entries:
-                row = rows.get(_shard(entry.shard))
-                if (_decode_shard(row.record).version if row is not None else 0) != entry.version:
-                    raise ConditionFailed(f"shard {entry.shard} no longer has version {entry.version}")
-                stored.append(msgspec.structs.replace(entry, version=entry.version + 1))
-            return {_shard(entry.shard): text(entry) for entry in stored}, stored
-
-        if not entries:
-            return []
-        return await self._records.transact(_SHARDS, [_shard(entry.shard) for entry in entries], update)
-
-    # --- the cluster ---
-
-    async def beat(self, heartbeat: Heartbeat) -> None:
-        # Its place among the node's heartbeats is its timestamp: the latest is what is seen.
-        timestamp = heartbeat.incarnation << _BEAT_BITS | heartbeat.count
-        assert heartbeat.count < 1 << _BEAT_BITS
-        await self._records.mark(_HEARTBEATS, heartbeat.node, text(heartbeat), timestamp=timestamp)
-
-    async def heartbeats(self) -> list[Heartbeat]:
-        return [_decode_heartbeat(value) async for _, value in self._records.all_marks(_HEARTBEATS)]
-
-    async def cluster(self) -> ClusterEntry:
-        record = await self._records.get(_CLUSTER, "cluster")
-        return ClusterEntry() if record is None else _decode_cluster(record)
-
-    async def update_cluster(self, entry: ClusterEntry) -> ClusterEntry:
-        def update(rows: dict[str, Row]) -> tuple[Writes, ClusterEntry]:
-            version = _decode_cluster(rows["cluster"].record).version if rows else 0
-            if version != entry.version:
-                raise ConditionFailed(f"the cluster's entry has version {version}, not {entry.version}")
-            newer = msgspec.structs.replace(entry, version=version + 1)
-            return {"cluster": text(newer)}, newer
-
-        return await self._records.transact(_CLUSTER, ["cluster"], update)
 
     # --- data keys ---
 
@@ -288,26 +186,6 @@ async def _prepared(keyspace: CassandraKeyspace) -> Records:
         await asyncio.to_thread(make_tables, keyspace, version)
         await records.transact("schema", ["version"], reach)
     return records
-
-
-_log_prefix = "log/"
-
-
-def _log(log_id: int) -> str:
-    return f"{_log_prefix}{log_id:07d}"
-
-
-def _log_at(rows: dict[str, Row], entry: LogEntry) -> LogEntry:
-    """The stored entry.  Raises :class:`ConditionFailed` unless it has the version of ``entry``."""
-    row = rows.get(_log(entry.log_id))
-    stored = None if row is None else _decode_log(row.record)
-    if stored is None or stored.version != entry.version:
-        raise ConditionFailed(f"log {entry.log_id} no longer has version {entry.version}")
-    return stored
-
-
-def _shard(shard: int) -> str:
-    return f"{shard:05d}"
 
 
 def _data_keys(account: str) -> str:

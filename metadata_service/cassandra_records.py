@@ -71,7 +71,9 @@ class Records:
         records, marks = f"{keyspace.name}.records", f"{keyspace.name}.marks"
         prepare = keyspace.prepare
         bounds = "WHERE space = ? AND key >= ? AND key < ? LIMIT ?"
-        self._get = prepare(f"SELECT record FROM {records} WHERE space = ? AND key = ?")
+        one = f"SELECT record FROM {records} WHERE space = ? AND key = ?"
+        self._get = prepare(one)
+        self._get_serial = prepare(one, serial=True)
         self._keys = prepare(f"SELECT key FROM {records} {bounds}")
         self._rows = prepare(f"SELECT key, record FROM {records} {bounds}")
         self._rows_serial = prepare(f"SELECT key, record FROM {records} {bounds}", serial=True)
@@ -93,19 +95,27 @@ class Records:
 
     # --- records ---
 
-    async def get(self, space: str, key: str) -> str | None:
-        """The record, if there is one: at least as new as any transaction that was answered before."""
-        rows = await self._keyspace.run(self._get, (space, key))
+    async def get(self, space: str, key: str, *, serial: bool = False) -> str | None:
+        """The record, if there is one: at least as new as any transaction that was answered before.
+
+        ``serial``: to decide by it.
+        """
+        rows = await self._keyspace.run(self._get_serial if serial else self._get, (space, key))
         return rows[0][0] or None if rows else None
 
     async def keys(self, space: str, least: str, beyond: str, limit: int) -> list[str]:
         """At most ``limit`` keys from ``least`` on and below ``beyond``, in code point order."""
         return [key for (key,) in await self._keyspace.run(self._keys, (space, least, beyond, limit))]
 
-    async def all(self, space: str, prefix: str = "", *, serial: bool = False) -> list[tuple[str, str]]:
-        """Key and record of all whose key begins with ``prefix``, ordered by key.  ``serial``: to decide by them."""
+    async def all(
+        self, space: str, prefix: str = "", *, least: str = "", serial: bool = False
+    ) -> list[tuple[str, str]]:
+        """Key and record of all whose key begins with ``prefix``, from ``least`` on, ordered by key.
+
+        ``serial``: to decide by them.
+        """
         found: list[tuple[str, str]] = []
-        least = prefix
+        least = max(least, prefix)
         statement = self._rows_serial if serial else self._rows
         while True:
             rows = await self._keyspace.run(statement, (space, least, prefix + BEYOND, PAGE))

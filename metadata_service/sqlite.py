@@ -33,6 +33,7 @@ from metadata_service.sqlite_registry import SQLiteRegistry
 from metadata_service.sqlite_schema import next_id, open_database, text
 from metadata_service.store import (
     ConditionFailed,
+    Entries,
     PurgeInProgress,
     QueueChanges,
     QueueDeletedRecently,
@@ -278,6 +279,15 @@ class SQLiteStore(SQLiteRegistry, SQLiteCredentials):
     async def shards(self) -> list[ShardEntry]:
         def read(db: sqlite3.Connection) -> list[ShardEntry]:
             return [_decode_shard(record) for (record,) in db.execute("SELECT record FROM shards ORDER BY shard")]
+
+        return await self._worker.read(read)
+
+    async def look(self) -> Entries:
+        def read(db: sqlite3.Connection) -> Entries:
+            return Entries(
+                [_decode_log(record) for (record,) in db.execute("SELECT record FROM logs ORDER BY log_id")],
+                [_decode_shard(record) for (record,) in db.execute("SELECT record FROM shards ORDER BY shard")],
+            )
 
         return await self._worker.read(read)
 

@@ -153,6 +153,15 @@ class ChangeStore(Protocol):
         """What was changed or deleted after the change ``after``; None: nothing, only where to begin."""
 
 
+class Entries(NamedTuple):
+    """What :meth:`EntryStore.look` has seen."""
+
+    logs: list[LogEntry]
+    """All, ordered by id."""
+    shards: list[ShardEntry]
+    """All, ordered by shard."""
+
+
 class EntryStore(Protocol):
     """Who writes which log, and who owns which shard.  Every change is conditional on the version."""
 
@@ -164,7 +173,11 @@ class EntryStore(Protocol):
         """
 
     async def logs(self, node: str | None = None) -> list[LogEntry]:
-        """All log entries (of one node), ordered by id."""
+        """All log entries (of one node), ordered by id, for decisions.
+
+        A change that was answered before is there.  One that is under way either is, too, or will take effect only if
+        whoever makes it tries again.
+        """
 
     async def update_log(self, entry: LogEntry) -> LogEntry:
         """Store ``entry`` if the stored one has ``entry.version``; returns it with the new version.
@@ -173,7 +186,13 @@ class EntryStore(Protocol):
         """
 
     async def shards(self) -> list[ShardEntry]:
-        """All shard entries, ordered by shard."""
+        """All shard entries, ordered by shard, for decisions: as :meth:`logs`."""
+
+    async def look(self) -> Entries:
+        """All entries, for one who looks often, and decides by their versions or by reading them again.
+
+        A change that was answered before is there.  One that is under way may be, or not.
+        """
 
     async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
         """Store all or none, each if the stored one has its version (0: if there is none yet).

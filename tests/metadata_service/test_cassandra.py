@@ -20,7 +20,7 @@ from metadata_service.cassandra import CassandraStore
 from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings, ConnectionClosed, Unanswered
 from metadata_service.cassandra_records import Row, Writes
 from metadata_service.cassandra_schema import SCHEMA_VERSION
-from metadata_service.models import Queue, ShardEntry
+from metadata_service.models import LogEntry, Queue, ShardEntry
 from metadata_service.opening import CannotOpen
 from metadata_service.store import (
     ConditionFailed,
@@ -329,7 +329,88 @@ async def test_a_key_that_is_put_while_its_tenant_is_deleted_does_not_stay(
     assert await other._records.all(f"tenant/{ACCOUNT}", "access_key/") == []
 
 
+async def test_a_process_sees_what_another_answered(stores: tuple[CassandraStore, CassandraStore]) -> None:
+    one, other = stores
+    log, later = await one.new_incarnation("a"), await one.new_incarnation("b")
+    assert await other.look() == ([log, later], [])
+    (shard,) = await one.update_shards([ShardEntry(shard=3, owner_log=1, epoch=1)])
+    sealed = await one.update_log(msgspec.structs.replace(log, state="sealed", sealed_seq=5))
+    assert await other.look() == ([sealed, later], [shard])
+    assert await other.logs() == [sealed, later]
+    # It stays sealed.  What may still change of it counts for decisions, and is no matter for who only looks.
+    accepted = await one.update_log(msgspec.structs.replace(sealed, accepted=True))
+    (moved,) = await one.update_shards([msgspec.structs.replace(shard, epoch=2)])
+    assert [entry.state for entry in (await other.look()).logs] == ["sealed", "open"]
+    assert await other.logs() == [accepted, later]
+    assert await other.shards() == [moved]
+    assert await other.look() == ([accepted, later], [moved])
+
+
+async def test_entries_that_have_not_changed_are_not_read_again(
+    stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look costs three small reads, and a decision the version of the shards and the entry of each log."""
+    one, other = stores
+    entries = [await one.new_incarnation(f"n{number}") for number in range(4)]
+    shards = await one.update_shards([ShardEntry(shard=shard, owner_log=1, epoch=1) for shard in range(256)])
+    for entry in entries[2:]:
+        await one.update_log(msgspec.structs.replace(entry, state="sealed", sealed_seq=5))
+    await other.look()
+    rows: list[int] = []
+    once = other.keyspace._once
+
+    async def counted(*arguments: Any) -> Any:
+        found = await once(*arguments)
+        rows.append(len(found))
+        return found
+
+    monkeypatch.setattr(other.keyspace, "_once", counted)
+    assert (await other.look()).shards == shards
+    assert rows == [1, 0, 0]  # the version, no new log; neither of two logs has changed since it began
+    rows.clear()
+    assert await other.shards() == shards
+    assert rows == [1]
+    rows.clear()
+    assert len(await other.logs()) == 4
+    assert rows == [0, 2, 1, 1]  # no new log, copies of two, of which one was changed, and the entries of two
+    rows.clear()
+    await one.update_shards([msgspec.structs.replace(shards[7], epoch=2)])
+    assert (await other.look()).shards[7].epoch == 2
+    assert rows == [1, 257, 0, 0]
+
+
+async def test_each_log_is_in_a_partition_of_its_own(store: CassandraStore) -> None:
+    """The fence is what is read most."""
+    entries = [await store.new_incarnation("a") for _ in range(3)]
+    connection = store.keyspace.connection
+    fence = store.fence
+    read = await asyncio.to_thread(connection.prepare, fence.statement)
+    assert {read.bind(fence.values(entry.log_id)).routing_key for entry in entries} == {
+        f"log/{entry.log_id}".encode() for entry in entries
+    }
+    await store.update_log(msgspec.structs.replace(entries[1], state="recovering", recovering_by=1))
+    states = [fence.state((await connection.ask(read, fence.values(entry.log_id)))[0][0]) for entry in entries]
+    assert states == ["open", "recovering", "open"]
+    assert await connection.ask(read, fence.values(9)) == []
+
+
 # --- what a process leaves that ends in the middle ----------------------------------------------------------
+
+
+class LogGate:
+    """Holds up whoever begins a log, when it has its number, and no entry yet."""
+
+    def __init__(self, store: CassandraStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.open = asyncio.Event(), asyncio.Event()
+        transact = store._records.transact
+
+        async def held_up(space: str, *arguments: Any) -> Any:
+            if space.startswith("log/"):
+                self.reached.set()
+                await self.open.wait()
+            return await transact(space, *arguments)
+
+        monkeypatch.setattr(store._records, "transact", held_up)
 
 
 class Gate:
@@ -373,6 +454,52 @@ async def test_a_creator_that_ends_between_the_phases_leaves_nothing_in_the_way(
     assert await other.collect(now_ms=NOW_MS) == 0
     assert await other.get_queue_by_id(queue.queue_id) == queue
     assert await other.list_queues(ACCOUNT, limit=10) == ["orders"]
+
+
+async def ending_before(store: CassandraStore, monkeypatch: pytest.MonkeyPatch, method: str, place: str) -> None:
+    """The process ends before it can make this call of its records, at the place that begins so."""
+    real = getattr(store._records, method)
+
+    async def ended(space: str, *arguments: Any, **options: Any) -> Any:
+        if space.startswith(place):
+            raise StoreUnavailable("the process has ended")
+        return await real(space, *arguments, **options)
+
+    monkeypatch.setattr(store._records, method, ended)
+
+
+async def test_a_log_that_was_not_begun_whole_is_claimed_as_any_other(
+    stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ended, or stands still, between the number and the log's own entry."""
+    one, other = stores
+    gate = LogGate(one, monkeypatch)
+    beginning = asyncio.create_task(one.new_incarnation("a"))
+    await gate.reached.wait()
+    (begun,) = await other.logs("a")
+    assert begun == LogEntry(log_id=1, node="a", incarnation=1)
+    assert (await other.look()).logs == [begun]
+    heir = await other.new_incarnation("a")
+    sealed = await other.update_log(msgspec.structs.replace(begun, state="sealed", sealed_seq=0))
+    gate.open.set()
+    with pytest.raises(ConditionFailed, match="claimed before it began"):
+        await beginning
+    assert await one.logs() == [sealed, heir]
+
+
+async def test_who_decides_sees_what_a_process_that_ended_has_told_nobody(
+    stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And tells those who only look."""
+    one, other = stores
+    entry = await one.new_incarnation("a")
+    await ending_before(one, monkeypatch, "mark", "logs")
+    with pytest.raises(StoreUnavailable):
+        await one.update_log(msgspec.structs.replace(entry, state="recovering", recovering_by=7))
+    assert (await other.look()).logs == [entry]
+    (recovering,) = await other.logs()
+    assert (recovering.state, recovering.version) == ("recovering", 2)
+    assert (await one.look()).logs == [recovering]
 
 
 async def test_a_process_collects_now_and_then(place: Place) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from backend.api import PartitionSettings, Target
 from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
-from metadata_service.store import ConditionFailed, StoreUnavailable
+from metadata_service.store import ConditionFailed, Entries, StoreUnavailable
 
 
 class SimStore:
@@ -78,6 +78,10 @@ class SimStore:
     async def shards(self) -> list[ShardEntry]:
         await self._after(await self._before())
         return [self._shards[number] for number in sorted(self._shards)]
+
+    async def look(self) -> Entries:
+        await self._after(await self._before())
+        return Entries(list(self._logs.values()), [self._shards[number] for number in sorted(self._shards)])
 
     async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
         lost = await self._before()

@@ -1,0 +1,247 @@
+"""Logs and shards in Cassandra: the store's parts :class:`~metadata_service.store.EntryStore` and
+:class:`~metadata_service.store.ClusterStore`.
+
+**Shards** are one space, for a node changes several of them together or none.  Each transaction also writes the row
+``version``, a random text.  So whoever finds it as it was knows that all the others are as they were.
+
+**Logs** are a space each: the writer of a log reads its entry before every answer, and all writers together are not to
+read from the same three replicas.  Which logs there are, one space says, which also numbers them:
+
+* ``logs``: the next id, each node's latest incarnation, and each log as it began.  This row is never changed.
+* ``log/<id>``: the entry.  As long as it is not there, the log is as it began.  A log's writer makes the row before it
+  writes anything, so a log that was claimed before that is never written.
+* a mark for each log: a copy of its entry, made after each change, with the entry's version as its timestamp.
+
+A log that is sealed stays so.  Therefore decisions read the entries of those alone that were not sealed yet
+(:meth:`CassandraEntries.logs`), and whoever only looks (:meth:`CassandraEntries.look`) reads copies of these.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from metadata_service.cassandra_connection import Fence
+from metadata_service.cassandra_credentials import text
+from metadata_service.cassandra_records import Records, Row, Writes, gather
+from metadata_service.models import LOG_ID_LIMIT, ClusterEntry, Heartbeat, LogEntry, ShardEntry
+from metadata_service.store import ConditionFailed, Entries, StoreError
+
+_LOGS = "logs"
+_BEGAN = "log/"
+_ENTRY = "entry"
+_SHARDS = "shards"
+_VERSION = "version"
+_CLUSTER = "cluster"
+_HEARTBEATS = "heartbeats"
+_BEAT_BITS = 32
+"""Of a heartbeat's number in its incarnation: enough for a century at one a second."""
+
+_decode_log = msgspec.json.Decoder(LogEntry).decode
+_decode_shard = msgspec.json.Decoder(ShardEntry).decode
+_decode_heartbeat = msgspec.json.Decoder(Heartbeat).decode
+_decode_cluster = msgspec.json.Decoder(ClusterEntry).decode
+
+
+class CassandraEntries:
+    """What it keeps is in ``records``."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._began: dict[int, LogEntry] = {}
+        """All logs that are known here, as they began, by id."""
+        self._copies: dict[int, LogEntry] = {}
+        """What was seen of them last."""
+        self._shards: tuple[str, list[ShardEntry]] = ("", [])
+        """All shards, and the version row that was read together with them."""
+
+    # --- logs ---
+
+    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
+        latest = f"node/{node}"
+
+        def incarnation(rows: dict[str, Row]) -> int:
+            return int(rows[latest].record) + 1 if latest in rows else 1
+
+        def begin(rows: dict[str, Row]) -> tuple[Writes, LogEntry]:
+            log_id = int(rows["next"].record) if "next" in rows else 1
+            if log_id >= LOG_ID_LIMIT:
+                raise StoreError(f"all {LOG_ID_LIMIT - 1} log ids are used up")
+            entry = LogEntry(log_id=log_id, node=node, incarnation=incarnation(rows))
+            return {"next": str(log_id + 1), latest: str(entry.incarnation), _log(log_id): text(entry)}, entry
+
+        def count(rows: dict[str, Row]) -> tuple[Writes, int]:
+            return {latest: str(incarnation(rows))}, incarnation(rows)
+
+        if reuse is not None:
+            record = await self._records.get(_space(reuse.log_id), _ENTRY)
+            stored = None if record is None else _decode_log(record)
+            if stored is None or (stored.node, stored.version) != (node, reuse.version):
+                raise ConditionFailed(f"log {reuse.log_id} is not the one of node {node} that it was")
+            number = await self._records.transact(_LOGS, [latest], count)
+            again = LogEntry(log_id=reuse.log_id, node=node, incarnation=number, version=reuse.version)
+            return await self.update_log(again)
+        entry = await self._records.transact(_LOGS, ["next", latest], begin)
+
+        def make(rows: dict[str, Row]) -> tuple[Writes, None]:
+            if rows:
+                raise ConditionFailed(f"log {entry.log_id} was claimed before it began")
+            return {_ENTRY: text(entry)}, None
+
+        await self._records.transact(_space(entry.log_id), [_ENTRY], make)
+        return entry
+
+    async def update_log(self, entry: LogEntry) -> LogEntry:
+        began = await self._as_it_began(entry.log_id)
+
+        def update(rows: dict[str, Row]) -> tuple[Writes, LogEntry]:
+            stored = _decode_log(rows[_ENTRY].record) if rows else began
+            if stored is None or (stored.node, stored.version) != (entry.node, entry.version):
+                raise ConditionFailed(f"log {entry.log_id} no longer has version {entry.version}")
+            newer = msgspec.structs.replace(entry, version=entry.version + 1)
+            return {_ENTRY: text(newer)}, newer
+
+        newer = await self._records.transact(_space(entry.log_id), [_ENTRY], update)
+        await self._copy(newer)
+        return newer
+
+    async def logs(self, node: str | None = None) -> list[LogEntry]:
+        await self._learn(serial=True)
+        self._take([mark async for mark in self._records.all_marks(_LOGS)])
+        wanted = [log_id for log_id, began in self._began.items() if node is None or began.node == node]
+        return await gather(partial(self._entry, log_id) for log_id in sorted(wanted))
+
+    async def _entry(self, log_id: int) -> LogEntry:
+        """As a decision may hang on it."""
+        seen = self._copies.get(log_id)
+        if seen is not None and seen.state == "sealed":
+            return seen
+        record = await self._records.get(_space(log_id), _ENTRY, serial=True)
+        if record is None:
+            return self._began[log_id]
+        entry = _decode_log(record)
+        if entry.version > (seen.version if seen is not None else 1):
+            await self._copy(entry)  # whoever changed it has not come to this yet, or never will
+        return entry
+
+    async def _copy(self, entry: LogEntry) -> None:
+        """For those who only look."""
+        await self._records.mark(_LOGS, _number(entry.log_id), text(entry), timestamp=entry.version)
+        self._take([(_number(entry.log_id), text(entry))])
+
+    def _take(self, marks: Sequence[tuple[str, str]]) -> None:
+        for key, record in marks:
+            entry, seen = _decode_log(record), self._copies.get(int(key))
+            if seen is None or seen.version < entry.version:
+                self._copies[int(key)] = entry
+
+    async def _learn(self, *, serial: bool = False) -> None:
+        """Of logs that have begun since the last time."""
+        least = _log(max(self._began, default=0) + 1)
+        for key, record in await self._records.all(_LOGS, _BEGAN, least=least, serial=serial):
+            self._began[int(key.removeprefix(_BEGAN))] = _decode_log(record)
+
+    async def _as_it_began(self, log_id: int) -> LogEntry | None:
+        if log_id not in self._began:
+            await self._learn()
+        return self._began.get(log_id)
+
+    # --- shards ---
+
+    async def shards(self) -> list[ShardEntry]:
+        version = await self._records.get(_SHARDS, _VERSION, serial=True)
+        return await self._shards_of(version)
+
+    async def _shards_of(self, version: str | None) -> list[ShardEntry]:
+        """What there is when the version row has this text, or later."""
+        if version != self._shards[0]:
+            rows = dict(await self._records.all(_SHARDS, serial=True))
+            version = rows.pop(_VERSION, "")
+            self._shards = version, [_decode_shard(record) for record in rows.values()]
+        return list(self._shards[1])
+
+    async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
+        assert len({entry.shard for entry in entries}) == len(entries)
+
+        def update(rows: dict[str, Row]) -> tuple[Writes, list[ShardEntry]]:
+            stored = []
+            for entry in entries:
+                row = rows.get(_shard(entry.shard))
+                if (_decode_shard(row.record).version if row is not None else 0) != entry.version:
+                    raise ConditionFailed(f"shard {entry.shard} no longer has version {entry.version}")
+                stored.append(msgspec.structs.replace(entry, version=entry.version + 1))
+            # The version is not read: so transactions on other shards do not refuse each other.
+            return {_VERSION: secrets.token_hex(8), **{_shard(entry.shard): text(entry) for entry in stored}}, stored
+
+        if not entries:
+            return []
+        return await self._records.transact(_SHARDS, [_shard(entry.shard) for entry in entries], update)
+
+    # --- looking ---
+
+    async def look(self) -> Entries:
+        shards = await self._shards_of(await self._records.get(_SHARDS, _VERSION))
+        await self._learn()
+        unsealed = [
+            _number(log_id)
+            for log_id in self._began
+            if (seen := self._copies.get(log_id)) is None or seen.state != "sealed"
+        ]
+        self._take(list((await self._records.some_marks(_LOGS, unsealed)).items()) if unsealed else [])
+        return Entries([self._copies.get(log_id) or self._began[log_id] for log_id in sorted(self._began)], shards)
+
+    # --- the cluster ---
+
+    async def beat(self, heartbeat: Heartbeat) -> None:
+        # Its place among the node's heartbeats is its timestamp: the latest is what is seen.
+        timestamp = heartbeat.incarnation << _BEAT_BITS | heartbeat.count
+        assert heartbeat.count < 1 << _BEAT_BITS
+        await self._records.mark(_HEARTBEATS, heartbeat.node, text(heartbeat), timestamp=timestamp)
+
+    async def heartbeats(self) -> list[Heartbeat]:
+        return [_decode_heartbeat(value) async for _, value in self._records.all_marks(_HEARTBEATS)]
+
+    async def cluster(self) -> ClusterEntry:
+        record = await self._records.get(_CLUSTER, "cluster")
+        return ClusterEntry() if record is None else _decode_cluster(record)
+
+    async def update_cluster(self, entry: ClusterEntry) -> ClusterEntry:
+        def update(rows: dict[str, Row]) -> tuple[Writes, ClusterEntry]:
+            version = _decode_cluster(rows["cluster"].record).version if rows else 0
+            if version != entry.version:
+                raise ConditionFailed(f"the cluster's entry has version {version}, not {entry.version}")
+            newer = msgspec.structs.replace(entry, version=version + 1)
+            return {"cluster": text(newer)}, newer
+
+        return await self._records.transact(_CLUSTER, ["cluster"], update)
+
+
+def fence(keyspace: str) -> Fence:
+    """How a log's writer reads whether its log is still open."""
+    return Fence(
+        f"SELECT record FROM {keyspace}.records WHERE space = ? AND key = '{_ENTRY}'",
+        lambda log_id: (_space(log_id),),
+        lambda record: _decode_log(record).state,
+    )
+
+
+# --- spaces and keys --------------------------------------------------------------------------------------
+
+
+def _space(log_id: int) -> str:
+    return f"log/{log_id}"
+
+
+def _number(log_id: int) -> str:
+    return f"{log_id:07d}"
+
+
+def _log(log_id: int) -> str:
+    return _BEGAN + _number(log_id)
+
+
+def _shard(shard: int) -> str:
+    return f"{shard:05d}"
