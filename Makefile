@@ -6,10 +6,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SEEDS ?= 1000
 ARGS ?=
 
-.PHONY: help serve test lint format lock bench simulate fuzz faults scale clean
+.PHONY: help serve cluster test lint format lock bench simulate fuzz faults scale clean
 
 help:
 	@echo "make serve             run the service on http://127.0.0.1:9324 with its data in ./data (ARGS: more options)"
+	@echo "make cluster           run the service as on many machines: Cassandra, Redis, all roles (ARGS: --cassandra 1)"
 	@echo "make test              install what the tests need and run them all (ARGS: pytest's options)"
 	@echo "make lint              ruff, mypy --strict and the arrows between the packages"
 	@echo "make format            let ruff format and fix"
@@ -22,6 +23,10 @@ help:
 
 serve: $(VENV)/.runtime
 	@exec $(BIN)/holdfast serve --data ./data $(ARGS)
+
+cluster: $(VENV)/.dev
+	@scripts/need redis-server java mvn
+	@exec $(BIN)/python -m bench.cluster $(ARGS)
 
 test: $(VENV)/.dev
 	@scripts/need redis-server java mvn

@@ -148,8 +148,27 @@ class ClusterBackend:
         """
         cluster = cls(read_nodes, secret, name, tls, limits._replace(waits=False))
         await cluster.know(await read_nodes())
-        cluster._watcher = cluster._loop.create_task(cluster._watch(), name="the watch over the nodes of the cluster")
+        cluster._follow()
         return cluster
+
+    @classmethod
+    def begin(
+        cls,
+        read_nodes: ReadNodes,
+        *,
+        secret: bytes,
+        name: str = "frontend",
+        tls: ClientTls | None = None,
+        limits: ClientLimits = LIMITS,
+    ) -> ClusterBackend:
+        """As :meth:`connect`, but it is read soon, and again and again, which nodes there are; calls wait for that."""
+        cluster = cls(read_nodes, secret, name, tls, limits._replace(waits=False))
+        cluster._look.set()
+        cluster._follow()
+        return cluster
+
+    def _follow(self) -> None:
+        self._watcher = self._loop.create_task(self._watch(), name="the watch over the nodes of the cluster")
 
     async def close(self) -> None:
         """Close all connections."""

@@ -208,7 +208,7 @@ class CassandraCluster:
         jars = fetch()
         self._folder = Path(tempfile.mkdtemp(prefix="cassandra-"))
         hosts = [f"127.0.0.{number}" for number in range(1, nodes + 1)]
-        self.port, storage_port = _free_ports(hosts, 2)
+        self.port, storage_port = free_ports(hosts, 2)
         sync = {
             "batch": "batch",
             "group": "group\ncommitlog_sync_group_window: 5ms",
@@ -286,7 +286,7 @@ def _is_free(host: str, port: int) -> bool:
     return True
 
 
-def _free_ports(hosts: Sequence[str], count: int) -> list[int]:
+def free_ports(hosts: Sequence[str], count: int) -> list[int]:
     """Ports that are free on all of these addresses, and that no connection is given as its own."""
     ports: list[int] = []
     while len(ports) < count:

@@ -18,8 +18,10 @@ from typing import Any, Final, NamedTuple
 from auth.lookup import Credentials
 from backend.address import UNIX_PATH_BYTES_MOST, Address, ServerTls
 from backend.cluster import ClusterBackend, nodes_of
+from backend.load import Load
 from backend.manager import Member, MemberStore
 from backend.node import Node
+from backend.reporter import Reporter
 from backend.server import BackendServer, serve_backend
 from frontend.services import Services
 from frontend.sqs.queues import Queues
@@ -54,11 +56,14 @@ class BackendRole:
         secret: bytes,
         reached: str | None = None,
         tls: ServerTls | None = None,
+        load: Load | None = None,
+        reporter: Reporter | None = None,
     ) -> BackendRole:
         """Serve the node to whoever knows the ``secret``, and join the cluster.
 
-        ``reached``: where others reach it, as its heartbeat is to say; else where it listens.  The node is closed by
-        whoever started it, after :meth:`close`.  Raises :class:`CannotStart`.
+        ``reached``: where others reach it, as its heartbeat is to say; else where it listens.  ``load`` and
+        ``reporter``: see :class:`~backend.manager.Member`.  The node is closed by whoever started it, after
+        :meth:`close`.  Raises :class:`CannotStart`.
         """
         try:
             server = await serve_backend(
@@ -72,7 +77,8 @@ class BackendRole:
             )
         except OSError as error:
             raise CannotStart(f"{listen} cannot be listened on: {error.strerror}") from error
-        member = Member(name, node, entries, _now_ms, str(server.address) if reached is None else reached)
+        address = str(server.address) if reached is None else reached
+        member = Member(name, node, entries, now_ms, address, load=load, reporter=reporter)
         member.start()
         return cls(node, server, member)
 
@@ -91,7 +97,8 @@ class BackendRole:
         await self.member.stop()
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """What the machine's clock says."""
     return time.time_ns() // 1_000_000
 
 

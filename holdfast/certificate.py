@@ -26,10 +26,14 @@ class Certificate:
     ``context`` always is of a pair that could be loaded.  Connections keep the one that they were made with.
     """
 
-    def __init__(self, cert: Path, key: Path) -> None:
-        """Raises :class:`CertificateUnusable`."""
+    def __init__(self, cert: Path, key: Path, authority: Path | None = None) -> None:
+        """``authority``: clients have to show a certificate that it has signed.
+
+        Raises :class:`CertificateUnusable`.
+        """
         self._cert = cert
         self._key = key
+        self._authority = authority
         self._tried = self._seen = self._stamp()
         self.context = self._load()
 
@@ -56,10 +60,14 @@ class Certificate:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(self._cert, self._key, password=_no_password)
+            if self._authority is not None:
+                context.load_verify_locations(self._authority)
+                context.verify_mode = ssl.CERT_REQUIRED
             until = x509.load_pem_x509_certificate(self._cert.read_bytes()).not_valid_after_utc
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            authority = f" and authority {self._authority}" if self._authority is not None else ""
             raise CertificateUnusable(
-                f"certificate {self._cert} with key {self._key} cannot be used: {error}"
+                f"certificate {self._cert} with key {self._key}{authority} cannot be used: {error}"
             ) from error
         told = facts(cert=self._cert, valid_until=until.strftime("%Y-%m-%dT%H:%M:%SZ"))
         if until > datetime.now(UTC):
@@ -70,7 +78,8 @@ class Certificate:
 
     def _stamp(self) -> Stamp:
         """What changes when the files do; a link is followed."""
-        return tuple(_stamp(path) for path in (self._cert, self._key))
+        files = (self._cert, self._key, self._authority)
+        return tuple(_stamp(path) for path in files if path is not None)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -17,16 +17,32 @@ from pathlib import Path
 from holdfast import __version__
 from holdfast.command import Group, run
 from holdfast.commands import add_commands
-from holdfast.settings import Settings, SettingsError, describe, describe_one, load
+from holdfast.settings import Settings, SettingsError, describe, describe_one, is_distributed, load
 
 _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "log_level")
 """The settings that the command line takes; the environment and the file take all."""
 
+_CASSANDRA_FLAGS = ("cassandra", "cassandra_port", "cassandra_keyspace", "cassandra_replication", "cassandra_strict")
+_PEER_FLAGS = ("cluster_secret_file", "cluster_tls_ca", "cluster_tls_cert", "cluster_tls_key")
 _METADATA_FLAGS = (
     *("host", "data", "metadata_nodes", "metadata_nodes_version", "metadata_node", "metadata_full_copy"),
-    *("cassandra", "cassandra_port", "cassandra_keyspace", "cassandra_replication", "cassandra_strict"),
-    *("cluster_secret_file", "tls_cert", "tls_key", "log_level"),
+    *_CASSANDRA_FLAGS,
+    *_PEER_FLAGS,
+    *("tls_cert", "tls_key", "log_level"),
 )
+_BACKEND_FLAGS = (
+    *("listen", "advertise", "cluster", "backend_node", "data", "region", "account", "metadata_nodes"),
+    *_CASSANDRA_FLAGS,
+    *_PEER_FLAGS,
+    "log_level",
+)
+_FRONTEND_FLAGS = (
+    *(name for name in _FLAGS if name != "frontends"),
+    *("keyring_file", "cluster", "metadata_nodes"),
+    *_CASSANDRA_FLAGS,
+    *_PEER_FLAGS,
+)
+_KEY_FLAGS = ("host", "port", "data", "region", "account", "keyring_file", "metadata_nodes", *_CASSANDRA_FLAGS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given = {
             name: value
-            for name in dict.fromkeys(_FLAGS + _METADATA_FLAGS)
+            for name in dict.fromkeys(_FLAGS + _METADATA_FLAGS + _BACKEND_FLAGS + _FRONTEND_FLAGS)
             if (value := getattr(parsed, name, None)) is not None
         }
         settings = load(given, os.environ, parsed.config)
@@ -53,7 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(settings: Settings) -> int:
     # Imported here, so that help and errors in the settings are told at once.
-    _check_in_folder(settings)
+    for name in ("cassandra", "metadata_nodes"):
+        if getattr(settings, name):
+            raise SettingsError(
+                f"{name} is for a service in parts (`holdfast metadata`, `backend` and `frontend`); `holdfast serve` "
+                f"would keep everything in the data folder {settings.data} nevertheless, so take {name} out of its "
+                "settings"
+            )
     if settings.frontends:
         from holdfast.supervisor import supervise
 
@@ -62,16 +84,6 @@ def _serve(settings: Settings) -> int:
     from holdfast.serve import serve
 
     return _started(lambda: serve(settings, compose))
-
-
-def _check_in_folder(settings: Settings) -> None:
-    """Nobody is to believe that something is kept elsewhere.  Raises :class:`SettingsError`."""
-    for name in ("cassandra", "metadata_nodes"):
-        if getattr(settings, name):
-            raise SettingsError(
-                f"{name} is for `holdfast metadata`; this process would keep everything in the data folder "
-                f"{settings.data} nevertheless, so take {name} out of its settings"
-            )
 
 
 def _started(role: Callable[[], int]) -> int:
@@ -104,59 +116,76 @@ def _metadata(settings: Settings) -> int:
         return 1
 
 
-def _part(name: str) -> Callable[[argparse.Namespace, Settings], int]:
-    """``holdfast backend`` or ``holdfast frontend``."""
+def _backend(settings: Settings) -> int:
+    if is_distributed(settings):
+        from holdfast import distributed
 
-    def run_part(parsed: argparse.Namespace, settings: Settings) -> int:
-        from backend.address import Address
-        from holdfast import standalone
+        return _started(lambda: distributed.backend(settings))
+    from holdfast import standalone
 
-        _check_in_folder(settings)
-        given = parsed.listen if name == "backend" else parsed.backend
+    return _started(lambda: standalone.backend(settings))
+
+
+def _frontend(parsed: argparse.Namespace, settings: Settings) -> int:
+    from backend.address import Address
+
+    if not is_distributed(settings):
+        if parsed.backend is None:
+            raise SettingsError(
+                "a frontend needs --backend, the address of the backend on this machine, or for a service on many "
+                "machines cassandra or metadata_nodes"
+            )
         try:
-            address = Address.parse(given)
+            address = Address.parse(parsed.backend)
         except ValueError as error:
             raise SettingsError(str(error)) from None
-        act = standalone.backend if name == "backend" else standalone.frontend
-        return _started(lambda: act(settings, address))
+        from holdfast import standalone
 
-    return run_part
+        return _started(lambda: standalone.frontend(settings, address))
+    if parsed.backend is not None:
+        raise SettingsError(
+            "--backend is for a backend on this machine, with which the data folder is shared; with cassandra or "
+            "metadata_nodes a frontend finds the backends by itself"
+        )
+    from holdfast import distributed
+
+    return _started(lambda: distributed.frontend(settings))
 
 
 def _show_keys(settings: Settings) -> int:
     from auth.master_keys import KeyringError
     from auth.sealed_store import sealed
+    from holdfast.certificate import CertificateUnusable
     from holdfast.keyring import read_keyring
+    from holdfast.offline import is_data_folder
+    from holdfast.peers import peer_tls
     from holdfast.root import endpoint, is_good, shell_lines
-    from metadata_service.opening import CannotOpen
-    from metadata_service.sqlite import SQLiteStore
+    from holdfast.stores import Stores
+    from metadata_service.store import StoreError
 
-    if not settings.metadata_file.exists():
-        print(f"holdfast: {settings.data} is no data folder of Holdfast", file=sys.stderr)
-        return 1
-    try:
-        store = SQLiteStore(settings.metadata_file)
-    except CannotOpen as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+    if not is_distributed(settings) and not is_data_folder(settings):
         return 1
 
     async def keys() -> int:
+        stores = Stores(settings, peer_tls(settings))
         try:
+            store = await stores.metadata()
             keyring = await read_keyring(settings, store)
             opened = store if keyring is None else sealed(store, keyring)
             found = [key for key in await opened.list_access_keys(settings.account) if is_good(key)]
-        except KeyringError as error:
-            print(f"holdfast: {error}", file=sys.stderr)
-            return 1
         finally:
-            await store.close()
+            await stores.close()
         for key in found:
             print("\n".join(shell_lines(key, endpoint(settings, settings.port), settings.region)))
         if not found:
             print(f"holdfast: account {settings.account} has no access key", file=sys.stderr)
         return 0 if found else 1
 
-    return asyncio.run(keys())
+    try:
+        return asyncio.run(keys())
+    except (KeyringError, StoreError, CertificateUnusable) as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
 
 
 def _damage(settings: Settings) -> int:
@@ -175,6 +204,12 @@ def _show_keyring(settings: Settings) -> int:
     from holdfast.rotation import show_keyring
 
     return show_keyring(settings)
+
+
+def _create_keyring(settings: Settings) -> int:
+    from holdfast.rotation import new_keyring
+
+    return new_keyring(settings)
 
 
 def _rotate_keyring(settings: Settings) -> int:
@@ -220,34 +255,43 @@ def _parser() -> argparse.ArgumentParser:
 
     backend = commands.add_parser(
         "backend",
-        help="run the backend alone, for frontends on the same machine",
-        description="Run the backend, which owns the data folder, by itself.  Clients connect to frontends.",
+        help="run a backend by itself",
+        description="Run a backend by itself; clients connect to frontends.  With --cassandra it is a node of a "
+        "cluster on many machines, and keeps nothing on its own.  Without, it owns the data folder, which it shares "
+        "with frontends on the same machine.  SIGTERM drains it: its shards go to other nodes.",
+        epilog=_ALL_ARE_SETTINGS,
     )
-    _add_flags(backend, ("data", "region", "account", "cluster_secret_file", "log_level"))
-    backend.add_argument(
-        "--listen", metavar="ADDRESS", required=True, help="where frontends connect: unix:/path or host:port"
-    )
+    _add_flags(backend, _BACKEND_FLAGS)
     frontend = commands.add_parser(
         "frontend",
-        help="run a frontend alone, before a backend on the same machine",
-        description="Run a frontend in a process of its own.  It shares the data folder with its backend.",
+        help="run a frontend by itself",
+        description="Run a frontend in a process of its own.  With --cassandra or --metadata-nodes it is one of many, "
+        "on any machine, and keeps only the audit log in its data folder.  With --backend it shares the data folder "
+        "with a backend on the same machine.  SIGTERM drains it.",
+        epilog=_ALL_ARE_SETTINGS,
     )
-    _add_flags(frontend, (*(name for name in _FLAGS if name != "frontends"), "cluster_secret_file"))
-    frontend.add_argument("--backend", metavar="ADDRESS", required=True, help="where the backend listens")
-    backend.set_defaults(part=_part("backend"))
-    frontend.set_defaults(part=_part("frontend"))
+    _add_flags(frontend, _FRONTEND_FLAGS)
+    frontend.add_argument("--backend", metavar="ADDRESS", help="where the backend of this machine listens")
+    backend.set_defaults(run=_backend)
+    frontend.set_defaults(part=_frontend)
 
     key = Group(commands.add_parser("key", help="create, rotate, revoke and list keys; show the root tenant's"))
     show = key.commands.add_parser(
         "show", help="print the lines that make a shell use the service, with the secret access key"
     )
-    _add_flags(show, ("host", "port", "data", "region", "account"))
+    _add_flags(show, _KEY_FLAGS)
     show.set_defaults(run=_show_keys)
 
     add_commands(commands, key)
 
     keyring = commands.add_parser("keyring", help="the master keys under which everything is stored encrypted")
     keyring_commands = keyring.add_subparsers(required=True, metavar="COMMAND")
+    create = keyring_commands.add_parser(
+        "create",
+        help="make a keyring file with a new master key, for the frontends of a service on many machines",
+    )
+    _add_flags(create, ("keyring_file", "data"))
+    create.set_defaults(run=_create_keyring)
     show = keyring_commands.add_parser("show", help="print the ids of the master keys, and what is wrapped with each")
     _add_flags(show, ("data",))
     show.set_defaults(run=_show_keyring)
@@ -283,6 +327,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_ALL_ARE_SETTINGS = "Each option is a setting; `holdfast serve --help` lists all settings and their variables."
+
+
 def _add_flags(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
     for name in names:
         setting = describe_one(name)
@@ -300,6 +347,14 @@ def _metavar(name: str) -> str:
         "tls_key": "FILE",
         "log_level": "LEVEL",
         "cluster_secret_file": "FILE",
+        "cluster_tls_ca": "FILE",
+        "cluster_tls_cert": "FILE",
+        "cluster_tls_key": "FILE",
+        "keyring_file": "FILE",
+        "listen": "ADDRESS",
+        "advertise": "ADDRESS",
+        "backend_node": "NAME",
+        "cluster": "NAME",
     }.get(name, name.upper())
 
 

@@ -18,7 +18,7 @@ from auth.master_keys import (
 from auth.service_keys import lasting_secret
 from auth.store import ServiceKeyStore
 from holdfast import logs
-from holdfast.settings import Settings
+from holdfast.settings import Settings, is_distributed
 
 log = logging.getLogger("holdfast")
 
@@ -60,6 +60,32 @@ async def open_keyring(settings: Settings, store: DataKeyStore) -> Keyring:
     return keyring
 
 
+async def open_shared_keyring(settings: Settings, store: DataKeyStore) -> Keyring:
+    """The keyring of a service on many machines: each process is given the master keys, and none makes any.
+
+    Checked as by :func:`open_keyring`.  Raises :class:`~auth.master_keys.KeyringError`.
+    """
+    masters = local_master_keys(settings)
+    if masters is None:
+        if await store.data_keys():
+            raise MasterKeysUnusable(_missing(settings, "all of them", None))
+        raise MasterKeysUnusable(
+            f"there are no master keys: neither a keyring file {keyring_path(settings)} nor the setting master_key. "
+            "All frontends need the same: make a file with `holdfast keyring create --keyring-file FILE`, copy it to "
+            "each machine and name it there (HOLDFAST_KEYRING_FILE)"
+        )
+    return (await _checked(settings, store, masters, rewrap=True))[0]
+
+
+def create_keyring(settings: Settings) -> str:
+    """Make a keyring file with a new master key, and return the key's id.  Raises :class:`MasterKeysUnusable`."""
+    path = keyring_path(settings)
+    if path.exists():
+        raise MasterKeysUnusable(f"there is a file {path} already. Nothing was changed")
+    write_file(path, [new_master_key()])
+    return LocalMasterKeys(read_file(path)).primary
+
+
 async def naming_secret(store: ServiceKeyStore) -> bytes:
     """What names of messages are hashed with (:attr:`frontend.services.Services.naming`); made at the first start.
 
@@ -93,9 +119,10 @@ async def _checked(
 
 def _missing(settings: Settings, which: str, masters: LocalMasterKeys | None) -> str:
     path = keyring_path(settings)
+    place = f"Cassandra ({settings.cassandra_keyspace})" if is_distributed(settings) else str(settings.data)
     here = "no master key" if masters is None else f"only {', '.join(masters.keys)}"
     return (
-        f"what is stored in {settings.data} was encrypted under master keys that are not here ({which}): "
+        f"what is stored in {place} was encrypted under master keys that are not here ({which}): "
         f"there is {here} in the keyring file {path} and in the setting master_key. Restore the keyring "
         "file from its copy, or name the right one (HOLDFAST_KEYRING_FILE) or the right key (HOLDFAST_MASTER_KEY). "
         "Nothing was changed"

@@ -18,18 +18,14 @@ from holdfast import __version__, logs
 from holdfast.certificate import Certificate
 from holdfast.folder import Claim
 from holdfast.listen import bind
+from holdfast.peers import peer_certificate
 from holdfast.serve import allow_open_files, certificate_of, server_of, settle, stop_or_quit
 from holdfast.settings import Settings, SettingsError, cluster_secret
-from holdfast.stores import open_metadata
+from holdfast.stores import open_metadata, view_of
 from metadata_service.node import MetadataNode
-from metadata_service.ring import Member, View, parse_members
+from metadata_service.ring import Member, parse_members
 
 log = logging.getLogger("holdfast.metadata")
-
-
-def view_of(settings: Settings) -> View:
-    """The ring of metadata nodes, as the settings have it."""
-    return View.of(settings.metadata_nodes_version, parse_members(settings.metadata_nodes))
 
 
 class _Service:
@@ -60,7 +56,7 @@ def serve_metadata(settings: Settings) -> int:
     logs.set_up(settings.log_level, member.name)
     claim = None if settings.cassandra else Claim(settings.data, shared=True)
     try:
-        certificate = certificate_of(settings)
+        certificate = peer_certificate(settings) or certificate_of(settings)
         sockets = bind(settings.host, int(member.address.rpartition(":")[2]))
         allow_open_files(settings.connections_limit)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -78,10 +74,11 @@ def _own_member(settings: Settings) -> Member:
     if member is None:
         known = ", ".join(members) or "none"
         raise SettingsError(f"metadata_node {settings.metadata_node!r} is not among metadata_nodes ({known})")
-    if member.address.startswith("https:") != (settings.tls_cert is not None):
+    tls = settings.cluster_tls_cert is not None or settings.tls_cert is not None
+    if member.address.startswith("https:") != tls:
         raise SettingsError(
-            f"the address of {member.name} in metadata_nodes has to begin with https if there is a tls_cert, else with "
-            "http"
+            f"the address of {member.name} in metadata_nodes has to begin with https if there is a cluster_tls_cert or "
+            "a tls_cert, else with http"
         )
     return member
 

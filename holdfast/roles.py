@@ -13,11 +13,12 @@ import dataclasses
 import math
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
+from auth.keyring import Keyring
 from auth.lookup import Credentials
 from auth.sealed_store import sealed
-from backend.client import RemoteBackend
-from backend.cluster import ClusterBackend
+from backend.api import Peer
 from backend.hello import Refused
 from frontend.admin.removal import finish_deletions
 from frontend.app import create_app
@@ -33,22 +34,44 @@ from holdfast.serve import CannotStart, server_of, settle
 from holdfast.settings import Settings
 from metadata_service.changes import ChangeWatch
 from metadata_service.client import MetadataClient
+from metadata_service.fleet import Fleet
 from metadata_service.sqlite import SQLiteStore
+from metadata_service.store import MetadataStore
 
 BODIES_BYTES_LEAST = 64 << 20
 """Of each frontend, for bodies that are arriving; what one process has is divided among them."""
 
 
-Connect = Callable[[SQLiteStore], Awaitable[RemoteBackend | ClusterBackend]]
+class Elsewhere(Peer, Protocol):
+    """Backends in other processes."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether any of them can be asked."""
+
+    async def ready(self, seconds: float) -> None:
+        """Wait until one can.  Raises :class:`~backend.hello.Refused`, and :class:`~backend.api.Unavailable`."""
+
+    async def close(self) -> None: ...
+
+
+class Changes(Protocol):
+    """What tells a frontend of queues that other processes have changed."""
+
+    async def start(self) -> None:
+        """Begin, before anything is cached."""
+
+    async def close(self) -> None: ...
+
+
+Connect = Callable[[SQLiteStore], Awaitable[Elsewhere]]
 """Begins to connect to the backends of these metadata."""
 
 
 class Frontend:
     """Implements :class:`holdfast.serve.Service` over backends in other processes.  Made by :meth:`start`."""
 
-    def __init__(
-        self, services: Services, store: SQLiteStore, backend: RemoteBackend | ClusterBackend, changes: ChangeWatch
-    ) -> None:
+    def __init__(self, services: Services, store: MetadataStore, backend: Elsewhere, changes: Changes) -> None:
         self.app = create_app(services)
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Stays as it is: what a frontend misses may come back."""
@@ -70,14 +93,40 @@ class Frontend:
             keyring = await read_keyring(settings, store)
             if keyring is None:
                 raise CannotStart(f"the data folder {settings.data} has no keyring yet: start the backend first")
-            credentials = Credentials(sealed(store, keyring))
-            naming = await naming_secret(credentials.store)
-            audit = open_audit(settings)
             backend = await connect(store)
         except BaseException:
             await store.close()
             raise
         metadata = MetadataClient(store)
+        changes = ChangeWatch(store, metadata)
+        return await cls.over(settings, store, keyring, metadata, changes, backend, processes=processes, first=first)
+
+    @classmethod
+    async def over(
+        cls,
+        settings: Settings,
+        store: MetadataStore,
+        keyring: Keyring,
+        metadata: MetadataClient,
+        changes: Changes,
+        backend: Elsewhere,
+        *,
+        processes: int = 1,
+        first: bool = True,
+        fleet: Fleet | None = None,
+    ) -> Frontend:
+        """The same over any metadata and backends, which it closes when it ends, or cannot start.
+
+        By ``changes`` the cache ``metadata`` learns what other processes do; by the ``fleet`` new queues are assigned.
+        """
+        try:
+            credentials = Credentials(sealed(store, keyring))
+            naming = await naming_secret(credentials.store)
+            audit = open_audit(settings)
+        except BaseException:
+            await backend.close()
+            await store.close()
+            raise
         services = Services(
             dataclasses.replace(frontend_settings(settings, processes), shared=True),
             credentials,
@@ -90,8 +139,9 @@ class Frontend:
             oidc=oidc_of(settings),
             bodies=Room(max(BODIES_BYTES_LEAST, ROOM_BYTES // processes)),
             naming=naming,
+            fleet=fleet,
         )
-        made = cls(services, store, backend, ChangeWatch(store, metadata))
+        made = cls(services, store, backend, changes)
         try:
             await made._begin(settings, first)
         except BaseException:

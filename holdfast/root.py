@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shlex
 import time
@@ -9,10 +10,36 @@ import time
 import msgspec
 
 from auth.credentials import AccessKey, Tenant, new_access_key, new_principal_id
-from auth.store import CredentialStore
+from auth.store import Conflict, CredentialStore
 from holdfast.settings import Settings, SettingsError
 
 log = logging.getLogger("holdfast")
+
+
+FIRST_KEY_SECONDS = 5.0
+"""So long a process waits for the first key that another one makes: then that one has ended before it did."""
+_LOOK_SECONDS = 0.1
+
+
+async def take_turn(store: CredentialStore, account: str, *, seconds: float = FIRST_KEY_SECONDS) -> None:
+    """Where several processes start at once: return when the account has keys, or this process is to make the first.
+
+    The turn is taken by a change of the tenant, of which one succeeds.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while not await store.list_access_keys(account):
+        tenant = await store.get_tenant(account)
+        try:
+            if tenant is None:
+                await store.create_tenant(Tenant(account=account, name="root"))
+                return
+            if loop.time() - began > seconds:
+                await store.update_tenant(tenant)
+                return
+        except Conflict:
+            began = loop.time()  # it is another's turn
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def ensure_root(store: CredentialStore, settings: Settings) -> tuple[AccessKey, bool]:

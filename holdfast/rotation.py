@@ -8,7 +8,7 @@ from collections import Counter
 
 from auth.keyring import DataKey, Keyring
 from auth.master_keys import KeyringError, new_master_key, read_file, write_file
-from holdfast.keyring import keyring_path, local_master_keys, open_keyring
+from holdfast.keyring import create_keyring, keyring_path, local_master_keys, open_keyring
 from holdfast.offline import is_data_folder, run_stopped
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
@@ -32,6 +32,20 @@ def rotate_keyring(settings: Settings, *, data_keys: bool) -> int:
     Returns the exit code.  Cut off anywhere, it can be repeated, and the next start ends what it began.
     """
     return run_stopped(settings, lambda: _rotate(settings, data_keys), (KeyringError, StoreError))
+
+
+def new_keyring(settings: Settings) -> int:
+    """Make a keyring file, and return the exit code."""
+    try:
+        master_id = create_keyring(settings)
+    except KeyringError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+    print(
+        f"Made the master key {master_id} in {keyring_path(settings)}.  Without it nothing that is stored can be read: "
+        "back it up, and keep it from others."
+    )
+    return 0
 
 
 async def _show(settings: Settings) -> int:

@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from auth.credentials import check_access_key, check_account
 from auth.limits import parse_limits
 from auth.master_keys import MasterKeysUnusable, keys_of_setting
+from backend.address import Address
 from holdfast.proxies import parse_networks
 from metadata_service.ring import ViewInvalid, parse_members
 from metadata_service.signing import SECRET_BYTES_LEAST
@@ -235,6 +236,28 @@ class Settings(Struct, frozen=True, kw_only=True):
     cassandra_strict: Annotated[
         bool, Meta(description="whether a Cassandra is refused that may lose what it has acknowledged")
     ] = False
+    backend_node: Annotated[
+        Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")] | None,
+        Meta(description="name of a backend among those of its cluster; it keeps the name when it starts again"),
+    ] = None
+    listen: Annotated[
+        str, Meta(description="where a backend listens for frontends and other nodes: `host:port` or `unix:/path`")
+    ] = ""
+    advertise: Annotated[
+        str,
+        Meta(description="`host:port` by which others reach a backend, where that is not what it listens on"),
+    ] = ""
+    cluster_tls_ca: Annotated[
+        Path | None,
+        Meta(
+            description="authority (PEM) that has signed the certificates of all processes of the cluster: with it "
+            "they speak TLS with each other, and each has to show such a certificate"
+        ),
+    ] = None
+    cluster_tls_cert: Annotated[
+        Path | None, Meta(description="certificate (PEM) that this process shows to the others of the cluster")
+    ] = None
+    cluster_tls_key: Annotated[Path | None, Meta(description="private key (PEM) of `cluster_tls_cert`")] = None
     cluster_secret: Annotated[
         str | None,
         Meta(
@@ -322,6 +345,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.data / "journal"
 
 
+CLUSTER_TLS = ("cluster_tls_ca", "cluster_tls_cert", "cluster_tls_key")
 _SECRET = ("root_secret_access_key", "master_key", "cluster_secret", "metadata_hints", "cassandra_password")
 """What no error repeats."""
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
@@ -432,6 +456,15 @@ def _check(settings: Settings) -> None:
         parse_networks(settings.trusted_proxies)
     except ValueError as error:
         raise SettingsError(f"trusted_proxies: {error}") from None
+    for setting in ("listen", "advertise"):
+        text = getattr(settings, setting)
+        try:
+            Address.parse(text) if text else None
+        except ValueError as error:
+            raise SettingsError(f"{setting}: {error}") from None
+    given = [name for name in CLUSTER_TLS if getattr(settings, name) is not None]
+    if given and len(given) < len(CLUSTER_TLS):
+        raise SettingsError(f"{', '.join(CLUSTER_TLS)} can only be given together, and here is only {', '.join(given)}")
     for one, other in (
         ("tls_cert", "tls_key"),
         ("root_access_key_id", "root_secret_access_key"),
@@ -461,6 +494,11 @@ def _check(settings: Settings) -> None:
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"queue {name!r} is declared twice")
+
+
+def is_distributed(settings: Settings) -> bool:
+    """Whether what is kept is somewhere else than in the data folder."""
+    return bool(settings.cassandra or settings.metadata_nodes)
 
 
 def cluster_secret(settings: Settings) -> bytes:

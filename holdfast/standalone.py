@@ -19,19 +19,21 @@ from holdfast import __version__, logs
 from holdfast.backend_role import BackendRole, alone, run_backend
 from holdfast.folder import Claim, Use
 from holdfast.listen import bind
+from holdfast.peers import listening
 from holdfast.roles import Frontend, run_frontend
 from holdfast.serve import allow_open_files, certificate_of, log, prepare, stop_or_quit
 from holdfast.settings import Settings, cluster_secret
 from metadata_service.sqlite import SQLiteStore
 
 
-def backend(settings: Settings, listen: Address) -> int:
+def backend(settings: Settings) -> int:
     """Serve the journal until a signal, and return the exit code.  Raises as :func:`holdfast.serve.serve`."""
     secret = cluster_secret(settings)
+    listen = listening(settings)
     logs.set_up(settings.log_level)
     claim = Claim(settings.data)
     try:
-        return _run(_backend(settings, listen, secret))
+        return run(_backend(settings, listen, secret))
     finally:
         claim.release()
 
@@ -47,7 +49,7 @@ async def _backend(settings: Settings, listen: Address, secret: bytes) -> int:
         facts = logs.facts(version=__version__, address=role.address, data=settings.data, pid=os.getpid())
         log.info("started %s", facts)
 
-    code = await run_backend(settings, alone(listen), secret, _stop(), started)
+    code = await run_backend(settings, alone(listen), secret, stop_of_signals(), started)
     log.info("stopped")
     return code
 
@@ -59,7 +61,7 @@ def frontend(settings: Settings, backend: Address) -> int:
     use = Use(settings.data)
     try:
         allow_open_files(settings.connections_limit)
-        return _run(_frontend(settings, backend, secret))
+        return run(_frontend(settings, backend, secret))
     finally:
         use.release()
 
@@ -79,17 +81,17 @@ async def _frontend(settings: Settings, backend: Address, secret: bytes) -> int:
         port = sockets[0].getsockname()[1]
         log.info("started %s", logs.facts(version=__version__, port=port, backend=backend, pid=os.getpid()))
 
-    code = await run_frontend(settings, service, certificate, sockets, _stop(), started)
+    code = await run_frontend(settings, service, certificate, sockets, stop_of_signals(), started)
     log.info("stopped")
     return code
 
 
-def _run(role: Coroutine[Any, Any, int]) -> int:
+def run(role: Coroutine[Any, Any, int]) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(role)
 
 
-def _stop() -> asyncio.Event:
+def stop_of_signals() -> asyncio.Event:
     """Set by the first signal; the second ends the process."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

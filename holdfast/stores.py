@@ -16,7 +16,10 @@ from backend.journal.interface import Journal
 from backend.journal.local import LocalJournal
 from backend.journal.log import LogSettings
 from backend.manager import MemberStore
-from holdfast.settings import Settings, SettingsError
+from holdfast.peers import NO_TLS, PeerTls
+from holdfast.settings import Settings, SettingsError, cluster_secret
+from metadata_service.remote import RemoteStore
+from metadata_service.ring import View, parse_members
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import MetadataStore
 
@@ -35,15 +38,26 @@ class Stores:
     store.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, tls: PeerTls = NO_TLS) -> None:
+        """``tls``: spoken with the metadata nodes."""
         self._settings = settings
+        self._tls = tls
+        self._remote: MetadataStore | None = None
         self._connection: CassandraConnection | None = None
         self._sqlite: SQLiteStore | None = None
         self._metadata: CassandraStore | None = None
         self._entries: CassandraStore | None = None
 
     async def metadata(self) -> MetadataStore:
-        """Raises :class:`~metadata_service.opening.CannotOpen` and :class:`SettingsError`."""
+        """By the metadata nodes, where there are any.
+
+        Raises :class:`~metadata_service.opening.CannotOpen` and :class:`SettingsError`.
+        """
+        if self._settings.metadata_nodes:
+            if self._remote is None:
+                secret = cluster_secret(self._settings)
+                self._remote = RemoteStore(view_of(self._settings), secret, tls=self._tls.context).store
+            return self._remote
         if not self._settings.cassandra:
             return self._folder()
         if self._metadata is None:
@@ -76,7 +90,7 @@ class Stores:
 
     async def close(self) -> None:
         """Repeatable."""
-        for store in (self._metadata, self._entries, self._sqlite):
+        for store in (self._remote, self._metadata, self._entries, self._sqlite):
             if store is not None:
                 await store.close()
         connection, self._connection = self._connection, None
@@ -104,8 +118,16 @@ class Stores:
         return self._connection.share()
 
 
+def view_of(settings: Settings) -> View:
+    """The ring of metadata nodes, as the settings have it."""
+    return View.of(settings.metadata_nodes_version, parse_members(settings.metadata_nodes))
+
+
 async def open_metadata(settings: Settings) -> MetadataStore:
-    """The metadata alone.  Raises :class:`~metadata_service.opening.CannotOpen` and :class:`SettingsError`."""
+    """The metadata themselves, for a metadata node.
+
+    Raises :class:`~metadata_service.opening.CannotOpen` and :class:`SettingsError`.
+    """
     if not settings.cassandra:
         return SQLiteStore(settings.metadata_file)
     from metadata_service.cassandra import CassandraStore

@@ -201,7 +201,7 @@ def test_what_does_not_use_cassandra_refuses_it(tmp_path: Path) -> None:
         check=False,
     )
     assert serve.returncode == 2
-    assert "cassandra is for `holdfast metadata`" in serve.stderr
+    assert "cassandra is for a service in parts" in serve.stderr
     assert not (tmp_path / "data").exists()
 
 
@@ -221,7 +221,7 @@ def test_what_does_not_use_cassandra_refuses_it(tmp_path: Path) -> None:
         (
             {"TLS_CERT": "a", "TLS_KEY": "b"},
             ["--metadata-node", "m0"],
-            "has to begin with https if there is a tls_cert",
+            "has to begin with https if there is a cluster_tls_cert or a tls_cert, else with http",
         ),
         ({}, ["--metadata-node", "m0", "--cluster-secret-file", "x"], "cannot both be given"),
         ({"CLUSTER_SECRET_FILE": "/none"}, ["--metadata-node", "m0"], "cluster_secret_file /none cannot be read"),

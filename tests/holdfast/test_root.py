@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from auth.credentials import AccessKey, Tenant
-from holdfast.root import endpoint, ensure_root, shell_lines
+from holdfast.root import endpoint, ensure_root, shell_lines, take_turn
 from holdfast.settings import Settings, SettingsError
 from metadata_service.sqlite import SQLiteStore
 
@@ -126,3 +127,21 @@ def test_the_lines_for_a_shell() -> None:
 )
 def test_where_a_client_reaches_it(settings: Settings, url: str) -> None:
     assert endpoint(settings, 5) == url
+
+
+async def test_of_many_that_start_at_once_one_makes_the_key(store: SQLiteStore) -> None:
+    async def start() -> tuple[AccessKey, bool]:
+        await take_turn(store, ACCOUNT)
+        return await ensure_root(store, Settings())
+
+    starts = await asyncio.gather(*(start() for _ in range(8)))
+    assert [new for _, new in starts].count(True) == 1
+    assert [key.access_key_id for key in await store.list_access_keys(ACCOUNT)] == [starts[0][0].access_key_id]
+
+
+async def test_who_ended_before_it_made_the_key_is_not_waited_for(store: SQLiteStore) -> None:
+    await store.put_tenant(Tenant(ACCOUNT, "root"))
+    await take_turn(store, ACCOUNT, seconds=0.05)
+    _, new = await ensure_root(store, Settings())
+    assert new
+    await take_turn(store, ACCOUNT)

@@ -118,7 +118,7 @@ def test_nobody_believes_that_something_is_kept_elsewhere(tmp_path: Path, settin
     server = Server(tmp_path, {setting: "m1=http://10.0.0.1:9401"})
     server.begin()
     assert server.running().wait(60) == 2
-    assert f"holdfast: {setting.lower()} is for `holdfast metadata`" in server.log_text()
+    assert f"holdfast: {setting.lower()} is for a service in parts" in server.log_text()
     assert not server.data.exists()
 
 

@@ -1,0 +1,172 @@
+"""Several backend clusters, as if they were one backend: each call goes to the cluster that its partition's id names.
+
+::
+
+    def nodes(number):  # of a cluster, where they are reached
+        async def read():
+            return {name: Address.parse(address) for name, address in fleet.nodes(number).items()}
+        return read
+
+    backend = ClusterRouter(nodes, numbers, secret=secret, name="frontend-1")
+
+A cluster is connected to when it is known, or when a partition of it is asked for first.  What a call may raise is what
+a :class:`~backend.cluster.ClusterBackend` raises; a cluster that nobody can reach troubles no call to another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final
+
+from backend.address import ClientTls
+from backend.api import (
+    Counters,
+    HandleOutcome,
+    MoveTask,
+    NewMessage,
+    PartitionSettings,
+    Peeked,
+    Receive,
+    Received,
+    Stored,
+    Target,
+    Transfer,
+)
+from backend.client import LIMITS, ClientLimits
+from backend.cluster import ClusterBackend, ReadNodes
+from backend.hello import Refused
+from backend.link import NotSent
+from metadata_service.models import SERIAL_BITS
+
+READY_LOOK_SECONDS: Final = 0.02
+
+
+class ClusterRouter:
+    """Implements :class:`backend.api.Peer`."""
+
+    def __init__(
+        self,
+        nodes: Callable[[int], ReadNodes],
+        numbers: Callable[[], Iterable[int]],
+        *,
+        secret: bytes,
+        name: str = "frontend",
+        tls: ClientTls | None = None,
+        limits: ClientLimits = LIMITS,
+    ) -> None:
+        """``nodes``: what reads where the nodes of a cluster are, by its number; ``numbers``: all clusters that there
+        are now."""
+        self._nodes = nodes
+        self._numbers = numbers
+        self._secret = secret
+        self._name = name
+        self._tls = tls
+        self._limits = limits
+        self._clusters: dict[int, ClusterBackend] = {}
+
+    async def close(self) -> None:
+        """Close all connections."""
+        clusters = list(self._clusters.values())
+        self._clusters.clear()
+        await asyncio.gather(*(cluster.close() for cluster in clusters))
+
+    @property
+    def connected(self) -> bool:
+        """Whether any node of any cluster can be asked."""
+        return any(cluster.connected for cluster in self._clusters.values())
+
+    async def ready(self, seconds: float) -> None:
+        """Wait until a node can be asked.
+
+        Raises :class:`backend.hello.Refused` where all that there are turn us away, and
+        :class:`~backend.link.NotSent` where none can be asked in time.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while True:
+            refusals: list[Refused] = []
+            clusters = [self._cluster(number) for number in self._numbers()]
+            for cluster in clusters:
+                try:
+                    await cluster.ready(0)
+                    return
+                except Refused as error:
+                    refusals.append(error)
+                except NotSent:
+                    pass
+            if refusals and len(refusals) == len(clusters):
+                raise refusals[0]
+            if loop.time() > deadline:
+                raise NotSent("no node of any cluster can be asked")
+            await asyncio.sleep(READY_LOOK_SECONDS)
+
+    def _of(self, partition: int) -> ClusterBackend:
+        cluster = self._clusters.get(partition >> SERIAL_BITS)
+        return cluster if cluster is not None else self._cluster(partition >> SERIAL_BITS)
+
+    def _cluster(self, number: int) -> ClusterBackend:
+        cluster = self._clusters.get(number)
+        if cluster is None:
+            cluster = self._clusters[number] = ClusterBackend.begin(
+                self._nodes(number), secret=self._secret, name=self._name, tls=self._tls, limits=self._limits
+            )
+        return cluster
+
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    def configure(self, settings: PartitionSettings) -> Coroutine[Any, Any, None]:
+        return self._of(settings.partition).configure(settings)
+
+    def drop(self, target: Target) -> Coroutine[Any, Any, None]:
+        return self._of(target.partition).drop(target)
+
+    def purge(self, target: Target, purge_id: int) -> Coroutine[Any, Any, None]:
+        return self._of(target.partition).purge(target, purge_id)
+
+    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[Stored]]:
+        return self._of(target.partition).send(target, messages)
+
+    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[Received]]:
+        return self._of(target.partition).receive(target, command)
+
+    def release(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, None]:
+        return self._of(target.partition).release(target, handles)
+
+    def delete(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, list[HandleOutcome]]:
+        return self._of(target.partition).delete(target, handles)
+
+    def change_visibility(
+        self, target: Target, changes: Sequence[tuple[str, int]]
+    ) -> Coroutine[Any, Any, list[HandleOutcome]]:
+        return self._of(target.partition).change_visibility(target, changes)
+
+    def counters(self, target: Target) -> Coroutine[Any, Any, Counters]:
+        return self._of(target.partition).counters(target)
+
+    async def stored_bytes(self, account: str) -> int:
+        """The sum of all clusters.  Raises :class:`~backend.api.Unavailable` where one of them does not say."""
+        clusters = [self._cluster(number) for number in self._numbers()]
+        return sum(await asyncio.gather(*(cluster.stored_bytes(account) for cluster in clusters)))
+
+    def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
+        return self._of(target.partition).peek(target, most)
+
+    def take(
+        self, target: Target, source: int, below: int, transfers: Sequence[Transfer]
+    ) -> Coroutine[Any, Any, list[int]]:
+        return self._of(target.partition).take(target, source, below, transfers)
+
+    def never(self, target: Target, source: int, below: int, numbers: Sequence[int]) -> Coroutine[Any, Any, list[int]]:
+        return self._of(target.partition).never(target, source, below, numbers)
+
+    def start_move(
+        self, target: Target, destination_arn: str | None, rate_per_second: int
+    ) -> Coroutine[Any, Any, MoveTask]:
+        return self._of(target.partition).start_move(target, destination_arn, rate_per_second)
+
+    def list_moves(self, target: Target) -> Coroutine[Any, Any, list[MoveTask]]:
+        return self._of(target.partition).list_moves(target)
+
+    def cancel_move(self, target: Target, task_id: str) -> Coroutine[Any, Any, MoveTask]:
+        return self._of(target.partition).cancel_move(target, task_id)

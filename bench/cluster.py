@@ -1,0 +1,447 @@
+"""A whole Holdfast on this machine, as many would run it: Cassandra, Redis, metadata nodes, backends, frontends.
+
+::
+
+    python -m bench.cluster                 # 3 Cassandra nodes, 2 metadata nodes, 3 backends, 2 frontends
+    python -m bench.cluster --cassandra 1   # quicker to start, and smaller
+
+    with LocalCluster(backends=3) as cluster:
+        cluster["b1"].kill()
+        cluster["b1"].start()
+        cluster.add_backend().start()
+
+Each process has a name (``m1``, ``b1``, ``f1`` …), a log of its own in the cluster's folder, and an address that it
+keeps when it starts again.  All of them end with the process that started them, however that ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from auth.credentials import new_access_key
+from bench.cassandra_server import CassandraCluster, CassandraFailed, CassandraMissing, free_ports
+from bench.redis_server import RedisServer
+from holdfast.root import shell_lines
+
+ROOT = Path(__file__).resolve().parent.parent
+HOST = "127.0.0.1"
+REGION = "us-east-1"
+ACCOUNT = "000000000000"
+READY_SECONDS_MOST = 60.0
+STOP_SECONDS_MOST = 60.0
+
+
+class ClusterFailed(Exception):
+    """A process did not start; the text has the end of its log."""
+
+
+class Process:
+    """One process of Holdfast: it can be ended, stopped in its tracks and started again."""
+
+    def __init__(
+        self, name: str, role: str, port: int, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> None:
+        self.name = name
+        self.role = role
+        self.address = f"{HOST}:{port}"
+        self.log_file = log
+        self._port = port
+        self._command = [sys.executable, "-m", "holdfast", role, *arguments]
+        self._environment = {**_clean(os.environ), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **environment}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._log_at = 0
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has been started, and has not ended since."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *, wait: bool = True) -> Self:
+        """Start the process; with ``wait``, return when it serves.  Raises :class:`ClusterFailed`."""
+        assert not self.running, f"{self.name} is running"
+        self._forget()
+        with self.log_file.open("ab") as log:
+            self._log_at = log.tell()
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self.log_file.parent,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a terminal's interrupt is for the one who started it
+            )
+        self._keeper = subprocess.Popen(
+            ["sh", "-c", 'read _; kill -9 "$1"', "keeper", str(self._process.pid)],
+            stdin=subprocess.PIPE,  # ends with this process
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        if wait:
+            self.wait_until_ready()
+        return self
+
+    def wait_until_ready(self, seconds: float = READY_SECONDS_MOST) -> None:
+        """Return when it serves.  Raises :class:`ClusterFailed`."""
+        deadline = time.monotonic() + seconds
+        while not self.ready():
+            if not self.running or time.monotonic() > deadline:
+                how = "does not serve" if self.running else f"has ended with {self._running().returncode}"
+                raise ClusterFailed(f"{self.name} {how}:\n{self.log()[-3000:]}")
+            time.sleep(0.02)
+
+    def ready(self) -> bool:
+        """Whether it serves: of a frontend, that it says so now; of others, that they have begun to."""
+        if not self.running:
+            return False
+        if self.role == "frontend":
+            return _answers(self._port)
+        marks = {"metadata": f"Metadata node {self.name} is at", "backend": f"Backend {self.name} of"}
+        return marks.get(self.role, " started ") in self.log(since_start=True)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM, and kill -9 if that does not end it; returns the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and says nothing."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def log(self, *, since_start: bool = False) -> str:
+        """What it has printed, over all its starts or since the last one."""
+        if not self.log_file.exists():
+            return ""
+        with self.log_file.open("rb") as log:
+            log.seek(self._log_at if since_start else 0)
+            return log.read().decode(errors="replace")
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process
+
+    def _end(self, how: int) -> int:
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+            self._process.send_signal(signal.SIGCONT)  # stopped in its tracks it would not see the other signal
+        try:
+            code = self._process.wait(STOP_SECONDS_MOST)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._forget()
+        return code
+
+    def _forget(self) -> None:
+        self._process = None
+        if self._keeper is not None:
+            self._keeper.kill()
+            self._keeper.communicate()
+            self._keeper = None
+
+
+class LocalCluster:
+    """Used as a context: started on entering, ended and forgotten on leaving."""
+
+    def __init__(
+        self,
+        *,
+        cassandra: Literal[1, 3] | CassandraCluster = 3,
+        metadata: int = 2,
+        backends: int = 3,
+        frontends: int = 2,
+        redis: bool = True,
+        settings: Mapping[str, str] | None = None,
+        keyspace: str = "holdfast",
+        ports: Sequence[int] = (),
+        java_options: Sequence[str] = (),
+    ) -> None:
+        """``cassandra``: so many nodes, or one that runs, which is left alone.  ``settings``: names of ``HOLDFAST_*``
+        variables without that prefix, for all processes.  ``ports``: of the frontends, where they are not to be any.
+
+        Raises :class:`~bench.cassandra_server.CassandraMissing`.
+        """
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-cluster-"))
+        self._owns_cassandra = not isinstance(cassandra, CassandraCluster)
+        self.cassandra = (
+            cassandra
+            if isinstance(cassandra, CassandraCluster)
+            else CassandraCluster(cassandra, java_options=java_options)
+        )
+        self.redis = RedisServer() if redis else None
+        self.key = new_access_key(ACCOUNT)
+        """The root tenant's."""
+        self._processes: dict[str, Process] = {}
+        self._files = {name: self.folder / name for name in ("secret", "keyring.toml")}
+        taken = free_ports([HOST], metadata + frontends)
+        scheme = "https" if settings is not None and "CLUSTER_TLS_CERT" in settings else "http"
+        self._metadata = [f"m{number + 1}={scheme}://{HOST}:{taken[number]}" for number in range(metadata)]
+        self._settings = {
+            **self._shared(keyspace),
+            **{f"HOLDFAST_{name}": text for name, text in (settings or {}).items()},
+        }
+        for number in range(metadata):
+            self._add(f"m{number + 1}", "metadata", taken[number], METADATA_NODE=f"m{number + 1}")
+        for _ in range(backends):
+            self.add_backend()
+        for number in range(frontends):
+            port = ports[number] if number < len(ports) else taken[metadata + number]
+            where = {"HOST": HOST, "PORT": str(port), "DATA": str(self.folder / f"f{number + 1}")}
+            self._add(f"f{number + 1}", "frontend", port, **where, KEYRING_FILE=str(self._files["keyring.toml"]))
+
+    def _shared(self, keyspace: str) -> dict[str, str]:
+        replicas = len(self.cassandra.nodes)
+        values = {
+            "CASSANDRA": ",".join(self.cassandra.contact_points),
+            "CASSANDRA_PORT": str(self.cassandra.port),
+            "CASSANDRA_KEYSPACE": keyspace,
+            "CASSANDRA_REPLICATION": f"datacenter1={replicas}",
+            "CLUSTER_SECRET_FILE": str(self._files["secret"]),
+            "REGION": REGION,
+            "ACCOUNT": ACCOUNT,
+            "ROOT_ACCESS_KEY_ID": self.key.access_key_id,
+            "ROOT_SECRET_ACCESS_KEY": self.key.secret,
+        }
+        if self._metadata:
+            values["METADATA_NODES"] = ",".join(self._metadata)
+        if self.redis is not None:
+            values["METADATA_HINTS"] = self.redis.url
+            values["RATE_LIMIT_STORAGE"] = self.redis.url
+        return {f"HOLDFAST_{name}": value for name, value in values.items()}
+
+    def _add(self, name: str, role: str, port: int, **settings: str) -> Process:
+        environment = {**self._settings, **{f"HOLDFAST_{key}": value for key, value in settings.items()}}
+        made = self._processes[name] = Process(name, role, port, (), environment, self.folder / f"{name}.log")
+        return made
+
+    def add_backend(self) -> Process:
+        """One more, which is not started."""
+        number = 1 + sum(process.role == "backend" for process in self)
+        (port,) = free_ports([HOST], 1)
+        return self._add(f"b{number}", "backend", port, BACKEND_NODE=f"b{number}", LISTEN=f"{HOST}:{port}")
+
+    # --- its processes ----------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Process:
+        return self._processes[name]
+
+    def __iter__(self) -> Iterator[Process]:
+        return iter(self._processes.values())
+
+    def of(self, role: str) -> list[Process]:
+        """Those of one role, such as ``backend``."""
+        return [process for process in self if process.role == role]
+
+    @property
+    def endpoints(self) -> list[str]:
+        """The URLs of the frontends."""
+        return [f"http://{process.address}" for process in self.of("frontend")]
+
+    # --- its life ---------------------------------------------------------------------------------------------
+
+    def start(self, told: Callable[[str], None] = lambda _: None) -> None:
+        """Start everything; returns when all of it serves.  Raises what tells why one could not."""
+        if self._owns_cassandra:
+            told(f"starting Cassandra ({len(self.cassandra.nodes)} nodes, some 15 s)")
+            self.cassandra.start()
+        if self.redis is not None:
+            self.redis.start()
+        secret = self._files["secret"]
+        secret.touch(mode=0o600)
+        secret.write_text(secrets.token_urlsafe(32))
+        keyring = [sys.executable, "-m", "holdfast", "keyring", "create", "--keyring-file"]
+        environment = {**_clean(os.environ), "PYTHONPATH": str(ROOT)}
+        made = subprocess.run(
+            [*keyring, str(self._files["keyring.toml"])], env=environment, capture_output=True, text=True, check=False
+        )
+        if made.returncode != 0:
+            raise ClusterFailed(made.stderr)
+        self.start_processes(told)
+
+    def start_processes(self, told: Callable[[str], None] = lambda _: None) -> None:
+        """Start what is not running of the processes of Holdfast; returns when all serve."""
+        for roles in (("metadata",), ("backend", "frontend")):  # the others end where they find no metadata
+            processes = [process for process in self if process.role in roles and not process.running]
+            if processes:
+                told(f"starting {', '.join(process.name for process in processes)}")
+            for process in processes:
+                process.start(wait=False)
+            for process in processes:
+                process.wait_until_ready()
+
+    def close(self) -> None:
+        """End everything at once, and remove what it has stored."""
+        for process in self:
+            process.kill()
+        if self.redis is not None:
+            self.redis.close()
+        if self._owns_cassandra:
+            self.cassandra.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def stop(self) -> None:
+        """Drain everything, from the door inwards."""
+        for role in ("frontend", "backend", "metadata"):
+            for process in self.of(role):
+                process.stop()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", "/health/ready")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _clean(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without settings that are the user's own."""
+    return {name: value for name, value in environment.items() if not name.startswith("HOLDFAST_")}
+
+
+# --- the command line ---------------------------------------------------------------------------------------
+
+COMMANDS = "start, stop, kill, pause, resume NAME; add (a backend); status; quit"
+
+
+def main() -> int:
+    """Run a cluster until a signal, or until ``quit``."""
+    options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        cluster = LocalCluster(
+            cassandra=options.cassandra,
+            metadata=options.metadata,
+            backends=options.backends,
+            frontends=options.frontends,
+            redis=not options.no_redis,
+            ports=range(options.port, options.port + options.frontends),
+        )
+    except CassandraMissing as error:
+        print(error, file=sys.stderr)
+        return 1
+    try:
+        cluster.start(lambda text: print(text, flush=True))
+        print(usage(cluster), flush=True)
+        if sys.stdin.isatty():
+            print(f"\nCommands: {COMMANDS}.  Ctrl-C stops everything.", flush=True)
+            _obey(cluster)
+        else:
+            signal.pause()
+    except (ClusterFailed, CassandraFailed) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, SystemExit):
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print("\nstopping", flush=True)
+        cluster.stop()
+        cluster.close()
+    return 0
+
+
+def usage(cluster: LocalCluster) -> str:
+    """How to use the cluster, for a person at a terminal."""
+    one = cluster.endpoints[0]
+    lines = [
+        *("", "Holdfast is at " + " and ".join(cluster.endpoints) + ".  To use it from a shell:", ""),
+        *shell_lines(cluster.key, one, REGION),
+        *("", "From boto3:", ""),
+        f'boto3.client("sqs", endpoint_url="{one}", region_name="{REGION}",',
+        f'             aws_access_key_id="{cluster.key.access_key_id}", aws_secret_access_key="{cluster.key.secret}")',
+        *("", status(cluster), "", f"Logs: {cluster.folder}/NAME.log"),
+    ]
+    return "\n".join(lines)
+
+
+def status(cluster: LocalCluster) -> str:
+    """A line for each process."""
+    lines = [
+        f"{process.name:<4} {process.role:<9} {process.address:<16} {process.pid if process.running else 'not running'}"
+        for process in cluster
+    ]
+    nodes = ", ".join(cluster.cassandra.contact_points)
+    return "\n".join([*lines, f"Cassandra at {nodes}, port {cluster.cassandra.port}"])
+
+
+def _obey(cluster: LocalCluster) -> None:
+    """Do what is asked for on standard input, until its end."""
+    for line in sys.stdin:
+        verb, _, name = line.strip().partition(" ")
+        try:
+            if verb == "quit":
+                return
+            if verb == "status":
+                print(status(cluster))
+            elif verb == "add":
+                print(f"{cluster.add_backend().start().name} serves")
+            elif verb in ("start", "stop", "kill", "pause", "resume"):
+                getattr(cluster[name], verb)()
+                print(status(cluster))
+            elif verb:
+                print(f"there is no command {verb!r}; there are: {COMMANDS}")
+        except KeyError:
+            print(f"there is no process {name!r}")
+        except (ClusterFailed, AssertionError, ProcessLookupError) as error:
+            print(error)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.cluster", description="Runs a whole Holdfast on loopback.")
+    parser.add_argument("--cassandra", type=int, choices=(1, 3), default=3, help="nodes of Cassandra (3)")
+    parser.add_argument("--metadata", type=int, default=2, help="metadata nodes (2)")
+    parser.add_argument("--backends", type=int, default=3, help="backends (3)")
+    parser.add_argument("--frontends", type=int, default=2, help="frontends (2)")
+    parser.add_argument("--port", type=int, default=9324, help="of the first frontend; the others follow (9324)")
+    parser.add_argument("--no-redis", action="store_true", help="without Redis")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

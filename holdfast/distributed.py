@@ -1,0 +1,259 @@
+"""``holdfast backend`` and ``holdfast frontend`` on many machines: everything that is kept is in Cassandra.
+
+A backend is a node of its cluster (:mod:`backend.manager`): it gets shards, and gives them up when it is about to end.
+A frontend finds the nodes by what they say of themselves, and the queues in Cassandra or by the metadata nodes.  On
+its own machine it keeps the audit log alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import AsyncExitStack
+from typing import Any, Protocol, TypeVar
+
+from auth.keyring import Keyring
+from auth.lookup import Credentials
+from auth.sealed_store import sealed
+from backend.address import Address
+from backend.api import BackendError
+from backend.cluster import ReadNodes, nodes_of
+from backend.journal.tables import Unanswered
+from backend.load import Load
+from backend.node import Node, NodeSettings
+from backend.replay import JournalDamaged
+from backend.reporter import Reporter
+from backend.router import ClusterRouter
+from frontend.services import Services
+from frontend.sqs.queues import Queues
+from holdfast import __version__, logs
+from holdfast.backend_role import BackendRole, now_ms
+from holdfast.compose import StoreResolver, frontend_settings
+from holdfast.folder import Claim
+from holdfast.keyring import naming_secret, open_shared_keyring
+from holdfast.listen import bind
+from holdfast.peers import PeerTls, advertised, listening, peer_tls
+from holdfast.roles import Changes, Frontend, run_frontend
+from holdfast.root import ensure_root, take_turn
+from holdfast.serve import CannotStart, allow_open_files, certificate_of, log, settle
+from holdfast.settings import Settings, SettingsError, cluster_secret
+from holdfast.standalone import run, stop_of_signals
+from holdfast.stores import Stores
+from metadata_service.changes import ChangeWatch
+from metadata_service.client import AgingClient, MetadataClient
+from metadata_service.fleet import Fleet
+from metadata_service.hints import Hints
+from metadata_service.store import MetadataStore
+
+LOOK_SECONDS = 0.5
+"""The least between two looks at what the backend clusters report."""
+
+
+def backend(settings: Settings) -> int:
+    """Be a node of the cluster until a signal, and return the exit code: 3 if it cannot go on.
+
+    Raises as :func:`holdfast.serve.serve`.
+    """
+    secret = cluster_secret(settings)
+    if not settings.cassandra:
+        raise SettingsError("a backend of a cluster keeps its journal in Cassandra: cassandra has to say where that is")
+    if settings.backend_node is None:
+        raise SettingsError("backend_node has to name this backend among those of its cluster")
+    listen = listening(settings)
+    if listen.path:
+        raise SettingsError("a backend of a cluster is reached from other machines: listen has to be host:port")
+    address = advertised(settings, listen)
+    logs.set_up(settings.log_level, settings.backend_node)
+    tls = peer_tls(settings)
+    return run(_backend(settings, settings.backend_node, listen, address, secret, tls))
+
+
+async def _backend(
+    settings: Settings, name: str, listen: Address, address: Address, secret: bytes, tls: PeerTls
+) -> int:
+    stop = stop_of_signals()
+    async with _Closing() as closing:
+        stores = closing.later(Stores(settings, tls))
+        metadata, entries = await stores.metadata(), await stores.entries()
+        own = (await metadata.register_cluster(settings.cluster)).number
+        fleet = closing.later(Fleet(metadata))
+        await fleet.start()
+        addresses = _Addresses(fleet)
+        nodes = nodes_of(entries)
+        elsewhere = closing.later(
+            ClusterRouter(
+                lambda number: nodes if number == own else addresses.of(number),
+                addresses.numbers,
+                secret=secret,
+                name=name,
+                tls=tls.client,
+            )
+        )
+        frontend = frontend_settings(settings)
+        resolver = StoreResolver(metadata, frontend.region)
+        try:
+            node = closing.later(
+                await Node.start_on(
+                    await stores.journal(),
+                    entries,
+                    resolver,
+                    settings=NodeSettings(name, memory_bytes=settings.memory_limit, shards=()),
+                    elsewhere=elsewhere,
+                )
+            )
+        except (BackendError, JournalDamaged, Unanswered) as error:
+            raise CannotStart(f"the journal of {name} in Cassandra cannot be opened: {error}") from error
+        services = Services(frontend, Credentials(metadata), MetadataClient(metadata), node)
+        resolver.queues.set_result(Queues(services))
+        role = await BackendRole.start(
+            name,
+            node,
+            entries,
+            listen=listen,
+            secret=secret,
+            reached=str(address),
+            tls=tls.server,
+            load=Load(node),
+            reporter=Reporter(metadata, settings.cluster, now_ms),
+        )
+        told = logs.facts(version=__version__, cluster=settings.cluster, address=address, pid=os.getpid())
+        log.info("started %s", told)
+        print(f"Backend {name} of cluster {settings.cluster} is at {address}.", flush=True)
+        settle()
+        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        waiting[0].cancel()
+        await role.close(settings.drain_seconds, hand_over=not node.lost.done())
+        code = 3 if node.lost.done() else 0
+    log.info("stopped")
+    return code
+
+
+class _Addresses:
+    """Where the nodes of the backend clusters are, by what these report."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._looked_at = 0.0
+
+    def numbers(self) -> list[int]:
+        """All clusters that there are."""
+        return [known.cluster.number for known in self._fleet.known()]
+
+    def of(self, number: int) -> ReadNodes:
+        async def read() -> dict[str, Address]:
+            await self._look()
+            return {name: Address.parse(address) for name, address in self._fleet.nodes(number).items()}
+
+        return read
+
+    async def _look(self) -> None:
+        """Who asks may have heard of a node that has just come: so look, but once for all who ask."""
+        now = asyncio.get_running_loop().time()
+        if now - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = now
+            await self._fleet.look()
+
+
+def frontend(settings: Settings) -> int:
+    """Serve clients until a signal, and return the exit code.  Raises as :func:`holdfast.serve.serve`."""
+    secret = cluster_secret(settings)
+    logs.set_up(settings.log_level)
+    tls = peer_tls(settings)
+    claim = Claim(settings.data, shared=True) if settings.audit_file is None else None
+    try:
+        allow_open_files(settings.connections_limit)
+        return run(_frontend(settings, secret, tls))
+    finally:
+        if claim is not None:
+            claim.release()
+
+
+async def _frontend(settings: Settings, secret: bytes, tls: PeerTls) -> int:
+    stop = stop_of_signals()
+    certificate = certificate_of(settings)
+    sockets = bind(settings.host, settings.port)
+    name = f"frontend {os.uname().nodename}:{sockets[0].getsockname()[1]}"
+    async with _Closing() as closing:
+        stores = closing.later(Stores(settings, tls))
+        metadata = await stores.metadata()
+        keyring = await prepare_shared(settings, metadata)
+        fleet = closing.later(Fleet(metadata))
+        await fleet.start()
+        addresses = _Addresses(fleet)
+        backend = ClusterRouter(addresses.of, addresses.numbers, secret=secret, name=name, tls=tls.client)
+        cache, changes = _following(settings, metadata)
+        service = await Frontend.over(settings, metadata, keyring, cache, changes, backend, fleet=fleet)
+        if certificate is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, certificate.reload)
+
+        def started(_: object) -> None:
+            port = sockets[0].getsockname()[1]
+            log.info("started %s", logs.facts(version=__version__, port=port, pid=os.getpid()))
+
+        code = await run_frontend(settings, service, certificate, sockets, stop, started)
+    log.info("stopped")
+    return code
+
+
+async def prepare_shared(settings: Settings, store: MetadataStore) -> Keyring:
+    """What the first start of all makes, and every other one finds: the service's own secrets, and the root tenant with
+    its key.  Several processes may do this at once, and again.
+
+    Raises :class:`~auth.master_keys.KeyringError`, :class:`~metadata_service.store.StoreError` and
+    :class:`SettingsError`.
+    """
+    keyring = await open_shared_keyring(settings, store)
+    secrets = sealed(store, keyring)
+    await take_turn(secrets, settings.account)
+    await naming_secret(secrets)  # before there is a key, for which others wait
+    root, new = await ensure_root(secrets, settings)
+    if new:
+        log.info(
+            "the root tenant has a new access key %s",
+            logs.facts(account=root.account, access_key_id=root.access_key_id, secret="see: holdfast key show"),
+        )
+    return keyring
+
+
+class _Learning:
+    """Implements :class:`holdfast.roles.Changes`: by looking for changes, and by hints of them."""
+
+    def __init__(self, watch: ChangeWatch | None, hints: Hints | None) -> None:
+        self._watch = watch
+        self._hints = hints
+
+    async def start(self) -> None:
+        if self._watch is not None:
+            await self._watch.start()
+        if self._hints is not None:
+            self._hints.start()
+
+    async def close(self) -> None:
+        if self._hints is not None:
+            await self._hints.close()
+        if self._watch is not None:
+            await self._watch.close()
+
+
+def _following(settings: Settings, store: MetadataStore) -> tuple[MetadataClient, Changes]:
+    """A cache of the queues, and what it learns by that other processes have changed one."""
+    metadata = AgingClient(store)
+    hints = Hints(settings.metadata_hints, metadata) if settings.metadata_hints is not None else None
+    return metadata, _Learning(None, hints)
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=_Closable)
+
+
+class _Closing(AsyncExitStack):
+    """Closes what was opened, the last first."""
+
+    def later(self, opened: T) -> T:
+        self.push_async_callback(opened.close)
+        return opened
