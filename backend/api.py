@@ -46,6 +46,16 @@ class SettingsStale(BackendError):
     """The partition works with older settings than the caller knows: configure it and retry."""
 
 
+class MapStale(BackendError):
+    """The queue has other partitions by now than the caller knows: read its map and ask again."""
+
+
+class PartitionOpening(BackendError):
+    """The partition has not yet got the tokens of those whose sends come to it now: ask again in a moment."""
+
+    retryable = True
+
+
 class PartitionDamaged(BackendError):
     """The partition's journal is damaged; the text names file and offset.  An operator has to decide."""
 
@@ -112,6 +122,29 @@ class Target(msgspec.Struct, frozen=True, array_like=True):
     """Version of the queue's settings that the caller knows."""
 
 
+class PartitionState(enum.IntEnum):
+    """What becomes of a partition.  It never goes back."""
+
+    OPEN = 0
+    DRAINING = 1
+    """It takes no sends any more, and is received from until it is empty."""
+    RETIRED = 2
+    """It was empty, and takes nothing any more.  What it has taken of transfers it still knows."""
+
+
+class Routing(msgspec.Struct, frozen=True, array_like=True):
+    """Where a partition stands among those of its queue (:mod:`metadata_service.partitions`)."""
+
+    map_version: int
+    """Version of the queue with which it got the partitions that sends go to: calls with an older one are refused."""
+    slot: int = 0
+    slots: tuple[int, ...] = (0,)
+    """All those that take sends."""
+    state: PartitionState = PartitionState.OPEN
+    awaits: tuple[int, ...] = ()
+    """Partitions that hand their tokens over to this one, which takes no send with a token before."""
+
+
 class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """What a partition has to know about its queue.  Journaled, so that a replay expires what the first run expired."""
 
@@ -137,11 +170,21 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """The same for their bytes."""
     at_most_once: bool = False
     """A receive deletes what it answers with, in the same commit."""
+    routing: Routing | None = None
+    """None: it is, and always was, the queue's only one."""
 
     @property
     def account(self) -> str:
         """Whose queue it is."""
         return self.arn.rpartition(":")[0].rpartition(":")[2]
+
+    @property
+    def state(self) -> PartitionState:
+        return PartitionState.OPEN if self.routing is None else self.routing.state
+
+    @property
+    def map_version(self) -> int:
+        return 0 if self.routing is None else self.routing.map_version
 
 
 # --- commands and answers ----------------------------------------------------------------------------
@@ -280,6 +323,35 @@ class MoveTask(msgspec.Struct, array_like=True):
     failure: str | None = None
 
 
+HANDOVER_PARTS = 16
+"""A handover has so many parts, each of the tokens whose last byte but one has this rest."""
+
+
+class TokenColumns(msgspec.Struct, array_like=True):
+    """Tokens that are handed over: the same place in each column is one token's."""
+
+    origin: int
+    """The partition whose messages they name."""
+    retry: bool
+    """Retry tokens, which have digests; else deduplication ids."""
+    keys: bytes
+    """16 bytes each."""
+    numbers: bytes
+    """8 bytes each, little-endian, as the next."""
+    left_ms: bytes
+    """For how long each is to be remembered yet."""
+    digests: bytes = b""
+    """16 bytes each."""
+
+
+class Handover(msgspec.Struct, array_like=True):
+    """A part of the tokens that go from one partition to another."""
+
+    tokens: list[TokenColumns]
+    next_number: int
+    """All messages of the partition that hands over have lower numbers."""
+
+
 class Transfer(msgspec.Struct, array_like=True):
     """A message on its way from one partition to another."""
 
@@ -297,7 +369,7 @@ class Transfer(msgspec.Struct, array_like=True):
 class Backend(Protocol):
     """The interface between frontend and backend.  Every answer is durable before it is given.
 
-    All methods raise :class:`PartitionUnknown`, :class:`PartitionGone`, :class:`SettingsStale`,
+    All methods raise :class:`PartitionUnknown`, :class:`PartitionGone`, :class:`SettingsStale`, :class:`MapStale`,
     :class:`PartitionDamaged`, :class:`NotOwner` or :class:`Unavailable` where they apply.
     """
 
@@ -314,8 +386,8 @@ class Backend(Protocol):
         """
 
     async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
-        """Store messages: refused, none is stored.  Raises :class:`StorageFull`, :class:`QueueFull` and
-        :class:`TokenReused`.
+        """Store messages: refused, none is stored.  Raises :class:`StorageFull`, :class:`QueueFull`,
+        :class:`PartitionOpening` and :class:`TokenReused`.
 
         Of a call that a crash cut off before its answer, the first ones may be stored and the rest not.
         """
@@ -328,6 +400,12 @@ class Backend(Protocol):
         they are deleted when they are answered: those whose answer gets lost are lost.  So where the deletion is
         written a cancellation comes too late, and the receive returns; over a connection, if it is cancelled with
         :data:`WAIT_ENDS`.
+        """
+
+    async def watch(self, target: Target, wait_seconds: float) -> bool:
+        """Whether a receive would find something; waits for it up to ``wait_seconds``.  Claims nothing.
+
+        A hint: somebody else may be faster, and it says nothing of what is durable.
         """
 
     async def release(self, target: Target, handles: Sequence[str]) -> None:
@@ -353,8 +431,13 @@ class Backend(Protocol):
     async def peek(self, target: Target, most: int) -> list[Peeked]:
         """The first messages in the order in which they were stored, in whatever state.  Changes nothing."""
 
-    async def start_move(self, target: Target, destination_arn: str | None, rate_per_second: int) -> MoveTask:
-        """Start moving the messages of a dead-letter queue.  Raises :class:`MoveTaskRefused`."""
+    async def start_move(
+        self, target: Target, destination_arn: str | None, rate_per_second: int, task_id: str | None = None
+    ) -> MoveTask:
+        """Start moving the messages of a dead-letter queue.  Raises :class:`MoveTaskRefused`.
+
+        ``task_id``: of a task that moves those of several partitions; None: it gets a new one.
+        """
 
     async def list_moves(self, target: Target) -> list[MoveTask]:
         """The latest tasks, newest first, at most 10."""
@@ -382,3 +465,20 @@ class Peer(Backend, Protocol):
 
         The others are the destination's.  Repeatable.
         """
+
+    async def hand_over(self, target: Target, slot: int, part: int) -> Handover:
+        """Part of the tokens that are remembered here and go to ``slot`` by the map that the caller knows.
+
+        No call with an older map is let in any more.  Repeatable.
+        """
+
+    async def awaited(self, target: Target) -> list[int]:
+        """The partitions that have not yet handed over what this one awaits of them."""
+
+    async def retire(self, target: Target, linger_seconds: int) -> bool:
+        """Whether the partition, which drains, has retired: it is empty, and was so for at least ``linger_seconds``
+        of looking.  From then on it takes nothing.  Repeatable."""
+
+    async def forget(self, target: Target) -> None:
+        """The partition has retired, and its queue's map is without it: drop it, unless it knows of transfers that
+        somebody may still ask for.  Repeatable."""

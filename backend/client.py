@@ -26,6 +26,7 @@ from backend.api import (
     BackendError,
     Counters,
     HandleOutcome,
+    Handover,
     MoveTask,
     NewMessage,
     PartitionSettings,
@@ -40,23 +41,28 @@ from backend.hello import Caller, Refused, check_secret
 from backend.link import Call, Link, NotSent
 from backend.wire import (
     HEARTBEAT_SECONDS,
+    Awaited,
     CancelMove,
     ChangeVisibility,
     Configure,
     Count,
     Delete,
     Drop,
+    Forget,
     FrameTooLarge,
+    HandOver,
     ListMoves,
     Never,
     Peek,
     Purge,
     ReceiveCall,
     Release,
+    Retire,
     Send,
     StartMove,
     StoredBytes,
     Take,
+    Watch,
 )
 
 logger = logging.getLogger(__name__)
@@ -289,6 +295,9 @@ class RemoteBackend:
         seconds = self._limits.call_seconds + command.wait_seconds
         return self._call(ReceiveCall.KIND, (target, command), seconds)
 
+    def watch(self, target: Target, wait_seconds: float) -> Coroutine[Any, Any, bool]:
+        return self._call(Watch.KIND, (target, wait_seconds), self._limits.call_seconds + wait_seconds)
+
     def release(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, None]:
         return self._call(Release.KIND, (target, handles), self._limits.call_seconds)
 
@@ -318,12 +327,25 @@ class RemoteBackend:
         return self._call(Never.KIND, (target, source, below, numbers), self._limits.call_seconds)
 
     def start_move(
-        self, target: Target, destination_arn: str | None, rate_per_second: int
+        self, target: Target, destination_arn: str | None, rate_per_second: int, task_id: str | None = None
     ) -> Coroutine[Any, Any, MoveTask]:
-        return self._call(StartMove.KIND, (target, destination_arn, rate_per_second), self._limits.call_seconds)
+        arguments = (target, destination_arn, rate_per_second, task_id)
+        return self._call(StartMove.KIND, arguments, self._limits.call_seconds)
 
     def list_moves(self, target: Target) -> Coroutine[Any, Any, list[MoveTask]]:
         return self._call(ListMoves.KIND, (target,), self._limits.call_seconds)
 
     def cancel_move(self, target: Target, task_id: str) -> Coroutine[Any, Any, MoveTask]:
         return self._call(CancelMove.KIND, (target, task_id), self._limits.call_seconds)
+
+    def hand_over(self, target: Target, slot: int, part: int) -> Coroutine[Any, Any, Handover]:
+        return self._call(HandOver.KIND, (target, slot, part), self._limits.call_seconds)
+
+    def awaited(self, target: Target) -> Coroutine[Any, Any, list[int]]:
+        return self._call(Awaited.KIND, (target,), self._limits.call_seconds)
+
+    def retire(self, target: Target, linger_seconds: int) -> Coroutine[Any, Any, bool]:
+        return self._call(Retire.KIND, (target, linger_seconds), self._limits.call_seconds)
+
+    def forget(self, target: Target) -> Coroutine[Any, Any, None]:
+        return self._call(Forget.KIND, (target,), self._limits.call_seconds)

@@ -28,6 +28,7 @@ from backend.address import Address, ClientTls
 from backend.api import (
     Counters,
     HandleOutcome,
+    Handover,
     MoveTask,
     NewMessage,
     NotOwner,
@@ -317,6 +318,12 @@ class ClusterBackend:
 
         return self._call(target.partition, ask, self._limits.call_seconds + command.wait_seconds)
 
+    def watch(self, target: Target, wait_seconds: float) -> Coroutine[Any, Any, bool]:
+        def ask(node: Peer, taken_seconds: float) -> Awaitable[bool]:
+            return node.watch(target, max(0.0, wait_seconds - taken_seconds))
+
+        return self._call(target.partition, ask, self._limits.call_seconds + wait_seconds)
+
     def release(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, None]:
         return self._plain(target, lambda node: node.release(target, handles))
 
@@ -349,12 +356,24 @@ class ClusterBackend:
         return self._plain(target, lambda node: node.never(target, source, below, numbers))
 
     def start_move(
-        self, target: Target, destination_arn: str | None, rate_per_second: int
+        self, target: Target, destination_arn: str | None, rate_per_second: int, task_id: str | None = None
     ) -> Coroutine[Any, Any, MoveTask]:
-        return self._plain(target, lambda node: node.start_move(target, destination_arn, rate_per_second))
+        return self._plain(target, lambda node: node.start_move(target, destination_arn, rate_per_second, task_id))
 
     def list_moves(self, target: Target) -> Coroutine[Any, Any, list[MoveTask]]:
         return self._plain(target, lambda node: node.list_moves(target))
 
     def cancel_move(self, target: Target, task_id: str) -> Coroutine[Any, Any, MoveTask]:
         return self._plain(target, lambda node: node.cancel_move(target, task_id))
+
+    def hand_over(self, target: Target, slot: int, part: int) -> Coroutine[Any, Any, Handover]:
+        return self._plain(target, lambda node: node.hand_over(target, slot, part))
+
+    def awaited(self, target: Target) -> Coroutine[Any, Any, list[int]]:
+        return self._plain(target, lambda node: node.awaited(target))
+
+    def retire(self, target: Target, linger_seconds: int) -> Coroutine[Any, Any, bool]:
+        return self._plain(target, lambda node: node.retire(target, linger_seconds))
+
+    def forget(self, target: Target) -> Coroutine[Any, Any, None]:
+        return self._plain(target, lambda node: node.forget(target))

@@ -68,6 +68,9 @@ class Collector:
         elif partition is not None:
             if current != partition.fold.settings:
                 await node.configure(current)
+            await node.forget(target)  # if it has retired
+            if target.partition not in node.partitions:
+                return
             # Of a shard that this node owns, a partition that is neither open nor damaged was dropped.
             fold = partition.fold
             await self._forget(

@@ -20,7 +20,9 @@ from backend.api import (
     BackendError,
     MoveTask,
     NotOwner,
+    PartitionGone,
     PartitionSettings,
+    PartitionState,
     PartitionUnknown,
     Peer,
     SettingsStale,
@@ -103,6 +105,9 @@ class Ferry:
                 source, lambda _: [records.TransferBack(destination, list(pending)), records.Forgotten([destination])]
             )
             return
+        if settings.state == PartitionState.RETIRED:
+            await self._turn_back(source, target, settings, list(pending))
+            return
         if here is None and node.shards.owns(destination):
             await node.configure(settings)
             here = node.partitions.get(destination)
@@ -136,6 +141,22 @@ class Ferry:
             node.changed(here)
             node.changed(source)
         await node.durable()
+
+    async def _turn_back(self, source: Partition, target: Target, settings: PartitionSettings, back: list[int]) -> None:
+        """The destination has retired, and takes no more: keep what it has not taken, which then goes elsewhere."""
+        node = self._node
+        try:
+            if target.partition not in node.partitions and node.shards.owns(target.partition):
+                await node.configure(settings)
+            here = node.partitions.get(target.partition)
+            if here is None and node.elsewhere is None:
+                shard = shard_of(target.partition)
+                raise NotOwner(shard, node.shards.owners.get(shard))
+            await self._call_back(source, here, target, back)
+        except PartitionGone:  # it had never taken anything, and is gone
+            await node.write_all(
+                source, lambda _: [records.TransferBack(target.partition, back), records.Forgotten([target.partition])]
+            )
 
     def _hand_over(self, source: Partition, target: Partition, leaving: dict[int, tuple[Message, bytes]]) -> None:
         """Write that the destination has the messages and that the source lets go, with nothing in between."""
@@ -254,15 +275,17 @@ class Ferry:
         began = node.clock()
         loaded = await node.windows.load(source, movable)
         chosen: list[tuple[int, Target]] = []
-        targets: dict[str, Target | None] = {}
+        targets: dict[tuple[str, str | None], Target | None] = {}
         """Asked once for each batch: most messages of one have the same destination."""
         for number, _ in movable:
             if number not in loaded:
                 continue
             arn = task.destination_arn or loaded[number][0].origin
-            if arn is not None and arn not in targets:
-                targets[arn] = await node.resolver.target(arn)
-            target = targets[arn] if arn is not None else None
+            # In a FIFO queue it depends on the group to which partition it goes.
+            group = loaded[number][0].group if source.fold.fifo else None
+            if arn is not None and (arn, group) not in targets:
+                targets[arn, group] = await node.resolver.target(arn, group)
+            target = targets[arn, group] if arn is not None else None
             if target is None:
                 failure = "CouldNotDetermineMessageSource" if arn is None else NO_QUEUE
                 ended = records.MoveEnded(task.task_id, "FAILED", failure)

@@ -17,15 +17,20 @@ from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from typing import Protocol, TypeVar
 
+from backend.adoption import Adoption
 from backend.api import (
     Counters,
     HandleOutcome,
+    Handover,
+    MapStale,
     MoveTask,
     NewMessage,
     NotOwner,
     PartitionDamaged,
     PartitionGone,
+    PartitionOpening,
     PartitionSettings,
+    PartitionState,
     PartitionUnknown,
     Peeked,
     Peer,
@@ -72,10 +77,13 @@ class Resolver(Protocol):
     """What a node asks of the metadata."""
 
     async def settings(self, target: Target) -> PartitionSettings | None:
-        """Settings of a queue's partition; None: that queue is deleted for good."""
+        """Settings of a queue's partition; None: that queue is deleted for good.
 
-    async def target(self, arn: str) -> Target | None:
-        """Where a message for this queue is sent to; None: there is no such queue."""
+        Of a partition that is not one of the queue's any more they say that it has retired.
+        """
+
+    async def target(self, arn: str, group: str | None = None) -> Target | None:
+        """Where a message for this queue, of this group if it has one, is sent to; None: there is no such queue."""
 
 
 class Incarnation:
@@ -101,6 +109,7 @@ class Incarnation:
         """The nodes that own the other shards; None: there are none, or they cannot be asked."""
         self.partitions = shards.partitions
         self.ferry = Ferry(self)
+        self.adoption = Adoption(self)
         self._collector = Collector(self)
         self._usage = Usage(self.partitions)
         self.memory = Memory(self.partitions, memory_bytes)
@@ -121,6 +130,7 @@ class Incarnation:
         """These are served from now on: take up what was under way in them."""
         for partition in partitions:
             self.ferry.kick(partition)
+            self.adoption.kick(partition)
             self.changed(partition)
         self.tasks.start(self._collector.run([partition.id for partition in partitions]), "the collector")
 
@@ -201,15 +211,14 @@ class Incarnation:
                 self._set_timer(due)
 
     def _wake(self, partition: Partition) -> None:
-        fold = partition.fold
-        assert fold.settings is not None
-        if fold.order.any(fold.now) and len(fold.in_flight) < fold.settings.in_flight_limit:
+        if partition.claimable:
             # One at a time: when it has claimed what it may, and there is more, it wakes the next.
             while partition.waiters:
-                waiter, _ = partition.waiters.popitem(last=False)
+                waiter, looks_only = partition.waiters.popitem(last=False)
                 if not waiter.done():  # else its caller was cancelled a moment ago
                     waiter.set_result(None)
-                    return
+                    if not looks_only:
+                        return
 
     def _set_timer(self, due: int) -> None:
         if self._timer is not None:
@@ -244,7 +253,12 @@ class Incarnation:
         while True:
             partition = self._find(target)
             now = self.clock()
-            written, answers = partition.queue.send(messages, now)
+            try:
+                written, answers = partition.queue.send(messages, now)
+            except PartitionOpening:
+                if await self.adoption.wait(partition):
+                    continue
+                raise
             if written and self.memory.full:  # a repeat of what was stored is answered all the same
                 raise self.memory.refusal()
             try:
@@ -305,10 +319,22 @@ class Incarnation:
             self._release(partition, claims)
             raise
 
-    async def _wait(self, partition: Partition, seconds: float) -> None:
+    async def watch(self, target: Target, wait_seconds: float) -> bool:
+        deadline = self._loop.time() + wait_seconds
+        while True:
+            partition = self._find(target)
+            partition.fold.advance(self.clock())
+            if partition.claimable:
+                return True
+            remaining = deadline - self._loop.time() if wait_seconds else 0.0
+            if remaining <= 0 or self._draining:
+                return False
+            await self._wait(partition, remaining, looks_only=True)
+
+    async def _wait(self, partition: Partition, seconds: float, *, looks_only: bool = False) -> None:
         """Until there may be something, or the time is over."""
         waiter = self._loop.create_future()
-        partition.waiters[waiter] = None
+        partition.waiters[waiter] = looks_only
         timeout = self._loop.call_later(seconds, _settle, waiter)
         self.changed(partition)
         try:
@@ -455,6 +481,7 @@ class Incarnation:
             partition = self.partitions.get(settings.partition)
         if self.shards.was_dropped(settings.partition):
             raise PartitionGone(f"the queue of partition {settings.partition} was deleted")
+        known = settings.map_version
         if partition is None:
             partition = self._open(settings)
         else:
@@ -462,7 +489,15 @@ class Incarnation:
             assert before is not None
             if before.queue_id != settings.queue_id:
                 raise PartitionGone(f"partition {settings.partition} is of another queue")
+            known = before.map_version
         await self.write_all(partition, lambda _: partition.queue.configure(settings))
+        self.adoption.kick(partition)
+        if known < settings.map_version:
+            # The queue's sends go to other partitions from now on: whoever waits here is told to look at these too.
+            stale = MapStale(f"the queue of partition {partition.id} has a map of version {settings.map_version}")
+            for waiter in partition.waiters:
+                _settle(waiter, stale)
+            partition.waiters.clear()
 
     def _open(self, settings: PartitionSettings) -> Partition:
         """A partition that has never been written to; there is room for its first record."""
@@ -542,6 +577,7 @@ class Incarnation:
 
     async def take(self, target: Target, source: int, below: int, transfers: Sequence[Transfer]) -> list[int]:
         partition = self._find(target)
+        partition.check_not_retired()
         if self.memory.full:
             raise self.memory.refusal()
         try:
@@ -552,6 +588,7 @@ class Incarnation:
                 except StorageFull:
                     await self.log.wait_room(size_bytes)
                     partition = self._find(target)
+                    partition.check_not_retired()
                 now = self.clock()
                 arrived = partition.queue.transfer_in(source, below, moved, now)
                 if arrived is not None:
@@ -567,11 +604,40 @@ class Incarnation:
         await self.write_all(partition, lambda _: partition.queue.never(source, below, numbers))
         return partition.queue.refused(source, numbers)
 
+    # --- among the partitions of a queue ------------------------------------------------------------------
+
+    async def hand_over(self, target: Target, slot: int, part: int) -> Handover:
+        partition = self._find(target)
+        handover = partition.queue.hand_over(slot, part, self.clock())
+        await self.durable()
+        return handover
+
+    async def awaited(self, target: Target) -> list[int]:
+        partition = self._find(target)
+        self.adoption.kick(partition)
+        awaiting = list(partition.fold.awaiting)
+        await self.durable()
+        return awaiting
+
+    async def retire(self, target: Target, linger_seconds: int) -> bool:
+        partition = self._find(target)
+        await self.write_all(partition, lambda now: partition.queue.retire(now, linger_seconds))
+        assert partition.fold.settings is not None
+        return partition.fold.settings.state == PartitionState.RETIRED
+
+    async def forget(self, target: Target) -> None:
+        partition = self._find(target)
+        assert partition.fold.settings is not None
+        if partition.fold.settings.state == PartitionState.RETIRED and not partition.fold.taken:
+            await self.drop(target)
+
     # --- move tasks -------------------------------------------------------------------------------------
 
-    async def start_move(self, target: Target, destination_arn: str | None, rate_per_second: int) -> MoveTask:
+    async def start_move(
+        self, target: Target, destination_arn: str | None, rate_per_second: int, task_id: str | None = None
+    ) -> MoveTask:
         partition = self._find(target)
-        task_id = str(uuid.uuid4())
+        task_id = task_id or str(uuid.uuid4())
         await self.write_all(
             partition, lambda now: partition.queue.start_move(task_id, destination_arn, rate_per_second, now)
         )
@@ -595,7 +661,7 @@ class Incarnation:
         """Take no more commands for the shard, end its long polls, and write nothing more of it."""
         gone = NotOwner(shard.number, None)
         for partition in self.shards.close(shard):
-            for task in (partition.ferry, partition.mover):
+            for task in (partition.ferry, partition.mover, partition.adoption):
                 if task is not None:
                     task.cancel()
             for waiter in partition.waiters:

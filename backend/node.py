@@ -15,6 +15,7 @@ from backend.api import (
     SHARDS,
     Counters,
     HandleOutcome,
+    Handover,
     MoveTask,
     NewMessage,
     PartitionSettings,
@@ -317,6 +318,9 @@ class Node:
     def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[Received]]:
         return self._serving().receive(target, command)
 
+    def watch(self, target: Target, wait_seconds: float) -> Coroutine[Any, Any, bool]:
+        return self._serving().watch(target, wait_seconds)
+
     def release(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, None]:
         return self._serving().release(target, handles)
 
@@ -346,12 +350,24 @@ class Node:
         return self._serving().never(target, source, below, numbers)
 
     def start_move(
-        self, target: Target, destination_arn: str | None, rate_per_second: int
+        self, target: Target, destination_arn: str | None, rate_per_second: int, task_id: str | None = None
     ) -> Coroutine[Any, Any, MoveTask]:
-        return self._serving().start_move(target, destination_arn, rate_per_second)
+        return self._serving().start_move(target, destination_arn, rate_per_second, task_id)
 
     def list_moves(self, target: Target) -> Coroutine[Any, Any, list[MoveTask]]:
         return self._serving().list_moves(target)
 
     def cancel_move(self, target: Target, task_id: str) -> Coroutine[Any, Any, MoveTask]:
         return self._serving().cancel_move(target, task_id)
+
+    def hand_over(self, target: Target, slot: int, part: int) -> Coroutine[Any, Any, Handover]:
+        return self._serving().hand_over(target, slot, part)
+
+    def awaited(self, target: Target) -> Coroutine[Any, Any, list[int]]:
+        return self._serving().awaited(target)
+
+    def retire(self, target: Target, linger_seconds: int) -> Coroutine[Any, Any, bool]:
+        return self._serving().retire(target, linger_seconds)
+
+    def forget(self, target: Target) -> Coroutine[Any, Any, None]:
+        return self._serving().forget(target)

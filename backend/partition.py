@@ -6,7 +6,16 @@ import asyncio
 from collections import OrderedDict
 from typing import TypeAlias
 
-from backend.api import NotOwner, PartitionGone, SettingsStale, Target, Transfer
+from backend.api import (
+    MapStale,
+    NotOwner,
+    PartitionGone,
+    PartitionSettings,
+    PartitionState,
+    SettingsStale,
+    Target,
+    Transfer,
+)
 from backend.engine.fold import Fold
 from backend.engine.ids import Handles
 from backend.engine.queue import Queue
@@ -25,6 +34,7 @@ class Partition:
 
     __slots__ = (
         "account",
+        "adoption",
         "alarm",
         "closed",
         "epoch",
@@ -48,8 +58,8 @@ class Partition:
         self.epoch = epoch
         self.fold = fold
         self.queue = Queue(fold, Handles(fold.partition, fold.settings.handle_key))
-        self.waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        """Long polls, the longest waiting first."""
+        self.waiters: OrderedDict[asyncio.Future[None], bool] = OrderedDict()
+        """Long polls, the longest waiting first, and whether each only wants to know that there is something."""
         self.window: dict[int, Entry] = {}
         """Messages that are likely to be received soon (:mod:`backend.windows`)."""
         self.loading: asyncio.Future[None] | None = None
@@ -62,10 +72,24 @@ class Partition:
         """Its shard is being handed over, or is another node's by now: nothing may be written any more."""
         self.ferry: asyncio.Task[None] | None = None
         self.mover: asyncio.Task[None] | None = None
+        self.adoption: asyncio.Task[None] | None = None
 
     def weigh(self, payload: bytes) -> None:
         """A message of the queue has this payload."""
         self.mean_bytes += (len(payload) + RECORD_OVERHEAD_BYTES - self.mean_bytes) / 8
+
+    @property
+    def claimable(self) -> bool:
+        """Whether a receive would find something."""
+        fold = self.fold
+        assert fold.settings is not None
+        return fold.order.any(fold.now) and len(fold.in_flight) < fold.settings.in_flight_limit
+
+    def check_not_retired(self) -> None:
+        """Raises :class:`PartitionGone`."""
+        assert self.fold.settings is not None
+        if self.fold.settings.state == PartitionState.RETIRED:
+            raise PartitionGone(f"partition {self.id} has retired")
 
     def check_open(self) -> None:
         """Raises :class:`NotOwner`.  For those who have waited for something since they found the partition."""
@@ -73,13 +97,19 @@ class Partition:
             raise NotOwner(self.shard, None)
 
     def check(self, target: Target) -> None:
-        """Raises :class:`PartitionGone` and :class:`SettingsStale`."""
+        """Raises :class:`PartitionGone`, :class:`SettingsStale` and :class:`MapStale`."""
         settings = self.fold.settings
         assert settings is not None
         if settings.queue_id != target.queue_id or self.fold.dropped:
             raise PartitionGone(f"partition {self.id} is of another queue now")
-        if settings.version < target.version:
-            raise SettingsStale(f"partition {self.id} has settings {settings.version}, the caller {target.version}")
+        if settings.version != target.version:
+            self._check_version(settings, target.version)
+
+    def _check_version(self, settings: PartitionSettings, known: int) -> None:
+        if settings.version < known:
+            raise SettingsStale(f"partition {self.id} has settings {settings.version}, the caller {known}")
+        if 0 < known < settings.map_version:  # 0: of another partition, which goes by nothing but the number
+            raise MapStale(f"the queue of partition {self.id} has a map of version {settings.map_version}")
 
 
 def size_of_transfer(moved: Transfer) -> int:

@@ -40,6 +40,7 @@ from backend.api import (
     BackendError,
     Counters,
     HandleOutcome,
+    Handover,
     MoveTask,
     NewMessage,
     NotOwner,
@@ -259,9 +260,10 @@ class StartMove(Request, array_like=True, gc=False):
     target: Target
     destination_arn: str | None
     rate_per_second: int
+    task_id: str | None = None
 
     def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.start_move(self.target, self.destination_arn, self.rate_per_second)
+        return backend.start_move(self.target, self.destination_arn, self.rate_per_second, self.task_id)
 
 
 class ListMoves(Request, array_like=True, gc=False):
@@ -316,6 +318,54 @@ class Never(Request, array_like=True, gc=False):
         return backend.never(self.target, self.source, self.below, self.numbers)
 
 
+class Watch(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 48
+    ANSWER: ClassVar[Any] = bool
+    target: Target
+    wait_seconds: float
+
+    def run(self, backend: Peer) -> Awaitable[Any]:
+        return backend.watch(self.target, self.wait_seconds)
+
+
+class HandOver(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 49
+    ANSWER: ClassVar[Any] = Handover
+    target: Target
+    slot: int
+    part: int
+
+    def run(self, backend: Peer) -> Awaitable[Any]:
+        return backend.hand_over(self.target, self.slot, self.part)
+
+
+class Awaited(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 50
+    ANSWER: ClassVar[Any] = list[int]
+    target: Target
+
+    def run(self, backend: Peer) -> Awaitable[Any]:
+        return backend.awaited(self.target)
+
+
+class Retire(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 51
+    ANSWER: ClassVar[Any] = bool
+    target: Target
+    linger_seconds: int
+
+    def run(self, backend: Peer) -> Awaitable[Any]:
+        return backend.retire(self.target, self.linger_seconds)
+
+
+class Forget(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 52
+    target: Target
+
+    def run(self, backend: Peer) -> Awaitable[Any]:
+        return backend.forget(self.target)
+
+
 REQUESTS: Final[Sequence[type[Request]]] = (
     Configure,
     Drop,
@@ -333,6 +383,11 @@ REQUESTS: Final[Sequence[type[Request]]] = (
     StoredBytes,
     Take,
     Never,
+    Watch,
+    HandOver,
+    Awaited,
+    Retire,
+    Forget,
 )
 _DECODERS = {each.KIND: msgspec.msgpack.Decoder(each) for each in REQUESTS}
 _ANSWERS = {each.KIND: msgspec.msgpack.Decoder(each.ANSWER) for each in REQUESTS}

@@ -218,7 +218,7 @@ class StoreResolver:
         queue = await self._store.get_queue_by_id(target.queue_id)
         return None if queue is None else queues.view(queue).settings
 
-    async def target(self, arn: str) -> Target | None:
+    async def target(self, arn: str, group: str | None = None) -> Target | None:
         """Where a message for this queue is sent to; None: there is no such queue."""
         queues = await self.queues
         parsed = parse_arn(arn)

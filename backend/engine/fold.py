@@ -15,19 +15,21 @@ sum of their bytes (``stored_bytes``).
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 from backend.api import MoveTask, PartitionSettings
 from backend.engine import records
+from backend.engine.adopted import Adopted
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, WAITING, Block
-from backend.engine.ids import first_number
+from backend.engine.ids import COUNTER_BITS, first_number
 from backend.engine.lanes import Lane
 from backend.engine.order import FifoOrder, StandardOrder
 from backend.engine.state import Attempt, Claim, State
 from backend.engine.timers import NEVER
-from backend.engine.tokens import TOKEN_BYTES
+from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES, Tokens
 from backend.engine.transfers import Outgoing, Taken
 
 ATTEMPT_WINDOW_MS = 300_000
@@ -74,6 +76,8 @@ class Fold(State):
         self.order.advance(now)
         self.tokens.expire(now)
         self.retries.expire(now)
+        if self.adopted is not None:
+            self.adopted.expire(now)
         while self.attempts_order and self.attempts_order[0][0] <= now:
             expires, key = heappop(self.attempts_order)
             attempt = self.attempts.get(key)
@@ -86,7 +90,8 @@ class Fold(State):
 
     def open(self, epoch: int) -> None:
         """Go on under a new owner: numbers of this epoch are larger than all before."""
-        self.next_number = max(self.next_number, first_number(epoch))
+        # Numbers that go on from another partition's may be of a higher epoch than the shard's.
+        self.next_number = first_number(max(epoch, (self.next_number >> COUNTER_BITS) + 1))
 
     # --- messages -----------------------------------------------------------------------------------------
 
@@ -127,13 +132,21 @@ class Fold(State):
         if record.retry is not None:
             self._remember_retry(record.retry, number, now)
         if record.source:
+            self.emptied_ms = 0
             taken = self.taken.get(record.source)
             if taken is None:
                 taken = self.taken[record.source] = Taken()
             taken.take(record.transfer, record.below)
 
     def _answered(self, record: records.Answered, now: int, position: int, size: int) -> None:
-        self._remember_retry(record.retry, record.number, now)
+        if not record.partition:
+            self._remember_retry(record.retry, record.number, now)
+            return
+        assert self.adopted is not None
+        window = self.adopted.retries.setdefault(record.partition, Tokens())
+        retry = record.retry
+        window.remember(retry[:TOKEN_BYTES], record.number, now + self.retry_window_ms, retry[TOKEN_BYTES:])
+        self._sooner(window.next_expiry + 1000)
 
     def _remember_retry(self, retry: bytes, number: int, now: int) -> None:
         retries = self.retries
@@ -360,6 +373,8 @@ class Fold(State):
             due = min(due, self.attempts_order[0][0])
         # Tokens are forgotten to the millisecond where they are looked up; here it is only for the memory.
         self.due = min(due, self.tokens.next_expiry + 1000, self.retries.next_expiry + 1000)
+        if self.adopted is not None:
+            self._sooner(self.adopted.next_expiry + 1000)
 
     def _age(self, oldest: int, key: int) -> None:
         if len(self._ages) > 2 * len(self.blocks) + AGES_SPARE:
@@ -404,6 +419,7 @@ class Fold(State):
         before = self.settings
         settings = record.settings
         self._set(settings)
+        self._set_awaiting()
         if before is not None and isinstance(self.order, FifoOrder):
             self.order.set_delay(settings.delay_seconds * 1000, now)
         if self._ages and self._expires(self._ages[0][0]) <= now:
@@ -416,10 +432,46 @@ class Fold(State):
             self.fifo = True
         self.settings = settings
         self.at_most_once = settings.at_most_once
-        self.limited = bool(settings.messages_most or settings.bytes_most)
+        self.limited = bool(settings.messages_most or settings.bytes_most or settings.state)
         self.retention_ms = settings.retention_seconds * 1000
         self.token_window_ms = settings.token_window_seconds * 1000
         self.retry_window_ms = settings.retry_window_seconds * 1000
+
+    # --- tokens of other partitions ---------------------------------------------------------------------------
+
+    def _set_awaiting(self) -> None:
+        """Of what the settings say is to be awaited, what has not been handed over yet."""
+        assert self.settings is not None
+        routing = self.settings.routing
+        if routing is None or not routing.awaits:
+            self.awaiting = ()
+            return
+        if self.adopted is None:
+            self.adopted = Adopted()
+        complete = self.adopted.complete
+        self.awaiting = tuple(one for one in routing.awaits if complete.get(one, 0) < routing.map_version)
+
+    def _adopted(self, record: records.Adopted, now: int, position: int, size: int) -> None:
+        if self.adopted is None:
+            self.adopted = Adopted()
+        by_origin = self.adopted.retries if record.retry else self.adopted.tokens
+        window = by_origin.setdefault(record.origin, Tokens())
+        numbers, expires = array("Q", record.numbers), array("Q", record.expires)
+        for at, number in enumerate(numbers):
+            key = record.keys[at * TOKEN_BYTES : (at + 1) * TOKEN_BYTES]
+            window.remember(key, number, expires[at], record.digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES])
+        self._sooner(window.next_expiry + 1000)
+
+    def _handed_over(self, record: records.HandedOver, now: int, position: int, size: int) -> None:
+        if self.adopted is None:
+            self.adopted = Adopted()
+        self.adopted.complete[record.source] = record.map_version
+        if self.fifo:
+            self.next_number = max(self.next_number, record.next_number)
+        self._set_awaiting()
+
+    def _emptied(self, record: records.Emptied, now: int, position: int, size: int) -> None:
+        self.emptied_ms = now
 
     # --- reading a checkpoint back (snapshot) ---------------------------------------------------------------
 
@@ -435,6 +487,7 @@ class Fold(State):
         if isinstance(self.order, FifoOrder):
             assert self.settings is not None
             self.order.set_delay(self.settings.delay_seconds * 1000, self.now)
+        self._set_awaiting()
         self.changed = False
         self._set_due()
 
@@ -446,6 +499,8 @@ class Fold(State):
     def _dropped(self, record: records.Dropped, now: int, position: int, size: int) -> None:
         self.dropped = True
         self.retries.clear()
+        self.adopted = None
+        self.awaiting = ()
         self._clear(keep_moving=False)
 
     def _clear(self, keep_moving: bool) -> None:
@@ -463,6 +518,8 @@ class Fold(State):
         self.in_flight.clear()
         self.timers.clear()
         self.tokens.clear()
+        if self.adopted is not None:
+            self.adopted.tokens.clear()
         self.attempts.clear()
         self.attempts_order.clear()
         self.segments.clear()
@@ -585,4 +642,7 @@ _APPLIERS: dict[type, Callable[[Fold, Any, int, int, int], None]] = {
     records.Answered: Fold._answered,
     records.Forgotten: Fold._forgotten,
     records.Never: Fold._never,
+    records.Adopted: Fold._adopted,
+    records.HandedOver: Fold._handed_over,
+    records.Emptied: Fold._emptied,
 }

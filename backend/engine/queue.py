@@ -7,23 +7,30 @@ advance to it first.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import islice
 
 import msgspec
 
 from backend.api import (
+    HANDOVER_PARTS,
     AttemptExpired,
     HandleOutcome,
+    Handover,
+    MapStale,
     MoveTaskRefused,
     MoveTaskUnknown,
     NewMessage,
     OverLimit,
+    PartitionOpening,
     PartitionSettings,
+    PartitionState,
     QueueFull,
     Receive,
     Stored,
     Target,
+    TokenColumns,
     TokenReused,
     Transfer,
 )
@@ -32,10 +39,13 @@ from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, IN_FLIGHT
 from backend.engine.fold import ATTEMPT_WINDOW_MS, Fold
 from backend.engine.ids import Handles, message_id, pack_id
 from backend.engine.timers import NEVER
-from backend.engine.tokens import TOKEN_BYTES
+from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES
+from backend.routing import slot_of_token
 
 MAX_VISIBILITY_MS = 43_200_000
 """A claim lasts at most 12 hours from its receive (developer guide, "Amazon SQS visibility timeout")."""
+ADOPTED_TOGETHER = 1024
+"""Tokens in one record, at the most."""
 LEAVING_MOST = 100
 """Dead letters that one receive sends away at the most; the next receive goes on."""
 
@@ -68,7 +78,7 @@ class Queue:
         """Records with their bodies, and an answer for each message.
 
         A repeated retry token yields no record, a repeated deduplication id at most one that has no body.  Raises
-        :class:`TokenReused` and :class:`QueueFull`.
+        :class:`TokenReused`, :class:`QueueFull`, :class:`PartitionOpening` and :class:`MapStale`.
         """
         fold = self.fold
         fold.advance(now)
@@ -77,6 +87,10 @@ class Queue:
         assert settings is not None
         number = fold.next_number
         partition = fold.partition
+        adopted = fold.adopted
+        if adopted is not None:
+            self._check_awaiting(messages)
+            adopted.expire(now)
         written: list[tuple[records.Message | records.Answered, bytes]] = []
         answers: list[Stored] = []
         fresh: dict[bytes, int] = {}
@@ -88,6 +102,12 @@ class Queue:
                     if first[1] != retry[TOKEN_BYTES:]:
                         raise TokenReused("the retry token came before, with another call")
                     answers.append(Stored(message_id(partition, first[0]), first[0], True))
+                    continue
+                if adopted is not None and (before := adopted.retry(retry[:TOKEN_BYTES])) is not None:
+                    origin, there, digest = before
+                    if digest != retry[TOKEN_BYTES:]:
+                        raise TokenReused("the retry token came before, with another call")
+                    answers.append(Stored(message_id(origin, there), there, True))
                     continue
             token = message.token
             if token is not None:
@@ -101,6 +121,15 @@ class Queue:
                         written.append((records.Answered(earlier, retry), b""))
                     answers.append(Stored(message_id(partition, earlier), earlier, True))
                     continue
+                if adopted is not None:
+                    twin = adopted.message(token)
+                    if twin is None and message.also is not None:
+                        twin = adopted.message(message.also)
+                    if twin is not None:
+                        if retry is not None:
+                            written.append((records.Answered(twin[1], retry, twin[0]), b""))
+                        answers.append(Stored(message_id(*twin), twin[1], True))
+                        continue
                 fresh[token] = number
             delay = message.delay_seconds
             if delay is None:
@@ -116,12 +145,19 @@ class Queue:
             self._check_length(written, settings)
         return written, answers
 
+    def _check_awaiting(self, messages: Sequence[NewMessage]) -> None:
+        """A token that is not known may be among those that have not been handed over yet."""
+        if self.fold.awaiting and any(message.retry is not None or message.token is not None for message in messages):
+            raise PartitionOpening(f"partition {self.fold.partition} awaits the tokens of {self.fold.awaiting}")
+
     def _check_length(
         self, written: Sequence[tuple[records.Message | records.Answered, bytes]], settings: PartitionSettings
     ) -> None:
         """A message is taken while those before it leave the queue shorter than each limit: so any message can be sent
         to an empty queue, and a limit of bytes is exceeded by one message at the most."""
         fold = self.fold
+        if settings.state and any(isinstance(record, records.Message) for record, _ in written):
+            raise MapStale(f"partition {fold.partition} takes no sends any more")
         messages, size = fold.stored_messages, fold.stored_bytes
         messages_most, bytes_most = settings.messages_most or NEVER, settings.bytes_most or NEVER
         for record, payload in written:
@@ -306,6 +342,9 @@ class Queue:
         fold = self.fold
         written: list[records.Record] = []
         known = fold.settings
+        if known is not None and settings.state < known.state:
+            return written  # who says this does not know yet that it drains, or has retired
+        assert settings.state != PartitionState.RETIRED or not fold.stored_messages, "what holds messages stays"
         # The version is the queue's; options of the whole service may change without it.
         if (
             known is None
@@ -319,6 +358,75 @@ class Queue:
 
     def purge(self, purge_id: int) -> list[records.Record]:
         return [records.Purged(purge_id)] if purge_id > self.fold.purge_id else []
+
+    # --- among the partitions of a queue --------------------------------------------------------------
+
+    def hand_over(self, slot: int, part: int, now: int) -> Handover:
+        """Part of the tokens that go to this slot now.  Raises :class:`PartitionOpening`."""
+        fold = self.fold
+        fold.advance(now)
+        now = fold.now
+        settings = fold.settings
+        assert settings is not None
+        if fold.awaiting:
+            raise PartitionOpening(f"partition {fold.partition} awaits tokens itself, of {fold.awaiting}")
+        slots = () if settings.routing is None else settings.routing.slots
+        windows = [(fold.partition, True, fold.retries), (fold.partition, False, fold.tokens)]
+        if fold.adopted is not None:
+            windows += [(origin, True, window) for origin, window in fold.adopted.retries.items()]
+            windows += [(origin, False, window) for origin, window in fold.adopted.tokens.items()]
+        found: list[TokenColumns] = []
+        for origin, retry, window in windows:
+            numbers, left_ms = array("Q"), array("Q")
+            keys, digests = bytearray(), bytearray()
+            for token, number, expires, digest in window.live(now):
+                # A FIFO queue's messages go by their groups: all of a slot go to its next partition.
+                if token[TOKEN_BYTES - 2] % HANDOVER_PARTS == part and (
+                    settings.fifo or slot_of_token(token, slots) == slot
+                ):
+                    keys += token
+                    numbers.append(number)
+                    left_ms.append(expires - now)
+                    digests += digest
+            if numbers:
+                found.append(
+                    TokenColumns(origin, retry, bytes(keys), numbers.tobytes(), left_ms.tobytes(), bytes(digests))
+                )
+        return Handover(found, fold.next_number)
+
+    def adopt(self, handover: Handover, now: int) -> list[records.Record]:
+        """What another partition has handed over, in records of bounded length."""
+        written: list[records.Record] = []
+        for columns in handover.tokens:
+            left_ms = array("Q", columns.left_ms)
+            expires = array("Q", (now + left for left in left_ms))
+            for start in range(0, len(expires), ADOPTED_TOGETHER):
+                end = start + ADOPTED_TOGETHER
+                written.append(
+                    records.Adopted(
+                        columns.origin,
+                        columns.retry,
+                        columns.keys[start * TOKEN_BYTES : end * TOKEN_BYTES],
+                        columns.numbers[8 * start : 8 * end],
+                        expires[start:end].tobytes(),
+                        columns.digests[start * DIGEST_BYTES : end * DIGEST_BYTES],
+                    )
+                )
+        return written
+
+    def retire(self, now: int, linger_seconds: int) -> list[records.Record]:
+        """A partition that drains and is empty says so, and retires when it was so for long enough."""
+        fold = self.fold
+        fold.advance(now)
+        settings = fold.settings
+        assert settings is not None
+        if settings.state != PartitionState.DRAINING or fold.stored_messages or settings.routing is None:
+            return []
+        written: list[records.Record] = [] if fold.emptied_ms else [records.Emptied()]
+        if fold.now >= (fold.emptied_ms or fold.now) + linger_seconds * 1000:
+            routing = msgspec.structs.replace(settings.routing, state=PartitionState.RETIRED)
+            written.append(records.Configured(msgspec.structs.replace(settings, routing=routing)))
+        return written
 
     # --- transfers ------------------------------------------------------------------------------------
 

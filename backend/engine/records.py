@@ -145,6 +145,8 @@ class Answered(msgspec.Struct, array_like=True, gc=False):
     KIND: ClassVar[int] = 15
     number: int
     retry: bytes
+    partition: int = 0
+    """The one that the message was sent to, where that was another one."""
 
 
 class Forgotten(msgspec.Struct, array_like=True, gc=False):
@@ -161,6 +163,35 @@ class Never(msgspec.Struct, array_like=True, gc=False):
     source: int
     transfers: list[int]
     below: int
+
+
+class Adopted(msgspec.Struct, array_like=True, gc=False):
+    """Tokens that another partition of the queue has handed over, as columns (:class:`backend.api.TokenColumns`)."""
+
+    KIND: ClassVar[int] = 18
+    origin: int
+    retry: bool
+    keys: bytes
+    numbers: bytes
+    expires: bytes
+    digests: bytes = b""
+
+
+class HandedOver(msgspec.Struct, array_like=True, gc=False):
+    """All that a partition hands over by this version of the map is here."""
+
+    KIND: ClassVar[int] = 19
+    source: int
+    map_version: int
+    next_number: int
+    """In a FIFO queue, messages here get higher numbers than the source's."""
+
+
+class Emptied(msgspec.Struct, array_like=True, gc=False):
+    """The partition drains, and was found empty."""
+
+    KIND: ClassVar[int] = 20
+    messages: int = 0
 
 
 Record = (
@@ -180,6 +211,9 @@ Record = (
     | Answered
     | Forgotten
     | Never
+    | Adopted
+    | HandedOver
+    | Emptied
 )
 _KINDS: tuple[type[Any], ...] = (
     Message,
@@ -199,6 +233,9 @@ _KINDS: tuple[type[Any], ...] = (
     Answered,
     Forgotten,
     Never,
+    Adopted,
+    HandedOver,
+    Emptied,
 )
 _DECODERS: dict[int, Callable[[bytes], Any]] = {kind.KIND: msgspec.msgpack.Decoder(kind).decode for kind in _KINDS}
 encode_head: Callable[[Record], bytes] = msgspec.msgpack.Encoder().encode

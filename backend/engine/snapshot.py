@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from backend.api import MoveTask, PartitionSettings
+from backend.engine.adopted import Adopted
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, WAITING, Block, Ref
 from backend.engine.fold import SEGMENT_SHIFT, Fold
 from backend.engine.lanes import Lane
@@ -73,6 +74,11 @@ class _PartitionPiece(msgspec.Struct, array_like=True):
     retries: list[Ref] = []
     refused: list[tuple[int, list[int]]] = []
     """(source, transfers), of those that are not taken and never will be"""
+    adopted: list[tuple[int, bool, list[Ref]]] = []
+    """(origin, whether retry tokens, chunks), of tokens of other partitions"""
+    complete: list[tuple[int, int]] = []
+    """(source, map version) of each handover that is complete"""
+    emptied_ms: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -91,7 +97,8 @@ def ahead(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> Itera
             block.ref = add(_encode(_block_piece(fold, block)))
             fresh.append((block, block.ref))
             yield
-    for chunk in (*fold.tokens.chunks(), *fold.retries.chunks()):
+    windows = (fold.tokens, fold.retries, *(() if fold.adopted is None else fold.adopted.windows()))
+    for chunk in [chunk for window in windows for chunk in window.chunks()]:
         if chunk.ref is None:
             chunk.ref = add(_encode(_chunk_piece(chunk)))
             fresh.append((chunk, chunk.ref))
@@ -113,6 +120,12 @@ def take(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> tuple[
         block_refs.append(block.ref)
     chunk_refs = _take_tokens(fold.tokens, add, fresh)
     retry_refs = _take_tokens(fold.retries, add, fresh)
+    adopted: list[tuple[int, bool, list[Ref]]] = []
+    complete: list[tuple[int, int]] = []
+    if fold.adopted is not None:
+        for retry, by_origin in ((True, fold.adopted.retries), (False, fold.adopted.tokens)):
+            adopted += [(origin, retry, _take_tokens(window, add, fresh)) for origin, window in by_origin.items()]
+        complete = list(fold.adopted.complete.items())
     piece = _PartitionPiece(
         FORMAT,
         fold.partition,
@@ -133,8 +146,11 @@ def take(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> tuple[
         [(key, a.expires, a.numbers, a.receives, a.valid) for key, a in fold.attempts.items()],
         retry_refs,
         [(source, sorted(taken.refused)) for source, taken in fold.taken.items() if taken.refused],
+        adopted,
+        complete,
+        fold.emptied_ms,
     )
-    return add(_encode(piece)), block_refs + chunk_refs + retry_refs
+    return add(_encode(piece)), block_refs + chunk_refs + retry_refs + [ref for *_, refs in adopted for ref in refs]
 
 
 def _take_tokens(tokens: Tokens, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> list[Ref]:
@@ -183,8 +199,11 @@ def _chunk_piece(chunk: Chunk) -> _ChunkPiece:
 async def hanging(ref: Ref, fetch: Fetch) -> list[Ref]:
     """The refs that hang on a fold's piece."""
     (data,) = await fetch([ref])
-    piece = _decode_partition(data)
-    return piece.blocks + piece.chunks + piece.retries
+    return _hanging(_decode_partition(data))
+
+
+def _hanging(piece: _PartitionPiece) -> list[Ref]:
+    return piece.blocks + piece.chunks + piece.retries + [ref for *_, refs in piece.adopted for ref in refs]
 
 
 async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
@@ -213,7 +232,15 @@ async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
     for key, expires, numbers, receives, valid in piece.attempts:
         fold.attempts[key] = Attempt(expires, numbers, receives, valid)
         heappush(fold.attempts_order, (expires, key))
-    for tokens, chunk_refs in ((fold.tokens, piece.chunks), (fold.retries, piece.retries)):
+    windows = [(fold.tokens, piece.chunks), (fold.retries, piece.retries)]
+    if piece.adopted or piece.complete:
+        fold.adopted = Adopted()
+        fold.adopted.complete.update(piece.complete)
+        for origin, retry, refs in piece.adopted:
+            window = (fold.adopted.retries if retry else fold.adopted.tokens)[origin] = Tokens()
+            windows.append((window, refs))
+    fold.emptied_ms = piece.emptied_ms
+    for tokens, chunk_refs in windows:
         for chunk_ref, chunk_data in zip(chunk_refs, await fetch(chunk_refs), strict=True):
             held = _decode_chunk(chunk_data)
             tokens.restore(
@@ -224,7 +251,7 @@ async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
         for block_ref, block_data in zip(refs, await fetch(refs), strict=True):
             _restore_block(fold, _decode_block(block_data), block_ref)
     fold.restored()
-    return fold, piece.blocks + piece.chunks + piece.retries
+    return fold, _hanging(piece)
 
 
 def _column(code: str, data: bytes) -> array[int]:
@@ -316,6 +343,16 @@ def describe(fold: Fold) -> dict[str, Any]:
         "segments": dict(fold.segments),
         "tokens": fold.tokens.items(),
         "retries": fold.retries.items(),
+        "adopted": {
+            (origin, retry): window.items()
+            for retry, by_origin in ((True, fold.adopted.retries), (False, fold.adopted.tokens))
+            for origin, window in by_origin.items()
+        }
+        if fold.adopted is not None
+        else {},
+        "complete": dict(fold.adopted.complete) if fold.adopted is not None else {},
+        "awaiting": fold.awaiting,
+        "emptied_ms": fold.emptied_ms,
         "attempts": {key: (a.expires, a.numbers, a.receives, a.valid) for key, a in fold.attempts.items()},
         "outgoing": {
             destination: (out.queue_id, out.next, dict(out.pending)) for destination, out in fold.outgoing.items()

@@ -10,6 +10,7 @@ from bisect import bisect_right
 import msgspec
 
 from backend.api import Counters, MoveTask, PartitionSettings
+from backend.engine.adopted import Adopted
 from backend.engine.blocks import BLOCK_BITS, DEAD, WAITING, Block
 from backend.engine.lanes import Lane, Links
 from backend.engine.order import FifoOrder, StandardOrder
@@ -49,15 +50,18 @@ class State:
         "_ages",
         "_free_lanes",
         "_next_lane",
+        "adopted",
         "at_most_once",
         "attempts",
         "attempts_order",
+        "awaiting",
         "blocks",
         "changed",
         "default_lane",
         "delayed",
         "dropped",
         "due",
+        "emptied_ms",
         "fifo",
         "in_flight",
         "lane_names",
@@ -92,7 +96,7 @@ class State:
         self.settings: PartitionSettings | None = None
         self.fifo = False
         self.limited = False
-        """Its length is."""
+        """Its length is, or it takes no messages at all."""
         self.at_most_once = False
         self.retention_ms = 0
         self.token_window_ms = 0
@@ -123,6 +127,12 @@ class State:
         """Deduplication ids of a FIFO queue."""
         self.retries = Tokens()
         """Retry tokens of calls, each with a digest."""
+        self.adopted: Adopted | None = None
+        """Tokens of other partitions; None: there never was anything to adopt."""
+        self.awaiting: tuple[int, ...] = ()
+        """The partitions that have not yet handed over what this one awaits of them."""
+        self.emptied_ms = 0
+        """It drains, and was found empty then, and nothing has come since; 0: not so."""
         self.attempts: dict[str, Attempt] = {}
         self.attempts_order: list[tuple[int, str]] = []
         """A heap by expiry."""
@@ -157,7 +167,7 @@ class State:
         # A block keeps its columns until none of its messages lives.
         places = sum(len(block.states) for block in self.blocks.values())
         claims = len(self.in_flight) + self.moving
-        tokens = len(self.tokens) + len(self.retries)
+        tokens = len(self.tokens) + len(self.retries) + (0 if self.adopted is None else len(self.adopted))
         return FOLD_BYTES + places * MESSAGE_BYTES + claims * CLAIM_BYTES + tokens * TOKEN_MEMORY_BYTES
 
     def counters(self) -> Counters:

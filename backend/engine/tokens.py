@@ -144,6 +144,15 @@ class Tokens:
         if expires:
             self.next_expiry = min(self.next_expiry, expires[0])
 
+    def live(self, now: int) -> Iterator[tuple[bytes, int, int, bytes]]:
+        """Token, number, time of expiry and digest of each that is remembered at ``now``."""
+        places = self._places
+        for chunk in self._chunks:
+            for at in range(chunk.start, len(chunk.numbers)):
+                token = chunk.key(at)
+                if chunk.expires[at] > now and places.get(token) == chunk.first + at:
+                    yield token, chunk.numbers[at], chunk.expires[at], chunk.digest(at)
+
     def items(self) -> dict[bytes, tuple[int, bytes]]:
         """What is remembered, number and digest by token, for comparison."""
         return dict(self._all())

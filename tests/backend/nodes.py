@@ -23,7 +23,7 @@ class Resolver:
         found = self.known.get(target.partition)
         return found if found is not None and found.queue_id == target.queue_id else None
 
-    async def target(self, arn: str) -> Target | None:
+    async def target(self, arn: str, group: str | None = None) -> Target | None:
         for settings in self.known.values():
             if settings.arn == arn:
                 return Target(settings.partition, settings.queue_id, settings.version)

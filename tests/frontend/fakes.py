@@ -249,14 +249,19 @@ class FakeBackend:
             )
         return peeked
 
-    async def start_move(self, target: Target, destination_arn: str | None, rate_per_second: int) -> MoveTask:
+    async def watch(self, target: Target, wait_seconds: float) -> bool:
+        now = self.clock()
+        return any(message.visible_at <= now for message in self._partition(target).messages.values())
+
+    async def start_move(
+        self, target: Target, destination_arn: str | None, rate_per_second: int, task_id: str | None = None
+    ) -> MoveTask:
         partition = self._partition(target)
         if partition.moves and partition.moves[0].status == "RUNNING":
             raise MoveTaskRefused
         total = len(partition.messages)
-        task = MoveTask(
-            f"task-{len(partition.moves)}", "RUNNING", int(self.clock() * 1000), rate_per_second, destination_arn, total
-        )
+        task_id = task_id or f"task-{len(partition.moves)}"
+        task = MoveTask(task_id, "RUNNING", int(self.clock() * 1000), rate_per_second, destination_arn, total)
         partition.moves.insert(0, task)
         return task
 

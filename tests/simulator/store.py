@@ -127,7 +127,7 @@ class SimStore:
         settings = self.queues.get(target.partition)
         return settings if settings is not None and settings.queue_id == target.queue_id else None
 
-    async def target(self, arn: str) -> Target | None:
+    async def target(self, arn: str, group: str | None = None) -> Target | None:
         await self._after(await self._before())
         for settings in self.queues.values():
             if settings.arn == arn:

@@ -1,0 +1,61 @@
+"""Tokens that other partitions of the queue have handed over, when the queue was split or a partition of it drained.
+
+Each names a message of the partition that took it, its *origin*: a repeated send is answered with that message's id,
+wherever it arrives by now.  A token is remembered at least as long as where it came from, and a little longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from backend.engine.timers import NEVER
+from backend.engine.tokens import Tokens
+
+
+class Adopted:
+    """What a partition has got of others."""
+
+    __slots__ = ("complete", "retries", "tokens")
+
+    def __init__(self) -> None:
+        self.complete: dict[int, int] = {}
+        """For each partition that has handed over all it had: the version of the map that this was for."""
+        self.retries: dict[int, Tokens] = {}
+        """Retry tokens, by origin."""
+        self.tokens: dict[int, Tokens] = {}
+        """Deduplication ids, by origin."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.windows()))
+
+    def windows(self) -> Iterator[Tokens]:
+        yield from self.retries.values()
+        yield from self.tokens.values()
+
+    @property
+    def next_expiry(self) -> int:
+        return min((window.next_expiry for window in self.windows()), default=NEVER)
+
+    def expire(self, now: int) -> None:
+        """Forget what has expired at ``now``."""
+        for by_origin in (self.retries, self.tokens):
+            for origin, window in list(by_origin.items()):
+                window.expire(now)
+                if not window:
+                    del by_origin[origin]
+
+    def retry(self, token: bytes) -> tuple[int, int, bytes] | None:
+        """Origin, number and digest that came with this retry token; call :meth:`expire` first."""
+        for origin, window in self.retries.items():
+            found = window.find(token)
+            if found is not None:
+                return origin, *found
+        return None
+
+    def message(self, token: bytes) -> tuple[int, int] | None:
+        """Origin and number of the message with this deduplication id; call :meth:`expire` first."""
+        for origin, window in self.tokens.items():
+            number = window.get(token)
+            if number is not None:
+                return origin, number
+        return None

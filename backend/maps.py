@@ -1,0 +1,19 @@
+"""What the map of a queue says to each of its partitions."""
+
+from __future__ import annotations
+
+from backend.api import PartitionState, Routing
+from metadata_service.models import Queue
+from metadata_service.partitions import open_ones
+
+
+def routing_of(queue: Queue, partition: int) -> Routing | None:
+    """Where a partition stands, for its settings; one that is not in the map any more has retired."""
+    if len(queue.partitions) == 1 and not queue.map_version and queue.partitions[0].id == partition:
+        return None
+    slots = tuple(one.slot for one in open_ones(queue.partitions))
+    for one in queue.partitions:
+        if one.id == partition:
+            state = PartitionState.OPEN if one.state == "open" else PartitionState.DRAINING
+            return Routing(queue.map_version, one.slot, slots, state, one.awaits)
+    return Routing(queue.map_version, 0, slots, PartitionState.RETIRED)

@@ -1,0 +1,168 @@
+"""The acts by which a queue gets other partitions: split, drain and move, and what finishes them.
+
+Each begins with one change of the queue's map (:mod:`metadata_service.partitions`), which takes effect or does not.
+What follows, the partitions do by themselves: they hand their tokens over (:mod:`backend.adoption`), and one that
+drains is received from until it is empty.  :meth:`Splits.finish` looks how far they are, and takes the next step when
+its time has come: what nobody awaits any more goes out of the map, and so does a partition that has retired.  It may be
+called by anybody, at any time, as often as one likes; after a crash between any two steps it goes on where they ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+from backend.api import BackendError, PartitionGone, PartitionUnknown, Peer, SettingsStale, Target
+from backend.incarnation import Resolver
+from metadata_service.models import Partition, Queue
+from metadata_service.partitions import changing, drain, move, settled, split, without
+from metadata_service.store import ConditionFailed, QueueNotFound
+
+logger = logging.getLogger(__name__)
+
+LINGER_SECONDS = 43_200
+"""A partition that has drained stays for as long as a claim can last at the most, so that receipt handles of it, which
+may still be out there, are known for what they are."""
+
+
+class PartitionStore(Protocol):
+    """What the acts need of the metadata (:class:`metadata_service.store.QueueStore`)."""
+
+    async def new_partition_ids(self, cluster: int, count: int) -> list[int]: ...
+
+    async def get_queue_by_id(self, queue_id: int) -> Queue | None: ...
+
+    async def update_queue(
+        self, queue_id: int, version: int, *, now_ms: int, partitions: Sequence[Partition] | None = None
+    ) -> Queue: ...
+
+
+class Splits:
+    """Over a store and whoever reaches all partitions."""
+
+    def __init__(self, store: PartitionStore, peer: Peer, resolver: Resolver, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._peer = peer
+        self._resolver = resolver
+        self._now_ms = now_ms
+
+    async def split(self, queue: Queue, clusters: Sequence[int]) -> Queue:
+        """Add partitions to the queue, one in each of these backend clusters (by number; one may come several times).
+
+        Raises :class:`~metadata_service.partitions.NotPossible`, :class:`~metadata_service.store.ConditionFailed` when
+        the queue is not as the caller knows it any more, and :class:`~metadata_service.store.QueueNotFound`.
+        """
+        split(queue, range(len(clusters)))  # what is not possible uses no ids up
+        return await self._change(queue, split(queue, await self._new_ids(clusters)))
+
+    async def drain(self, queue: Queue, ids: Collection[int]) -> Queue:
+        """Let these partitions drain.  Raises as :meth:`split`."""
+        return await self._change(queue, drain(queue, ids))
+
+    async def move(self, queue: Queue, places: Mapping[int, int]) -> Queue:
+        """Put new partitions in the places of these (by id), each in a backend cluster (by number), and let the old
+        ones drain.  Raises as :meth:`split`."""
+        move(queue, dict.fromkeys(places, 0))
+        new = await self._new_ids(list(places.values()))
+        return await self._change(queue, move(queue, dict(zip(places, new, strict=True))))
+
+    async def finish(self, queue_id: int, *, linger_seconds: int = LINGER_SECONDS) -> bool:
+        """Take all steps whose time has come.  Whether none is left: no partition awaits tokens, and none drains.
+
+        Raises what the stores and :class:`~backend.api.Peer` raise; then it is to be called again.
+        """
+        queue = await self._store.get_queue_by_id(queue_id)
+        if queue is None:
+            return True
+        try:
+            if changing(queue.partitions):
+                queue = await self._settle(queue)
+            return await self._retire(queue, linger_seconds)
+        except ConditionFailed:  # somebody else has changed the queue meanwhile
+            return False
+        except QueueNotFound:
+            return True
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    async def _new_ids(self, clusters: Sequence[int]) -> list[int]:
+        new = {
+            cluster: iter(await self._store.new_partition_ids(cluster, list(clusters).count(cluster)))
+            for cluster in sorted(set(clusters))
+        }
+        return [next(new[cluster]) for cluster in clusters]
+
+    async def _change(self, queue: Queue, partitions: Sequence[Partition]) -> Queue:
+        changed = await self._store.update_queue(
+            queue.queue_id, queue.version, now_ms=self._now_ms(), partitions=partitions
+        )
+        try:
+            for one in changed.partitions:
+                await self._tell(_target(changed, one))
+        except BackendError as error:
+            # The next call that knows the new map tells it, or the next attempt to finish.
+            logger.warning("partitions of queue %r do not know its new map yet: %s", queue.name, error)
+        return changed
+
+    async def _tell(self, target: Target) -> None:
+        """Let the partition know the map."""
+        settings = await self._resolver.settings(target)
+        if settings is not None:
+            await self._peer.configure(settings)
+
+    async def _settle(self, queue: Queue) -> Queue:
+        """Note in the map that the tokens have been handed over, when they have."""
+        for one in queue.partitions:
+            if one.awaits:
+                target = _target(queue, one)
+                try:
+                    awaited = await self._peer.awaited(target)
+                except (PartitionUnknown, SettingsStale):
+                    await self._tell(target)
+                    awaited = await self._peer.awaited(target)
+                if awaited:
+                    return queue
+        return await self._store.update_queue(
+            queue.queue_id, queue.version, now_ms=self._now_ms(), partitions=settled(queue.partitions)
+        )
+
+    async def _retire(self, queue: Queue, linger_seconds: int) -> bool:
+        """Let those go that have drained."""
+        draining = [one for one in queue.partitions if one.state == "draining"]
+        if queue.attributes.get("FifoQueue") == "true":
+            linger_seconds = 0  # its successor delivers nothing as long as it is there
+        # Not before its tokens are where they belong.
+        awaited = {source for one in queue.partitions for source in one.awaits}
+        retired = [
+            one
+            for one in draining
+            if one.id not in awaited and await self._has_retired(_target(queue, one), linger_seconds)
+        ]
+        if retired:
+            queue = await self._store.update_queue(
+                queue.queue_id,
+                queue.version,
+                now_ms=self._now_ms(),
+                partitions=without(queue.partitions, {one.id for one in retired}),
+            )
+            for one in retired:
+                try:
+                    await self._peer.forget(Target(one.id, queue.queue_id))
+                except BackendError as error:
+                    # It is forgotten when its shard is opened next.
+                    logger.warning("partition %d, which has retired, is not forgotten: %s", one.id, error)
+        return len(retired) == len(draining) and not changing(queue.partitions)
+
+    async def _has_retired(self, target: Target, linger_seconds: int) -> bool:
+        try:
+            return await self._peer.retire(target, linger_seconds)
+        except (PartitionUnknown, SettingsStale):
+            await self._tell(target)
+            return await self._peer.retire(target, linger_seconds)
+        except PartitionGone:  # it is forgotten already, and the map does not know
+            return True
+
+
+def _target(queue: Queue, partition: Partition) -> Target:
+    return Target(partition.id, queue.queue_id, queue.version)

@@ -1,0 +1,261 @@
+"""Tokens that go from partition to partition, and partitions that drain, by the engine alone."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from backend.api import (
+    HANDOVER_PARTS,
+    Handover,
+    MapStale,
+    NewMessage,
+    PartitionOpening,
+    PartitionSettings,
+    PartitionState,
+    Routing,
+    Target,
+    TokenReused,
+    Transfer,
+)
+from backend.engine import records, snapshot
+from backend.engine.blocks import Ref
+from backend.engine.fold import Fold
+from backend.engine.ids import message_id
+from backend.engine.snapshot import describe
+from tests.backend.engine.machine import Machine
+
+DIGEST = b"d" * 16
+
+
+def token(place: int) -> bytes:
+    return (place * 0x9E3779B97F4A7C15F39CC0605CEDC835 & (1 << 120) - 1).to_bytes(15, "little") + b"\0"
+
+
+def send(machine: Machine, place: int, digest: bytes = DIGEST) -> str:
+    written, answers = machine.queue.send([NewMessage(b"body", retry=token(place) + digest)], machine.now)
+    keep(machine, written)
+    return answers[0].message_id
+
+
+def keep(machine: Machine, written: list[tuple[records.Message | records.Answered, bytes]]) -> None:
+    for record, payload in written:
+        if isinstance(record, records.Message):
+            machine.payloads[record.number] = payload
+    machine.write([record for record, _ in written])
+
+
+def reroute(machine: Machine, version: int, **routing: object) -> PartitionSettings:
+    made = Routing(version, **routing)  # type: ignore[arg-type]
+    machine.settings = msgspec.structs.replace(machine.settings, version=version, routing=made)
+    machine.write(machine.queue.configure(machine.settings))
+    return machine.settings
+
+
+def hand_over(source: Machine, destination: Machine, version: int) -> int:
+    """All parts, and that this is all; how many tokens there were."""
+    assert destination.settings.routing is not None
+    count = 0
+    for part in range(HANDOVER_PARTS):
+        handover = source.queue.hand_over(destination.settings.routing.slot, part, source.now)
+        count += sum(len(columns.keys) // 16 for columns in handover.tokens)
+        destination.write(destination.queue.adopt(handover, destination.now))
+    destination.write([records.HandedOver(source.fold.partition, version, handover.next_number)])
+    return count
+
+
+def pair() -> tuple[Machine, Machine]:
+    """A partition with tokens, and a new one that awaits them."""
+    parent, child = Machine(), Machine(partition=2)
+    first = [send(parent, place) for place in range(40)]
+    assert len(set(first)) == 40
+    reroute(parent, 2, slots=(0, 1))
+    reroute(child, 2, slot=1, slots=(0, 1), awaits=(1,))
+    return parent, child
+
+
+def checked(machine: Machine) -> None:
+    """A replay and a checkpoint hold the same as the live state."""
+    assert describe(machine.replayed()) == describe(machine.fold)
+
+
+async def test_a_child_takes_no_token_before_it_has_those_of_its_parent() -> None:
+    parent, child = pair()
+    first = {place: message_id(1, parent.fold.retries.get(token(place)) or 0) for place in range(40)}
+    with pytest.raises(PartitionOpening):
+        send(child, 100)
+    written, _ = child.queue.send([NewMessage(b"without a token")], child.now)
+    assert len(written) == 1
+    count = hand_over(parent, child, 2)
+    assert 10 < count < 30, "those of one slot"
+    answered = [place for place in range(40) if send(child, place) == first[place]]
+    assert len(answered) == count
+    with pytest.raises(TokenReused):
+        send(child, answered[0], b"x" * 16)
+    checked(child)
+    copy = await copied(child.fold)
+    assert describe(copy) == describe(child.fold)
+    child.pass_time(61)
+    assert send(child, answered[0]) != first[answered[0]]
+    checked(child)
+
+
+async def copied(fold: Fold) -> Fold:
+    """The fold as a checkpoint brings it back."""
+    pieces: list[bytes] = []
+
+    def add(data: bytes) -> Ref:
+        pieces.append(data)
+        return (0, 0, len(pieces) - 1, len(data), 0)
+
+    async def fetch(refs: list[Ref]) -> list[bytes]:
+        return [pieces[ref[2]] for ref in refs]
+
+    ref, hanging = snapshot.take(fold, add, [])
+    read, refs = await snapshot.read(ref, fetch)
+    assert refs == hanging == await snapshot.hanging(ref, fetch)
+    assert len(hanging) == len(pieces) - 1
+    return read
+
+
+def test_what_was_handed_over_is_handed_over_again_and_what_is_repeated_changes_nothing() -> None:
+    parent, child = pair()
+    count = hand_over(parent, child, 2)
+    before = describe(child.fold)
+    hand_over(parent, child, 2)
+    assert describe(child.fold) == before
+    heir = Machine(partition=3)
+    reroute(child, 4, slot=1, slots=(0, 2), state=PartitionState.DRAINING)
+    reroute(heir, 4, slot=2, slots=(0, 2), awaits=(2,))
+    moved = hand_over(child, heir, 4)
+    assert 0 < moved < count
+    ids = [send(heir, place) for place in range(40)]
+    assert sum(one in {message_id(1, number) for number in range(1 << 40, (1 << 40) + 99)} for one in ids) == moved
+    checked(heir)
+
+
+def test_a_partition_that_awaits_hands_nothing_over() -> None:
+    _, child = pair()
+    with pytest.raises(PartitionOpening):
+        child.queue.hand_over(0, 0, child.now)
+
+
+def test_it_awaits_again_when_the_same_partition_drains_later() -> None:
+    parent, child = pair()
+    hand_over(parent, child, 2)
+    late = next(place for place in range(100, 200) if send(parent, place))
+    reroute(child, 5, slot=1, slots=(1,), awaits=(1,))
+    with pytest.raises(PartitionOpening):
+        send(child, late)
+    reroute(parent, 5, slots=(1,), state=PartitionState.DRAINING)
+    hand_over(parent, child, 5)
+    assert send(child, late) == message_id(1, parent.fold.retries.get(token(late)) or 0)
+
+
+def test_a_clock_that_is_ahead_forgets_nothing_early() -> None:
+    parent, child = pair()
+    child.pass_time(50)
+    known = send(parent, 0)
+    count = hand_over(parent, child, 2)
+    child.pass_time(59)
+    ids = {send(child, place) for place in range(40)}
+    assert count == sum(one in ids for one in (message_id(1, (1 << 40) + place) for place in range(1, 41)))
+    assert known
+
+
+def test_a_deduplication_id_is_known_after_a_move() -> None:
+    old, new = Machine(fifo=True), Machine(partition=2, fifo=True)
+    written, (first,) = old.queue.send([NewMessage(b"one", group="g", token=token(1))], old.now)
+    keep(old, written)
+    reroute(old, 2, slots=(0,), state=PartitionState.DRAINING)
+    reroute(new, 2, slots=(0,), awaits=(1,))
+    with pytest.raises(PartitionOpening):
+        new.queue.send([NewMessage(b"one", group="g", token=token(1))], new.now)
+    assert hand_over(old, new, 2) == 1
+    twin = NewMessage(b"one", group="g", token=token(1), retry=token(7) + DIGEST)
+    written, (answer,) = new.queue.send([twin], new.now)
+    assert (answer.message_id, answer.number, answer.duplicate) == (first.message_id, first.number, True)
+    keep(new, written)
+    new.pass_time(30)
+    new.write(new.queue.purge(1))
+    assert send(new, 7) == first.message_id, "the retry token is of its own"
+    written, (later,) = new.queue.send([NewMessage(b"two", group="g", token=token(2))], new.now)
+    assert later.number > first.number
+    keep(new, written)
+    by_other_scope = NewMessage(b"two", group="g", token=token(3), also=token(2))
+    assert new.queue.send([by_other_scope], new.now)[1][0].number == later.number
+    checked(new)
+
+
+def test_numbers_that_go_on_from_a_higher_epoch_are_never_given_twice() -> None:
+    old, new = Machine(fifo=True), Machine(partition=2, fifo=True)
+    old.fold.open(9)
+    reroute(new, 2, awaits=(1,))
+    new.write([records.HandedOver(1, 2, old.fold.next_number)])
+    written, (answer,) = new.queue.send([NewMessage(b"lost in a crash", group="g")], new.now)
+    assert written
+    assert answer.number == old.fold.next_number
+    new.fold.open(2)
+    assert new.fold.next_number > answer.number + (1 << 39)
+
+
+def test_a_partition_that_drains_answers_repeats_and_takes_nothing_new() -> None:
+    machine = Machine()
+    first = send(machine, 1)
+    reroute(machine, 2, slots=(1,), state=PartitionState.DRAINING)
+    assert send(machine, 1) == first
+    with pytest.raises(MapStale):
+        send(machine, 2)
+    older = msgspec.structs.replace(machine.settings, version=3, routing=None)
+    assert machine.queue.configure(older) == [], "it never opens again"
+
+
+def state(machine: Machine) -> PartitionState:
+    assert machine.fold.settings is not None
+    return machine.fold.settings.state
+
+
+def test_it_retires_when_it_was_empty_for_long_enough() -> None:
+    machine = Machine()
+    send(machine, 1)
+    assert machine.queue.retire(machine.now, 0) == [], "it does not drain"
+    reroute(machine, 2, slots=(1,), state=PartitionState.DRAINING)
+    machine.write(machine.queue.retire(machine.now, 100))
+    assert not machine.fold.emptied_ms, "it holds a message"
+    (number,) = machine.claim()
+    machine.write([records.Deleted([number.number])])
+    machine.write(machine.queue.retire(machine.now, 100))
+    assert machine.fold.emptied_ms == machine.now
+    machine.pass_time(99)
+    assert machine.queue.retire(machine.now, 100) == []
+    arrived = machine.queue.transfer_in(9, 1, Transfer(1, b"a dead letter", 5), machine.now)
+    assert arrived is not None
+    keep(machine, [(arrived, b"a dead letter")])
+    assert machine.queue.retire(machine.now, 0) == []
+    machine.write([records.Deleted([arrived.number])])
+    machine.pass_time(99)
+    machine.write(machine.queue.retire(machine.now, 100))
+    assert state(machine) == PartitionState.DRAINING
+    machine.pass_time(100)
+    machine.write(machine.queue.retire(machine.now, 100))
+    assert state(machine) == PartitionState.RETIRED
+    assert machine.queue.configure(machine.settings) == []
+    assert machine.queue.retire(machine.now, 100) == []
+    checked(machine)
+
+
+def test_a_message_on_its_way_elsewhere_keeps_it() -> None:
+    machine = Machine()
+    send(machine, 1)
+    (claimed,) = machine.claim()
+    machine.pass_time(31)
+    reroute(machine, 2, slots=(1,), state=PartitionState.DRAINING)
+    machine.write([machine.queue.transfer_out([claimed.number], Target(5, 5), redrive=False)])
+    assert machine.queue.retire(machine.now, 0) == []
+    machine.write([records.TransferDone(5, [1])])
+    machine.write(machine.queue.retire(machine.now, 0))
+    assert state(machine) == PartitionState.RETIRED
+
+
+def test_an_empty_handover_says_at_least_that_it_is_one() -> None:
+    assert Machine().queue.adopt(Handover([], 1), 0) == []
