@@ -23,6 +23,7 @@ from backend.address import ClientTls
 from backend.api import (
     Counters,
     HandleOutcome,
+    Handover,
     MoveTask,
     NewMessage,
     PartitionSettings,
@@ -130,6 +131,9 @@ class ClusterRouter:
     def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[Received]]:
         return self._of(target.partition).receive(target, command)
 
+    def watch(self, target: Target, wait_seconds: float) -> Coroutine[Any, Any, bool]:
+        return self._of(target.partition).watch(target, wait_seconds)
+
     def release(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, None]:
         return self._of(target.partition).release(target, handles)
 
@@ -161,12 +165,24 @@ class ClusterRouter:
         return self._of(target.partition).never(target, source, below, numbers)
 
     def start_move(
-        self, target: Target, destination_arn: str | None, rate_per_second: int
+        self, target: Target, destination_arn: str | None, rate_per_second: int, task_id: str | None = None
     ) -> Coroutine[Any, Any, MoveTask]:
-        return self._of(target.partition).start_move(target, destination_arn, rate_per_second)
+        return self._of(target.partition).start_move(target, destination_arn, rate_per_second, task_id)
 
     def list_moves(self, target: Target) -> Coroutine[Any, Any, list[MoveTask]]:
         return self._of(target.partition).list_moves(target)
 
     def cancel_move(self, target: Target, task_id: str) -> Coroutine[Any, Any, MoveTask]:
         return self._of(target.partition).cancel_move(target, task_id)
+
+    def hand_over(self, target: Target, slot: int, part: int) -> Coroutine[Any, Any, Handover]:
+        return self._of(target.partition).hand_over(target, slot, part)
+
+    def awaited(self, target: Target) -> Coroutine[Any, Any, list[int]]:
+        return self._of(target.partition).awaited(target)
+
+    def retire(self, target: Target, linger_seconds: int) -> Coroutine[Any, Any, bool]:
+        return self._of(target.partition).retire(target, linger_seconds)
+
+    def forget(self, target: Target) -> Coroutine[Any, Any, None]:
+        return self._of(target.partition).forget(target)

@@ -44,10 +44,10 @@ class Adopted:
                 if not window:
                     del by_origin[origin]
 
-    def retry(self, token: bytes) -> tuple[int, int, bytes] | None:
-        """Origin, number and digest that came with this retry token; call :meth:`expire` first."""
+    def retry(self, token: bytes, now: int) -> tuple[int, int, bytes] | None:
+        """Origin, number and digest that came with this retry token, unless it has expired at ``now``."""
         for origin, window in self.retries.items():
-            found = window.find(token)
+            found = window.find(token, now)
             if found is not None:
                 return origin, *found
         return None

@@ -103,7 +103,7 @@ class Queue:
                         raise TokenReused("the retry token came before, with another call")
                     answers.append(Stored(message_id(partition, first[0]), first[0], True))
                     continue
-                if adopted is not None and (before := adopted.retry(retry[:TOKEN_BYTES])) is not None:
+                if adopted is not None and (before := adopted.retry(retry[:TOKEN_BYTES], now)) is not None:
                     origin, there, digest = before
                     if digest != retry[TOKEN_BYTES:]:
                         raise TokenReused("the retry token came before, with another call")
