@@ -6,11 +6,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SEEDS ?= 1000
 ARGS ?=
 
-.PHONY: help serve cluster test lint format lock bench simulate fuzz faults scale clean
+.PHONY: help serve cluster demo test lint format lock bench simulate fuzz faults scale clean
 
 help:
 	@echo "make serve             run the service on http://127.0.0.1:9324 with its data in ./data (ARGS: more options)"
 	@echo "make cluster           run the service as on many machines: Cassandra, Redis, all roles (ARGS: --cassandra 1)"
+	@echo "make demo              take such a cluster from 3 backends to 12 and back, under load (ARGS: --cassandra 1)"
 	@echo "make test              install what the tests need and run them all (ARGS: pytest's options)"
 	@echo "make lint              ruff, mypy --strict and the arrows between the packages"
 	@echo "make format            let ruff format and fix"
@@ -27,6 +28,10 @@ serve: $(VENV)/.runtime
 cluster: $(VENV)/.dev
 	@scripts/need redis-server java mvn
 	@exec $(BIN)/python -m bench.cluster $(ARGS)
+
+demo: $(VENV)/.dev
+	@scripts/need redis-server java mvn
+	@exec $(BIN)/python -m bench.demo $(ARGS)
 
 test: $(VENV)/.dev
 	@scripts/need redis-server java mvn

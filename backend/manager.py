@@ -94,6 +94,10 @@ class Member:
         self._reporter = reporter
         self._managed: View | None = None
         """What was seen last, if the node manages the cluster."""
+        self._reached: dict[str, str] = {}
+        """The live nodes and their addresses, as of the last look."""
+        self._news = asyncio.Event()
+        """Set: the next report is due at once."""
         self._watch = Watch()
         self._complaints = Complaints()
         self._count = 0
@@ -116,7 +120,7 @@ class Member:
         if self._load is not None:
             self._tasks.append(loop.create_task(self._forever(self._load.look, lambda: LOAD_SECONDS, "the load")))
         if self._reporter is not None:
-            self._tasks.append(loop.create_task(self._forever(self._report, lambda: REPORT_SECONDS, "the report")))
+            self._tasks.append(loop.create_task(self._forever(self._report, lambda: EXPECT_SECONDS, "the report")))
 
     async def stop(self) -> None:
         """Move nothing any more, say that the node is not reached here any longer, and beat no more.
@@ -201,6 +205,10 @@ class Member:
         if view.cluster.manager == own:
             view = await self._manage(view)
         self._managed = view if view.cluster.manager == own else None
+        reached = {name: beat.address for name, beat in view.live.items()}
+        if reached != self._reached:  # who finds nodes by the reports soon has to find those that get shards now
+            self._reached = reached
+            self._news.set()
         if not all(view.owner(shard) == view.wanted(shard) is not None for shard in range(SHARDS)):
             self.settled.clear()
         elif not self.settled.is_set() and self._name in view.live and decide(view) == view.cluster:
@@ -261,7 +269,12 @@ class Member:
         return view._replace(cluster=await self._store.update_cluster(decided))
 
     async def _report(self) -> None:
-        """Tell how the cluster is, and let an operator's word about its nodes count."""
+        """Tell how the cluster is, now and then and when nodes come or go, and let an operator's word about its nodes
+        count."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REPORT_SECONDS):
+                await self._news.wait()
+        self._news.clear()
         view = self._managed
         if view is None or self._reporter is None:
             return

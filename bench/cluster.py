@@ -35,6 +35,7 @@ from auth.credentials import new_access_key
 from bench.cassandra_server import CassandraCluster, CassandraFailed, CassandraMissing, free_ports
 from bench.redis_server import RedisServer
 from holdfast.root import shell_lines
+from holdfast.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
@@ -244,9 +245,18 @@ class LocalCluster:
 
     def add_backend(self) -> Process:
         """One more, which is not started."""
-        number = 1 + sum(process.role == "backend" for process in self)
+        number = 1 + max((int(process.name[1:]) for process in self.of("backend")), default=0)
         (port,) = free_ports([HOST], 1)
         return self._add(f"b{number}", "backend", port, BACKEND_NODE=f"b{number}", LISTEN=f"{HOST}:{port}")
+
+    def forget(self, process: Process) -> None:
+        """End a process, and have it no longer."""
+        process.kill()
+        del self._processes[process.name]
+
+    def settings(self) -> Settings:
+        """What all processes have, for who wants to look into the stores."""
+        return load({}, self._settings)
 
     # --- its processes ----------------------------------------------------------------------------------------
 

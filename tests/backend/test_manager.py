@@ -381,6 +381,16 @@ def test_a_shard_between_two_living_nodes_moves(three: Cluster) -> None:
     assert (three.registry.reports[-1].moving, three.registry.reports[-1].homeless) == (1, SHARDS - 3)
 
 
+def test_who_comes_is_reported_before_it_serves_a_shard(three: Cluster) -> None:
+    """Else callers that find nodes by the reports are told of an owner whom they cannot find."""
+    three.loop.until(lambda: len(three.registry.report.nodes) == 3, 10)
+    began = len(three.registry.reports)
+    three.loop.until(lambda: len(three.registry.reports) > began, 10)  # the next one is due after a while only
+    node = three.join("d")
+    three.loop.until(lambda: bool(node.owned), 20)
+    assert [one.name for one in three.registry.report.nodes] == ["a", "b", "c", "d"]
+
+
 # --- decisions --------------------------------------------------------------------------------------------
 
 
