@@ -1,0 +1,10 @@
+"""Usage and what it costs: every answered call is counted once, and what was counted reaches the usage lake.
+
+* :mod:`billing.usage`: what is counted, and as what it is recorded.
+* :mod:`billing.buffers`: counters in a mapped file, which outlive the process that counts.
+* :mod:`billing.meter`: the counters of one process, a buffer for each minute.
+* :mod:`billing.lake`: the usage lake: Parquet files under ``date=/hour=``, in a folder or an object store.
+* :mod:`billing.seal`: the way from finished buffers to the lake.
+
+Imports none of the service's layers.
+"""

@@ -1,0 +1,251 @@
+"""Counters in a mapped file: what was counted is in the kernel's memory at once, so it outlives a killed process.
+
+A buffer belongs to one process, which holds a lock on its file for as long as it counts into it, and lets go of the
+lock when it has gone on to another, or has died.  Whoever gets the lock has a buffer that changes no more.
+
+File: a head, the counters, the keys.  A slot is a key and eight counters.  The key is written first, and the number of
+slots last, so a process that is killed in between leaves no half slot.  A machine that loses its power may leave pages
+of different ages: a key that cannot be read then is told, and its slot is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from billing.usage import COUNTS, UsageKey, UsageRecord
+
+SUFFIX: Final = ".usage"
+UNFINISHED: Final = ".new"
+"""What a process that was killed while it made a buffer leaves behind: nothing was counted into it."""
+FORMAT: Final = 1
+CELL_BYTES: Final = 8
+WIDTH: Final = len(COUNTS)
+"""Cells of a slot."""
+KEY_BYTES: Final = 160
+"""Room for each slot's key, on average; a buffer is full when either room is."""
+KEY_BYTES_MOST: Final = 32_768
+"""Of one key.  A queue has at most 50 tags, of at most 128 + 256 characters (Amazon SQS, ``TagQueue``)."""
+
+_MAGIC = b"hfusage1"
+_HEAD_BYTES = 512
+_HEAD = Struct("<8sIIQQ16s")
+"""Magic, format, slots that fit, sequence, minute, boot; then the node's name with its length, and a CRC of all."""
+_NAME = Struct("<H")
+_CRC = Struct("<I")
+_ENTRY = Struct("<II")
+"""Before each key: its length, and its CRC."""
+_USED = _HEAD_BYTES // CELL_BYTES - 1
+"""The cell that says how many slots are used."""
+NODE_BYTES_MOST: Final = _HEAD_BYTES - _HEAD.size - _NAME.size - _CRC.size - CELL_BYTES
+
+
+class BufferFull(Exception):
+    """There is no room for another key."""
+
+
+class BufferDamaged(Exception):
+    """A file is no buffer, or cannot be read; the text says which and why."""
+
+
+class Head(NamedTuple):
+    """What a buffer is."""
+
+    node: str
+    boot: str
+    sequence: int
+    minute_s: int
+
+
+class Buffer:
+    """A buffer that is counted into.  Made by :meth:`create`."""
+
+    def __init__(self, path: Path, file: int, mapped: mmap.mmap, slots: int, head: Head) -> None:
+        self.path = path
+        self.head = head
+        self.cells = memoryview(mapped).cast("Q")
+        """All of the file.  A slot's counters begin where :meth:`add` said."""
+        self._file = file
+        self._mapped = mapped
+        self._slots = slots
+        self._next_key = _HEAD_BYTES + slots * WIDTH * CELL_BYTES
+
+    @classmethod
+    def create(cls, folder: Path, head: Head, slots: int) -> Buffer:
+        """A fresh one, for so many slots, all of whose room on the disk is taken now: counting never lacks any.
+
+        Raises :class:`OSError`.
+        """
+        path = folder / f"{head.boot}-{head.sequence:08d}{SUFFIX}"
+        fresh = path.with_suffix(UNFINISHED)
+        encoded = _encode(head, slots)
+        file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            size = _HEAD_BYTES + slots * (WIDTH * CELL_BYTES + KEY_BYTES) + KEY_BYTES_MOST
+            os.posix_fallocate(file, 0, size)
+            os.pwrite(file, encoded, 0)
+            mapped = mmap.mmap(file, size)
+            fresh.rename(path)  # whoever finds it there finds it locked
+            return cls(path, file, mapped, slots, head)
+        except BaseException:
+            os.close(file)
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise
+
+    @property
+    def used(self) -> int:
+        """Slots that have a key."""
+        return self.cells[_USED]
+
+    def add(self, key: UsageKey) -> int:
+        """A slot for this key; returns the first of its cells.  Raises :class:`BufferFull`."""
+        used = self.cells[_USED]
+        encoded = msgspec.msgpack.encode(key)
+        end = self._next_key + _ENTRY.size + len(encoded)
+        if used >= self._slots or end > len(self._mapped):
+            raise BufferFull
+        self._mapped[self._next_key : end] = _ENTRY.pack(len(encoded), zlib.crc32(encoded)) + encoded
+        self._next_key = end
+        self.cells[_USED] = used + 1
+        return _HEAD_BYTES // CELL_BYTES + used * WIDTH
+
+    def set_minute(self, minute_s: int) -> None:
+        """Count another minute.  Only while no slot is used."""
+        assert not self.used
+        self.head = self.head._replace(minute_s=minute_s)
+        self._mapped[:_HEAD_BYTES] = _encode(self.head, self._slots)
+
+    def close(self) -> None:
+        """Count no more: make what was counted durable, give back the room that was not used, and let go of the lock.
+
+        One that counted nothing vanishes.  Blocks.  Raises :class:`OSError`; what was counted is there all the same.
+        """
+        used = self.used
+        self.cells.release()
+        self._mapped.close()
+        try:
+            if used:
+                os.ftruncate(self._file, self._next_key)
+                os.fsync(self._file)
+                sync_folder(self.path.parent)
+            else:
+                self.path.unlink()
+        finally:
+            os.close(self._file)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable which files there are.  Raises :class:`OSError`."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _encode(head: Head, slots: int) -> bytes:
+    name = head.node.encode()
+    if not 0 < len(name) <= NODE_BYTES_MOST:
+        raise ValueError(f"a node's name has 1 to {NODE_BYTES_MOST} bytes, not {len(name)}")
+    fixed = _HEAD.pack(_MAGIC, FORMAT, slots, head.sequence, head.minute_s, head.boot.encode())
+    told = fixed + _NAME.pack(len(name)) + name
+    return (told + _CRC.pack(zlib.crc32(told))).ljust(_HEAD_BYTES, b"\0")
+
+
+class Finished:
+    """A buffer that nobody counts into any more, and that nobody else reads: its lock is held until :meth:`close`."""
+
+    def __init__(self, path: Path, file: int) -> None:
+        self.path = path
+        self._file = file
+        self.lost: list[str] = []
+        """What of it could not be read, after :meth:`records`."""
+
+    def records(self) -> list[UsageRecord]:
+        """What was counted, without keys that counted nothing.  Raises :class:`BufferDamaged` and :class:`OSError`."""
+        data = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        head, slots = _decode(self.path, data)
+        used = int.from_bytes(data[_USED * CELL_BYTES : _HEAD_BYTES], "little")
+        self.lost = []
+        return list(self._slots(data, head, slots, used))
+
+    def _slots(self, data: bytes, head: Head, slots: int, used: int) -> Iterator[UsageRecord]:
+        cells = memoryview(data)[_HEAD_BYTES : _HEAD_BYTES + slots * WIDTH * CELL_BYTES].cast("Q")
+        at = _HEAD_BYTES + slots * WIDTH * CELL_BYTES
+        for slot in range(min(used, slots)):
+            counts = tuple(cells[slot * WIDTH : (slot + 1) * WIDTH])
+            key, at = _key_at(data, at)
+            if key is None:
+                self.lost.append(f"the keys of slots {slot} to {used - 1}, of {used}")
+                return
+            if any(counts):
+                yield UsageRecord(head.node, head.boot, head.sequence, slot, head.minute_s, key, counts)
+
+    def remove(self) -> None:
+        """All of it is safe elsewhere.  Raises :class:`OSError`."""
+        self.path.unlink()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _decode(path: Path, data: bytes) -> tuple[Head, int]:
+    if len(data) < _HEAD_BYTES or not data.startswith(_MAGIC):
+        raise BufferDamaged(f"{path} is no buffer of usage")
+    _, version, slots, sequence, minute_s, boot = _HEAD.unpack_from(data)
+    if version != FORMAT:
+        raise BufferDamaged(f"{path} has the format {version}, and this version of Holdfast reads {FORMAT}")
+    (length,) = _NAME.unpack_from(data, _HEAD.size)
+    end = _HEAD.size + _NAME.size + length
+    if end + _CRC.size > _USED * CELL_BYTES or _CRC.unpack_from(data, end) != (zlib.crc32(data[:end]),):
+        raise BufferDamaged(f"the head of {path} is damaged")
+    node = data[_HEAD.size + _NAME.size : end].decode()
+    return Head(node, boot.decode(), sequence, minute_s), slots
+
+
+def _key_at(data: bytes, at: int) -> tuple[UsageKey | None, int]:
+    if at + _ENTRY.size > len(data):
+        return None, at
+    length, crc = _ENTRY.unpack_from(data, at)
+    end = at + _ENTRY.size + length
+    encoded = data[at + _ENTRY.size : end]
+    if len(encoded) != length or zlib.crc32(encoded) != crc:
+        return None, at
+    try:
+        return msgspec.msgpack.decode(encoded, type=UsageKey), end
+    except msgspec.DecodeError:
+        return None, at
+
+
+def finished(folder: Path) -> Iterator[Finished]:
+    """The buffers below a folder that nobody counts into any more, those of a boot in their order.  Whoever iterates
+    closes them.  Raises :class:`OSError`."""
+    for path in sorted(folder.rglob(f"*{SUFFIX}")):
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # sealed meanwhile
+            continue
+        buffer = Finished(path, file)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = os.fstat(file).st_nlink > 0  # else sealed between the opening and the lock
+        except BlockingIOError:  # it is counted into, or being sealed
+            free = False
+        except BaseException:
+            buffer.close()
+            raise
+        if free:
+            yield buffer
+        else:
+            buffer.close()

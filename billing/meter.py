@@ -1,0 +1,158 @@
+"""The counters of one process: a buffer for each minute (:mod:`billing.buffers`).
+
+A call is counted before its answer goes out, into the buffer of the minute in which that happens::
+
+    meter = Meter.start(folder, "frontend-1")
+    cell = meter.cells_of.get((queue_id, action))
+    if cell is None:
+        cell = meter.open((queue_id, action), UsageKey(...))
+    counters = meter.counters
+    counters[cell + CALLS] += 1
+
+So counting is a look into a dictionary and a few additions.  :meth:`Meter.switch` begins the next minute: first there
+is a fresh buffer, then the old one is finished.  Buffers wait in the folder until :mod:`billing.seal` has brought them
+to the lake.
+
+What may be lost: nothing of an answered call when a process is killed.  When a machine loses its power, what the kernel
+has not written yet: of finished minutes nothing, as soon as :meth:`Buffer.close` has returned; of the minute under way
+all that was counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Final
+
+from billing.buffers import UNFINISHED, Buffer, BufferFull, Head
+from billing.usage import UsageKey
+
+logger = logging.getLogger("holdfast.usage")
+
+MINUTE_SECONDS: Final = 60
+SLOTS_LEAST: Final = 256
+SLOTS_MOST: Final = 65_536
+
+
+class UsageNotCounted(Exception):
+    """There is no room to count a call, so it cannot be answered; the text says where."""
+
+
+class Meter:
+    """What this process has to count.  Used from one event loop.  Made by :meth:`start`."""
+
+    def __init__(self, folder: Path, node: str, clock: Callable[[], float]) -> None:
+        self._folder = folder
+        self._node = node
+        self._clock = clock
+        self._boot = os.urandom(8).hex()
+        self._sequence = 0
+        self.cells_of: dict[Hashable, int] = {}
+        """By the caller's name for a key: the first of its cells in :attr:`counters`.  Empty after each switch."""
+        self._buffer = self._fresh(SLOTS_LEAST)
+        self.counters = self._buffer.cells
+        self._finishing: set[asyncio.Future[None]] = set()
+        self._ticking: asyncio.Task[None] | None = None
+        self._failing = False
+        """The last attempt to begin a buffer has failed."""
+
+    @classmethod
+    def start(cls, folder: Path, node: str, clock: Callable[[], float] = time.time) -> Meter:
+        """Count into this folder, which is this process's alone.  Raises :class:`OSError`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(f"*{UNFINISHED}"):
+            left.unlink(missing_ok=True)
+        return cls(folder, node, clock)
+
+    def run(self) -> None:
+        """Begin a buffer with each minute, from now on."""
+        self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="the minutes of usage")
+
+    async def close(self) -> None:
+        """Count no more, and finish all buffers."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.wait([self._ticking])
+        self._finish(self._buffer)
+        while self._finishing:
+            await asyncio.wait(self._finishing)
+
+    # --- counting ---------------------------------------------------------------------------------------
+
+    def open(self, name: Hashable, key: UsageKey) -> int:
+        """The first cell of this key, which ``name`` finds in :attr:`cells_of` from now on.
+
+        Raises :class:`UsageNotCounted`.
+        """
+        try:
+            cell = self._buffer.add(key)
+        except BufferFull:
+            self.switch()
+            try:
+                cell = self._buffer.add(key)
+            except BufferFull:
+                raise UsageNotCounted(
+                    f"the call cannot be counted: there is no room for another file in {self._folder}"
+                ) from None
+        self.cells_of[name] = cell
+        return cell
+
+    def switch(self) -> None:
+        """Begin a fresh buffer for the minute that it is now, and finish the one before it.
+
+        If there is no room for one, the old one goes on: then its minute counts what came later, too.
+        """
+        minute = self._minute()
+        used = self._buffer.used
+        if not used:
+            if self._buffer.head.minute_s != minute:
+                self._buffer.set_minute(minute)
+            return
+        try:
+            fresh = self._fresh(min(SLOTS_MOST, max(SLOTS_LEAST, 2 * used)))
+        except OSError as error:
+            if not self._failing:
+                logger.error("usage is counted on in an old buffer, for no other can be made: %s", error)
+            self._failing = True
+            return
+        if self._failing:
+            logger.warning("usage is counted minute by minute again")
+        self._failing = False
+        before, self._buffer = self._buffer, fresh
+        self.counters = fresh.cells
+        self.cells_of.clear()
+        self._finish(before)
+
+    def _fresh(self, slots: int) -> Buffer:
+        buffer = Buffer.create(self._folder, Head(self._node, self._boot, self._sequence + 1, self._minute()), slots)
+        self._sequence += 1
+        return buffer
+
+    def _minute(self) -> int:
+        return int(self._clock()) // MINUTE_SECONDS * MINUTE_SECONDS
+
+    # --- beside the calls -------------------------------------------------------------------------------
+
+    def _finish(self, buffer: Buffer) -> None:
+        """Its writing takes a while: in a thread."""
+        finishing = asyncio.get_running_loop().run_in_executor(None, _close, buffer)
+        self._finishing.add(finishing)
+        finishing.add_done_callback(self._finishing.discard)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(MINUTE_SECONDS - self._clock() % MINUTE_SECONDS)
+            if self._minute() != self._buffer.head.minute_s:  # else woken a moment early
+                self.switch()
+
+
+def _close(buffer: Buffer) -> None:
+    try:
+        buffer.close()
+    except OSError as error:
+        # What was counted is in the file all the same, and is sealed like all else; a power loss might take it.
+        logger.error("usage of %s may not outlive a loss of power: %s", buffer.path.name, error)

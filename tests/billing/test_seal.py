@@ -1,0 +1,174 @@
+"""From finished buffers to the lake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from billing import seal as sealing
+from billing.buffers import Buffer, Finished, Head
+from billing.lake import SCHEMA, Lake, LakeUnavailable, without_secrets
+from billing.seal import main, seal, waiting
+from billing.usage import CALLS, UsageKey
+
+HOUR = 1_700_000_400 // 3600 * 3600
+BOOT = "00112233445566ff"
+
+
+def count(spool: Path, sequence: int, minute_s: int, calls: int = 1, keys: int = 1) -> None:
+    spool.mkdir(exist_ok=True)
+    buffer = Buffer.create(spool, Head("frontend-1", BOOT, sequence, minute_s), slots=8)
+    for number in range(keys):
+        key = UsageKey("000000000000", f"q{number}", number + 1, "standard", "SendMessage", (("team", "a"),))
+        buffer.cells[buffer.add(key) + CALLS] += calls
+    buffer.close()
+
+
+def rows(lake: Path) -> list[dict[str, object]]:
+    found = ds.dataset(lake / "usage", partitioning="hive").to_table().to_pylist()
+    return sorted(found, key=lambda row: (row["sequence"], row["slot"]))
+
+
+def ids(lake: Path) -> list[tuple[object, ...]]:
+    return [(row["node"], row["boot"], row["sequence"], row["slot"]) for row in rows(lake)]
+
+
+def test_records_arrive_under_their_hour_and_the_buffers_go(tmp_path: Path) -> None:
+    spool, lake = tmp_path / "spool", tmp_path / "lake"
+    count(spool, 1, HOUR + 60, calls=3, keys=2)
+    count(spool, 2, HOUR + 120)
+    count(spool, 3, HOUR + 3600)
+    done = seal(spool, Lake(str(lake)))
+    assert done == (3, 4, 2, 0)
+    assert waiting(spool) == (0, 0)
+    found = rows(lake)
+    assert [row["calls"] for row in found] == [3, 3, 1, 1]
+    assert found[0]["minute"] == datetime.fromtimestamp(HOUR + 60, UTC)
+    assert found[0]["tags"] == [("team", "a")]
+    assert {(row["date"], row["hour"]) for row in found} == {("2023-11-14", 22), ("2023-11-14", 23)}
+    (first, _) = sorted((lake / "usage").rglob("*.parquet"))
+    assert pa.parquet.read_schema(first).equals(SCHEMA)
+
+
+def test_nothing_finished_is_nothing_done(tmp_path: Path) -> None:
+    assert seal(tmp_path, Lake(str(tmp_path / "lake"))) == (0, 0, 0, 0)
+    assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("step", ["write", "remove"])
+def test_ended_between_any_two_steps_it_yields_the_same_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    spool, path = tmp_path / "spool", tmp_path / "lake"
+    for sequence in range(1, 5):
+        count(spool, sequence, HOUR + 3600 * (sequence % 2), keys=2)
+    lake = Lake(str(path))
+    steps = 0
+    while True:
+        steps += 1
+        left = steps
+        owner = Lake if step == "write" else Finished
+        real = getattr(owner, step)
+
+        def ended(*arguments: object, real: object = real) -> object:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise InterruptedError
+            assert callable(real)
+            return real(*arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, step, ended)
+            try:
+                seal(spool, lake)
+            except InterruptedError:
+                continue
+        break
+    assert steps > 2
+    assert sorted(set(ids(path))) == [
+        ("frontend-1", BOOT, sequence, slot) for sequence in range(1, 5) for slot in (0, 1)
+    ]
+    assert waiting(spool) == (0, 0)
+
+
+def test_a_repetition_of_the_same_buffers_makes_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool, path = tmp_path / "spool", tmp_path / "lake"
+    count(spool, 1, HOUR)
+    with monkeypatch.context() as patched:
+        patched.setattr(Finished, "remove", lambda _: None)
+        seal(spool, Lake(str(path)))
+    seal(spool, Lake(str(path)))
+    assert len(rows(path)) == 1
+
+
+def test_while_the_lake_is_away_everything_waits(tmp_path: Path) -> None:
+    spool, path = tmp_path / "spool", tmp_path / "lake"
+    count(spool, 1, HOUR)
+    path.write_bytes(b"in the way of the lake")
+    with pytest.raises(LakeUnavailable, match="cannot be written"):
+        seal(spool, Lake(str(path)))
+    assert waiting(spool)[0] == 1
+    assert main([str(spool), str(path)]) == 1
+    path.unlink()
+    assert main([str(spool), str(path)]) == 0
+    assert len(rows(path)) == 1
+
+
+def test_many_buffers_go_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "BUFFERS_AT_ONCE", 3)
+    spool, path = tmp_path / "spool", tmp_path / "lake"
+    for sequence in range(1, 9):
+        count(spool, sequence, HOUR)
+    assert seal(spool, Lake(str(path))) == (8, 8, 3, 0)
+    assert len(ids(path)) == 8
+
+
+def test_a_damaged_buffer_is_put_aside_and_told_and_the_others_arrive(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool, path = tmp_path / "spool", tmp_path / "lake"
+    count(spool, 1, HOUR)
+    count(spool, 2, HOUR)
+    (first, _) = sorted(spool.iterdir())
+    first.write_bytes(b"rubbish")
+    assert seal(spool, Lake(str(path))) == (1, 1, 1, 1)
+    assert "usage is lost" in caplog.text
+    assert [path.name for path in spool.iterdir()] == [first.name + ".damaged"]
+    assert seal(spool, Lake(str(path))) == (0, 0, 0, 0)
+
+
+def test_two_at_a_time_seal_each_buffer_once(tmp_path: Path) -> None:
+    spool, path = tmp_path / "spool", tmp_path / "lake"
+    for sequence in range(1, 41):
+        count(spool, sequence, HOUR)
+    command = [sys.executable, "-m", "billing.seal", str(spool), str(path)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    for one in both:
+        _, told = one.communicate(timeout=60)
+        assert one.returncode == 0, told
+    assert len(ids(path)) == 40
+
+
+def test_arguments_are_checked() -> None:
+    assert main([]) == 2
+    assert main(["spool", "nowhere://else"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("/var/lake", "/var/lake"),
+        ("s3://key:secret@bucket/path?region=eu", "s3://bucket/path"),
+        ("s3://bucket", "s3://bucket"),
+        ("gs://anonymous@bucket/a@b", "gs://bucket/a@b"),
+    ],
+)
+def test_a_url_is_told_without_its_secrets(url: str, told: str) -> None:
+    assert without_secrets(url) == told
