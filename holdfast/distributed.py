@@ -41,7 +41,7 @@ from holdfast.settings import Settings, SettingsError, cluster_secret
 from holdfast.standalone import run, stop_of_signals
 from holdfast.stores import Stores
 from metadata_service.changes import ChangeWatch
-from metadata_service.client import AgingClient, MetadataClient
+from metadata_service.client import MetadataClient
 from metadata_service.fleet import Fleet
 from metadata_service.hints import Hints
 from metadata_service.store import MetadataStore
@@ -220,28 +220,26 @@ async def prepare_shared(settings: Settings, store: MetadataStore) -> Keyring:
 class _Learning:
     """Implements :class:`holdfast.roles.Changes`: by looking for changes, and by hints of them."""
 
-    def __init__(self, watch: ChangeWatch | None, hints: Hints | None) -> None:
+    def __init__(self, watch: ChangeWatch, hints: Hints | None) -> None:
         self._watch = watch
         self._hints = hints
 
     async def start(self) -> None:
-        if self._watch is not None:
-            await self._watch.start()
+        await self._watch.start()
         if self._hints is not None:
             self._hints.start()
 
     async def close(self) -> None:
         if self._hints is not None:
             await self._hints.close()
-        if self._watch is not None:
-            await self._watch.close()
+        await self._watch.close()
 
 
 def _following(settings: Settings, store: MetadataStore) -> tuple[MetadataClient, Changes]:
     """A cache of the queues, and what it learns by that other processes have changed one."""
-    metadata = AgingClient(store)
+    metadata = MetadataClient(store)
     hints = Hints(settings.metadata_hints, metadata) if settings.metadata_hints is not None else None
-    return metadata, _Learning(None, hints)
+    return metadata, _Learning(ChangeWatch(store, metadata), hints)
 
 
 class _Closable(Protocol):

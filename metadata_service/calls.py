@@ -1,8 +1,8 @@
 """How a call of a store travels between processes: its name, its arguments, its answer, its errors.
 
-The table of calls is made from the interfaces themselves (:class:`~metadata_service.store.MetadataStore` and
-:class:`~metadata_service.store.ChangeStore`): what has a signature there can be called from afar, and with arguments
-of other types, or with more or fewer, cannot.  Everything is JSON, as the records are in the SQLite file.
+The table of calls is made from the interface itself (:class:`~metadata_service.store.MetadataStore`): what has a
+signature there can be called from afar, and with arguments of other types, or with more or fewer, cannot.  Everything
+is JSON, as the records are in the SQLite file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from auth.store import Conflict
 from metadata_service import store as stores
 from metadata_service.models import Queue
-from metadata_service.store import ChangeStore, MetadataStore, StoreError
+from metadata_service.store import MetadataStore, StoreError
 
 QUEUE_CALLS = frozenset(("create_queue", "get_queue", "update_queue", "delete_queue", "begin_purge"))
 """They belong to the node that has the queue."""
@@ -64,10 +64,9 @@ def _method(name: str, function: Any) -> Method:
 
 def _methods() -> dict[str, Method]:
     found = {}
-    for interface in (MetadataStore, ChangeStore):
-        for name, function in inspect.getmembers(interface, inspect.iscoroutinefunction):
-            if not name.startswith("_") and name != "close":
-                found[name] = _method(name, function)
+    for name, function in inspect.getmembers(MetadataStore, inspect.iscoroutinefunction):
+        if not name.startswith("_") and name != "close":
+            found[name] = _method(name, function)
     return found
 
 

@@ -22,8 +22,9 @@ from functools import partial
 
 import msgspec
 
+from metadata_service.cassandra_changes import CassandraChanges
 from metadata_service.cassandra_credentials import ACCOUNTS, CassandraCredentials, text
-from metadata_service.cassandra_records import BEYOND, Row, Writes, after, gather
+from metadata_service.cassandra_records import BEYOND, Records, Row, Writes, after, gather
 from metadata_service.models import Partition, Queue, dead_letter_arn, new_queue, partition_counter, partition_id
 from metadata_service.partitions import with_partitions
 from metadata_service.store import (
@@ -60,8 +61,12 @@ class _BelowFloor(Exception):
     """The collector was faster."""
 
 
-class CassandraQueues(CassandraCredentials):
+class CassandraQueues(CassandraCredentials, CassandraChanges):
     """What it keeps is in ``records``."""
+
+    def __init__(self, records: Records) -> None:
+        CassandraCredentials.__init__(self, records)
+        CassandraChanges.__init__(self)
 
     async def create_queue(
         self,
@@ -188,6 +193,7 @@ class CassandraQueues(CassandraCredentials):
 
         queue = await self._records.transact(_names(place.account), ["account", row, held], delete)
         await self._forget_id(queue_id)
+        await self._tell(place.account, place.name)
         return queue
 
     async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
@@ -273,7 +279,9 @@ class CassandraQueues(CassandraCredentials):
             newer = msgspec.structs.replace(change(queue), version=queue.version + 1)
             return {row: text(newer), **_sources(queue.name, queue.attributes, newer.attributes)}, newer
 
-        return await self._records.transact(_names(place.account), [row], store)
+        queue = await self._records.transact(_names(place.account), [row], store)
+        await self._tell(place.account, place.name)
+        return queue
 
     async def _page(self, account: str, kind: str, prefix: str, beyond: str, limit: int) -> list[str]:
         least = after(kind + beyond) if beyond >= prefix else kind + prefix

@@ -74,6 +74,7 @@ class Records:
         one = f"SELECT record FROM {records} WHERE space = ? AND key = ?"
         self._get = prepare(one)
         self._get_serial = prepare(one, serial=True)
+        self._some = prepare(f"SELECT key, record FROM {records} WHERE space = ? AND key IN ?")
         self._keys = prepare(f"SELECT key FROM {records} {bounds}")
         self._rows = prepare(f"SELECT key, record FROM {records} {bounds}")
         self._rows_serial = prepare(f"SELECT key, record FROM {records} {bounds}", serial=True)
@@ -102,6 +103,11 @@ class Records:
         """
         rows = await self._keyspace.run(self._get_serial if serial else self._get, (space, key))
         return rows[0][0] or None if rows else None
+
+    async def some(self, space: str, keys: Sequence[str]) -> dict[str, str]:
+        """Those of these records that there are, at most :data:`PAGE`: as :meth:`get`."""
+        rows = await self._keyspace.run(self._some, (space, keys))
+        return {key: record for key, record in rows if record != GONE}
 
     async def keys(self, space: str, least: str, beyond: str, limit: int) -> list[str]:
         """At most ``limit`` keys from ``least`` on and below ``beyond``, in code point order."""

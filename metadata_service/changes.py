@@ -3,7 +3,8 @@
 Messages need none of this: the backend refuses who knows of a queue that is gone, and works with the newest settings.
 But what the frontend decides by itself (the policy, limits of a message, the visibility timeout) it decides by what it
 has cached.  So it asks the store a few times a second which queues were changed, whoever changed them, and forgets
-these.
+these.  Where a change and the note of it are not one transaction (in Cassandra), a process may end between the two:
+its caller had no answer, but the queue is changed.  So now and then all is forgotten.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from metadata_service.store import ChangeStore, StoreError
 
 LOOK_SECONDS = 0.25
 """Between two looks; a change in another process counts here as soon after it was made."""
+
+FORGET_SECONDS = 60
+"""After which nothing is cached any more, whatever the store says."""
 
 log = logging.getLogger("holdfast.metadata")
 
@@ -31,6 +35,9 @@ class ChangeWatch:
         self._store = store
         self._client = client
         self._look_seconds = look_seconds
+        self._forget_looks = int(FORGET_SECONDS / look_seconds)
+        """So many looks, and all is forgotten."""
+        self._looked = 0
         self._last: int | None = None
         self._failing = False
         self._task: asyncio.Task[None] | None = None
@@ -58,7 +65,8 @@ class ChangeWatch:
         # What this process asked the store before is cached by now: the store answers in order.
         self._failing = False
         self._last = changes.last
-        self._client.forget(changes.names)
+        self._looked = (self._looked + 1) % self._forget_looks
+        self._client.forget(changes.names if self._looked else None)
 
     async def _looks(self) -> None:
         while True:

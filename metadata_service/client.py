@@ -6,10 +6,8 @@ refuses what is older than it knows.  Then :meth:`MetadataClient.get` reads afre
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from metadata_service.models import Queue
 from metadata_service.store import QueueExists, QueueNotFound, QueueStore
@@ -138,67 +136,3 @@ class MetadataClient:
             if len(self._queues) > self._limit:
                 self._queues.popitem(last=False)
         return queue
-
-
-class AgingClient(MetadataClient):
-    """The same, for a store that other processes write to and that cannot be watched: what is older than
-    ``age_seconds`` is not known any more.  Whoever hears of a change earlier calls :meth:`outdate`.
-
-    When a queue that many ask for grows too old, they do not all ask the store: whoever comes while it is being read
-    waits for the next read, which all who wait share.  So each still gets what the store has after it asked.
-    """
-
-    def __init__(
-        self,
-        store: QueueStore,
-        *,
-        limit: int = 10_000,
-        age_seconds: float = 1,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(store, limit=limit)
-        self._age_seconds = age_seconds
-        self._clock = clock
-        self._read_at: dict[tuple[str, str], float] = {}
-        """When the queue was last heard of, also of some that are not cached any more."""
-        self._reading: dict[tuple[str, str], asyncio.Task[Queue]] = {}
-        self._next: dict[tuple[str, str], asyncio.Task[Queue]] = {}
-        """Reads that have not begun."""
-
-    def cached(self, account: str, name: str) -> Queue | None:
-        queue = super().cached(account, name)
-        if queue is not None and self._clock() - self._read_at[account, name] > self._age_seconds:
-            return None
-        return queue
-
-    async def get(self, account: str, name: str) -> Queue:
-        key = (account, name)
-        task = self._next.get(key)
-        if task is None:
-            task = self._next[key] = asyncio.create_task(self._read(key, self._reading.get(key)))
-            task.add_done_callback(_seen)
-        return await asyncio.shield(task)
-
-    async def _read(self, key: tuple[str, str], before: asyncio.Task[Queue] | None) -> Queue:
-        if before is not None:
-            await asyncio.wait([before])
-        task = self._reading[key] = self._next.pop(key)
-        try:
-            return await super().get(*key)
-        finally:
-            if self._reading[key] is task:
-                del self._reading[key]
-
-    def remember(self, queue: Queue) -> Queue:
-        super().remember(queue)
-        if self._queues.get((queue.account, queue.name)) is queue:
-            self._read_at[queue.account, queue.name] = self._clock()
-            if len(self._read_at) > 2 * self._limit:
-                self._read_at = {key: self._read_at[key] for key in self._queues}
-        return queue
-
-
-def _seen(task: asyncio.Task[Queue]) -> None:
-    """Its error is nobody's if all who waited were cancelled."""
-    if not task.cancelled():
-        task.exception()

@@ -2,8 +2,7 @@
 
 A hint names a queue and the version that it has now, and who has an older one in memory forgets it.  Nothing rests on
 hints.  One that is lost, late or doubled, or a Redis that is away or was flushed, only means that what is in memory
-gets as old as it may without them (:mod:`metadata_service.changes`, :class:`~metadata_service.client.AgingClient`); a
-forged one costs a read.
+gets as old as it may without them (:mod:`metadata_service.changes`); a forged one costs a read.
 """
 
 from __future__ import annotations

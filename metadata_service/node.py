@@ -4,8 +4,7 @@ Each queue belongs to one node, by the ring (:mod:`metadata_service.ring`), and 
 node has in memory is what the store has: every change passed through here.  Calls for a queue of another node are
 refused with the owner's name, unless the caller says that the owner does not answer: then they go straight to the
 store, and nothing is kept.  What such a stand-in changes, the owner, if it lives after all, learns by watching the
-store (:mod:`metadata_service.changes`), or, where the store cannot be watched, by the age limit of what it keeps.  In
-the mode ``full_copy`` every node keeps every queue, and answers for each.
+store (:mod:`metadata_service.changes`).  In the mode ``full_copy`` every node keeps every queue, and answers for each.
 
 Everything else (tenants, keys, roles, logs, shards) is read from the store and written to it, by whichever node is
 asked.
@@ -25,7 +24,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -43,12 +42,12 @@ from metadata_service.calls import (
     pack_error,
 )
 from metadata_service.changes import ChangeWatch
-from metadata_service.client import AgingClient, MetadataClient
+from metadata_service.client import MetadataClient
 from metadata_service.hints import Hints
 from metadata_service.models import Queue
 from metadata_service.ring import Ring, View
 from metadata_service.signing import ANSWER_HEADER, HEADER, Checker, OutOfTime, SignatureRefused
-from metadata_service.store import ChangeStore, MetadataStore, StoreError
+from metadata_service.store import MetadataStore, StoreError
 
 BODY_BYTES_MOST = 16 << 20
 """Longest request: all shards of a node with their checkpoints are some hundred KB."""
@@ -77,11 +76,10 @@ class MetadataNode:
         full_copy: bool = False,
         hints: str | None = None,
         cached_most: int = 1_000_000,
-        age_seconds: float = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``hints``: a Redis by which others are told of changes (:mod:`metadata_service.hints`), and this node of
-        those that stand-ins make.  ``age_seconds``: of what is kept, if the store cannot be watched.
+        those that stand-ins make.
 
         Raises :class:`NotInRing`, and ``ValueError`` if the secret is too short.
         """
@@ -92,12 +90,8 @@ class MetadataNode:
         self._checker = Checker(secret, name, clock)
         self._ring = self._ring_of(view)
         self._draining = False
-        self._watch: ChangeWatch | None = None
-        if hasattr(store, "queue_changes"):
-            self._queues = MetadataClient(store, limit=cached_most)
-            self._watch = ChangeWatch(cast(ChangeStore, store), self._queues)
-        else:
-            self._queues = AgingClient(store, limit=cached_most, age_seconds=age_seconds)
+        self._queues = MetadataClient(store, limit=cached_most)
+        self._watch = ChangeWatch(store, self._queues)
         self._hints = None if hints is None else Hints(hints, self._queues)
         self.app = Starlette(
             routes=[
@@ -115,8 +109,7 @@ class MetadataNode:
 
     async def start(self) -> None:
         """Watch the store, and in the mode ``full_copy`` read all queues.  Raises StoreError."""
-        if self._watch is not None:
-            await self._watch.start()
+        await self._watch.start()
         if self._hints is not None:
             self._hints.start()
         if self._full_copy:
@@ -130,8 +123,7 @@ class MetadataNode:
         """Let go of what :meth:`start` began.  The store stays open."""
         if self._hints is not None:
             await self._hints.close()
-        if self._watch is not None:
-            await self._watch.close()
+        await self._watch.close()
 
     # --- requests ---
 

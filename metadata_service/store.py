@@ -147,7 +147,7 @@ class QueueChanges(NamedTuple):
 
 
 class ChangeStore(Protocol):
-    """A store that several processes of one machine have open: each asks what the others have changed."""
+    """A store that several processes have open: each asks what the others have changed."""
 
     async def queue_changes(self, after: int | None) -> QueueChanges:
         """What was changed or deleted after the change ``after``; None: nothing, only where to begin."""
@@ -256,7 +256,7 @@ class ClusterRegistry(Protocol):
         """
 
 
-class MetadataStore(QueueStore, EntryStore, ClusterRegistry, SealableStore, DataKeyStore, Protocol):
+class MetadataStore(QueueStore, ChangeStore, EntryStore, ClusterRegistry, SealableStore, DataKeyStore, Protocol):
     """Everything that a whole service keeps in its metadata."""
 
     async def close(self) -> None:

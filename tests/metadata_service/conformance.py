@@ -299,6 +299,40 @@ class QueueConformance:
         assert await store.dead_letter_sources(ACCOUNT, other, limit=10) == ["elsewhere", "s0"]
 
 
+class ChangeConformance:
+    """Which queues were changed."""
+
+    async def test_every_change_of_a_queue_is_told_from_the_last_look_on(self, store: MetadataStore) -> None:
+        queue = await create(store, "orders")
+        start = await store.queue_changes(None)
+        assert start.names == []
+        assert await store.queue_changes(start.last) == start
+        await store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "b"})
+        (first, names) = await store.queue_changes(start.last)
+        assert names == [(ACCOUNT, "orders")]
+        assert await store.queue_changes(first) == (first, [])
+        assert await store.queue_changes(None) == (first, [])
+        other = await create(store, "other")
+        await store.begin_purge(queue.queue_id, now_ms=NOW_MS, interval_seconds=0)
+        await store.delete_queue(other.queue_id, now_ms=NOW_MS)
+        (second, names) = await store.queue_changes(first)
+        assert set(names or ()) == {(ACCOUNT, "orders"), (ACCOUNT, "other")}
+        assert set((await store.queue_changes(start.last)).names or ()) == {(ACCOUNT, "orders"), (ACCOUNT, "other")}
+        assert (await store.queue_changes(second)).names == []
+
+    async def test_changes_that_come_together_are_all_told(self, store: MetadataStore) -> None:
+        queues = [await create(store, f"q{number}") for number in range(5)]
+        start = (await store.queue_changes(None)).last
+        await asyncio.gather(
+            *(store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "b"}) for queue in queues)
+        )
+        assert sorted((await store.queue_changes(start)).names or ()) == [(ACCOUNT, queue.name) for queue in queues]
+
+    async def test_who_comes_from_elsewhere_is_to_forget_all(self, store: MetadataStore) -> None:
+        last = (await store.queue_changes(None)).last
+        assert await store.queue_changes(last + 5) == (last, None)
+
+
 class EntryConformance:
     """Logs and shards."""
 
@@ -743,5 +777,12 @@ class DataKeyConformance:
         assert await store.new_data_key_id() == 4
 
 
-class Conformance(QueueConformance, EntryConformance, RegistryConformance, CredentialConformance, DataKeyConformance):
+class Conformance(
+    QueueConformance,
+    ChangeConformance,
+    EntryConformance,
+    RegistryConformance,
+    CredentialConformance,
+    DataKeyConformance,
+):
     """All of it."""

@@ -15,7 +15,7 @@ from cassandra import OperationTimedOut
 from auth.credentials import AccessKey, ServiceKey, Tenant, TenantRole, new_access_key
 from auth.keyring import DataKey
 from bench.cassandra_server import QUICK_START, CassandraCluster
-from metadata_service import cassandra_queues
+from metadata_service import cassandra_changes, cassandra_queues
 from metadata_service.cassandra import CassandraStore
 from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings, ConnectionClosed, Unanswered
 from metadata_service.cassandra_records import Row, Writes
@@ -500,6 +500,60 @@ async def test_who_decides_sees_what_a_process_that_ended_has_told_nobody(
     (recovering,) = await other.logs()
     assert (recovering.state, recovering.version) == ("recovering", 2)
     assert (await one.look()).logs == [recovering]
+
+
+async def test_a_change_is_answered_when_the_others_can_know(
+    stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = stores
+    queue = await create(one, "orders")
+    start = (await other.queue_changes(None)).last
+    await ending_before(one, monkeypatch, "transact", "queue_changes")
+    with pytest.raises(StoreUnavailable):
+        await one.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "b"})
+    assert (await other.get_queue(ACCOUNT, "orders")).version == 2
+    assert await other.queue_changes(start) == (start, [])
+    monkeypatch.undo()
+    await one.update_queue(queue.queue_id, 2, now_ms=NOW_MS, tags={"a": "c"})
+    assert (await other.queue_changes(start)).names == [(ACCOUNT, "orders")]
+
+
+async def test_notes_of_changes_go_together(store: CassandraStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    transactions = []
+    transact = store._records.transact
+
+    async def counted(space: str, *arguments: Any) -> Any:
+        transactions.append(space)
+        return await transact(space, *arguments)
+
+    monkeypatch.setattr(store._records, "transact", counted)
+    start = (await store.queue_changes(None)).last
+    await asyncio.gather(*(store._tell(ACCOUNT, f"q{number}") for number in range(150)))
+    assert len(transactions) == 2
+    assert (await store.queue_changes(start)).names == [(ACCOUNT, f"q{number}") for number in range(150)]
+
+
+async def test_only_so_many_changes_are_kept(
+    stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = stores
+    monkeypatch.setattr(cassandra_changes, "KEPT", 10)
+    start = (await other.queue_changes(None)).last
+    for number in range(25):
+        await one._tell(ACCOUNT, f"q{number}")
+    last = start + 25
+    assert await other.queue_changes(last - 10) == (last, [(ACCOUNT, f"q{number}") for number in range(15, 25)])
+    assert await other.queue_changes(last - 11) == (last, None)
+    get = other._records.get
+
+    async def overtaken(*arguments: Any) -> Any:
+        found = await get(*arguments)
+        await one._tell(ACCOUNT, "more")
+        return found
+
+    monkeypatch.setattr(other._records, "get", overtaken)
+    assert await other.queue_changes(last - 10) == (last, None)
+    assert len(await one._records.all("queue_changes")) == 11
 
 
 async def test_a_process_collects_now_and_then(place: Place) -> None:

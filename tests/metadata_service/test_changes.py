@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from metadata_service import sqlite
-from metadata_service.changes import ChangeWatch
+from metadata_service.changes import FORGET_SECONDS, LOOK_SECONDS, ChangeWatch
 from metadata_service.client import MetadataClient
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import StoreUnavailable
@@ -100,6 +100,22 @@ async def test_only_so_many_changes_are_kept(stores: tuple[SQLiteStore, SQLiteSt
     assert kept is not None
     assert len(kept) == sqlite._CHANGES_KEPT
     assert (await stores[0].queue_changes(4)).names is None
+
+
+async def test_now_and_then_all_is_forgotten(
+    client: MetadataClient, watch: ChangeWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For changes of which nobody was told."""
+    looks = int(FORGET_SECONDS / LOOK_SECONDS)
+    await _made(client, "q")
+    for _ in range(looks - 1):
+        await watch.look()
+        assert client.cached(ACCOUNT, "q") is not None
+    await watch.look()
+    assert client.cached(ACCOUNT, "q") is None
+    await client.get(ACCOUNT, "q")
+    await watch.look()
+    assert client.cached(ACCOUNT, "q") is not None
 
 
 async def test_while_the_store_cannot_be_asked_nothing_is_kept(

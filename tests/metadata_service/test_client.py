@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from metadata_service.client import AgingClient, MetadataClient
+from metadata_service.client import MetadataClient
 from metadata_service.models import Queue
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import ConditionFailed, MetadataStore, QueueExists, QueueNotFound, StoreUnavailable
@@ -148,69 +148,3 @@ async def test_what_was_forgotten_while_it_was_read_is_not_kept(store: MetadataS
     answered.set()
     assert await asked == queue
     assert client.cached(ACCOUNT, "orders") is None
-
-
-async def test_an_ageing_cache_knows_nothing_that_is_old(store: MetadataStore) -> None:
-    now = 0.0
-    client = AgingClient(store, limit=2, age_seconds=1, clock=lambda: now)
-    queue = await client.create(ACCOUNT, "orders", {}, {}, now_ms=NOW_MS, hold_seconds=60)
-    now = 1.0
-    assert client.cached(ACCOUNT, "orders") == queue
-    now = 1.1
-    assert client.cached(ACCOUNT, "orders") is None
-    assert await client.get(ACCOUNT, "orders") == queue
-    assert client.cached(ACCOUNT, "orders") == queue
-    now = 2.0
-    changed = await client.update(queue, now_ms=NOW_MS, tags={"a": "b"})
-    now = 3.0
-    assert client.cached(ACCOUNT, "orders") == changed
-    client.remember(queue)
-    now = 3.1
-    assert client.cached(ACCOUNT, "orders") is None, "what is older makes nothing younger"
-    for number in range(20):
-        await client.create(ACCOUNT, f"q{number}", {}, {}, now_ms=NOW_MS, hold_seconds=60)
-        assert len(client._read_at) <= 4
-    assert client.cached(ACCOUNT, "q19") is not None
-
-
-async def test_many_who_ask_at_once_share_reads_that_begin_after_they_asked(store: MetadataStore) -> None:
-    queue = await create(store, "orders", hold_seconds=0)
-    reads: list[asyncio.Event] = []
-
-    class Slow:
-        async def get_queue(self, account: str, name: str) -> Queue:
-            go_on = asyncio.Event()
-            reads.append(go_on)
-            await go_on.wait()
-            return await store.get_queue(account, name)
-
-    async def until_reads(count: int) -> None:
-        while len(reads) < count:
-            await asyncio.sleep(0)
-
-    client = AgingClient(cast(MetadataStore, Slow()))
-    first = [asyncio.ensure_future(client.get(ACCOUNT, "orders")) for _ in range(5)]
-    await until_reads(1)
-    late = []
-    for _ in range(5):
-        late.append(asyncio.ensure_future(client.get(ACCOUNT, "orders")))
-        for _ in range(5):
-            await asyncio.sleep(0)
-    assert len(reads) == 1
-    late[0].cancel()
-    reads[0].set()
-    assert await asyncio.gather(*first) == [queue] * 5
-    await until_reads(2)
-    changed = await store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "b"})
-    reads[1].set()
-    assert await asyncio.gather(*late[1:]) == [changed] * 4
-    assert len(reads) == 2
-
-    await store.delete_queue(queue.queue_id, now_ms=NOW_MS)
-    gone = [asyncio.ensure_future(client.get(ACCOUNT, "orders")) for _ in range(3)]
-    await until_reads(3)
-    reads[2].set()
-    outcomes = await asyncio.gather(*gone, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [QueueNotFound] * 3
-    assert not client._reading
-    assert not client._next

@@ -1,0 +1,98 @@
+"""Which queues were changed, in Cassandra: the part of the store that is :class:`~metadata_service.store.ChangeStore`.
+
+Changes are numbered, and the last :data:`KEPT` are kept, in the places of a ring: so the space never grows, and nothing
+in it is ever deleted.  Whoever looks reads one row, and the changes that are new.
+
+A change is noted after it was made, and answered after it was noted.  Those of one process that come while a note is
+being written go together with the next, so all processes together make as many transactions here as each can make
+one after another, however many queues they change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from metadata_service.cassandra_credentials import text
+from metadata_service.cassandra_records import Records, Row, Writes
+from metadata_service.store import QueueChanges
+
+_CHANGES: Final = "queue_changes"
+_LAST: Final = "last"
+KEPT: Final = 1000
+"""Who looks less often forgets all that it knew."""
+_TOGETHER: Final = 100
+"""Changes that one transaction notes."""
+
+
+class _Change(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    account: str
+    name: str
+
+
+_Untold = tuple[str, str, "asyncio.Future[None]"]
+
+_decode = msgspec.json.Decoder(_Change).decode
+
+
+class CassandraChanges:
+    """What it keeps is in ``records``."""
+
+    _records: Records
+
+    def __init__(self) -> None:
+        self._untold: list[_Untold] = []
+        self._telling: asyncio.Task[None] | None = None
+
+    async def queue_changes(self, after: int | None) -> QueueChanges:
+        record = await self._records.get(_CHANGES, _LAST)
+        last = 0 if record is None else int(record)
+        if after is None or last == after:
+            return QueueChanges(last, [])
+        if not 0 < last - after <= KEPT:
+            return QueueChanges(last, None)
+        numbers = range(after + 1, last + 1)
+        found = await self._records.some(_CHANGES, [_place(number) for number in numbers])
+        changes = {change.number: change for change in map(_decode, found.values())}
+        if any(number not in changes for number in numbers):
+            return QueueChanges(last, None)  # others are in their places by now
+        return QueueChanges(last, [(changes[number].account, changes[number].name) for number in numbers])
+
+    async def _tell(self, account: str, name: str) -> None:
+        """Note a change that was made.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._untold.append((account, name, told))
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_all(), name="notes of changed queues")
+        await told
+
+    async def _tell_all(self) -> None:
+        while self._untold:
+            some, self._untold = self._untold[:_TOGETHER], self._untold[_TOGETHER:]
+
+            error: Exception | None = None
+            try:
+                await self._records.transact(_CHANGES, [_LAST], partial(_noted, some))
+            except Exception as failure:  # it is of those who wait
+                error = failure
+            for _, _, told in some:
+                if not told.done():
+                    if error is None:
+                        told.set_result(None)
+                    else:
+                        told.set_exception(error)
+
+
+def _noted(some: Sequence[_Untold], rows: Mapping[str, Row]) -> tuple[Writes, None]:
+    last = int(rows[_LAST].record) if _LAST in rows else 0
+    changes = [_Change(number, account, name) for number, (account, name, _) in enumerate(some, last + 1)]
+    return {_LAST: str(last + len(some)), **{_place(change.number): text(change) for change in changes}}, None
+
+
+def _place(number: int) -> str:
+    return f"{number % KEPT:04d}"
