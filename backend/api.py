@@ -113,6 +113,19 @@ class MoveTaskUnknown(BackendError):
 # --- what is said about a queue ----------------------------------------------------------------------
 
 
+class AckLevel(enum.IntEnum):
+    """When a send is answered.  Whatever it says, rows are written as ever, and all other answers wait for them."""
+
+    QUORUM = 0
+    """When its row is durable: on a disk, or at a quorum of replicas."""
+    ALL = 1
+    """When every replica has it besides; where there is one, the same as QUORUM."""
+    LEADER = 2
+    """When the owner of the partition has it in its memory."""
+    NONE = 3
+    """Its caller does not wait for the answer.  To the owner it is the same as LEADER."""
+
+
 class Target(msgspec.Struct, frozen=True, array_like=True):
     """Where a message can be sent to: a partition of one incarnation of a queue."""
 
@@ -172,6 +185,8 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """A receive deletes what it answers with, in the same commit."""
     routing: Routing | None = None
     """None: it is, and always was, the queue's only one."""
+    ack_level: AckLevel = AckLevel.QUORUM
+    """When sends are answered."""
 
     @property
     def account(self) -> str:
@@ -208,6 +223,8 @@ class NewMessage(msgspec.Struct, array_like=True):
     Within ``retry_window_seconds`` a send whose token was seen is answered with the first one's answer, whatever has
     become of the message since: it was received, deleted, purged, moved.  With another digest it is refused.
     """
+    message_id: bytes | None = None
+    """16 bytes: the id that its caller has answered with already, at :attr:`AckLevel.NONE`.  None: it gets one."""
 
 
 class Stored(msgspec.Struct, array_like=True):
@@ -367,7 +384,8 @@ class Transfer(msgspec.Struct, array_like=True):
 
 
 class Backend(Protocol):
-    """The interface between frontend and backend.  Every answer is durable before it is given.
+    """The interface between frontend and backend.  Every answer is durable before it is given, but for sends to queues
+    that ask for less (:class:`AckLevel`).
 
     All methods raise :class:`PartitionUnknown`, :class:`PartitionGone`, :class:`SettingsStale`, :class:`MapStale`,
     :class:`PartitionDamaged`, :class:`NotOwner` or :class:`Unavailable` where they apply.
@@ -388,6 +406,8 @@ class Backend(Protocol):
     async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
         """Store messages: refused, none is stored.  Raises :class:`StorageFull`, :class:`QueueFull`,
         :class:`PartitionOpening` and :class:`TokenReused`.
+
+        At :attr:`AckLevel.ALL` it raises :class:`Unavailable` also when a replica is away; the messages may be stored.
 
         Of a call that a crash cut off before its answer, the first ones may be stored and the rest not.
         """

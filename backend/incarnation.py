@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 
 from backend.adoption import Adoption
 from backend.api import (
+    AckLevel,
     Counters,
     HandleOutcome,
     Handover,
@@ -65,10 +66,15 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+QUORUM, ALL = AckLevel.QUORUM, AckLevel.ALL
+
 IDLE_LOOK_MS = 1000
 """How late a partition that nobody waits on is looked after."""
 ALARMS_SPARE = 64
 """More alarms than twice the partitions and this many: those that were set earlier or later since are thrown out."""
+UNSYNCED_BYTES_MOST = 8 << 20
+"""With more than this not durable yet, sends that need not wait for it do: what a crash takes away is bounded, and so
+is the memory that a disk or a quorum that stands still fills."""
 CLAIMS_ROOM_BYTES = 64 << 10
 """More than the records of one receive, delete or change of visibility take."""
 
@@ -259,8 +265,11 @@ class Incarnation:
                 if await self.adoption.wait(partition):
                     continue
                 raise
+            level = partition.fold.ack_level
             if written and self.memory.full:  # a repeat of what was stored is answered all the same
                 raise self.memory.refusal()
+            if level is ALL and written:
+                self.log.check_replicas()
             try:
                 if written:
                     self._store(partition, written, now)
@@ -268,10 +277,25 @@ class Incarnation:
             except StorageFull:
                 # Perhaps a segment is just being made.  Afterwards the command is decided anew.
                 await self.log.wait_room(_size(written))
+        if level is not QUORUM:
+            await self._acknowledged(partition, level, answers)
+            return answers
         barrier = self.log.barrier()
         if barrier is not None:
             await barrier
         return answers
+
+    async def _acknowledged(self, partition: Partition, level: AckLevel, answers: Sequence[Stored]) -> None:
+        """Wait until a send may be answered at a level that is not QUORUM.
+
+        At ALL also a repeat waits until every replica has what it repeats, whoever has written that; unless the message
+        is gone, or has stayed in the partition that this one was split from.
+        """
+        if level is ALL:
+            found = [partition.fold.locate(stored.number) for stored in answers]  # a message may be gone by now
+            await self.log.on_all_replicas([place[0].positions[place[1]] for place in found if place is not None])
+        elif self.log.unsynced_bytes > UNSYNCED_BYTES_MOST:
+            await self.durable()
 
     def _store(self, partition: Partition, written: list[tuple[Message | Answered, bytes]], now: int) -> None:
         if len(written) > 1:

@@ -235,10 +235,18 @@ class CassandraConnection:
 
     # --- statements -----------------------------------------------------------------------------------------
 
-    def prepare(self, query: str, *, serial: bool = False, repeatable: bool = True) -> PreparedStatement:
-        """A statement to be run; blocks.  ``serial``: a read that a decision hangs on."""
+    def prepare(
+        self, query: str, *, serial: bool = False, repeatable: bool = True, everywhere: bool = False
+    ) -> PreparedStatement:
+        """A statement to be run; blocks.
+
+        ``serial``: a read that a decision hangs on.  ``everywhere``: all replicas have to answer, whatever the scope:
+        those of all data centres, for Cassandra has no level for all of one.
+        """
         statement = self.session.prepare(query)
         statement.consistency_level = self.scope.serial if serial else self.scope.quorum
+        if everywhere:
+            statement.consistency_level = ConsistencyLevel.ALL
         statement.serial_consistency_level = self.scope.serial
         statement.is_idempotent = repeatable
         statement.fetch_size = None  # see send()

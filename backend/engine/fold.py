@@ -432,6 +432,7 @@ class Fold(State):
             self.fifo = True
         self.settings = settings
         self.at_most_once = settings.at_most_once
+        self.ack_level = settings.ack_level
         self.limited = bool(settings.messages_most or settings.bytes_most or settings.state)
         self.retention_ms = settings.retention_seconds * 1000
         self.token_window_ms = settings.token_window_seconds * 1000

@@ -138,6 +138,8 @@ class Queue:
             record = records.Message(number, now, deliver, message.group, token)
             if retry is not None:
                 record.retry = retry
+            if message.message_id is not None:
+                record.message_id = message.message_id
             written.append((record, message.payload))
             answers.append(Stored(message_id(partition, number), number))
             number += 1

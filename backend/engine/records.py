@@ -26,7 +26,8 @@ class Message(msgspec.Struct, array_like=True, gc=False):
     group: str | None = None
     token: bytes | None = None
     message_id: bytes | None = None
-    """16 bytes when the message keeps an id that another queue gave it, else the id follows from the number."""
+    """16 bytes when the message has an id that another queue or the sender gave it, else the id follows from the
+    number."""
     origin: str | None = None
     """ARN of the queue whose dead letter this is."""
     source: int = 0

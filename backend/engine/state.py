@@ -9,7 +9,7 @@ from bisect import bisect_right
 
 import msgspec
 
-from backend.api import Counters, MoveTask, PartitionSettings
+from backend.api import AckLevel, Counters, MoveTask, PartitionSettings
 from backend.engine.adopted import Adopted
 from backend.engine.blocks import BLOCK_BITS, DEAD, WAITING, Block
 from backend.engine.lanes import Lane, Links
@@ -50,6 +50,7 @@ class State:
         "_ages",
         "_free_lanes",
         "_next_lane",
+        "ack_level",
         "adopted",
         "at_most_once",
         "attempts",
@@ -98,6 +99,7 @@ class State:
         self.limited = False
         """Its length is, or it takes no messages at all."""
         self.at_most_once = False
+        self.ack_level = AckLevel.QUORUM
         self.retention_ms = 0
         self.token_window_ms = 0
         self.retry_window_ms = 0

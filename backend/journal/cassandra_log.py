@@ -9,6 +9,9 @@ sees ``recovering``, and we answer nothing more.  Neither a machine that stood s
 A write that is not answered is sent again, with the same bytes, until it is, or until the fence falls.  While there is
 no quorum, nothing more is taken, and who waits is told that the outcome is not known; it goes on by itself.
 
+Who wants a row on all replicas waits for its answer like others, and for a second write of the same bytes beside it.
+That one fails when a replica is away, and nobody else hears of it: no row would be answered late for its sake.
+
 A position is (log, segment, row in the segment, record in the row).  The row's place is known when its first record is
 appended; its bytes are fixed when it is sent for the first time.  The number of the row in its segment is the key, so
 that a position alone names what to read; ``seq`` is in the row's header.
@@ -44,6 +47,9 @@ WINDOW: Final = 16
 READS_MOST: Final = 4
 """Fence reads under way at a time."""
 NO_QUORUM: Final = "the journal has no quorum now"
+REPLICA_AWAY: Final = "a replica of the journal does not answer"
+AWAY_SECONDS: Final = 1.0
+"""How often it is tried whether a replica that was away is back."""
 RECORD_BYTES_MAX: Final = 8 << 20
 """Cassandra refuses a write of half of a segment of its commit log (32 MiB unless it is told otherwise)."""
 
@@ -70,7 +76,19 @@ DEFAULTS: Final = CassandraLogSettings()
 class _Row:
     """The records of one row, until it is answered."""
 
-    __slots__ = ("complete", "data", "futures", "key", "records", "segment", "sent_at", "seq", "size_bytes", "tries")
+    __slots__ = (
+        "complete",
+        "data",
+        "everywhere",
+        "futures",
+        "key",
+        "records",
+        "segment",
+        "sent_at",
+        "seq",
+        "size_bytes",
+        "tries",
+    )
 
     def __init__(self, key: int, segment: int, seq: int) -> None:
         self.key = key
@@ -84,6 +102,8 @@ class _Row:
         """Of its records."""
         self.data = b""
         """The row, from when it is sent until it is complete."""
+        self.everywhere: asyncio.Future[None] | None = None
+        """Of those who wait until all replicas have the row; None: nobody does."""
         self.complete = False
         self.sent_at = 0.0
         self.tries = 0
@@ -156,6 +176,11 @@ class CassandraLog:
         self._failing_since = 0.0
         """When the first of those reads was sent."""
 
+        self._everywhere_bytes = 0
+        """Of rows on their way to all replicas."""
+        self._away = False
+        """A row could not be written to all replicas, and has not been since."""
+
         self._segment = 1
         self._segment_rows = 0
         self._segment_bytes = 0
@@ -213,6 +238,11 @@ class CassandraLog:
     def next_segment(self) -> int:
         """The segment that the next record goes into, as things stand."""
         return self._row.segment
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Of records that are not answered."""
+        return self._filled()
 
     def append(self, record: bytes, *, reserve: bool = False) -> int:
         """Add a record to the row being filled; returns its position.
@@ -360,6 +390,96 @@ class CassandraLog:
             self._want_read()
         return future
 
+    # --- on all replicas ---
+
+    def check_replicas(self) -> None:
+        """Raises :class:`Unavailable` while a replica does not answer, and when too much is on its way to one."""
+        if self._away or self._everywhere_bytes > self._settings.pending_bytes:
+            raise Unavailable(f"{REPLICA_AWAY} now")
+
+    async def on_all_replicas(self, positions: Sequence[int]) -> None:
+        """Like :meth:`barrier`, and every replica has the records at these positions, of this log or an earlier one."""
+        written, again = [], set()
+        for key in {position >> 11 for position in positions}:
+            row = self._memory.get(key)
+            if row is None:
+                again.add(key)
+                continue
+            everywhere = row.everywhere
+            if everywhere is None or (everywhere.done() and everywhere.exception() is not None):
+                if row.complete:  # its bytes are gone
+                    again.add(key)
+                    continue
+                everywhere = row.everywhere = self._loop.create_future()
+                if row.data:
+                    self._put_everywhere(key, row.data, everywhere)
+            written.append(everywhere)
+        await self.barrier()
+        for everywhere in written:
+            await asyncio.shield(everywhere)
+        for key in again:
+            await self._repeat_everywhere(key)
+
+    async def _repeat_everywhere(self, key: int) -> None:
+        """Bring a row that a quorum has to all replicas, whatever log it is of.
+
+        Its bytes are the same, so it does not matter who else does so; where the segment is dropped meanwhile, that
+        prevails.
+        """
+        log_id, segment, number = key >> 33, key >> 13 & SEGMENT_MAX, key & ROWS_MOST - 1
+        try:
+            data = (await self._tables.get_rows(log_id, segment, [number])).get(number)
+        except Unanswered as error:
+            raise Unavailable(f"{NO_QUORUM}: {error}") from error
+        if data is None:
+            raise Unavailable("the message has just been written to another segment")
+        everywhere = self._loop.create_future()
+        self._put_everywhere(key, data, everywhere)
+        await everywhere
+
+    def _put_everywhere(self, key: int, data: bytes, everywhere: asyncio.Future[None]) -> None:
+        """Send a row's bytes to all replicas, and again for a while, and settle the future."""
+        began, tries = self._loop.time(), 0
+        self._everywhere_bytes += len(data)
+
+        def put() -> None:
+            if self._error is not None:
+                written(self._error)
+                return
+            self._tables.put_row_everywhere(key >> 33, key >> 13 & SEGMENT_MAX, key & ROWS_MOST - 1, data, written)
+
+        def written(error: BaseException | None) -> None:
+            nonlocal tries
+            if isinstance(error, Unanswered) and self._loop.time() - began < self._settings.stall_seconds:
+                tries += 1
+                self._loop.call_later(pause(tries), put)
+                return
+            self._everywhere_bytes -= len(data)
+            if error is None:
+                if self._away:
+                    self._away = False
+                    logger.warning("all replicas of log %d answer again", self.log_id)
+                if not everywhere.done():
+                    everywhere.set_result(None)
+                return
+            _fail_future(everywhere, Unavailable(f"{REPLICA_AWAY}; whether the call took effect is not known: {error}"))
+            if self._error is None and not self._away:
+                self._away = True
+                logger.error("%s, calls that wait for all of them are refused: %s", REPLICA_AWAY, error)
+                self._loop.call_later(AWAY_SECONDS, self._look_for_replica, key, data)
+
+        put()
+
+    def _look_for_replica(self, key: int, data: bytes) -> None:
+        """Try again with a row that not all replicas have, until they have it."""
+        if self._error is not None or not self._away:
+            return
+        everywhere = self._loop.create_future()
+        everywhere.add_done_callback(
+            lambda _: self._away and self._loop.call_later(AWAY_SECONDS, self._look_for_replica, key, data)
+        )
+        self._put_everywhere(key, data, everywhere)
+
     # --- writing rows ---
 
     def _flush(self) -> None:
@@ -407,6 +527,8 @@ class CassandraLog:
         self._incomplete.append(row)
         self._unanswered.append(row)
         self._put(row)
+        if row.everywhere is not None:
+            self._put_everywhere(row.key, row.data, row.everywhere)
 
     def _put(self, row: _Row) -> None:
         """Send the row's bytes; also again, for they never change."""

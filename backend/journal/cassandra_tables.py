@@ -70,6 +70,7 @@ class CassandraTables:
             f"INSERT INTO {keyspace}.journal (log, segment, number, size, data)"
             " VALUES (?, ?, ?, ?, ?) USING TIMESTAMP 1"
         )
+        self._put_row_everywhere = self._connection.prepare(self._put_row.query_string, everywhere=True)
         self._state = self._statement(self._fence.statement)
         self._sizes = self._statement(f"SELECT number, size FROM {keyspace}.journal WHERE log = ? AND segment = ?")
         self._rows = self._statement(
@@ -137,6 +138,13 @@ class CassandraTables:
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         self._connection.send(
             self._put_row,
+            (log_id, segment, row, len(data), data),
+            lambda found: done(_trouble(found) if isinstance(found, Exception) else None),
+        )
+
+    def put_row_everywhere(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+        self._connection.send(
+            self._put_row_everywhere,
             (log_id, segment, row, len(data), data),
             lambda found: done(_trouble(found) if isinstance(found, Exception) else None),
         )

@@ -35,6 +35,10 @@ class Log(Protocol):
         """The last row whose answers may go out, and with it all before it."""
 
     @property
+    def unsynced_bytes(self) -> int:
+        """Of the rows whose answers may not go out yet, about."""
+
+    @property
     def next_seq(self) -> int:
         """The row that the next record goes into."""
 
@@ -77,6 +81,15 @@ class Log(Protocol):
         Then all that was appended so far is durable, and the log was still this incarnation's at some moment after
         this call.  Each caller gets a future of its own, which may be cancelled.  It fails with
         :class:`~backend.api.Unavailable`: then it is not known what of it is durable.
+        """
+
+    def check_replicas(self) -> None:
+        """Raises :class:`~backend.api.Unavailable` when :meth:`on_all_replicas` would, as far as is known."""
+
+    async def on_all_replicas(self, positions: Sequence[int]) -> None:
+        """Like :meth:`barrier`, and every replica has the records at these positions, of this log or an earlier one.
+
+        Raises :class:`~backend.api.Unavailable`, also when a replica is away: nothing but this call suffers from that.
         """
 
     async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:

@@ -183,6 +183,12 @@ class LocalLog:
         return self._batch.seq
 
     @property
+    def unsynced_bytes(self) -> int:
+        """Of the rows that are not durable yet."""
+        under_way = self._under_way.row_bytes if self._under_way is not None else 0
+        return under_way + sum(batch.row_bytes for batch in self._queue) + self._fill
+
+    @property
     def next_segment(self) -> int:
         """The segment that the next record goes into, as things stand."""
         return self._batch.segment.number
@@ -324,6 +330,15 @@ class LocalLog:
         future = self._loop.create_future()
         batch.futures.append(future)
         return future
+
+    def check_replicas(self) -> None:
+        """The disk is the only replica."""
+
+    async def on_all_replicas(self, positions: Sequence[int]) -> None:
+        """The disk is the only replica: wait for the barrier."""
+        barrier = self.barrier()
+        if barrier is not None:
+            await barrier
 
     # --- committing ---
 

@@ -44,6 +44,9 @@ class PatientTables:
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         self._tables.put_row(log_id, segment, row, data, done)
 
+    def put_row_everywhere(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+        self._tables.put_row_everywhere(log_id, segment, row, data, done)
+
     async def rewrite(self, log_id: int, segment: int, row: int, data: bytes) -> None:
         """Store a row of a log that somebody else has written."""
         await self._again(lambda: put_row(self._tables, log_id, segment, row, data))

@@ -53,6 +53,9 @@ class Tables(Protocol):
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         """Store one row of a log."""
 
+    def put_row_everywhere(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+        """The same, and :class:`Unanswered` unless every machine that is to have the row has it."""
+
     def read_state(self, log_id: int, done: StateRead) -> None:
         """The state in the log's entry, as some quorum has it after this call."""
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from backend.api import (
     WAIT_ENDS,
+    AckLevel,
     AttemptExpired,
     Backend,
     Counters,
@@ -314,3 +315,19 @@ async def test_a_wait_that_ends_has_claimed_nothing(cluster: Cluster, backend: B
     await waiting(cluster, 0)
     await backend.send(queue, [NewMessage(b"a")])
     assert (await receive(backend, queue))[0].receives == 1
+
+
+@pytest.mark.parametrize("level", list(AckLevel))
+async def test_a_queue_says_when_sends_are_answered(backend: Backend, level: AckLevel) -> None:
+    target = Target(1, 1, 1)
+    await backend.configure(settings_of(1, ack_level=level))
+    message = NewMessage(b"a", retry=b"r" * 32, message_id=b"i" * 16)
+    first = await backend.send(target, [message])
+    again = await backend.send(target, [message])
+    assert ([one.number for one in again], again[0].duplicate) == ([one.number for one in first], True)
+    (received,) = await receive(backend, target)
+    assert received.message_id == "69696969-6969-6969-6969-696969696969"
+    assert await backend.delete(target, [received.handle]) == [HandleOutcome.DONE]
+    again = await backend.send(target, [message])
+    assert again[0].number == received.number
+    assert await backend.counters(target) == Counters()

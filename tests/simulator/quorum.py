@@ -91,8 +91,9 @@ class Machines:
         client: QuorumTables,
         what: Callable[[_Machine], Any],
         done: Callable[[list[tuple[_Machine, Any]] | Unanswered], None],
+        needed: int | None = None,
     ) -> None:
-        """Have all machines do something; ``done`` gets the answers of the first that are a majority."""
+        """Have all machines do something; ``done`` gets the answers of the first that are a majority, or ``needed``."""
         loop = asyncio.get_running_loop()
         answers: list[tuple[_Machine, Any]] = []
         told = False
@@ -118,7 +119,7 @@ class Machines:
 
         def hear(machine: _Machine, answer: Any) -> None:
             answers.append((machine, answer))
-            if len(answers) == self.majority:
+            if len(answers) == (needed or self.majority):
                 tell(list(answers))
 
         def send() -> None:
@@ -193,6 +194,14 @@ class QuorumTables:
 
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         self._write(lambda machine: machine.store(("journal", log_id, segment), (row,), 1, data), done)
+
+    def put_row_everywhere(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+        self._machines.ask(
+            self,
+            lambda machine: machine.store(("journal", log_id, segment), (row,), 1, data),
+            lambda found: done(found if isinstance(found, Unanswered) else None),
+            len(self._machines.machines),
+        )
 
     def read_state(self, log_id: int, done: StateRead) -> None:
         self._select(("entry", log_id), lambda found: done(found if isinstance(found, Unanswered) else found.get(())))

@@ -62,6 +62,17 @@ async def append(log: Log, number: int, size_bytes: int = 100) -> int:
     return log.append(a_record(number, size_bytes))
 
 
+async def everywhere(log: Log, positions: list[int]) -> None:
+    """As a client that tries again."""
+    for _ in range(20):
+        try:
+            log.check_replicas()
+            return await log.on_all_replicas(positions)
+        except Unavailable:
+            await asyncio.sleep(1)
+    raise AssertionError("some replica never has them")
+
+
 async def appended(log: Log, number: int) -> None:
     await append(log, number)
     await durable(log)
@@ -300,6 +311,42 @@ class Conformance:
             journal = world.journal()
             await journal.find([sealed])
             assert numbers_in([row async for row in journal.scan(sealed, end.seq).rows()]) == [1]
+
+        world.run(main())
+
+    def test_records_come_to_all_replicas(self, world: World) -> None:
+        """Those just appended, some that were durable before, and some of an earlier log."""
+
+        async def main() -> None:
+            writer = Writer(world)
+            log = await writer.begin()
+            positions = [await append(log, number) for number in range(3)]
+            await everywhere(log, positions[:2])
+            assert log.durable_seq >= 1
+            await everywhere(log, positions)
+            await log.close()
+            journal, _, _ = await taken_over(world, writer.entry)
+            journal.release()
+            later = LogEntry(log_id=10, node="n", incarnation=10)
+            await world.set_state(later, "open")
+            successor = await journal.create(later, clock_ms=lambda: 78, on_failure=Failures())
+            mine = await append(successor, 3)
+            await everywhere(successor, [*positions, mine])
+            await everywhere(successor, [])
+            await successor.close()
+
+        world.run(main())
+
+    def test_what_is_not_durable_is_counted(self, world: World) -> None:
+        async def main() -> None:
+            log = await Writer(world).begin()
+            assert log.unsynced_bytes == 0
+            for number in range(3):
+                await append(log, number, 1000)
+            assert 3000 <= log.unsynced_bytes <= 4000
+            await durable(log)
+            assert log.unsynced_bytes == 0
+            await log.close()
 
         world.run(main())
 

@@ -195,13 +195,16 @@ def test_statements_ask_a_quorum_and_may_be_repeated(world: CassandraWorld) -> N
         tables = world.tables[0]
         statements = [one for one in vars(tables).values() if isinstance(one, PreparedStatement)]
         assert len(statements) > 10
+        assert tables._put_row_everywhere.consistency_level == ConsistencyLevel.ALL
         for statement in statements:
             assert statement.is_idempotent
-            assert statement.consistency_level == ConsistencyLevel.QUORUM
+            if statement is not tables._put_row_everywhere:
+                assert statement.consistency_level == ConsistencyLevel.QUORUM
         connection = await CassandraConnection.open(msgspec.structs.replace(world.settings, scope="datacenter1"))
         local = await CassandraTables.open(connection, world.keyspace, fence_of(world.keyspace))
+        assert local._put_row_everywhere.consistency_level == ConsistencyLevel.ALL
         for statement in vars(local).values():
-            if isinstance(statement, PreparedStatement):
+            if isinstance(statement, PreparedStatement) and statement is not local._put_row_everywhere:
                 assert statement.consistency_level == ConsistencyLevel.LOCAL_QUORUM
         await connection.close()
 

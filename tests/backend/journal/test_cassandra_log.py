@@ -21,9 +21,9 @@ from backend.journal.cassandra_journal import CassandraJournal
 from backend.journal.cassandra_log import WINDOW, CassandraLog, CassandraLogSettings
 from backend.journal.cassandra_rows import decode_row
 from backend.journal.recovery import LogEnd, Row
-from backend.journal.rows import RecordView
+from backend.journal.rows import SEGMENT_MAX, RecordView
 from backend.journal.segments import RottenRecord
-from backend.journal.tables import LogFenced, StateRead, Unanswered, Written
+from backend.journal.tables import ROWS_MOST, LogFenced, StateRead, Unanswered, Written
 from metadata_service.models import LogEntry
 from tests.backend.journal.support import a_record, number_of, numbers_in, virtual
 from tests.simulator.quorum import Machines, QuorumTables
@@ -51,6 +51,9 @@ class Run:
         self.failures: list[BaseException] = []
         self.numbers = 0
         self.taken = False
+        self.everywhere = 0
+        """Answers for which all machines had to have something."""
+        self.careful_ones: list[asyncio.Task[None]] = []
 
     async def writer(self, log: CassandraLog) -> None:
         random, loop = self.random, asyncio.get_running_loop()
@@ -64,7 +67,9 @@ class Run:
                     continue
                 number = self.numbers
                 self.numbers += 1
-                if random.random() < 0.3:
+                if random.random() < 0.1:
+                    self.careful_ones.append(loop.create_task(self.careful(log, number, position)))
+                elif random.random() < 0.3:
                     loop.create_task(self.caller(log, number, position))
                 else:
                     await self.caller(log, number, position)
@@ -78,6 +83,20 @@ class Run:
         except Unavailable:
             return
         self.acknowledged[number] = position
+
+    async def careful(self, log: CassandraLog, number: int, position: int) -> None:
+        """A caller who waits until all machines have it; it comes again when one is away."""
+        for _ in range(3):
+            try:
+                await log.on_all_replicas([position])
+            except Unavailable:
+                await asyncio.sleep(self.random.random())
+                continue
+            key = ("journal", position >> 44, position >> 24 & SEGMENT_MAX), (position >> 11 & ROWS_MOST - 1,)
+            assert all(key in machine.cells for machine in self.machines.machines), "some machine does not have it"
+            self.acknowledged[number] = position
+            self.everywhere += 1
+            return
 
     async def asker(self, log: CassandraLog) -> None:
         """Calls that write nothing: no answer of them may go out once the log is taken over."""
@@ -115,6 +134,7 @@ class Run:
         sealed = msgspec.structs.replace(self.entry, state="sealed", sealed_seq=end.seq)
         machines.set_state(9, "sealed", 3)
         await asyncio.sleep(5)  # what is late arrives, and the writer finds out
+        tasks += self.careful_ones
         await asyncio.wait(tasks, timeout=30)
         for task in tasks:
             assert task.done(), "somebody waits for ever"
@@ -154,17 +174,22 @@ def plain(rows: list[Row]) -> list[Any]:
     ]
 
 
-def run(seeds: range) -> None:
+def run(seeds: range) -> int:
+    """How many answers had to wait for all machines."""
+    everywhere = 0
     for seed in seeds:
+        one = Run(seed)
         try:
-            virtual(Run(seed).main())
+            virtual(one.main())
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+        everywhere += one.everywhere
+    return everywhere
 
 
 @pytest.mark.parametrize("first", range(0, 120, 40))
 def test_nothing_that_was_acknowledged_is_lost(first: int) -> None:
-    run(range(first, first + 40))
+    assert run(range(first, first + 40)) > 100
 
 
 # --- without each rule in turn ----------------------------------------------------------------------------
@@ -197,7 +222,12 @@ def answered_out_of_order() -> AbstractContextManager[Any]:
     return mock.patch.object(CassandraLog, "_written", written)
 
 
-@pytest.mark.parametrize("rule", [no_fence, answered_out_of_order])
+def not_everywhere() -> AbstractContextManager[Any]:
+    """Who waits for all machines is answered when a quorum has it."""
+    return mock.patch.object(QuorumTables, "put_row_everywhere", QuorumTables.put_row)
+
+
+@pytest.mark.parametrize("rule", [no_fence, answered_out_of_order, not_everywhere])
 def test_each_rule_is_missed(rule: Callable[[], AbstractContextManager[Any]]) -> None:
     with rule(), pytest.raises(AssertionError):
         run(range(100))
@@ -215,10 +245,14 @@ class HeldTables(QuorumTables):
     def __init__(self) -> None:
         super().__init__(Machines(Random(1)))
         self.writes: list[tuple[bytes, Written]] = []
+        self.everywhere: list[Written] = []
         self.reads: list[StateRead] = []
 
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         self.writes.append((data, done))
+
+    def put_row_everywhere(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+        self.everywhere.append(done)
 
     def read_state(self, log_id: int, done: StateRead) -> None:
         self.reads.append(done)
@@ -445,6 +479,74 @@ async def test_a_close_that_gets_no_answer_ends() -> None:
     with pytest.raises(Unavailable):
         first.result()
     assert not held.failures
+
+
+def test_a_machine_that_is_away_is_felt_only_by_those_who_wait_for_all(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        machines = Machines(Random(1), repairs=False)
+        entry = LogEntry(log_id=9, node="n", incarnation=1)
+        machines.set_state(9, "open", 1)
+        log = await CassandraJournal(QuorumTables(machines), HELD._replace(stall_seconds=2)).create(
+            entry, clock_ms=lambda: 1, on_failure=lambda _: None
+        )
+
+        async def send(number: int) -> int:
+            position = log.append(a_record(number))
+            await log.barrier()
+            return position
+
+        machines.down(2)
+        first = log.append(a_record(1))
+        answer = asyncio.ensure_future(log.on_all_replicas([first]))
+        await asyncio.wait_for(send(2), 1)
+        assert not answer.done()
+        with pytest.raises(Unavailable, match="not known"):
+            await answer
+        with pytest.raises(Unavailable, match="a replica of the journal does not answer now"):
+            log.check_replicas()
+        with pytest.raises(Unavailable, match="not known"):
+            await log.on_all_replicas([first])
+        await asyncio.wait_for(send(3), 1)
+        assert log.durable_seq >= 3
+        assert [one.levelname for one in caplog.records] == ["ERROR"]
+        machines.down()
+        await asyncio.sleep(4)
+        log.check_replicas()
+        assert [one.levelname for one in caplog.records] == ["ERROR", "WARNING"]
+        await log.on_all_replicas([first])
+        assert all((("journal", 9, 1), (0,)) in machine.cells for machine in machines.machines)
+        statements = machines.statements
+        await asyncio.sleep(30)
+        assert machines.statements - statements <= 2, "it does not go on looking"
+        await log.close()
+
+    virtual(main())
+
+
+@by_hand
+async def test_what_waits_for_all_is_bounded_and_ends_with_the_log() -> None:
+    held = await Held.begin()
+    answers = []
+    for number in range(40):
+        position = held.log.append(a_record(number, 900))
+        answers.append(asyncio.ensure_future(held.log.on_all_replicas([position])))
+        await turns()
+        while held.tables.writes:
+            held.tables.writes.pop(0)[1](None)
+        await turns()
+        while held.tables.reads:
+            held.tables.reads.pop(0)("open")
+    with pytest.raises(Unavailable, match="does not answer now"):
+        held.log.check_replicas()
+    held.tables.everywhere.pop(0)(None)
+    await turns()
+    assert answers[0].done()
+    assert not answers[1].done()
+    await held.log.close()
+    for done in held.tables.everywhere:
+        done(Unanswered("gone"))
+    await asyncio.wait(answers)
+    assert all(isinstance(one.exception(), Unavailable) for one in answers[1:])
 
 
 def test_what_one_machine_alone_has_is_durable_before_anyone_builds_on_it() -> None:

@@ -1,0 +1,171 @@
+"""When sends are answered: what each level waits for, and what may be lost of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from backend import incarnation
+from backend.api import AckLevel, DeadLetter, NewMessage, PartitionSettings, Receive, Target
+from tests.backend.test_at_most_once import restart
+from tests.simulator.test_found import Service
+
+ALL, QUORUM, LEADER, NONE = AckLevel.ALL, AckLevel.QUORUM, AckLevel.LEADER, AckLevel.NONE
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    made = Service()
+    yield made
+    made.close()
+
+
+def slow(service: Service) -> None:
+    """The disk takes three seconds for everything."""
+    service.disk.latency_seconds = (3.0, 3.1)
+
+
+def quick(service: Service) -> None:
+    service.disk.latency_seconds = (0.0001, 0.001)
+
+
+def answered(service: Service, target: Target, *messages: NewMessage, within: float = 0.1) -> Any:
+    """The answer of a send, if it comes within this time; else None, and the send is under way."""
+    task = service.loop.create_task(service.node.send(target, list(messages)))
+    service.loop.run_for(within)
+    return task.result() if task.done() else None
+
+
+@pytest.mark.parametrize(("level", "waits"), [(ALL, True), (QUORUM, True), (LEADER, False), (NONE, False)])
+def test_a_level_says_whether_a_send_waits_for_the_disk(service: Service, level: AckLevel, waits: bool) -> None:
+    target = service.queue(7, ack_level=level)
+    slow(service)
+    assert (answered(service, target, NewMessage(b"a")) is None) == waits
+    service.loop.run_for(10)
+    quick(service)
+    restart(service, power=True)
+    assert [message.payload for message in service.receive(target)] == [b"a"]
+
+
+@pytest.mark.parametrize("level", list(AckLevel))
+@pytest.mark.parametrize("fifo", [False, True])
+def test_the_power_takes_the_last_sends_and_nothing_between(service: Service, level: AckLevel, fifo: bool) -> None:
+    """At each moment: what was answered is there if the level promises it, and what is there has no holes."""
+    target = service.queue(7, fifo=fifo, ack_level=level)
+    group = "g" if fifo else None
+    numbers: list[int] = []
+    lost = 0
+    for moment in range(25):
+        told: list[int] = []
+
+        async def sends(told: list[int] = told, moment: int = moment) -> None:
+            for place in range(20):
+                body = b"%d-%d" % (moment, place)
+                (stored,) = await service.node.send(target, [NewMessage(body, None, group, body.rjust(16, b"."))])
+                told.append(stored.number)
+
+        service.loop.create_task(sends())
+        service.loop.run_for(moment * 0.0002)
+        restart(service, power=True)
+        kept = []
+        while messages := service.receive(target, 600):
+            kept += messages
+            service.run(service.node.delete(target, [message.handle for message in messages]))
+        assert [message.payload for message in kept] == [b"%d-%d" % (moment, place) for place in range(len(kept))]
+        found = [message.number for message in kept]
+        assert found[: len(told)] == told[: len(found)]
+        assert not numbers or not found or found[0] > numbers[-1], "no number comes twice"
+        numbers += found
+        lost += max(0, len(told) - len(found))
+    assert (lost > 0) == (level in (LEADER, NONE)), "what is promised, and no more"
+
+
+@pytest.mark.parametrize("level", [LEADER, NONE])
+def test_receives_and_deletes_wait_for_the_disk(service: Service, level: AckLevel) -> None:
+    """So nobody has worked on a message that a crash takes away."""
+    target = service.queue(7, ack_level=level)
+    slow(service)
+    assert answered(service, target, NewMessage(b"a")) is not None
+    receive = service.loop.create_task(service.node.receive(target, Receive(10, 30)))
+    service.loop.run_for(1)
+    assert not receive.done()
+    service.loop.until(receive.done, 20)
+    (message,) = receive.result()
+    delete = service.loop.create_task(service.node.delete(target, [message.handle]))
+    service.loop.run_for(1)
+    assert not delete.done()
+    service.loop.until(delete.done, 20)
+
+
+@pytest.mark.parametrize("level", [LEADER, NONE])
+def test_a_twin_is_answered_like_the_first_and_stores_nothing(service: Service, level: AckLevel) -> None:
+    target = service.queue(7, fifo=True, ack_level=level)
+    slow(service)
+    message = NewMessage(b"a", None, "g", b"t" * 16, None, b"r" * 32)
+    first = answered(service, target, message)
+    again = answered(service, target, message)
+    by_token = answered(service, target, NewMessage(b"a", None, "g", b"t" * 16))
+    assert first is not None
+    assert [stored.message_id for stored in (*again, *by_token)] == [first[0].message_id] * 2
+    quick(service)
+    service.loop.run_for(10)
+    assert len(service.receive(target)) == 1
+
+
+def test_a_twin_waits_as_the_queue_asks_now(service: Service) -> None:
+    """The level was raised after the first: its repeat is not answered before both are durable."""
+    target = service.queue(7, ack_level=LEADER)
+    slow(service)
+    message = NewMessage(b"a", retry=b"r" * 32)
+    assert answered(service, target, message) is not None
+    settings = service.store.queues[7]
+    assert settings is not None
+    raised = PartitionSettings(7, 7, 2, settings.arn, settings.handle_key, ack_level=QUORUM)
+    service.loop.create_task(service.node.configure(raised))
+    assert answered(service, Target(7, 7, 2), message) is None
+
+
+@pytest.mark.parametrize("level", [LEADER, NONE])
+def test_a_twin_of_what_was_lost_is_stored(service: Service, level: AckLevel) -> None:
+    target = service.queue(7, ack_level=level)
+    slow(service)
+    message = NewMessage(b"a", retry=b"r" * 32)
+    assert answered(service, target, message) is not None
+    quick(service)
+    restart(service, power=True)
+    assert service.receive(target) == []
+    service.run(service.node.send(target, [message]))
+    assert len(service.receive(target)) == 1
+
+
+@pytest.mark.parametrize("level", [LEADER, NONE])
+def test_a_stalled_disk_makes_sends_wait(service: Service, level: AckLevel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in memory only is bounded, and so is what a crash can take away."""
+    monkeypatch.setattr(incarnation, "UNSYNCED_BYTES_MOST", 4000)
+    target = service.queue(7, ack_level=level)
+    slow(service)
+    body = bytes(500)
+    answers = [answered(service, target, NewMessage(body), within=0.001) for _ in range(16)]
+    done = [answer is not None for answer in answers]
+    assert done == sorted(done, reverse=True)
+    assert 6 <= sum(done) <= 8
+    assert service.incarnation.log.unsynced_bytes > 4000
+    quick(service)
+    service.loop.run_for(10)
+    assert service.incarnation.log.unsynced_bytes == 0
+    assert service.run(service.node.counters(target)).visible == 16
+    assert answered(service, target, NewMessage(body), within=0.001) is not None
+
+
+def test_the_senders_id_is_the_messages(service: Service) -> None:
+    target, dead = service.queue(7, ack_level=NONE), service.queue(8)
+    service.run(service.node.send(target, [NewMessage(b"a", message_id=bytes(range(16)))]))
+    expected = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    assert [message.message_id for message in service.receive(target, 1)] == [expected]
+    assert [message.message_id for message in service.run(service.node.peek(target, 1))] == [expected]
+    service.loop.run_for(2)
+    assert service.receive(target, dead_letter=DeadLetter(1, dead)) == []
+    service.loop.until(service.quiet, 100)
+    assert [message.message_id for message in service.receive(dead)] == [expected]
