@@ -13,6 +13,9 @@ from frontend.services import Services
 from frontend.sqs.calls import Scope
 from frontend.sqs.endpoint import AsgiSend, SqsEndpoint
 
+SETTLE_SECONDS = 10.0
+"""For sends that were answered before the backend has answered."""
+
 
 class FrontendApp:
     """What :func:`create_app` makes: an ASGI callable that can be told to drain."""
@@ -38,6 +41,10 @@ class FrontendApp:
     def begin_drain(self) -> None:
         """The process is about to stop: waiting receives answer now, and readiness goes.  Repeatable."""
         self.services.polls.drain()
+
+    async def settle(self) -> None:
+        """No call comes any more: wait for what nobody waits for, as long as that may take."""
+        await self.sqs.context.unawaited.settle(SETTLE_SECONDS)
 
 
 def create_app(services: Services) -> FrontendApp:

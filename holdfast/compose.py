@@ -57,6 +57,7 @@ class Embedded:
         self._node.drain()
 
     async def close(self) -> None:
+        await self.app.settle()
         await self._node.close()
         await self.app.services.close()
 

@@ -174,6 +174,7 @@ class Frontend:
         self.app.begin_drain()
 
     async def close(self) -> None:
+        await self.app.settle()
         await self._changes.close()
         await self._backend.close()
         await self._services.close()

@@ -19,6 +19,7 @@ MAXIMUM_MESSAGES = "HoldfastMaximumMessages"
 MAXIMUM_BYTES = "HoldfastMaximumBytes"
 """0: no limit."""
 DELIVERY_GUARANTEE = "HoldfastDeliveryGuarantee"
+ACK_LEVEL = "HoldfastAckLevel"
 STORED_BYTES = "HoldfastStoredBytes"
 """A counter, beside those of SQS; it can be asked for by name only."""
 
@@ -55,6 +56,7 @@ _CHOICES = {
     "DeduplicationScope": ("queue", "messageGroup"),
     "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
     DELIVERY_GUARANTEE: ("at-least-once", "at-most-once"),
+    ACK_LEVEL: ("all", "quorum", "leader", "none"),
 }
 _REMOVABLE = ("Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId")
 """Set to an empty string, they are removed."""
@@ -88,7 +90,8 @@ COUNTERS = (
 _UNKNOWN_ON_STANDARD = ("FifoQueue", "ContentBasedDeduplication")
 """A standard queue does not know these at all, neither to set nor to read (seen)."""
 OWN = {name: str(_NUMBERS[name].default) for name in (MAXIMUM_DELAY, MAXIMUM_MESSAGES, MAXIMUM_BYTES)} | {
-    DELIVERY_GUARANTEE: "at-least-once"
+    DELIVERY_GUARANTEE: "at-least-once",
+    ACK_LEVEL: "quorum",
 }
 """What can be set and SQS does not have, and what holds where it was not."""
 READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, *OWN, STORED_BYTES))
@@ -171,6 +174,12 @@ def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
         raise invalid_attribute_value(
             "FifoThroughputLimit",
             "The perMessageGroupId value is allowed only when the value for DeduplicationScope is messageGroup.",
+        )
+    if result.get("FifoQueue") == "true" and result.get(ACK_LEVEL) == "none":
+        raise invalid_attribute_value(
+            ACK_LEVEL,
+            "The value none is not allowed for a FIFO queue: a send is answered with its SequenceNumber, which has to "
+            "be waited for.",
         )
     return result
 

@@ -11,6 +11,7 @@ import msgspec
 
 from auth.policies import Policy
 from backend.api import (
+    AckLevel,
     DeadLetter,
     PartitionGone,
     PartitionSettings,
@@ -55,6 +56,8 @@ class QueueView(msgspec.Struct, frozen=True):
     """What deduplication ids are hashed with: who reads the journal cannot try out what a body may be."""
     target: Target
     settings: PartitionSettings
+    unawaited: bool
+    """A send is answered before the backend has answered."""
 
 
 class Update(NamedTuple):
@@ -192,6 +195,7 @@ class Queues:
         policy = stored.get("Policy")
         partition = queue.partitions[0].id
         queue_arn = str(QueueArn(settings.region, queue.account, queue.name))
+        ack_level = AckLevel[stored.get(attributes.ACK_LEVEL, "quorum").upper()]
         return QueueView(
             queue=queue,
             arn=queue_arn,
@@ -223,7 +227,9 @@ class Queues:
                 messages_most=attributes.number(stored, attributes.MAXIMUM_MESSAGES),
                 bytes_most=attributes.number(stored, attributes.MAXIMUM_BYTES),
                 at_most_once=stored.get(attributes.DELIVERY_GUARANTEE) == "at-most-once",
+                ack_level=ack_level,
             ),
+            unawaited=ack_level is AckLevel.NONE,
         )
 
 

@@ -139,6 +139,7 @@ ATTRIBUTES = (
     "HoldfastMaximumMessages",
     "HoldfastMaximumBytes",
     "HoldfastDeliveryGuarantee",
+    "HoldfastAckLevel",
     "All",
     "QueueArn",
     "Nonsense",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from backend.api import HandleOutcome, NewMessage, QueueFull, Stored
@@ -24,6 +25,7 @@ from frontend.sqs.errors import (
 from frontend.sqs.queues import QueueView
 
 Entry = dict[str, Any]
+Send = Callable[[Call, QueueView, Sequence[NewMessage]], Awaitable[list[Stored]]]
 
 
 def _checked(members: Members, entry_name: str) -> list[Entry]:
@@ -95,10 +97,11 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
             f"Batch requests cannot be longer than {limits.MESSAGE_BYTES_MOST} bytes. You have sent {total} bytes.",
         )
     if prepared:
+        send = context.unawaited.send if view.unawaited else context.retries.send
         try:
-            stored = await context.retries.send(call, view, prepared)
+            stored = await send(call, view, prepared)
         except QueueFull as error:
-            stored, error = await _send_what_fits(context, call, view, prepared, error)
+            stored, error = await _send_what_fits(send, call, view, prepared, error)
             failed += [_failed(answer, queue_full(error)) for answer in answers[len(stored) :]]
             del answers[len(stored) :]
         for answer, message_stored in zip(answers, stored, strict=True):
@@ -107,7 +110,7 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
 
 
 async def _send_what_fits(
-    context: Context, call: Call, view: QueueView, prepared: list[NewMessage], error: QueueFull
+    send: Send, call: Call, view: QueueView, prepared: list[NewMessage], error: QueueFull
 ) -> tuple[list[Stored], QueueFull]:
     """The queue has not room for all of a batch: those up to the first that finds none, and why that one does not.
 
@@ -116,7 +119,7 @@ async def _send_what_fits(
     stored: list[Stored] = []
     for message in prepared:
         try:
-            stored += await context.retries.send(call, view, [message])
+            stored += await send(call, view, [message])
         except QueueFull as refusal:
             error = refusal
             break

@@ -11,13 +11,25 @@ from frontend.services import Services
 from frontend.sqs.queues import Queues
 from frontend.sqs.seals import Seals
 from frontend.throttle import Throttle
+from frontend.unawaited import Unawaited
 from metadata_service.client import MetadataClient
 
 
 class Context:
     """The services, and the view of queues over them."""
 
-    __slots__ = ("access", "backend", "log", "metadata", "queues", "retries", "seals", "services", "throttle")
+    __slots__ = (
+        "access",
+        "backend",
+        "log",
+        "metadata",
+        "queues",
+        "retries",
+        "seals",
+        "services",
+        "throttle",
+        "unawaited",
+    )
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -25,6 +37,7 @@ class Context:
         self.metadata: MetadataClient = services.metadata
         self.queues = Queues(services)
         self.retries = Retries(self.queues, services.backend, services.settings.send_retry_window_seconds)
+        self.unawaited = Unawaited(self.retries)
         self.seals = Seals(services.keyring)
         self.access = Access(services, self.queues)
         self.throttle = Throttle(services)

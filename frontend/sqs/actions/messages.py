@@ -46,7 +46,8 @@ async def send_message(context: Context, call: Call, view: QueueView, members: M
         raise validation.too_long(view.message_bytes_most)
     if call.retry is not None:
         message.retry = call.retry.of(0)
-    stored = await context.retries.send(call, view, [message])
+    send = context.unawaited.send if view.unawaited else context.retries.send
+    stored = await send(call, view, [message])
     complete(answer, stored[0], view.fifo)
     return answer
 
