@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from frontend.polls import LongPolls
 from frontend.settings import FrontendSettings
 from metadata_service.client import MetadataClient
 from metadata_service.fleet import Fleet
+from metadata_service.models import ClusterReport
 from ratelimit.limiter import BaseLimiter, Limiter
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Services:
     bodies: Room = field(default_factory=Room)
     fleet: Fleet | None = None
     """The backend clusters, among which new queues are shared out; None: there is just one."""
+    alone: Callable[[], Awaitable[ClusterReport]] | None = None
+    """Where the backend is in this process: what there is to tell of it."""
     sessions: Sessions = field(init=False)
     tokens: Tokens = field(init=False)
 

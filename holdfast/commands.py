@@ -1,4 +1,5 @@
-"""The commands that administer a running service: ``tenant``, ``queue`` and ``limits``, and those of credentials.
+"""The commands that administer a running service: ``tenant``, ``queue`` and ``limits``, and those of credentials and
+clusters.
 
 Each is one or a few calls of the REST interface (:mod:`holdfast.client`), so what they may do is decided there.  What
 cannot be undone is done after a confirmation, or with ``--yes``.
@@ -10,6 +11,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.cluster_commands import add_cluster_commands
 from holdfast.command import Group, Parsed, account_option, confirm, pages, tell
 from holdfast.key_commands import add_key_commands, add_role_commands, add_token_commands
 
@@ -282,6 +284,7 @@ def add_commands(commands: Any, key: Group) -> None:
         ("limits", "what a tenant may do at most (operators)", add_limits_commands),
         ("role", "make, list and delete the roles that sessions are begun with", add_role_commands),
         ("token", "buy short-lived tokens with an API key", add_token_commands),
+        ("cluster", "look at backend clusters and nodes, drain, retire and split (operators)", add_cluster_commands),
     )
     for name, about, add in groups:
         add(commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + "."))

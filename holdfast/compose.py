@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from auth.audit import AuditFile, AuditLog
@@ -17,6 +18,7 @@ from backend.api import SHARDS, BackendError, PartitionSettings, Peer, Target
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
 from backend.journal.segments import LogInUse
+from backend.load import Load
 from backend.node import Node, NodeSettings
 from backend.replay import JournalDamaged
 from frontend.admin.removal import finish_deletions
@@ -30,6 +32,7 @@ from holdfast.keyring import naming_secret
 from holdfast.serve import CannotStart
 from holdfast.settings import Settings
 from metadata_service.client import MetadataClient
+from metadata_service.models import ClusterReport, ReportedNode
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import ConditionFailed, EntryStore, QueueNotFound, QueueStore
 from ratelimit.address import MEMORY
@@ -86,6 +89,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         limiter=limiter_of(settings),
         oidc=oidc_of(settings),
         naming=naming,
+        alone=Alone(node, settings.journal_folder).report,
     )
     resolver.queues.set_result(Queues(services))
     try:
@@ -97,6 +101,34 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         await services.close()
         raise
     return Embedded(create_app(services), node)
+
+
+class Alone:
+    """What there is to tell of a node that is the only one, when somebody asks."""
+
+    def __init__(self, node: Node, folder: Path) -> None:
+        self._node = node
+        self._load = Load(node, folder)
+
+    async def report(self) -> ClusterReport:
+        """As the manager of a cluster would report it.  Raises :class:`~backend.api.Unavailable` while the node starts
+        over."""
+        await self._load.look()
+        entry, shards = self._node.ownership.entry, len(self._node.owned)
+        shown = ReportedNode(
+            entry.node, incarnation=entry.incarnation, shards=shards, cpu=self._load.cpu, storage=self._load.storage
+        )
+        return ClusterReport(
+            cluster=0,
+            term=0,
+            count=0,
+            time_ms=int(time.time() * 1000),
+            utilisation=max(self._load.cpu, self._load.storage),
+            manager=entry.node,
+            nodes=(shown,),
+            homeless=SHARDS - shards,
+            busy=self._load.busy,
+        )
 
 
 async def open_node(

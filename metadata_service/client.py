@@ -41,6 +41,10 @@ class MetadataClient:
             raise
         return self.remember(queue) if forgotten == self._forgotten else queue
 
+    async def by_id(self, queue_id: int) -> Queue | None:
+        """As :meth:`QueueStore.get_queue_by_id`."""
+        return await self._store.get_queue_by_id(queue_id)
+
     def invalidate(self, account: str, name: str) -> None:
         """Forget what is cached of this name."""
         self._forgotten += 1

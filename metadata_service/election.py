@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -28,20 +28,28 @@ log = logging.getLogger("holdfast.manager")
 class Election:
     """One process's part in it."""
 
-    def __init__(self, registry: ClusterRegistry, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        registry: ClusterRegistry,
+        name: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._registry = registry
         self._name = name
         self._start = secrets.token_hex(8)
         self._clock = clock
+        self._wall = wall
         self._seen = -1
         """The version at the last look."""
         self._looked_at = 0.0
         self._still_s = 0.0
         self._unsaid: list[Decision] = []
 
-    def tell(self, time_ms: int, text: str) -> None:
+    def tell(self, text: str) -> None:
         """A decision, to be in the entry from the next :meth:`stand` on."""
-        self._unsaid.append(Decision(time_ms, text))
+        self._unsaid.append(Decision(self._now_ms(), text))
         del self._unsaid[:-DECISIONS_KEPT]
 
     async def stand(self) -> ManagerEntry | None:
@@ -53,11 +61,8 @@ class Election:
         mine = entry.start == self._start
         if not mine and not self._vacant(entry):
             return None
-        told = (*entry.decisions, *self._unsaid)[-DECISIONS_KEPT:]
         try:
-            entry = await self._registry.update_manager(
-                msgspec.structs.replace(entry, manager=self._name, start=self._start, decisions=told)
-            )
+            entry = await self._registry.update_manager(self._signed(entry, self._name, self._start))
         except ConditionFailed:  # another was elected, or an operator has changed it: seen at the next look
             return entry if mine else None
         if not mine:
@@ -69,10 +74,15 @@ class Election:
         """Let another one be elected at once.  Raises :class:`~metadata_service.store.StoreError`."""
         entry = await self._registry.manager()
         if entry.start == self._start:
-            told: Sequence[Decision] = (*entry.decisions, *self._unsaid)[-DECISIONS_KEPT:]
-            await self._registry.update_manager(
-                msgspec.structs.replace(entry, manager="", start="", decisions=tuple(told))
-            )
+            await self._registry.update_manager(self._signed(entry, "", ""))
+
+    def _signed(self, entry: ManagerEntry, name: str, start: str) -> ManagerEntry:
+        """The entry in the name of this manager, with what is to be told."""
+        told = (*entry.decisions, *self._unsaid)[-DECISIONS_KEPT:]
+        return msgspec.structs.replace(entry, manager=name, start=start, decisions=told, time_ms=self._now_ms())
+
+    def _now_ms(self) -> int:
+        return int(self._wall() * 1000)
 
     def _vacant(self, entry: ManagerEntry) -> bool:
         now = self._clock()

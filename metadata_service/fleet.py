@@ -47,7 +47,7 @@ class Fleet:
         wall: Callable[[], float] = time.time,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        self._registry = registry
+        self.registry = registry
         self._clock = clock
         self._wall = wall
         self._look_seconds = look_seconds
@@ -100,8 +100,8 @@ class Fleet:
 
     async def look(self) -> None:
         """Read what is registered and reported.  Raises :class:`~metadata_service.store.StoreError`."""
-        clusters = await self._registry.backend_clusters()
-        reports = {report.cluster: report for report in await self._registry.cluster_reports()} if clusters else {}
+        clusters = await self.registry.backend_clusters()
+        reports = {report.cluster: report for report in await self.registry.cluster_reports()} if clusters else {}
         now = self._clock()
         fresh: dict[int, Known] = {}
         for cluster in clusters:

@@ -330,7 +330,7 @@ class Manager:
         if self._said.get(about) != text:
             self._said[about] = text
             log.info("%s", text)
-            self._election.tell(self._now_ms(), text)
+            self._election.tell(text)
 
     def _now_ms(self) -> int:
         return int(self._wall() * 1000)

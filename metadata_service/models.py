@@ -260,6 +260,8 @@ class ManagerEntry(msgspec.Struct, frozen=True):
     """The latest, oldest first."""
     pins: tuple[Pin, ...] = ()
     """Queues whose number of partitions is an operator's affair; changed by whoever speaks for the operator."""
+    time_ms: int = 0
+    """When the manager raised the version last, by its clock; nothing is decided by it."""
     version: int = 0
     """0: not stored yet."""
 

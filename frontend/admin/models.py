@@ -280,3 +280,100 @@ class TokenAsked(Given):
 class TokenMade(BaseModel):
     token: str = Field(description="for Authorization: Bearer")
     expires: int
+
+
+# --- backend clusters ----------------------------------------------------------------------------------------
+
+
+class ClusterLine(BaseModel):
+    """A backend cluster in a list."""
+
+    name: str
+    number: int
+    state: str = Field(description="serving, or retiring: its queues move to others")
+    weight: float = Field(description="how many of the new queues it gets beside others")
+    utilisation: float | None = Field(description="of CPU or storage, whichever is used more; null: it never reported")
+    reported_seconds: float | None = Field(description="how long ago it reported; null: never")
+    nodes: int = Field(description="that live")
+
+
+class ClusterList(BaseModel):
+    clusters: list[ClusterLine]
+
+
+class NodeShown(BaseModel):
+    """A backend node, as the manager of its cluster sees it."""
+
+    name: str
+    address: str
+    state: str = Field(description="live, draining (it gives up its shards, or has none) or silent")
+    silent_seconds: float = Field(description="since its heartbeat moved last")
+    shards: int
+    cpu: float = Field(description="part of a core that it uses")
+    storage: float = Field(description="part that it uses of its disk, or of its memory for messages: which is more")
+
+
+class ClusterShown(BaseModel):
+    """Everything about a backend cluster."""
+
+    name: str
+    number: int
+    state: str
+    weight: float
+    utilisation: float | None
+    reported_seconds: float | None
+    manager: str | None = Field(description="the node that manages the others")
+    moving: int = Field(description="shards on their way from one node to another")
+    homeless: int = Field(description="shards that no living node has: their queues cannot be used")
+    nodes: list[NodeShown]
+
+
+class DecisionShown(BaseModel):
+    time: float
+    text: str
+
+
+class PinShown(BaseModel):
+    """A queue whose number of partitions an operator has set."""
+
+    account: str
+    queue: str
+    partitions: int
+
+
+class ManagerShown(BaseModel):
+    """The out-cluster manager."""
+
+    name: str | None = Field(description="of its process; null: there is none at the moment")
+    heard: float = Field(description="when it said last that it lives")
+    decisions: list[DecisionShown] = Field(description="the latest, oldest first")
+    pins: list[PinShown]
+
+
+class ClusterStatus(BaseModel):
+    """Everything about all of them."""
+
+    clusters: list[ClusterShown]
+    manager: ManagerShown | None = Field(description="null: this service never had one")
+
+
+class WeightGiven(Given):
+    weight: float = Field(ge=0.001, le=1000)
+
+
+class SplitGiven(Given):
+    partitions: int | None = Field(ge=1, le=64, description="null: as the manager sees fit, by the queue's rate")
+
+
+class PartitionShown(BaseModel):
+    id: int
+    cluster: str
+    state: str = Field(
+        description="open; opening: it waits for what others know of recent sends; draining: it takes no sends any more"
+    )
+    slot: int
+
+
+class PartitionList(BaseModel):
+    partitions: list[PartitionShown]
+    pinned: int | None = Field(description="how many an operator wants")

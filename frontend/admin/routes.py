@@ -9,7 +9,7 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
-from frontend.admin import keys, messages, queues, roles, tenants
+from frontend.admin import clusters, keys, messages, queues, roles, tenants
 from frontend.admin.models import ProblemDocument
 from frontend.admin.problems import MEDIA_TYPE, of_request
 from frontend.admin.visitor import KEY, problem_response
@@ -35,6 +35,7 @@ def add_routes(rest: FastAPI, context: Context) -> None:
         tenants.create_router(services),
         keys.create_router(services),
         roles.create_router(services),
+        clusters.create_router(services),
         queues.create_router(context),
         messages.create_router(),
     )

@@ -326,9 +326,38 @@ def test_a_token_is_bought_with_an_api_key(server: Server) -> None:
     assert bought["token"] not in (server.data / "audit.jsonl").read_text()
 
 
+# --- clusters -------------------------------------------------------------------------------------------------
+
+
+def test_the_status_of_a_service_that_is_one_process(server: Server) -> None:
+    server.client().create_queue(QueueName="whole")
+    status = holdfast(server, "cluster", "status")
+    assert status.code == 0
+    heading, _, columns, node, _, manager = status.out.splitlines()
+    assert heading.startswith("Cluster local is serving; used to ")
+    assert heading.endswith("0 shards on their way, 0 without a living node.")
+    assert columns.split() == ["NODE", "STATE", "HEARTBEAT", "SHARDS", "CPU", "STORAGE", "ADDRESS"]
+    assert node.split()[:6] == ["node", "live", "0", "s", "ago", "256"]
+    assert manager == "There is no out-cluster manager: nothing splits queues or moves them off a cluster."
+    (shown_,) = holdfast(server, "cluster", "status", "--json").json["clusters"]
+    assert 0 < shown_["nodes"][0]["storage"] < 1
+    assert holdfast(server, "cluster", "list").out.split()[6:9] == ["local", "serving", "1"]
+    assert holdfast(server, "cluster", "queue", "whole").out.split()[5:] == ["local", "open", "0"]
+    for refused in (
+        holdfast(server, "cluster", "drain", "node"),
+        holdfast(server, "cluster", "retire", "local", "--yes"),
+        holdfast(server, "cluster", "weight", "local", "2"),
+        holdfast(server, "cluster", "split", "whole", "2"),
+    ):
+        assert refused.code == 1
+        assert refused.err == "holdfast: This service is one process, and has no clusters to manage.\n"
+    assert holdfast(server, "cluster", "drain", "stranger").code == 3
+
+
 def test_every_operation_of_administration_is_a_command(server: Server) -> None:
     """One of REST that is added needs a command as well."""
     words = {
+        "cluster": {"drain", "list", "queue", "retire", "serve", "split", "status", "undrain", "weight"},
         "key": {"create", "list", "rotate", "revoke"},
         "limits": {"set", "show"},
         "queue": {"delete", "list", "move", "peek", "purge", "show"},
@@ -407,6 +436,9 @@ def test_what_cannot_be_reached(server: Server, tmp_path: Path) -> None:
         ("role", "set"),
         ("role", "set", "x", "--session-most", "long"),
         ("token", "buy", "x"),
+        ("cluster", "weight", "east", "much"),
+        ("cluster", "split", "orders", "65"),
+        ("cluster", "split", "orders", "0"),
         ("limits", "set", "000000000000"),
         ("limits", "set", "000000000000", "calls=fast"),
         ("limits", "set", "000000000000", "speed=1"),

@@ -16,7 +16,7 @@ from metadata_service.clusters import SILENT_SECONDS, SplitRule
 from metadata_service.election import TAKE_OVER_SECONDS, Election
 from metadata_service.fleet import Fleet, change_cluster
 from metadata_service.manager import NOTICED_SECONDS, WALK_SECONDS, Manager, TendFailed
-from metadata_service.models import BusyPartition, ClusterReport, Pin, Queue, cluster_of
+from metadata_service.models import BusyPartition, ClusterReport, Decision, Pin, Queue, cluster_of
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import StoreUnavailable
 from tests.metadata_service.conformance import ACCOUNT, NOW_MS
@@ -45,7 +45,7 @@ class World:
         self._count = 0
 
     def electorate(self, name: str) -> Election:
-        return Election(self.faults.store, name, clock=lambda: self.now)
+        return Election(self.faults.store, name, clock=lambda: self.now, wall=lambda: self.now)
 
     def manager_of(self, election: Election, rule: SplitRule | None = RULE) -> Manager:
         return Manager(
@@ -370,12 +370,17 @@ async def test_who_was_suspended_or_saw_nothing_does_not_take_over_at_once(world
 
 async def test_an_operators_change_does_not_cost_the_manager_its_place(world: World) -> None:
     await world.election.stand()
-    world.election.tell(5, "something")
+    world.election.tell("something")
     entry = await world.store.manager()
     await world.store.update_manager(msgspec.structs.replace(entry, pins=(Pin(7, 2),)))
     stored = await world.election.stand()
     assert stored is not None
-    assert (stored.manager, stored.pins, [one.text for one in stored.decisions]) == ("m1", (Pin(7, 2),), ["something"])
+    assert (stored.manager, stored.pins, stored.decisions) == (
+        "m1",
+        (Pin(7, 2),),
+        (Decision(1_000_000, "something"),),
+    )
+    assert stored.time_ms == 1_000_000
 
 
 async def test_without_the_metadata_nothing_goes_on(world: World) -> None:

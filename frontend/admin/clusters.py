@@ -1,0 +1,266 @@
+"""Backend clusters, their nodes, and the partitions of queues: for operators.
+
+What is changed here is a record that others read: the manager of a cluster, the frontends, the out-cluster manager.
+They follow within some seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Path, Query
+
+from frontend.admin.models import (
+    ClusterLine,
+    ClusterList,
+    ClusterShown,
+    ClusterStatus,
+    DecisionShown,
+    ManagerShown,
+    NodeShown,
+    PartitionList,
+    PartitionShown,
+    PinShown,
+    SplitGiven,
+    WeightGiven,
+)
+from frontend.admin.problems import Problem, invalid, not_found
+from frontend.admin.visitor import ManagingRoute, Visitor, Who
+from frontend.services import Services
+from metadata_service.fleet import Fleet, Known, change_cluster
+from metadata_service.models import (
+    FIRST_CLUSTER,
+    BackendCluster,
+    ManagerEntry,
+    Pin,
+    Queue,
+    ReportedNode,
+    cluster_of,
+)
+from metadata_service.store import ClusterRegistry, ConditionFailed, QueueNotFound
+
+PINS_MOST = 100
+"""Queues whose number of partitions is set: the manager looks at each of them all the time."""
+
+Account = Annotated[str | None, Query(description="the account whose queue is meant")]
+Name = Annotated[str, Path(description="the cluster's name")]
+Node = Annotated[str, Path(description="the node's name")]
+QueueName = Annotated[str, Path(description="the queue's name")]
+
+
+def create_router(services: Services) -> APIRouter:
+    """The routes of clusters."""
+    router = APIRouter(route_class=ManagingRoute, tags=["clusters"])
+
+    @router.get("/clusters", name="cluster.list")
+    async def list_clusters(who: Who) -> ClusterList:
+        """All backend clusters, by number."""
+        who.require_role("operator")
+        shown = [_shown(known, silent_s) for known, silent_s in await _known()]
+        return ClusterList(
+            clusters=[
+                ClusterLine(
+                    **one.model_dump(include=ClusterLine.model_fields.keys() - {"nodes"}),
+                    nodes=sum(node.state != "silent" for node in one.nodes),
+                )
+                for one in shown
+            ]
+        )
+
+    @router.get("/cluster", name="cluster.status")
+    async def status(who: Who) -> ClusterStatus:
+        """All backend clusters with their nodes, and what the out-cluster manager has decided lately."""
+        who.require_role("operator")
+        shown = [_shown(known, silent_s) for known, silent_s in await _known()]
+        entry = ManagerEntry() if services.fleet is None else await services.fleet.registry.manager()
+        return ClusterStatus(clusters=shown, manager=await _manager(entry) if entry.version else None)
+
+    @router.post("/clusters/{name}/nodes/{node}/drain", name="cluster.drain")
+    async def drain(who: Who, name: Name, node: Node) -> ClusterShown:
+        """Let a node give up all its shards, and get none until it is undrained, also when it starts anew."""
+        fleet = _several(who, f"{name}/{node}")
+        if node not in _nodes_of(fleet, name):
+            raise not_found(f"node {node} in cluster {name}")
+        return await _change(fleet, name, lambda cluster: _with_drained(cluster, {*cluster.drained, node}))
+
+    @router.post("/clusters/{name}/nodes/{node}/undrain", name="cluster.undrain")
+    async def undrain(who: Who, name: Name, node: Node) -> ClusterShown:
+        """Let a node have shards again."""
+        fleet = _several(who, f"{name}/{node}")
+        return await _change(fleet, name, lambda cluster: _with_drained(cluster, {*cluster.drained} - {node}))
+
+    @router.post("/clusters/{name}/retire", name="cluster.retire")
+    async def retire(who: Who, name: Name) -> ClusterShown:
+        """Make no more queues in a cluster, and let the out-cluster manager move those that it has to others."""
+        fleet = _several(who, name)
+        await fleet.look()
+        if all(one.cluster.name == name or one.cluster.state == "retiring" for one in fleet.known()):
+            raise Problem(409, "LastCluster", f"There is no other cluster than {name} that takes queues.")
+        return await _change(fleet, name, lambda cluster: msgspec.structs.replace(cluster, state="retiring"))
+
+    @router.post("/clusters/{name}/serve", name="cluster.serve")
+    async def serve(who: Who, name: Name) -> ClusterShown:
+        """Let a cluster that was being retired take queues again; those that have left it stay where they are."""
+        fleet = _several(who, name)
+        return await _change(fleet, name, lambda cluster: msgspec.structs.replace(cluster, state="serving"))
+
+    @router.put("/clusters/{name}/weight", name="cluster.weight")
+    async def weigh(who: Who, name: Name, given: WeightGiven) -> ClusterShown:
+        """Set how many of the new queues a cluster gets beside others: with 2, twice as many as one with 1."""
+        fleet = _several(who, name)
+        return await _change(fleet, name, lambda cluster: msgspec.structs.replace(cluster, weight=given.weight))
+
+    @router.get("/queues/{name}/partitions", name="cluster.queue")
+    async def partitions(who: Who, name: QueueName, account: Account = None) -> PartitionList:
+        """The partitions of a queue, and the clusters that have them."""
+        queue = await _queue(who, name, account)
+        entry = ManagerEntry() if services.fleet is None else await services.fleet.registry.manager()
+        return _partitions(queue, entry.pins)
+
+    @router.put("/queues/{name}/partitions", name="cluster.split")
+    async def split(who: Who, name: QueueName, given: SplitGiven, account: Account = None) -> PartitionList:
+        """Set how many partitions a standard queue is to have; the out-cluster manager sees to it."""
+        who.require_role("operator")
+        who.target = who.arn(who.account(account), name)
+        fleet = _several(who, who.target)
+        queue = await _queue(who, name, account)
+        if queue.attributes.get("FifoQueue") == "true":
+            raise Problem(409, "FixedPartitions", "The number of partitions of a FIFO queue is set when it is created.")
+        return _partitions(queue, await _pin(fleet.registry, queue, given.partitions))
+
+    # --- parts ---
+
+    async def _known() -> Sequence[tuple[Known, float]]:
+        """Every cluster, and how long ago it reported."""
+        fleet = services.fleet
+        if fleet is not None:
+            await fleet.look()
+            return [(known, fleet.silent_s(known)) for known in fleet.known()]
+        if services.alone is not None:
+            return [(Known(BackendCluster(FIRST_CLUSTER, 0), await services.alone(), 0.0), 0.0)]
+        return []
+
+    def _several(who: Visitor, target: str) -> Fleet:
+        """For what changes something."""
+        who.target = target
+        who.require_role("operator")
+        if services.fleet is None:
+            raise Problem(409, "OneProcess", "This service is one process, and has no clusters to manage.")
+        return services.fleet
+
+    async def _change(fleet: Fleet, name: str, change: Callable[[BackendCluster], BackendCluster]) -> ClusterShown:
+        changed = await change_cluster(fleet.registry, name, change)
+        if changed is None:
+            raise not_found(f"cluster {name}")
+        await fleet.look()
+        known = fleet.numbered(changed.number)
+        assert known is not None
+        return _shown(known, fleet.silent_s(known))
+
+    async def _queue(who: Visitor, name: str, account: str | None) -> Queue:
+        owner = who.account(account)
+        who.target = who.arn(owner, name)
+        who.require_role("operator")
+        try:
+            return await services.metadata.get(owner, name)
+        except QueueNotFound:
+            raise not_found(f"queue {name}") from None
+
+    async def _pin(registry: ClusterRegistry, queue: Queue, count: int | None) -> tuple[Pin, ...]:
+        while True:
+            entry = await registry.manager()
+            if not entry.version:
+                raise Problem(
+                    409, "NoManager", "The out-cluster manager would do this, and there never was one: start it first."
+                )
+            others = [pin for pin in entry.pins if pin.queue_id != queue.queue_id]
+            if len(others) >= PINS_MOST:
+                others = [pin for pin in others if await _of_queue(pin) is not None]
+            if count is not None and len(others) >= PINS_MOST:
+                raise invalid(f"The partitions of {PINS_MOST} queues are set, and that is all that can be.")
+            pins = (*others, *([] if count is None else [Pin(queue.queue_id, count)]))
+            with contextlib.suppress(ConditionFailed):  # the manager said just then that it lives
+                await registry.update_manager(msgspec.structs.replace(entry, pins=pins))
+                return pins
+
+    async def _manager(entry: ManagerEntry) -> ManagerShown:
+        pinned = [(pin, await _of_queue(pin)) for pin in entry.pins]
+        return ManagerShown(
+            name=entry.manager or None,
+            heard=entry.time_ms / 1000,
+            decisions=[DecisionShown(time=one.time_ms / 1000, text=one.text) for one in entry.decisions],
+            pins=[
+                PinShown(account=queue.account, queue=queue.name, partitions=pin.partitions)
+                for pin, queue in pinned
+                if queue is not None
+            ],
+        )
+
+    async def _of_queue(pin: Pin) -> Queue | None:
+        return await services.metadata.by_id(pin.queue_id)
+
+    def _partitions(queue: Queue, pins: Sequence[Pin]) -> PartitionList:
+        pinned = [pin.partitions for pin in pins if pin.queue_id == queue.queue_id]
+        return PartitionList(
+            partitions=[
+                PartitionShown(
+                    id=one.id,
+                    cluster=_cluster_name(cluster_of(one.id)),
+                    state="opening" if one.awaits else one.state,
+                    slot=one.slot,
+                )
+                for one in queue.partitions
+            ],
+            pinned=pinned[0] if pinned else None,
+        )
+
+    def _cluster_name(number: int) -> str:
+        known = services.fleet.numbered(number) if services.fleet is not None else None
+        return known.cluster.name if known is not None else FIRST_CLUSTER if number == 0 else str(number)
+
+    return router
+
+
+def _shown(known: Known, silent_s: float) -> ClusterShown:
+    cluster, report = known.cluster, known.report
+    told: dict[str, Any] = {"utilisation": None, "reported_seconds": None, "manager": None, "moving": 0, "homeless": 0}
+    if report is not None:
+        told = {
+            "utilisation": round(report.utilisation, 3),
+            "reported_seconds": round(silent_s, 1),
+            "manager": report.manager,
+            "moving": report.moving,
+            "homeless": report.homeless,
+        }
+    return ClusterShown(
+        name=cluster.name,
+        number=cluster.number,
+        state=cluster.state,
+        weight=cluster.weight,
+        nodes=[_node(node) for node in (report.nodes if report is not None else ())],
+        **told,
+    )
+
+
+def _node(node: ReportedNode) -> NodeShown:
+    return NodeShown(
+        name=node.name,
+        address=node.address,
+        state="silent" if not node.live else "draining" if node.draining else "live",
+        silent_seconds=round(node.silent_ms / 1000, 1),
+        shards=node.shards,
+        cpu=node.cpu,
+        storage=node.storage,
+    )
+
+
+def _nodes_of(fleet: Fleet, name: str) -> set[str]:
+    reports = [known.report for known in fleet.known() if known.cluster.name == name and known.report is not None]
+    return {node.name for report in reports for node in report.nodes}
+
+
+def _with_drained(cluster: BackendCluster, nodes: set[str]) -> BackendCluster:
+    return msgspec.structs.replace(cluster, drained=tuple(sorted(nodes)))
