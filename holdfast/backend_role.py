@@ -25,7 +25,8 @@ from backend.reporter import Reporter
 from backend.server import BackendServer, serve_backend
 from frontend.services import Services
 from frontend.sqs.queues import Queues
-from holdfast.compose import NODE, StoreResolver, frontend_settings, open_node
+from holdfast.compose import StoreResolver, frontend_settings, open_node
+from holdfast.folder import NODE
 from holdfast.serve import CannotStart, settle
 from holdfast.settings import Settings
 from metadata_service.client import MetadataClient

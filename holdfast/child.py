@@ -27,10 +27,12 @@ from holdfast.settings import Settings
 if TYPE_CHECKING:
     from holdfast.listen import Server
 
-CONNECTION, RELOAD, DRAIN = b"connection", b"reload", b"drain"
-"""What the supervisor says.  A connection comes with its file descriptor."""
-READY, LOAD = b"ready", b"load "
-"""What it is told; a load is followed by the number of connections."""
+CONNECTION, RELOAD, DRAIN, LEAVE = b"connection", b"reload", b"drain", b"leave"
+"""What the supervisor says.  A connection comes with its file descriptor.  A backend that is to leave hands its shards
+over before it drains."""
+READY, SETTLED, LOAD = b"ready", b"settled", b"load "
+"""What it is told: a backend has settled when it has its share of the shards, and each other shard is where it is to
+be; a load is followed by the number of connections."""
 MESSAGE_BYTES_MOST = 64
 LOAD_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1
@@ -43,12 +45,12 @@ class Orders(msgspec.Struct):
     """What a process is to be."""
 
     name: str
-    """Such as ``frontend-1``: in the log, and to the backend."""
+    """Such as ``frontend-1``: in the log, and to the backends."""
     frontend: bool
-    """Or else the backend."""
+    """Or else a backend."""
     settings: Settings
     secret: bytes
-    """Which frontends and backend know each other by."""
+    """Which frontends and backends know each other by."""
     line: int
     """File descriptor of the line to the supervisor."""
     supervisor: int
@@ -57,6 +59,10 @@ class Orders(msgspec.Struct):
     """How many there are."""
     first: bool
     """Of the frontends at the start of the service."""
+    node: str = ""
+    """A backend's, in the entries and in the names of logs."""
+    nodes: tuple[str, ...] = ()
+    """Those of all backends."""
 
     def __repr__(self) -> str:
         """Without the secret."""
@@ -78,7 +84,7 @@ def _path(type_: type, value: Any) -> Any:
 
 def main() -> int:
     """Be what the orders say, and return the exit code: that of the same role by itself."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     _die_with_parent()
     # What takes long to load is loaded before there are orders, which a frontend gets when the backend is there.
@@ -119,6 +125,8 @@ class Line:
         sock.setblocking(False)
         self.stop = asyncio.Event()
         """Set when the process is to drain."""
+        self.leaves = False
+        """The others go on."""
         self._sock = sock
         self._take: Callable[[socket.socket], None] | None = None
         self._reload: Callable[[], None] | None = None
@@ -131,6 +139,10 @@ class Line:
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._readable)
         self._sock.send(READY)
         log.info("ready %s", logs.facts(pid=os.getpid()))
+
+    def tell_settled(self) -> None:
+        """As a backend."""
+        self._sock.send(SETTLED)
 
     def tell_load(self, count: Callable[[], int]) -> None:
         """Tell once a second how many connections there are, and so that the process runs."""
@@ -157,17 +169,30 @@ class Line:
                     self._reload()
             elif said == DRAIN:
                 self.stop.set()
+            elif said == LEAVE:
+                self.leaves = True
+                self.stop.set()
             else:
                 assert not said
                 os._exit(1)  # the supervisor is gone
 
 
 async def _backend(orders: Orders, line: Line) -> int:
-    from holdfast.backend_role import in_folder, run_backend
-    from holdfast.compose import NODE
+    from holdfast.backend_role import BackendRole, in_folder, run_backend
 
-    backend = in_folder(orders.settings.data, orders.name, NODE, (NODE,))
-    return await run_backend(orders.settings, backend, orders.secret, line.stop, lambda _: line.open())
+    backend = in_folder(orders.settings.data, orders.name, orders.node, orders.nodes)
+    settling: list[asyncio.Task[None]] = []
+
+    def started(role: BackendRole) -> None:
+        line.open()
+        line.tell_load(lambda: 0)
+        settling.append(asyncio.create_task(settled(role)))
+
+    async def settled(role: BackendRole) -> None:
+        await role.member.settled.wait()
+        line.tell_settled()
+
+    return await run_backend(orders.settings, backend, orders.secret, line.stop, started, hand_over=lambda: line.leaves)
 
 
 async def _frontend(orders: Orders, line: Line) -> int:

@@ -19,7 +19,7 @@ from holdfast.command import Group, run
 from holdfast.commands import add_commands
 from holdfast.settings import Settings, SettingsError, describe, describe_one, is_distributed, load
 
-_FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "log_level")
+_FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "backends", "log_level")
 """The settings that the command line takes; the environment and the file take all."""
 
 _CASSANDRA_FLAGS = ("cassandra", "cassandra_port", "cassandra_keyspace", "cassandra_replication", "cassandra_strict")
@@ -37,7 +37,7 @@ _BACKEND_FLAGS = (
     "log_level",
 )
 _FRONTEND_FLAGS = (
-    *(name for name in _FLAGS if name != "frontends"),
+    *(name for name in _FLAGS if name not in ("frontends", "backends")),
     *("keyring_file", "cluster", "metadata_nodes"),
     *_CASSANDRA_FLAGS,
     *_PEER_FLAGS,
@@ -76,7 +76,7 @@ def _serve(settings: Settings) -> int:
                 f"would keep everything in the data folder {settings.data} nevertheless, so take {name} out of its "
                 "settings"
             )
-    if settings.frontends:
+    if settings.frontends or settings.backends:
         from holdfast.supervisor import supervise
 
         return _started(lambda: supervise(settings))
@@ -236,8 +236,8 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser(
         "serve",
         help="run the service",
-        description="Run the service, in one process or with --frontends in several.  Ctrl-C and SIGTERM drain it; "
-        "a second signal ends it at once.",
+        description="Run the service, in one process or, with --frontends and --backends, in several.  Ctrl-C and "
+        "SIGTERM drain it; a second signal ends it at once.  Of several, SIGUSR1 restarts the backends one by one.",
         epilog=_all_settings(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -28,6 +28,7 @@ from frontend.settings import FrontendSettings
 from frontend.sqs.arn import parse as parse_arn
 from frontend.sqs.queues import Queues
 from holdfast.declared import declare
+from holdfast.folder import NODE
 from holdfast.keyring import naming_secret
 from holdfast.serve import CannotStart
 from holdfast.settings import Settings
@@ -41,8 +42,6 @@ from ratelimit.limiter import BaseLimiter, Limiter
 if TYPE_CHECKING:
     from auth.oidc import Oidc
 
-NODE: Final = "node"
-"""The node that has all shards: alone on its machine, in whatever process."""
 TRIES: Final = 3
 """To start a node while others begin."""
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 LOCK_FILE = "lock"
 USE_FILE = "frontends.lock"
+NODE = "node"
+"""Name of the backend node that has the whole folder, in whatever process: in the entries, and of its logs."""
 _OURS = {LOCK_FILE, "metadata.sqlite"}
 _NOBODYS = {"lost+found"}
 """What a folder may hold before the first start: the root of a fresh file system is not empty."""

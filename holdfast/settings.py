@@ -63,7 +63,16 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=256,
-            description="frontend processes that share the port, with one of the backend; 0: everything in one process",
+            description="frontend processes that share the port; 0: all in one process, unless `backends` is set",
+        ),
+    ] = 0
+    backends: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="backend processes that share the queues, behind `frontends`, of which there is at least one "
+            "then; 0: one, where there are frontends",
         ),
     ] = 0
     region: Annotated[

@@ -1,12 +1,16 @@
-"""``holdfast serve --frontends N``: one backend process and N frontends behind one port, so that all cores are used.
+"""``holdfast serve --frontends N --backends M``: backend processes, and frontends behind one port, so that all cores
+are used.
 
 The supervisor has the data folder, the listening sockets and the children, and nothing of the service: it accepts
 connections and deals them out (:mod:`holdfast.dealer`), starts what has died again, and ends everything in order.
 
 A child that dies is started again: at once, then after pauses that grow.  One that dies again and again within
 :data:`STEADY_SECONDS` of its start is given up, and with it the service, for whoever looks after the supervisor to
-know.  Nothing that was acknowledged is lost by any of it: the journal is the backend's, and its log is locked, so
-that two of them cannot write it.
+know.  A backend that hangs is killed, for its shards are locked as long as it is there.  Nothing that was acknowledged
+is lost by any of it: each backend has a log of its own, which is locked, so that no other writes it, and what a dead
+one had is taken over by the others or by its next life, whichever is first.
+
+Several backends are restarted one by one on SIGUSR1: each hands its shards over before it ends.
 """
 
 from __future__ import annotations
@@ -19,14 +23,16 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import uvloop
 
 from holdfast import child, logs
 from holdfast.child import Orders
 from holdfast.dealer import Dealer
-from holdfast.folder import Claim
+from holdfast.folder import NODE, Claim
 from holdfast.listen import bind
 from holdfast.serve import CannotStart, Prepared, certificate_of, greet, prepare
 from holdfast.settings import Settings
@@ -40,10 +46,17 @@ DEATHS_MOST = 6
 """So many in a row, each within ``STEADY_SECONDS`` of the start, and the service is given up."""
 SILENT_SECONDS = 5.0
 """A frontend that was not heard for so long gets no connections; it should be heard every second."""
+HANGS_SECONDS = 10
+"""A backend that was not heard for so long is killed.  Seconds in which the supervisor itself stood still, or the
+machine, do not count."""
 FRONTEND_GRACE_SECONDS = 5.0
 """Beyond ``drain_seconds``, for what remains to be written after the last answer."""
 BACKEND_GRACE_SECONDS = 60.0
 """For the last checkpoint."""
+HAND_OVER_SECONDS = 60.0
+"""For a backend that gives its shards to others before it ends."""
+SETTLE_SECONDS = 120.0
+"""So long a restart of all backends waits until the one that was started has its shards."""
 
 log = logging.getLogger("holdfast")
 
@@ -55,7 +68,7 @@ def supervise(settings: Settings) -> int:
     """
     logs.set_up(settings.log_level, "supervisor")
     if sys.platform != "linux":
-        raise CannotStart("several processes need Linux: start the service without --frontends")
+        raise CannotStart("several processes need Linux: start the service without --frontends and --backends")
     claim = Claim(settings.data)
     try:
         certificate_of(settings)
@@ -77,6 +90,7 @@ async def _run(settings: Settings, sockets: list[socket.socket]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, supervisor.stop_or_quit, number)
     loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
+    loop.add_signal_handler(signal.SIGUSR1, supervisor.restart_backends)
     code = await supervisor.run(prepared)
     log.info("stopped")
     return code
@@ -85,17 +99,22 @@ async def _run(settings: Settings, sockets: list[socket.socket]) -> int:
 class Child:
     """A process, in all its lives.  Implements :class:`holdfast.dealer.Seat`."""
 
-    def __init__(self, settings: Settings, secret: bytes, name: str, *, frontend: bool, first: bool = False) -> None:
-        self.name = name
+    def __init__(self, orders: Orders) -> None:
+        self.name = orders.name
         self.load = 0
         self.has_begun = False
         """In this life."""
+        self.settled = asyncio.Event()
+        """A backend, in this life."""
         self.ready = asyncio.Event()
         """It has been ready once."""
-        self._settings = settings
-        self._secret = secret
-        self._frontend = frontend
-        self._first = first
+        self.silent_seconds = 0
+        """Counted by whoever looks after it; it is heard every second."""
+        self.leaves = False
+        """It ends because it was told to, and is to be started again."""
+        self.ended = asyncio.Event()
+        """Set when this life has ended."""
+        self._orders = orders
         self._line: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._heard_at = 0.0
@@ -124,16 +143,8 @@ class Child:
         loop = asyncio.get_running_loop()
         try:
             with theirs:
-                orders = Orders(
-                    name=self.name,
-                    frontend=self._frontend,
-                    settings=self._settings,
-                    secret=self._secret,
-                    line=theirs.fileno(),
-                    supervisor=os.getpid(),
-                    frontends=self._settings.frontends,
-                    first=self._first and not self.ready.is_set(),
-                )
+                first = self._orders.first and not self.ready.is_set()
+                orders = msgspec.structs.replace(self._orders, line=theirs.fileno(), first=first)
                 process = await asyncio.create_subprocess_exec(
                     *(*_python(), "-m", "holdfast.child", self.name),
                     stdin=asyncio.subprocess.PIPE,
@@ -147,7 +158,10 @@ class Child:
                 return await process.wait()
             finally:
                 ordering.cancel()
-                self.has_begun, self.load = False, 0
+                self.has_begun, self.load, self.silent_seconds = False, 0, 0
+                self.settled.clear()
+                self.ended.set()
+                self.ended = asyncio.Event()
                 self._process = self._line = None
                 loop.remove_reader(ours.fileno())
                 if process.returncode is None:
@@ -165,9 +179,12 @@ class Child:
             except OSError:
                 said = b""
             self._heard_at = asyncio.get_running_loop().time()
+            self.silent_seconds = 0
             if said == child.READY:
                 self.has_begun = True
                 self.ready.set()
+            elif said == child.SETTLED:
+                self.settled.set()
             elif said.startswith(child.LOAD):
                 self.load = int(said.removeprefix(child.LOAD))
             else:  # the process has ended, and who waits for it will know
@@ -221,24 +238,24 @@ class Supervisor:
     """The children, from the first start to the last end."""
 
     def __init__(self, settings: Settings, sockets: list[socket.socket]) -> None:
-        secret = secrets.token_bytes(32)
         self._settings = settings
         self._sockets = sockets
-        self._backend = Child(settings, secret, "backend", frontend=False)
-        self._frontends = [
-            Child(settings, secret, f"frontend-{number}", frontend=True, first=number == 1)
-            for number in range(1, settings.frontends + 1)
-        ]
+        self._backends, self._frontends = _children(settings)
+        self._children = (*self._backends, *self._frontends)
         self._keepers: dict[Child, asyncio.Task[None]] = {}
         self._dealer = Dealer(sockets, lambda: self._frontends)
+        self._backed = asyncio.Event()
+        """Every queue has a backend."""
         self._stop = asyncio.Event()
+        self._restart: asyncio.Task[None] | None = None
+        """Of all backends, one by one."""
         self._serving = False
 
     def stop_or_quit(self, number: int) -> None:
         """The first signal drains; the second ends all processes at once, which loses nothing that was acknowledged."""
         if self._stop.is_set():
             log.warning("stopped at once, by a second signal")
-            for each in (*self._frontends, self._backend):
+            for each in self._children:
                 each.kill()
             os._exit(128 + number)
         self._stop.set()
@@ -248,14 +265,54 @@ class Supervisor:
         for each in self._frontends:
             each.say(child.RELOAD)
 
+    def restart_backends(self) -> None:
+        """One after the other, each when the one before has its shards again."""
+        if not self._serving or self._stop.is_set():
+            log.warning("the backends are not restarted: the service is not ready, or is ending")
+        elif self._restart is not None and not self._restart.done():
+            log.warning("the backends are being restarted already")
+        else:
+            self._restart = asyncio.create_task(self._restart_backends(), name="restart")
+
+    async def _restart_backends(self) -> None:
+        log.info("the backends are restarted, one by one")
+        for each in self._backends:
+            if not await self._restarted(each):
+                log.error("%s is not there again as it was: the others are not restarted", each.name)
+                return
+        log.info("all backends have been restarted")
+
+    async def _restarted(self, restarted: Child) -> bool:
+        """Whether it is there again, with its shards.  One that dies meanwhile is started again as ever."""
+        if not restarted.has_begun:
+            return False
+        ended = restarted.ended
+        restarted.leaves = True
+        restarted.say(child.LEAVE)
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS + self._settings.drain_seconds + BACKEND_GRACE_SECONDS):
+                await ended.wait()
+        except TimeoutError:
+            log.error("%s does not leave and is killed %s", restarted.name, logs.facts(pid=restarted.pid))
+            restarted.kill()
+            await ended.wait()
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                await restarted.settled.wait()
+        except TimeoutError:
+            return False
+        return True
+
     async def run(self, prepared: Prepared) -> int:
         """Start, serve until the end, and return the exit code.  Raises :class:`~holdfast.listen.CannotListen`."""
         code = 0
         try:
-            children = (self._backend, *self._frontends)
-            for each in children:
+            for each in self._children:
                 self._keepers[each] = asyncio.create_task(self._keep(each), name=each.name)
-            for each in children:
+            for each in self._backends:
+                await self._until_stopped(each.settled if len(self._backends) > 1 else each.ready)
+            self._backed.set()
+            for each in self._frontends:
                 await self._until_stopped(each.ready)
             if not self._stop.is_set():
                 self._dealer.start()
@@ -286,10 +343,16 @@ class Supervisor:
                 task.cancel()
 
     async def _watch(self) -> None:
-        """Tell of frontends that hang."""
+        """Tell of frontends that hang, and kill backends that do: nobody else can have their shards before."""
         silent: set[Child] = set()
         while True:
             await asyncio.sleep(1)
+            for each in self._backends:
+                each.silent_seconds += each.has_begun
+                if each.silent_seconds > HANGS_SECONDS:
+                    facts = logs.facts(pid=each.pid, seconds=HANGS_SECONDS)
+                    log.error("%s does not answer and is killed %s", each.name, facts)
+                    each.kill()
             for each in self._frontends:
                 if each.is_silent and each not in silent:
                     silent.add(each)
@@ -305,7 +368,7 @@ class Supervisor:
         while True:
             began = loop.time()
             try:
-                code = await kept.live(None if kept is self._backend else self._backend.ready)
+                code = await kept.live(None if kept in self._backends else self._backed)
                 how = _how(code)
             except OSError as error:  # there is no memory, or there are too many processes
                 code, how = 1, f"no process can be made: {error.strerror}"
@@ -315,6 +378,10 @@ class Supervisor:
                 return
             if not kept.ready.is_set():
                 raise _GivenUp(f"{kept.name} did not start ({how})")
+            left, kept.leaves = kept.leaves, False
+            if left and not code:
+                log.info("%s has left and is started again", kept.name)
+                continue
             deaths = 1 if loop.time() - began >= STEADY_SECONDS else deaths + 1
             if deaths > DEATHS_MOST:
                 raise _GivenUp(f"{kept.name} has died {deaths} times within seconds of its start ({how})")
@@ -328,17 +395,20 @@ class Supervisor:
                 pass
 
     async def _end(self) -> None:
-        """Frontends first, so that every call that was accepted is answered; then the backend."""
+        """Frontends first, so that every call that was accepted is answered; then all backends, which keep what they
+        have."""
         self._stop.set()
+        if self._restart is not None:
+            self._restart.cancel()
         if self._serving:
             self._dealer.stop()
         else:
             for bound in self._sockets:
                 bound.close()
         await self._drain(self._frontends, self._settings.drain_seconds + FRONTEND_GRACE_SECONDS)
-        await self._drain([self._backend], BACKEND_GRACE_SECONDS)
+        await self._drain(self._backends, BACKEND_GRACE_SECONDS)
 
-    async def _drain(self, children: list[Child], seconds: float) -> None:
+    async def _drain(self, children: Sequence[Child], seconds: float) -> None:
         for each in children:
             if each.has_begun:
                 each.say(child.DRAIN)
@@ -354,6 +424,31 @@ class Supervisor:
                 each.kill()
         if late:
             await asyncio.wait(late)
+
+
+def _children(settings: Settings) -> tuple[list[Child], list[Child]]:
+    """The backends, and the frontends."""
+    common = Orders(
+        name="",
+        frontend=False,
+        settings=settings,
+        secret=secrets.token_bytes(32),
+        line=-1,
+        supervisor=os.getpid(),
+        frontends=max(1, settings.frontends),
+        first=False,
+        nodes=tuple(f"backend-{number}" for number in range(1, settings.backends + 1)),
+    )
+    if settings.backends <= 1:
+        alone = msgspec.structs.replace(common, name="backend", node=NODE, nodes=(NODE,))
+        backends = [Child(alone)]
+    else:
+        backends = [Child(msgspec.structs.replace(common, name=node, node=node)) for node in common.nodes]
+    frontends = [
+        Child(msgspec.structs.replace(common, name=f"frontend-{number}", frontend=True, first=number == 1))
+        for number in range(1, common.frontends + 1)
+    ]
+    return backends, frontends
 
 
 def _how(code: int) -> str:

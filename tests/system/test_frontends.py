@@ -1,4 +1,5 @@
-"""A server of several processes: what is done at one frontend counts at the others, and everything ends in order."""
+"""A server of several processes: what is done at one frontend counts at the others, whichever backend has a queue, and
+everything ends in order."""
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as ClientCredentials
 
+from backend.shards import shard_of
+from metadata_service.sqlite import SQLiteStore
 from tests.compat.walk.kit import Target, Walk, take
 from tests.compat.walk.steps import STEPS
 from tests.faults.client import Client, Refused
@@ -38,7 +41,7 @@ SLACK_SECONDS = 2.0
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
-    with Several(tmp_path_factory.mktemp("several")) as server:
+    with Several(tmp_path_factory.mktemp("several"), {"BACKENDS": "3"}) as server:
         yield server
 
 
@@ -77,6 +80,17 @@ async def refused_soon(call: Callable[[], Awaitable[object]], code: str) -> None
                 raise
             return
     pytest.fail(f"no {code} after {time.monotonic() - began:.1f} s")
+
+
+def rest(server: Several, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    data = b"" if body is None else json.dumps(body).encode()
+    url, headers = server.endpoint + path, {"Content-Type": "application/json"}
+    request = AWSRequest(method, url, headers=headers, data=data)
+    SigV4Auth(ClientCredentials(server.access_key_id, server.secret_access_key), "sqs", REGION).add_auth(request)
+    prepared = urllib.request.Request(url, data, dict(request.headers.items()), method=method)
+    with urllib.request.urlopen(prepared, timeout=30) as answer:
+        found: dict[str, Any] = json.loads(answer.read() or b"{}")
+    return found
 
 
 async def queue(client: Client, name: str, **attributes: str) -> str:
@@ -175,17 +189,7 @@ async def test_a_changed_policy_counts(two: tuple[Client, Client]) -> None:
 
 
 async def test_a_revoked_key_counts(server: Several) -> None:
-    def rest(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        data = b"" if body is None else json.dumps(body).encode()
-        url, headers = server.endpoint + path, {"Content-Type": "application/json"}
-        request = AWSRequest(method, url, headers=headers, data=data)
-        SigV4Auth(ClientCredentials(server.access_key_id, server.secret_access_key), "sqs", REGION).add_auth(request)
-        prepared = urllib.request.Request(url, data, dict(request.headers.items()), method=method)
-        with urllib.request.urlopen(prepared, timeout=30) as answer:
-            found: dict[str, Any] = json.loads(answer.read() or b"{}")
-        return found
-
-    key = await asyncio.to_thread(rest, "POST", "/v1/keys", {"name": "worker"})
+    key = await asyncio.to_thread(rest, server, "POST", "/v1/keys", {"name": "worker"})
     as_worker = copy.copy(server)
     as_worker.access_key_id, as_worker.secret_access_key = key["id"], key["secret"]
     workers = [Client(as_worker) for _ in range(6)]
@@ -193,7 +197,7 @@ async def test_a_revoked_key_counts(server: Several) -> None:
         for worker in workers:
             await worker.call("ListQueues")
         assert len({server.served_by(worker.local_port) for worker in workers}) == 2
-        await asyncio.to_thread(rest, "DELETE", f"/v1/keys/{key['id']}")
+        await asyncio.to_thread(rest, server, "DELETE", f"/v1/keys/{key['id']}")
         for worker in workers:
             await refused_soon(partial(worker.call, "ListQueues"), "InvalidClientTokenId")
     finally:
@@ -239,6 +243,80 @@ async def test_a_message_wakes_a_receive_that_waits_at_the_other(two: tuple[Clie
     await asyncio.sleep(0)
     await one.call("SendMessage", QueueUrl=url, MessageBody="x")
     assert (await waiting)["Messages"][0]["Body"] == "x"
+
+
+# --- backends -------------------------------------------------------------------------------------------------
+
+
+async def backend_of(server: Several, name: str) -> str:
+    """The backend that has a queue."""
+    store = SQLiteStore(server.data / "metadata.sqlite")
+    try:
+        shard = shard_of((await store.get_queue(ACCOUNT, name)).partitions[0].id)
+        owners = {entry.shard: entry.owner_log for entry in await store.shards()}
+        return next(entry.node for entry in await store.logs() if entry.log_id == owners[shard])
+    finally:
+        await store.close()
+
+
+async def queues_of_all(server: Several, client: Client, prefix: str, **attributes: str) -> dict[str, str]:
+    """The URL of a queue of each backend."""
+    urls: dict[str, str] = {}
+    for number in range(100):
+        url = await queue(client, f"{prefix}{number}", **attributes)
+        urls.setdefault(await backend_of(server, f"{prefix}{number}"), url)
+        if len(urls) == 3:
+            return urls
+    raise AssertionError(f"there is a queue on each of three backends, and not only on {list(urls)}")
+
+
+async def test_dead_letters_and_their_redrive_pass_between_backends(
+    server: Several, two: tuple[Client, Client]
+) -> None:
+    one, other = two
+    dead = await queue(one, "dead")
+    arn = f"arn:aws:sqs:{REGION}:{ACCOUNT}:dead"
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    sources = await queues_of_all(server, one, "source", RedrivePolicy=policy, VisibilityTimeout="0")
+    for name, url in sources.items():
+        await one.call("SendMessage", QueueUrl=url, MessageBody=name)
+        assert (await other.call("ReceiveMessage", QueueUrl=url))["Messages"][0]["Body"] == name
+        assert await other.call("ReceiveMessage", QueueUrl=url) == {}
+    arrived: set[str] = set()
+    while len(arrived) < len(sources):
+        found = await other.call("ReceiveMessage", QueueUrl=dead, WaitTimeSeconds=10, VisibilityTimeout=0)
+        arrived |= {message["Body"] for message in found["Messages"]}
+    assert arrived == sources.keys()
+    await one.call("StartMessageMoveTask", SourceArn=arn)
+    for name, url in sources.items():
+        back = await other.call("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=10, VisibilityTimeout=600)
+        assert [message["Body"] for message in back["Messages"]] == [name]
+
+
+async def test_what_an_account_stores_is_the_sum_of_all_backends(server: Several, two: tuple[Client, Client]) -> None:
+    one, other = two
+
+    async def stored() -> int:
+        shown = await asyncio.to_thread(rest, server, "GET", f"/v1/tenants/{ACCOUNT}")
+        return int(shown["stored_bytes"])
+
+    urls = (await queues_of_all(server, one, "weight")).values()
+    before = await stored()
+    for url in urls:
+        await other.call("SendMessage", QueueUrl=url, MessageBody="x" * 10_000)
+    async with asyncio.timeout(20):  # each backend weighs its queues now and then
+        while (added := await stored() - before) < 30_000:
+            await asyncio.sleep(0.05)
+    assert added < 31_000
+
+
+async def test_a_receive_waits_for_a_message_on_each_backend(server: Several, two: tuple[Client, Client]) -> None:
+    one, other = two
+    for name, url in (await queues_of_all(server, one, "poll")).items():
+        waiting = asyncio.create_task(other.call("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20))
+        await asyncio.sleep(0)
+        await one.call("SendMessage", QueueUrl=url, MessageBody=name)
+        assert (await waiting)["Messages"][0]["Body"] == name
 
 
 # --- processes ------------------------------------------------------------------------------------------------
