@@ -21,7 +21,7 @@ BACKENDS = ("backend-1", "backend-2", "backend-3")
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Several]:
     made = Several(tmp_path, {**SETTINGS, "BACKENDS": "3"})
-    made.start(60)
+    made.start()
     yield made
     made.kill()
 
@@ -39,7 +39,7 @@ async def test_one_is_killed_and_one_hangs(server: Several) -> None:
         await traffic.answered(150)
         server.kill()  # the supervisor, and so all of them
         server.settings["HOLDFAST_BACKENDS"] = "2"
-        await asyncio.to_thread(server.start, 60)
+        await asyncio.to_thread(server.start)
         assert set(server.children()) == {"frontend-1", "frontend-2", "backend-1", "backend-2"}
         await traffic.answered(150)
         await traffic.settle()

@@ -1,4 +1,4 @@
-"""``holdfast serve --frontends N``: a real server of several processes, and what is needed to look at these."""
+"""``holdfast serve --frontends N --backends M``: a real server of several processes, and how to look at these."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from tests.system.server import Server
 from tests.system.waiting import wait_until
 
 
 class Several(Server):
-    """A server with its backend and its frontends as processes."""
+    """A server with its backends and its frontends as processes."""
 
     def __init__(
         self,
@@ -22,6 +23,9 @@ class Several(Server):
         frontends: int = 2,
     ) -> None:
         super().__init__(folder, {"FRONTENDS": str(frontends), **(settings or {})}, arguments)
+
+    def start(self, timeout_seconds: float = 60.0) -> Self:
+        return super().start(timeout_seconds)  # so many processes take their time where there are few cores
 
     def children(self) -> dict[str, int]:
         """The process ids of those that run now, by name."""

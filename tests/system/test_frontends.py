@@ -343,21 +343,28 @@ def test_without_its_supervisor_nothing_is_left_and_the_next_one_can_begin(own: 
 
 
 def test_one_process_and_several_take_turns_on_a_folder(own: Several) -> None:
-    sent = []
-    for number, frontends in enumerate(("2", "0", "1")):
-        own.settings["HOLDFAST_FRONTENDS"] = frontends
+    for number, (frontends, backends) in enumerate(((1, 0), (0, 3), (0, 2), (0, 0))):
+        own.settings.update(HOLDFAST_FRONTENDS=str(frontends), HOLDFAST_BACKENDS=str(backends))
         own.start()
         sqs = own.client()
-        url = sqs.create_queue(QueueName="q", Attributes={"VisibilityTimeout": "0"})["QueueUrl"]
-        sqs.send_message(QueueUrl=url, MessageBody=str(number))
-        sent.append(str(number))
-        found: set[str] = set()
-        while len(found) < len(sent):
-            received = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=5)["Messages"]
-            found |= {message["Body"] for message in received}
-        assert sorted(found) == sent
-        assert len(own.children()) == (0 if frontends == "0" else int(frontends) + 1)
+        for name in ("q", "r", "s"):
+            url = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "0"})["QueueUrl"]
+            sqs.send_message(QueueUrl=url, MessageBody=f"{name}{number}")
+            found: set[str] = set()
+            while len(found) <= number:
+                received = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=5)["Messages"]
+                found |= {message["Body"] for message in received}
+            assert found == {f"{name}{earlier}" for earlier in range(number + 1)}
+        assert own.children().keys() == processes(frontends, backends)
         assert own.stop() == 0
+
+
+def processes(frontends: int, backends: int) -> set[str]:
+    """Of a supervisor with these settings."""
+    if not frontends and not backends:
+        return set()
+    names = {f"backend-{number}" for number in range(1, backends + 1)} or {"backend"}
+    return names | {f"frontend-{number}" for number in range(1, max(1, frontends) + 1)}
 
 
 def test_a_signal_to_all_processes_drains_in_order(own: Several) -> None:
