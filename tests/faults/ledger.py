@@ -137,8 +137,12 @@ class Ledger:
     def delete_begun(self, key: str) -> None:
         self.entries[key].deletes += 1
 
-    def deleted(self, key: str, now: float) -> None:
+    def deleted(self, key: str, now: float, claimed_until: float) -> None:
+        """A delete was acknowledged.  One that came too late has perhaps found nothing: the message may have been
+        received again, or moved to another queue, and an old handle succeeds nevertheless."""
         entry = self.entries[key]
+        if now >= claimed_until:
+            return
         self.open -= entry.deleted_at is None
         entry.deleted_at = now
 

@@ -323,7 +323,7 @@ class Traffic:
                 queue, message["Body"], message["MessageId"], asked, answered, VISIBILITY_SECONDS, queue == WORK
             )
             if key is not None:
-                ours.append({**message, "key": key})
+                ours.append({**message, "key": key, "claimed until": asked + VISIBILITY_SECONDS})
                 if queue == ORDERS:
                     groups.setdefault(message["Attributes"]["MessageGroupId"], []).append(key)
         for group, keys in groups.items():
@@ -367,7 +367,7 @@ class Traffic:
 
     def _deleted(self, message: Message) -> None:
         self.counts["deleted"] += 1
-        self.ledger.deleted(message["key"], time.monotonic())
+        self.ledger.deleted(message["key"], time.monotonic(), message["claimed until"])
 
     def _not_deleted(self, message: Message) -> None:
         """FIFO: its claim had ended, so it comes again."""
