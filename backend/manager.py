@@ -195,6 +195,11 @@ class Member:
         view = await self._look()
         self._heirs = any(name != self._name and not view.draining(name) for name in view.live)
         own = self._node.ownership.log_id
+        mine = view.logs.get(own)
+        if mine is not None and mine.state != "open":
+            # It was taken for dead.  As long as it writes nothing, it would not find out, and go on telling whoever
+            # asks that there are no messages.
+            await self._node.confirm()
         manager = view.logs.get(view.cluster.manager)
         gone = manager is None or manager.state != "open" or self._watch.dead(manager.log_id)
         if view.cluster.manager != own and gone:

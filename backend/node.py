@@ -272,6 +272,13 @@ class Node:
             raise self._error
         await self._checkpointer.checkpoint()
 
+    async def confirm(self) -> None:
+        """Make sure that the log is still this incarnation's: if it is not, the node starts over.
+
+        Raises :class:`Unavailable`, also where that cannot be known now.
+        """
+        await self._serving().durable()
+
     def drain(self) -> None:
         """Let long polls end now, with nothing."""
         if self._incarnation is not None:

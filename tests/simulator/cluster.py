@@ -39,6 +39,7 @@ from backend.journal.cassandra_journal import CassandraJournal
 from backend.journal.cassandra_log import CassandraLogSettings
 from backend.journal.log import LogSettings
 from backend.journal.segments import LogInUse
+from backend.journal.tables import StateRead
 from backend.link import NotSent
 from backend.manager import Member, undrain
 from backend.node import Node, NodeSettings
@@ -49,7 +50,7 @@ from tests.simulator.disk import SimDisk
 from tests.simulator.fleet import Process
 from tests.simulator.history import Claim, History, Msg, Queue
 from tests.simulator.hosts import Host, HostLoop, Net
-from tests.simulator.ledger import Entries, Ledger
+from tests.simulator.ledger import HostEntries, Ledger
 from tests.simulator.loop import close_dead
 from tests.simulator.model import Violation
 from tests.simulator.quorum import Machines, QuorumTables
@@ -77,11 +78,13 @@ class NetMachines(Machines):
     def __init__(self, random: Random, net: Net) -> None:
         super().__init__(random)
         self.net = net
+        self.fence_seconds = 0.0
+        """So long the answer to a read of a log's entry is on its way at most, beside the usual."""
 
     def delay(self, client: QuorumTables, number: int, *, back: bool) -> float | None:
         seconds = super().delay(client, number, back=back)
         assert isinstance(client, HostTables)
-        ways = (("store", client.name), (f"store{number}", client.name))
+        ways = (("rows", client.name), (f"rows{number}", client.name))
         if seconds is None or not all(self.net.open(*(way if back else way[::-1])) for way in ways):
             return None
         return seconds
@@ -100,9 +103,22 @@ class NetMachines(Machines):
 
 
 class HostTables(QuorumTables):
-    def __init__(self, machines: Machines, name: str) -> None:
+    def __init__(self, machines: NetMachines, name: str) -> None:
         super().__init__(machines)
         self.name = name
+        self._net_machines = machines
+
+    def read_state(self, log_id: int, done: StateRead) -> None:
+        loop, machines = asyncio.get_running_loop(), self._net_machines
+        seconds = machines.random.random() * machines.fence_seconds
+
+        def later(state: str | BaseException | None) -> None:
+            if seconds:
+                loop.call_later(seconds, done, state)
+            else:
+                done(state)
+
+        super().read_state(log_id, later)
 
 
 class NodeProcess(Server):
@@ -119,10 +135,14 @@ class NodeProcess(Server):
 class ClusterWorld:
     """A run in progress."""
 
-    def __init__(self, seed: int, *, local: bool | None = None, trace: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, local: bool | None = None, scenario: str | None = None, trace: bool = False
+    ) -> None:
         self.seed = seed
         self.random = random = Random(seed)
         self.local = random.random() < 0.3 if local is None else local
+        chosen = random.choice(tuple(SCENARIOS))
+        self.scenario = "usual" if self.local else scenario or chosen
         self.events: list[str] | None = [] if trace else None
         self.counts: Counter[str] = Counter()
         self.reports: list[str] = []
@@ -151,15 +171,20 @@ class ClusterWorld:
         self.checkpoint_segments = random.choice((1, 2, 4))
         self.segment_bytes = random.choice((4, 16)) << 10
         self.row_bytes = random.choice((1, 4)) << 10
+        self.rows_at_once = random.choice((4, 8))
         self.window_bytes = random.choice((0, 20_000, 1 << 20))
-        self.hold: dict[str, float] = {}
-        """Processes that are not started again before this time."""
         self.history = History()
         self.queues: list[Queue] = []
         self.held: dict[int, list[tuple[str, Msg, Claim]]] = {}
         self.pace = random.choice((0.08, 0.2))
         self.trouble = random.choice((0.0, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0))
         """Mean seconds between faults; 0: none."""
+        self.faults = dict(LOCAL_FAULTS if self.local else QUORUM_FAULTS)
+        self.weights = {"send": 40, "receive": 34, "delete": 30, "change": 6, "count": 4, "move": 2}
+        self.gone: set[str] = set()
+        """Nodes that never come back."""
+        SCENARIOS[self.scenario](self)
+        self._stack = contextlib.ExitStack()
         self._tasks: list[asyncio.Task[Any]] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._sent = 0
@@ -229,7 +254,7 @@ class ClusterWorld:
         return [process for process in self.processes.values() if process.alive]
 
     def entries(self, name: str) -> Any:
-        return Entries(self.ledger, name)
+        return HostEntries(self.ledger, name)
 
     def kill(self, process: NodeProcess) -> None:
         if process.alive:
@@ -279,7 +304,12 @@ class ClusterWorld:
             )
         else:
             tables = HostTables(self.machines, name)
-            log = CassandraLogSettings(segment_bytes=self.segment_bytes, row_bytes=self.row_bytes, stall_seconds=1.0)
+            log = CassandraLogSettings(
+                segment_bytes=self.segment_bytes,
+                row_bytes=self.row_bytes,
+                rows_at_once=self.rows_at_once,
+                stall_seconds=1.0,
+            )
             node = await Node.start_on(
                 lambda: CassandraJournal(tables, log), store, store, clock=clock, settings=settings, elsewhere=elsewhere
             )
@@ -291,12 +321,9 @@ class ClusterWorld:
 
     async def _keep(self, name: str, random: Random) -> None:
         """The supervisor of a node: starts it again when it is dead."""
-        while True:
-            if self.hold.get(name, 0.0) > self.loop.now:
-                await asyncio.sleep(0.2)
-                continue
+        while name not in self.gone:
             process = self.start(name)
-            if not self.over and self.trouble and random.random() < 0.15:
+            if not self.over and self.trouble and "kill" in self.faults and random.random() < 0.15:
                 await asyncio.sleep(random.random())
                 self.kill(process)
             while process.alive:
@@ -350,19 +377,11 @@ class ClusterWorld:
             self.failed(error)
 
     async def _client(self, random: Random) -> None:
-        actions: list[tuple[int, Callable[[Queue], Coroutine[Any, Any, None]]]] = [
-            (40, self._send),
-            (34, self._receive),
-            (30, self._delete),
-            (6, self._change),
-            (4, self._count),
-            (2, self._move),
-        ]
         while not self.over:
             await asyncio.sleep(random.expovariate(1 / self.pace))
             queue = random.choice(self.queues)
-            (work,) = random.choices([action for _, action in actions], [weight for weight, _ in actions])
-            self.start_call(work(queue))
+            (action,) = random.choices(list(self.weights), list(self.weights.values()))
+            self.start_call(getattr(self, f"_{action}")(queue))
 
     async def _send(self, queue: Queue) -> None:
         random = self._clients
@@ -480,8 +499,7 @@ class ClusterWorld:
     async def _troubles(self, random: Random) -> None:
         while not self.over:
             await asyncio.sleep(random.expovariate(1 / self.trouble))
-            faults = LOCAL_FAULTS if self.local else QUORUM_FAULTS
-            name = random.choices(list(faults), list(faults.values()))[0]
+            name = random.choices(list(self.faults), list(self.faults.values()))[0]
             self.event(name)
             self._tasks.append(self.loop.create_task(getattr(self, f"_fault_{name}")(random)))
 
@@ -505,24 +523,41 @@ class ClusterWorld:
             if process.node is not None and process.node.ready and process.node.ownership.log_id == cluster.manager:
                 self.kill(process)
 
+    async def _fault_gone(self, random: Random) -> None:
+        """A machine burns down."""
+        process = self._one(random)
+        if process is not None and len(self.names) - len(self.gone) > 2:
+            self.gone.add(process.name)
+            self.kill(process)
+
     async def _fault_stop(self, random: Random) -> None:
         """SIGSTOP, and SIGCONT after a while: mostly when another has taken over."""
         process = self._one(random)
         if process is None or process.stopped:
             return
         process.stopped = True
-        await self._while(random.choice((0.5, 3.0, 7.0, 12.0, 20.0)))
+        await self._while(random.choice((0.5, 3.0, random.uniform(4.5, 8.0), random.uniform(4.5, 8.0), 15.0)))
         self.event("goes on", process.name)
         self.loop.go_on(process)
 
     async def _fault_cut_store(self, random: Random) -> None:
-        """A node and the store, one way or both."""
+        """A node and the store, one way or both: all of it, one machine, only rows, or only transactions.
+
+        The last makes a zombie of a node that is well: it is taken for dead, and writes on.
+        """
         process = self._one(random)
         if process is not None:
-            name = process.name
-            store = random.choice(("store", "store", f"store{random.randrange(3)}"))
-            ways = random.choice(([(name, store)], [(store, name)], [(name, store), (store, name)]))
-            await self._cut(ways, random.choice((0.5, 2.0, 6.0, 12.0)))
+            name, ways = process.name, []
+            to, fro = random.choice(((True, True), (True, True), (True, False), (False, True)))
+            for store in random.choice((("rows", "entries"), ("entries",), ("entries",), ("rows",), ("rows1",))):
+                ways += [(name, store)] * to + [(store, name)] * fro
+            await self._cut(ways, random.choice((1.0, 4.0, 8.0, 12.0)))
+
+    async def _fault_zombie(self, random: Random) -> None:
+        """A node that is well is taken for dead: its transactions fail, its rows do not."""
+        process = self._one(random)
+        if process is not None:
+            await self._cut([(process.name, "entries")], 9.0)
 
     async def _fault_cut(self, random: Random) -> None:
         """A node, and other nodes or frontends."""
@@ -543,21 +578,26 @@ class ClusterWorld:
             self.net.mend(*way)
 
     async def _fault_machine(self, random: Random) -> None:
-        """One of the machines of the store is away for a while, and perhaps comes back empty."""
-        machines = self.machines.machines
-        number = random.randrange(len(machines))
-        if not all(machine.up for machine in machines):
-            return
-        machines[number].up = False
-        await self._while(random.choice((0.5, 3.0, 10.0)))
-        if random.random() < 0.4:
-            self.event("wiped", number)
-            self.machines.wipe(number)
-        machines[number].up = True
+        """One of the machines of the store is away for a while."""
+        await self._away(random.randrange(3), random.choice((0.5, 3.0, 10.0)))
 
     async def _fault_wipe(self, random: Random) -> None:
-        if all(machine.up for machine in self.machines.machines):
-            self.machines.wipe(random.randrange(3))
+        """One of the machines of the store dies, and another takes its place, which gets what the others have.
+
+        That takes longer than any answer is on its way: what it said to have, and nobody else had, was not written.
+        """
+        number = random.randrange(3)
+        if await self._away(number, 2.0):
+            self.machines.wipe(number)
+
+    async def _away(self, number: int, seconds: float) -> bool:
+        machines = self.machines.machines
+        if not all(machine.up for machine in machines):
+            return False
+        machines[number].up = False
+        await self._while(seconds)
+        machines[number].up = True
+        return not self.over
 
     async def _fault_outage(self, random: Random) -> None:
         """Two machines of the store are away: nothing can be written."""
@@ -631,21 +671,37 @@ class ClusterWorld:
     def heal(self) -> None:
         self.over = True
         self.net.late = self.net.lost = self.net.twice = self.machines.lost = self.machines.late = 0.0
-        self.ledger.late = self.store.failing = 0.0
-        self.hold.clear()
+        self.ledger.late = self.store.failing = self.machines.fence_seconds = 0.0
 
     # --- the run ---
 
     def run(self, seconds: float = SECONDS) -> Report:
-        with deterministic(self.random, self.reports), self._patched():
-            try:
-                self._run(seconds)
-            finally:
-                for host, _ in self.fronts.values():
-                    host.alive = False
-                close_dead(self.loop.bury())
+        try:
+            self.begin()
+            self._run(seconds)
+        finally:
+            self.end()
         self.counts.update(self.history.counts)
         return Report(self.seed, self._digest.hexdigest(), self.counts, self.loop.now)
+
+    def begin(self) -> None:
+        """Start everything, until it works."""
+        self._stack.enter_context(deterministic(self.random, self.reports))
+        self._stack.enter_context(self._patched())
+        loop, random = self.loop, self.random
+        for name in FRONTENDS:
+            host = Host(name)
+            self._tasks.append(host.run(loop, self._begin_front(name, host)))
+        for name in self.names:
+            self._tasks.append(loop.create_task(self._keep(name, Random(random.random()))))
+        if not self.until(lambda: len(self.fronts) == len(FRONTENDS) and self.served_by_one(), 60):
+            raise Violation("the cluster does not begin")
+
+    def end(self) -> None:
+        with self._stack:
+            for host, _ in self.fronts.values():
+                host.alive = False
+            close_dead(self.loop.bury())
 
     @contextlib.contextmanager
     def _patched(self) -> Iterator[None]:
@@ -669,12 +725,6 @@ class ClusterWorld:
 
     def _run(self, seconds: float) -> None:
         loop, random = self.loop, self.random
-        for name in FRONTENDS:
-            host = Host(name)
-            self._tasks.append(host.run(loop, self._begin_front(name, host)))
-        for name in self.names:
-            self._tasks.append(loop.create_task(self._keep(name, Random(random.random()))))
-        self._until(lambda: len(self.fronts) == len(FRONTENDS) and self._served_by_one(), 60)
         for _ in range(4):
             self._tasks.append(loop.create_task(self._client(Random(random.random()))))
         if self.trouble:
@@ -685,7 +735,7 @@ class ClusterWorld:
             self.check()
         self.heal()
         self._rest()
-        if random.random() < 0.5:
+        if random.random() < 0.5 and self.scenario != "outages":
             for process in self.living():
                 self.kill(process)
             if self.local and random.random() < 0.5:
@@ -693,7 +743,7 @@ class ClusterWorld:
             self._rest()
         self._empty()
 
-    def _until(self, reached: Callable[[], bool], seconds: float) -> bool:
+    def until(self, reached: Callable[[], bool], seconds: float) -> bool:
         """Until this is so.  Whether it was in time."""
         until = self.loop.now + seconds
         while not reached() and self.loop.now < until:
@@ -701,11 +751,13 @@ class ClusterWorld:
             self.check()
         return reached()
 
-    def _served_by_one(self) -> bool:
+    def served_by_one(self) -> bool:
         """Each shard is served by the node that its entry names, and by no other."""
         shards = self.store._shards if self.local else self.ledger.shards
         living = self.living()
-        if len(living) < len(self.names) or not all(one.node is not None and one.node.ready for one in living):
+        if len(living) < len(self.names) - len(self.gone) or not all(
+            one.node is not None and one.node.ready for one in living
+        ):
             return False
         owned = [(shard, one.node.ownership.log_id) for one in living if one.node for shard in one.node.owned]
         return (
@@ -723,12 +775,12 @@ class ClusterWorld:
 
     def _rest(self) -> None:
         """Everything is healed: it has to work again, and what is under way has to come to an end."""
-        if not self._until(lambda: self._served_by_one() and not self._calls, RESTS_SECONDS):
+        if not self.until(lambda: self.served_by_one() and not self._calls, RESTS_SECONDS):
             owned = {one.name: sorted(one.node.owned) if one.node else None for one in self.living()}
             raise Violation(
                 f"the cluster does not come to rest: {owned}, {len(self._calls)} calls, {self.reports[-3:]}"
             )
-        if not self._until(lambda: not any(one.ferry or one.mover for one in self.partitions()), RESTS_SECONDS):
+        if not self.until(lambda: not any(one.ferry or one.mover for one in self.partitions()), RESTS_SECONDS):
             raise Violation("messages are on their way and do not arrive")
 
     def _empty(self) -> None:
@@ -738,14 +790,16 @@ class ClusterWorld:
         found: dict[bytes, list[tuple[Queue, int]]] = {}
         for _ in range(100):
             got = sum([self._drained_once(queue, found) for queue in self.queues])
-            self._until(lambda: not any(one.ferry or one.mover for one in self.partitions()), 60)
+            self.until(lambda: not any(one.ferry or one.mover for one in self.partitions()), 60)
             left = [(one.id, one.fold.counters()) for one in self.partitions() if one.fold.blocks]
-            if not got and not left and self._served_by_one():
+            if not got and not left and self.served_by_one():
                 break
             self.loop.run_for(0.5 if got else 5.0)  # perhaps an answer was lost, with a node that had been fenced
         else:
             raise Violation(f"messages are there that cannot be received: {left}")
         self.history.finished(found)
+        if self.scenario == "outages" and self.ledger.sealed:
+            raise Violation(f"the store was away, nodes were not, and {self.ledger.sealed} was fenced")
 
     def _drained_once(self, queue: Queue, found: dict[bytes, list[tuple[Queue, int]]]) -> int:
         self.held[queue.pid] = []
@@ -764,15 +818,67 @@ class ClusterWorld:
 
         before = sum(map(len, found.values()))
         task = self.start_call(work())
-        self._until(task.done, 120)
+        self.until(task.done, 120)
         return sum(map(len, found.values())) - before
 
 
 QUORUM_FAULTS = {
-    "kill": 4, "kill_manager": 1, "stop": 5, "cut_store": 4, "cut": 3, "machine": 3, "wipe": 1, "outage": 1, "slow": 2,
-    "drain": 3, "rolling": 1,
+    "kill": 4, "kill_manager": 1, "gone": 1, "stop": 5, "cut_store": 5, "cut": 3, "machine": 2, "wipe": 2, "outage": 1,
+    "slow": 2, "drain": 3, "rolling": 1,
 }  # fmt: skip
-LOCAL_FAULTS = {"kill": 4, "kill_manager": 1, "stop": 3, "drain": 4, "rolling": 1, "disk": 3, "metadata": 3, "power": 3}
+LOCAL_FAULTS = {
+    "kill": 4, "kill_manager": 1, "gone": 1, "stop": 3, "drain": 4, "rolling": 1, "disk": 3, "metadata": 3, "power": 3,
+}  # fmt: skip
+
+
+def _usual(world: ClusterWorld) -> None:
+    """All that can go wrong, more or less often."""
+
+
+def _slow(world: ClusterWorld) -> None:
+    """Rows, reads and transactions take long, and each machine has something else."""
+    machines = world.machines
+    machines.slow_seconds, machines.late, machines.lost, machines.repairs = 0.005, 0.1, 0.03, False
+    world.ledger.late = 0.05
+    world.trouble = 1.5
+    world.faults.update(outage=0, slow=0, kill=8, kill_manager=3, stop=4, cut_store=4, wipe=4)
+
+
+def _moving(world: ClusterWorld) -> None:
+    """Shards move all the time, and transactions take effect late."""
+    world.ledger.late = 0.2
+    world.trouble = 0.7
+    world.faults.update(outage=0, drain=12, rolling=4, stop=2)
+
+
+def _quiet(world: ClusterWorld) -> None:
+    """Little is written, so that a zombie is not found out by its own rows."""
+    world.pace = 0.5
+    world.trouble = 2.0
+    world.weights.update(send=20, receive=10, delete=6, count=40)
+    world.faults.update(outage=0, cut_store=30, stop=10)
+
+
+def _zombies(world: ClusterWorld) -> None:
+    """Nodes that are well lose their heartbeats, and answers to their reads of entries are late."""
+    machines = world.machines
+    machines.slow_seconds, machines.lost, machines.repairs = 0.005, 0.1, False
+    machines.fence_seconds = world.random.choice((0.0, 0.3, 2.0))
+    world.net.slow_seconds = 0.002
+    world.trouble = 3.0
+    world.faults = {"zombie": 10, "kill": 1}
+
+
+def _outages(world: ClusterWorld) -> None:
+    """Only the store is away, for everybody: nobody is to fence anybody."""
+    world.machines.late = world.machines.lost = world.net.late = world.net.lost = world.ledger.late = 0.0
+    world.trouble = 12.0
+    world.faults = {"outage": 1}
+
+
+SCENARIOS: dict[str, Callable[[ClusterWorld], None]] = {
+    "usual": _usual, "slow": _slow, "moving": _moving, "quiet": _quiet, "zombies": _zombies, "outages": _outages
+}  # fmt: skip
 
 
 def simulate_cluster(seed: int, seconds: float = SECONDS, *, local: bool | None = None) -> Report:

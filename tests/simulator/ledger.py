@@ -18,7 +18,7 @@ import msgspec
 
 from backend.api import PartitionSettings, Target
 from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
-from metadata_service.store import ConditionFailed, StoreError, StoreUnavailable
+from metadata_service.store import ConditionFailed, Entries, StoreError, StoreUnavailable
 from tests.simulator.hosts import Net
 from tests.simulator.quorum import Machines
 
@@ -89,7 +89,7 @@ class Ledger:
         self._uncommitted.clear()
 
 
-class Entries:
+class HostEntries:
     """The ledger, as one process sees it.
 
     Implements the stores of entries and of the cluster (:mod:`metadata_service.store`), and
@@ -115,7 +115,7 @@ class Entries:
                 future.set_result(result)
 
         def reply(result: T | StoreError) -> None:
-            if (back := net.delay("store", self._name)) is not None:
+            if (back := net.delay("entries", self._name)) is not None:
                 loop.call_later(back, lambda: loop.call_soon(answer, result, context=caller))
 
         def arrive() -> None:
@@ -135,7 +135,7 @@ class Entries:
                 ledger.commit(log_id, lambda: reply(result))
 
         def send() -> None:
-            there = net.delay(self._name, "store")
+            there = net.delay(self._name, "entries")
             if changes and ledger.late and ledger.random.random() < ledger.late:
                 there = ledger.random.random() * LATE_SECONDS
             if there is not None:
@@ -184,6 +184,10 @@ class Entries:
 
     async def shards(self) -> list[ShardEntry]:
         return await self._read(lambda: [self._ledger.shards[number] for number in sorted(self._ledger.shards)])
+
+    async def look(self) -> Entries:
+        logs, shards = self._ledger.logs, self._ledger.shards
+        return await self._read(lambda: Entries(list(logs.values()), [shards[number] for number in sorted(shards)]))
 
     async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
         ledger = self._ledger
@@ -241,7 +245,7 @@ class Entries:
 
         return await self._read(read)
 
-    async def target(self, arn: str) -> Target | None:
+    async def target(self, arn: str, group: str | None = None) -> Target | None:
         def read() -> Target | None:
             for settings in self._ledger.queues.values():
                 if settings.arn == arn:

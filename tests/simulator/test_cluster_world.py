@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from tests.simulator.cluster import simulate_cluster
+from tests.simulator.cluster import ClusterWorld, simulate_cluster
 
 SEEDS = 12
 AT_ONCE = 4
@@ -24,3 +25,33 @@ def test_seeds(first: int, local: bool) -> None:
 def test_same_seed_same_run() -> None:
     digests = {simulate_cluster(3, 5.0, local=False).digest for _ in range(2)}
     assert len(digests) == 1
+
+
+def test_a_zombie_finds_out_though_nobody_calls_it() -> None:
+    """Its log was sealed in the middle of a hand-over, so it moves no shards, and it writes nothing: it must not go on
+    telling whoever asks that there are no messages.  (Found by seed 2 of the zombies.)"""
+    world = ClusterWorld(1, local=False, scenario="outages")
+
+    def seal_behind_its_back() -> None:
+        (node,) = [process.node for process in world.living() if process.name == "node0"]
+        assert node is not None
+        assert node._checkpointer is not None
+        node._checkpointer._unsettled = True
+        entry = world.ledger.logs[node.ownership.log_id]
+        sealed = msgspec.structs.replace(entry, state="sealed", sealed_seq=0, version=entry.version + 1)
+        world.ledger.logs[entry.log_id] = sealed
+        world.machines.set_state(entry.log_id, "sealed", sealed.version)
+        for shard, known in world.ledger.shards.items():
+            if known.owner_log == entry.log_id:
+                other = next(one.log_id for one in world.ledger.logs.values() if one.state == "open")
+                chain = (*known.chain, (other, known.epoch + 1, 1))
+                world.ledger.shards[shard] = msgspec.structs.replace(
+                    known, owner_log=other, epoch=known.epoch + 1, chain=chain, version=known.version + 1
+                )
+
+    world.begin()
+    try:
+        seal_behind_its_back()
+        assert world.until(world.served_by_one, 30)
+    finally:
+        world.end()
