@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from backend.journal.disk import Disk
-from backend.journal.local import LocalJournal
+from backend.journal.interface import Journal
 from backend.replay import Harm, JournalDamaged, Replay, replay_log
 from backend.takeover import in_order, known_seq
 from metadata_service.store import EntryStore
@@ -24,12 +23,12 @@ class Survey(NamedTuple):
         return "\n".join(str(one) for one in (*self.logs, *self.harms))
 
 
-async def survey(disk: Disk, root: str, entries: EntryStore) -> Survey:
+async def survey(journal: Journal, entries: EntryStore) -> Survey:
     """Fold everything as a start would, and change nothing.
 
-    Raises :class:`~backend.journal.segments.LogInUse` while a node runs, and what store and disk raise.
+    Raises :class:`~backend.journal.segments.LogInUse` while a node runs on local files, and what store and journal
+    raise.
     """
-    journal = LocalJournal(disk, root)
     logs = await entries.logs()
     damaged: list[JournalDamaged] = []
     try:

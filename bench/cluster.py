@@ -91,7 +91,14 @@ class Process:
                 start_new_session=True,  # a terminal's interrupt is for the one who started it
             )
         self._keeper = subprocess.Popen(
-            ["sh", "-c", 'read _; kill -9 "$1"', "keeper", str(self._process.pid)],
+            [
+                "sh",
+                "-c",
+                'read _; kill -9 "$1"; rm -rf "$2"',
+                "keeper",
+                str(self._process.pid),
+                str(self.log_file.parent),
+            ],
             stdin=subprocess.PIPE,  # ends with this process
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -258,6 +265,21 @@ class LocalCluster:
         """What all processes have, for who wants to look into the stores."""
         return load({}, self._settings)
 
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """What a command of Holdfast says that has the settings of this cluster, such as ``key``, ``show``."""
+        environment = {**_clean(os.environ), "PYTHONPATH": str(ROOT), **self._settings}
+        environment["HOLDFAST_KEYRING_FILE"] = str(self._files["keyring.toml"])
+        return subprocess.run(
+            [sys.executable, "-m", "holdfast", *arguments],
+            env=environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=READY_SECONDS_MOST,
+            check=False,
+        )
+
     # --- its processes ----------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Process:
@@ -287,11 +309,7 @@ class LocalCluster:
         secret = self._files["secret"]
         secret.touch(mode=0o600)
         secret.write_text(secrets.token_urlsafe(32))
-        keyring = [sys.executable, "-m", "holdfast", "keyring", "create", "--keyring-file"]
-        environment = {**_clean(os.environ), "PYTHONPATH": str(ROOT)}
-        made = subprocess.run(
-            [*keyring, str(self._files["keyring.toml"])], env=environment, capture_output=True, text=True, check=False
-        )
+        made = self.command("keyring", "create")
         if made.returncode != 0:
             raise ClusterFailed(made.stderr)
         self.start_processes(told)

@@ -38,11 +38,16 @@ _BACKEND_FLAGS = (
 )
 _FRONTEND_FLAGS = (
     *(name for name in _FLAGS if name not in ("frontends", "backends")),
-    *("keyring_file", "cluster", "metadata_nodes"),
+    *("keyring_file", "metadata_nodes"),
     *_CASSANDRA_FLAGS,
     *_PEER_FLAGS,
 )
-_KEY_FLAGS = ("host", "port", "data", "region", "account", "keyring_file", "metadata_nodes", *_CASSANDRA_FLAGS)
+_KEY_FLAGS = (
+    *("host", "port", "data", "region", "account", "keyring_file", "metadata_nodes"),
+    *_CASSANDRA_FLAGS,
+    *_PEER_FLAGS,
+)
+_DAMAGE_FLAGS = ("data", "cluster", *_CASSANDRA_FLAGS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -314,15 +319,16 @@ def _parser() -> argparse.ArgumentParser:
     damage = commands.add_parser(
         "damage",
         help="what of the journal is damaged, and accepting that it is lost",
-        description="List what cannot be served because the journal is damaged.  The service must not be running.",
+        description="List what cannot be served because the journal is damaged.  The service must not be running; with "
+        "--cassandra, no backend of the --cluster.",
     )
-    _add_flags(damage, ("data",))
+    _add_flags(damage, _DAMAGE_FLAGS)
     damage.set_defaults(run=_damage)
     damage_commands = damage.add_subparsers(metavar="COMMAND")
     accepting = damage_commands.add_parser(
         "accept", help="accept that what is listed is lost: the next start passes over it and serves the rest"
     )
-    _add_flags(accepting, ("data",))
+    _add_flags(accepting, _DAMAGE_FLAGS)
     accepting.set_defaults(run=_accept_damage)
     return parser
 

@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+
+from backend.api import BackendError
 from backend.damage import accept as accept_loss
 from backend.damage import survey
-from backend.journal.disk import RealDisk
 from backend.journal.segments import LogInUse
+from backend.living import living
 from holdfast.offline import run_stopped
 from holdfast.settings import Settings
-from metadata_service.opening import CannotOpen
-from metadata_service.sqlite import SQLiteStore
+from holdfast.stores import Stores
+from metadata_service.store import StoreError
 
 
 def show_damage(settings: Settings, *, accept: bool) -> int:
-    """Print what is damaged, accept it if asked, and return the exit code: 1 if the folder cannot be looked at."""
-    return run_stopped(settings, lambda: _show(settings, accept), (CannotOpen, LogInUse))
+    """Print what is damaged, accept it if asked, and return the exit code: 1 if it cannot be looked at.
+
+    In a data folder, or in Cassandra: of the backend cluster that the settings name, all of whose nodes are down.
+    """
+    expected = (StoreError, BackendError, LogInUse)
+    if not settings.cassandra:
+        return run_stopped(settings, lambda: _show(settings, accept), expected)
+    try:
+        return asyncio.run(_show(settings, accept))
+    except expected as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
 
 
 async def _show(settings: Settings, accept: bool) -> int:
-    store = SQLiteStore(settings.metadata_file)
+    stores = Stores(settings)
     try:
-        found = await survey(RealDisk(), str(settings.journal_folder), store)
+        entries = await stores.entries()
+        if settings.cassandra and (nodes := await living(entries)):
+            print(
+                f"holdfast: nodes of cluster {settings.cluster} live: {', '.join(sorted(nodes))}. Stop them first; "
+                "nothing was looked at",
+                file=sys.stderr,
+            )
+            return 1
+        found = await survey((await stores.journal())(), entries)
         if not (found.harms or found.logs):
             print("Nothing is damaged that would keep a queue from being served.")
             return 0
         print(found)
+        where = f"with cassandra and cluster {settings.cluster}" if settings.cassandra else f"--data {settings.data}"
         if not accept:
-            print("\nThe rest is served.  To accept that this is lost: holdfast damage accept --data", settings.data)
+            print(f"\nThe rest is served.  To accept that this is lost: holdfast damage accept {where}")
             return 0
-        await accept_loss(found, store)
+        await accept_loss(found, entries)
         print("\nAccepted.  Start the service, and look once more: there may be damage behind this.")
         return 0
     finally:
-        await store.close()
+        await stores.close()

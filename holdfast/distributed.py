@@ -20,6 +20,7 @@ from backend.address import Address
 from backend.api import BackendError
 from backend.cluster import ReadNodes, nodes_of
 from backend.journal.tables import Unanswered
+from backend.living import living
 from backend.load import Load
 from backend.node import Node, NodeSettings
 from backend.replay import JournalDamaged
@@ -76,6 +77,11 @@ async def _backend(
     async with _Closing() as closing:
         stores = closing.later(Stores(settings, tls))
         metadata, entries = await stores.metadata(), await stores.entries()
+        if name in await living(entries, name):
+            raise CannotStart(
+                f"another process is backend {name} of cluster {settings.cluster}, and lives: give each a backend_node "
+                "of its own (two of the same name would take each other's shards away)"
+            )
         own = (await metadata.register_cluster(settings.cluster)).number
         fleet = closing.later(Fleet(metadata))
         await fleet.start()

@@ -9,11 +9,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast.folder import Claim, FolderUnusable
-from holdfast.settings import Settings
+from holdfast.settings import Settings, is_distributed
 
 
 def is_data_folder(settings: Settings) -> bool:
     """Whether there is anything to work on; says so if not."""
+    if is_distributed(settings):
+        print(
+            "holdfast: this command works on a data folder, and the settings (cassandra, metadata_nodes) say that what "
+            "is kept is not there; how it is done then: docs/operations.md, On many machines",
+            file=sys.stderr,
+        )
+        return False
     if settings.metadata_file.exists():
         return True
     print(f"holdfast: {settings.data} is no data folder of Holdfast", file=sys.stderr)

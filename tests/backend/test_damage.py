@@ -10,6 +10,7 @@ import pytest
 from backend.api import PartitionDamaged, PartitionUnknown, Target, Unavailable
 from backend.damage import accept, survey
 from backend.journal.disk import RealDisk
+from backend.journal.local import LocalJournal
 from backend.shards import shard_of
 from metadata_service.sqlite import SQLiteStore
 from tests.backend.nodes import Cluster
@@ -83,10 +84,10 @@ async def test_a_rotten_record_stops_its_queue_until_its_loss_is_accepted(
     await cluster.stop()
 
     store = SQLiteStore(tmp_path / "metadata.db")
-    found = await survey(RealDisk(), str(tmp_path / "journal"), store)
+    found = await survey(LocalJournal(RealDisk(), str(tmp_path / "journal")), store)
     assert [harm.partition for harm in found.harms] == [1]
     await accept(found, store)
-    assert not (await survey(RealDisk(), str(tmp_path / "journal"), store)).harms
+    assert not (await survey(LocalJournal(RealDisk(), str(tmp_path / "journal")), store)).harms
     await store.close()
 
     await cluster.start()
@@ -139,7 +140,7 @@ async def test_the_others_of_its_shard_have_checkpoints_and_the_log_is_let_go(tm
     await cluster.stop()
 
     store = SQLiteStore(tmp_path / "metadata.db")
-    found = await survey(RealDisk(), str(tmp_path / "journal"), store)
+    found = await survey(LocalJournal(RealDisk(), str(tmp_path / "journal")), store)
     await accept(found, store)
     await store.close()
     for _ in range(2):
@@ -232,7 +233,7 @@ async def test_a_rotten_checkpoint_stops_what_it_is_of(tmp_path: Path) -> None:
     assert [message.payload for message in await cluster.receive(other)] == [b"b"]
     await cluster.stop()
     store = SQLiteStore(tmp_path / "metadata.db")
-    await accept(await survey(RealDisk(), str(tmp_path / "journal"), store), store)
+    await accept(await survey(LocalJournal(RealDisk(), str(tmp_path / "journal")), store), store)
     await store.close()
     await cluster.start()
     queue = await cluster.queue(1)

@@ -48,7 +48,7 @@ CASSANDRA = {**SECRET, "CASSANDRA": "127.0.0.1"}
             CASSANDRA,
             "--backend is for a backend on this machine, with which the data folder is shared; with cassandra or",
         ),
-        (["frontend", "--cluster", "Main"], CASSANDRA, "--cluster cannot be 'Main'"),
+        (["backend", "--cluster", "Main"], CASSANDRA, "--cluster cannot be 'Main'"),
         (["frontend"], {"CASSANDRA": "127.0.0.1"}, "the processes of a cluster need a cluster_secret"),
         (
             ["frontend"],
@@ -72,6 +72,19 @@ def test_settings_that_do_not_fit_are_told(
         monkeypatch.setenv(f"HOLDFAST_{name}", value)
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", [["keyring", "show"], ["keyring", "rotate"]])
+def test_commands_for_a_data_folder_say_so(
+    command: Sequence[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_CASSANDRA", "127.0.0.1")
+    assert main(command) == 1
+    assert (
+        "this command works on a data folder, and the settings (cassandra, metadata_nodes)" in capsys.readouterr().err
+    )
     assert not list(tmp_path.iterdir())
 
 

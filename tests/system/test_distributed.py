@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -14,24 +14,33 @@ from botocore.config import Config
 from bench.cassandra_server import CassandraCluster
 from bench.cluster import REGION, LocalCluster
 from tests.holdfast.pairs import make_cluster_files
+from tests.system.server import free_port
 from tests.system.waiting import wait_until
 
-QUEUES = 4
+QUEUES = 6
 """With their dead-letter queues twice as many, over both backends."""
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, cassandra: CassandraCluster, keyspace: str) -> Iterator[LocalCluster]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, cassandra: CassandraCluster) -> Iterator[LocalCluster]:
+    """A test that ends one of its processes may leave it so."""
     made = LocalCluster(
         cassandra=cassandra,
         metadata=1,
         backends=2,
         frontends=2,
-        settings=make_cluster_files(tmp_path),
-        keyspace=keyspace[:20],
+        settings=make_cluster_files(tmp_path_factory.mktemp("certificates")),
+        keyspace=f"test_{secrets.token_hex(6)}",
     )
     with made:
         yield made
+
+
+@pytest.fixture
+def whole(cluster: LocalCluster) -> LocalCluster:
+    """The same with all of its processes."""
+    cluster.start_processes()
+    return cluster
 
 
 def clients(cluster: LocalCluster) -> list[Any]:
@@ -66,8 +75,15 @@ def received(client: Any, urls: list[str], wanted: int) -> Counter[str]:
     return found
 
 
-def test_nothing_is_lost_with_a_backend_nor_with_all_processes(cluster: LocalCluster) -> None:
-    one, other = clients(cluster)
+def test_a_name_is_for_one_backend(whole: LocalCluster) -> None:
+    second = whole.command("backend", "--backend-node", "b2", "--listen", f"127.0.0.1:{free_port()}")
+    assert second.returncode == 1
+    assert "another process is backend b2 of cluster local, and lives: give each" in second.stderr
+    assert f"AWS_SECRET_ACCESS_KEY={whole.key.secret}" in whole.command("key", "show").stdout
+
+
+def test_dead_letters_cross_nodes_and_nothing_is_lost_with_one(whole: LocalCluster) -> None:
+    one, other = clients(whole)
     dead = [one.create_queue(QueueName=f"dead-{number}")["QueueUrl"] for number in range(QUEUES)]
     urls = []
     for number, url in enumerate(dead):
@@ -83,14 +99,25 @@ def test_nothing_is_lost_with_a_backend_nor_with_all_processes(cluster: LocalClu
         assert "Messages" not in one.receive_message(QueueUrl=url)
     assert received(one, dead, QUEUES) == Counter(urls)
 
-    stored = Counter(f"before {url}" for url in urls)
-    for url in urls:
-        one.send_message(QueueUrl=url, MessageBody=f"before {url}")
-    cluster["b1"].kill()
-    for url in urls:
-        other.send_message(QueueUrl=url, MessageBody=f"without {url}")
-        stored[f"without {url}"] += 1
-    for process in cluster:
+    stored = send(one, urls, "before")
+    whole["b1"].kill()
+    stored += send(other, urls, "without")
+    assert received(one, urls, stored.total()) == stored
+
+
+def test_nothing_is_lost_with_all_processes(whole: LocalCluster) -> None:
+    one, other = clients(whole)
+    urls = [one.create_queue(QueueName=f"all-{number}")["QueueUrl"] for number in range(QUEUES)]
+    stored = send(one, urls, "before")
+    for process in whole:
         process.kill()
-    cluster.start_processes()
+    whole.start_processes()
     assert received(other, urls, stored.total()) == stored
+
+
+def send(client: Any, urls: list[str], text: str) -> Counter[str]:
+    """A message to each queue; returns their bodies."""
+    bodies = [f"{text} {url}" for url in urls]
+    for url, body in zip(urls, bodies, strict=True):
+        client.send_message(QueueUrl=url, MessageBody=body)
+    return Counter(bodies)
