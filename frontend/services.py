@@ -76,6 +76,12 @@ class Services:
     def now_ms(self) -> int:
         return int(self.clock() * 1000)
 
-    def cluster_for(self, account: str, name: str) -> int:
-        """The number of the backend cluster for a new queue.  Raises :class:`~metadata_service.clusters.NoCluster`."""
-        return 0 if self.fleet is None else self.fleet.assign(f"{account}/{name}")
+    def clusters_for(self, account: str, name: str, partitions: int) -> list[int]:
+        """The numbers of the backend clusters for a new queue's partitions.
+
+        Raises :class:`~metadata_service.clusters.NoCluster`.
+        """
+        if self.fleet is None:
+            return [0] * partitions
+        key = f"{account}/{name}"
+        return [self.fleet.assign(f"{key}/{place}" if place else key) for place in range(partitions)]

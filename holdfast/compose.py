@@ -248,7 +248,7 @@ class StoreResolver:
         """Settings of a queue's partition; None: that queue is deleted for good."""
         queues = await self.queues
         queue = await self._store.get_queue_by_id(target.queue_id)
-        return None if queue is None else queues.view(queue).settings
+        return None if queue is None else queues.settings_of(queue, target.partition)
 
     async def target(self, arn: str, group: str | None = None) -> Target | None:
         """Where a message for this queue is sent to; None: there is no such queue."""
@@ -257,6 +257,6 @@ class StoreResolver:
         if parsed is None or parsed.region != self._region:
             return None
         try:
-            return queues.view(await self._store.get_queue(parsed.account, parsed.name)).target
+            return queues.target_of(queues.view(await self._store.get_queue(parsed.account, parsed.name)), group)
         except QueueNotFound:
             return None

@@ -77,7 +77,7 @@ async def _delete_queue(services: Services, queues: Queues, account: str, name: 
     except QueueNotFound:
         return
     try:
-        await services.backend.drop(queues.view(queue).target)
+        await queues.drop(queues.view(queue))
     except BackendError as error:
         # As with DeleteQueue: what the backend still has of it, it drops when it next starts.
         log.warning("the messages of queue %r of deleted account %s are still stored: %s", name, account, error)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from frontend.sqs import limits, policies
 from frontend.sqs.errors import INVALID_ATTRIBUTE_NAME, SqsError, invalid_attribute_value
 from frontend.sqs.model import QUEUE_ATTRIBUTE_NAMES
+from metadata_service.partitions import PARTITIONS_MOST
 
 MAXIMUM_DELAY = "HoldfastMaximumDelaySeconds"
 MAXIMUM_MESSAGES = "HoldfastMaximumMessages"
@@ -20,6 +21,9 @@ MAXIMUM_BYTES = "HoldfastMaximumBytes"
 """0: no limit."""
 DELIVERY_GUARANTEE = "HoldfastDeliveryGuarantee"
 ACK_LEVEL = "HoldfastAckLevel"
+PARTITIONS = "HoldfastPartitions"
+"""How many the queue is made with.  Fixed from then on: of a standard queue the service itself may change the number,
+which does not show here."""
 STORED_BYTES = "HoldfastStoredBytes"
 """A counter, beside those of SQS; it can be asked for by name only."""
 
@@ -48,6 +52,7 @@ _NUMBERS = {
     MAXIMUM_DELAY: _Number(limits.DELAY_SECONDS_MOST, limits.HOLDFAST_DELAY_SECONDS_MOST, limits.DELAY_SECONDS_MOST),
     MAXIMUM_MESSAGES: _Number(0, limits.HOLDFAST_LENGTH_MOST, 0),
     MAXIMUM_BYTES: _Number(0, limits.HOLDFAST_LENGTH_MOST, 0),
+    PARTITIONS: _Number(1, PARTITIONS_MOST, 1),
 }
 _CHOICES = {
     "FifoQueue": ("true", "false"),
@@ -89,7 +94,7 @@ COUNTERS = (
 )
 _UNKNOWN_ON_STANDARD = ("FifoQueue", "ContentBasedDeduplication")
 """A standard queue does not know these at all, neither to set nor to read (seen)."""
-OWN = {name: str(_NUMBERS[name].default) for name in (MAXIMUM_DELAY, MAXIMUM_MESSAGES, MAXIMUM_BYTES)} | {
+OWN = {name: str(_NUMBERS[name].default) for name in (MAXIMUM_DELAY, MAXIMUM_MESSAGES, MAXIMUM_BYTES, PARTITIONS)} | {
     DELIVERY_GUARANTEE: "at-least-once",
     ACK_LEVEL: "quorum",
 }
@@ -167,10 +172,14 @@ def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
         del result["KmsDataKeyReusePeriodSeconds"]
     if int(result.get("DelaySeconds", 0)) > number(result, MAXIMUM_DELAY):
         raise invalid_attribute_value("DelaySeconds")
-    if (
-        result.get("FifoThroughputLimit") == "perMessageGroupId"
-        and result.get("DeduplicationScope", "queue") != "messageGroup"
-    ):
+    scope = result.get("DeduplicationScope", "queue")
+    if result.get("FifoQueue") == "true" and number(result, PARTITIONS) > 1 and scope != "messageGroup":
+        raise invalid_attribute_value(
+            PARTITIONS,
+            "A FIFO queue can have several partitions only while its DeduplicationScope is messageGroup, for its "
+            "messages are shared out by their groups.",
+        )
+    if result.get("FifoThroughputLimit") == "perMessageGroupId" and scope != "messageGroup":
         raise invalid_attribute_value(
             "FifoThroughputLimit",
             "The perMessageGroupId value is allowed only when the value for DeduplicationScope is messageGroup.",
@@ -182,6 +191,12 @@ def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
             "be waited for.",
         )
     return result
+
+
+def check_partitions_stay(stored: Mapping[str, str], values: Mapping[str, str]) -> None:
+    """Raises InvalidAttributeValue where ``values``, which are canonical, would change the number of partitions."""
+    if number(values, PARTITIONS) != number(stored, PARTITIONS) and PARTITIONS in values:
+        raise invalid_attribute_value(PARTITIONS, "It can be set only when the queue is created.")
 
 
 def first_difference(stored: Mapping[str, str], values: Mapping[str, str], *, encryption: bool = True) -> str | None:

@@ -12,19 +12,24 @@ import msgspec
 from auth.policies import Policy
 from backend.api import (
     AckLevel,
+    BackendError,
     DeadLetter,
+    MapStale,
     PartitionGone,
     PartitionSettings,
     PartitionUnknown,
     SettingsStale,
     Target,
 )
+from backend.maps import routing_of
 from frontend.services import Services
 from frontend.sqs import arn, attributes, policies
 from frontend.sqs.arn import QueueArn
 from frontend.sqs.errors import INVALID_ADDRESS, SERVICE_UNAVAILABLE, SqsError, queue_does_not_exist
+from frontend.sqs.spread import Spread
 from frontend.sqs.validation import is_queue_name
 from metadata_service.models import Queue
+from metadata_service.partitions import open_ones, received_from
 from metadata_service.store import ConditionFailed, QueueNotFound
 
 _P = ParamSpec("_P")
@@ -33,6 +38,15 @@ _T = TypeVar("_T")
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 _TRIES = 4
 _VIEWS_MOST = 10_000
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One partition of a queue, as it is called."""
+
+    id: int
+    slot: int
+    target: Target
+    settings: PartitionSettings
 
 
 class QueueView(msgspec.Struct, frozen=True):
@@ -55,9 +69,21 @@ class QueueView(msgspec.Struct, frozen=True):
     token_key: bytes
     """What deduplication ids are hashed with: who reads the journal cannot try out what a body may be."""
     target: Target
+    """Of the queue's only partition, or its first one that takes sends; as are ``settings``."""
     settings: PartitionSettings
     unawaited: bool
     """A send is answered before the backend has answered."""
+    spread: bool
+    """Whether it has several partitions."""
+    parts: tuple[Part, ...]
+    open_parts: tuple[Part, ...]
+    """Those that take sends."""
+    receive_parts: tuple[Part, ...]
+    """Those that messages are received from."""
+
+    def part(self, partition: int) -> Part | None:
+        """The partition with this id."""
+        return next((part for part in self.parts if part.id == partition), None)
 
 
 class Update(NamedTuple):
@@ -73,6 +99,7 @@ class Queues:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._views: dict[int, QueueView] = {}
+        self._spread = Spread(self, services)
 
     # --- finding ---
 
@@ -119,23 +146,42 @@ class Queues:
         **kwargs: _P.kwargs,
     ) -> _T:
         """Call a method of the backend for the queue, whose partition is opened or given its newest settings first
-        where it has to be."""
+        where it has to be.  Where there are several, it depends on the method which of them are called."""
+        if view.spread:
+            return await self._spread_out(view, method, *args, **kwargs)
         try:
             return await method(view.target, *args, **kwargs)
-        except (PartitionUnknown, SettingsStale, PartitionGone):
+        except (PartitionUnknown, SettingsStale, PartitionGone, MapStale):
             pass
-        policy = view.queue.attributes.get("Policy")
         for _ in range(_TRIES):
-            view = await self.refresh(view)
-            if view.queue.attributes.get("Policy") != policy:
-                # whoever was let in by another policy, perhaps that of a queue of this name before, has to ask again
-                raise SqsError(SERVICE_UNAVAILABLE, "The queue's policy has changed during the call. Try again.")
+            view = await self.refreshed(view)
+            if view.spread:
+                return await self._spread_out(view, method, *args, **kwargs)
             await self.configure(view)
             try:
                 return await method(view.target, *args, **kwargs)
-            except (PartitionUnknown, SettingsStale, PartitionGone):
+            except (PartitionUnknown, SettingsStale, PartitionGone, MapStale):
                 continue
         raise SqsError(SERVICE_UNAVAILABLE)
+
+    async def _spread_out(
+        self,
+        view: QueueView,
+        method: Callable[Concatenate[Target, _P], Awaitable[_T]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        call: Callable[..., Awaitable[_T]] = getattr(self._spread, method.__name__)
+        return await call(view, *args, **kwargs)
+
+    async def refreshed(self, view: QueueView) -> QueueView:
+        """The queue as it is now, for a call under way.  Raises QueueDoesNotExist, and ServiceUnavailable if whoever
+        was let in by the policy of before has to ask again."""
+        fresh = await self.refresh(view)
+        if fresh.queue.attributes.get("Policy") != view.queue.attributes.get("Policy"):
+            # perhaps it is that of another queue of this name
+            raise SqsError(SERVICE_UNAVAILABLE, "The queue's policy has changed during the call. Try again.")
+        return fresh
 
     async def refresh(self, view: QueueView) -> QueueView:
         """The queue of this name as the metadata has it now.  Raises QueueDoesNotExist."""
@@ -171,11 +217,44 @@ class Queues:
 
     async def configure(self, view: QueueView) -> None:
         """Tell the backend the queue's settings, and the latest purge that was asked for."""
+        for part in view.parts:
+            await self.configure_part(part)
+
+    async def configure_part(self, part: Part) -> None:
+        """The same for one partition."""
         try:
-            await self._services.backend.configure(view.settings)
+            await self._services.backend.configure(part.settings)
         except (SettingsStale, PartitionGone):
             # the metadata changed in between: whoever calls reads it again
             return
+
+    async def drop(self, view: QueueView) -> None:
+        """The queue is deleted: let the backend forget all of its partitions.  Raises what the backend raises, when
+        all have been asked."""
+        failed: BackendError | None = None
+        for part in view.parts:
+            try:
+                await self._services.backend.drop(part.target)
+            except BackendError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def settings_of(self, queue: Queue, partition: int) -> PartitionSettings:
+        """The settings of a partition; one that is none of the queue's any more has retired."""
+        view = self.view(queue)
+        part = view.part(partition)
+        if part is not None:
+            return part.settings
+        return msgspec.structs.replace(view.settings, partition=partition, routing=routing_of(queue, partition))
+
+    def target_of(self, view: QueueView, group: str | None = None) -> Target:
+        """Where a message that comes from another queue is sent to."""
+        if not view.spread:
+            return view.target
+        if view.fifo:
+            return self._spread.of_group(view, group or "").target
+        return self._spread.turn(view).target
 
     async def dead_letter(self, view: QueueView) -> DeadLetter | None:
         """Where the queue's dead letters go; None: nowhere, so messages stay (also when the target is gone)."""
@@ -185,7 +264,7 @@ class Queues:
         target = await self.by_arn(redrive.dead_letter_arn, view.queue.account)
         if target is None:
             return None
-        return DeadLetter(redrive.max_receives, target.target, target.fifo)
+        return DeadLetter(redrive.max_receives, self.target_of(target), target.fifo)
 
     def _make_view(self, queue: Queue) -> QueueView:
         stored = queue.attributes
@@ -193,9 +272,12 @@ class Queues:
         fifo = stored.get("FifoQueue") == "true"
         redrive = stored.get("RedrivePolicy")
         policy = stored.get("Policy")
-        partition = queue.partitions[0].id
         queue_arn = str(QueueArn(settings.region, queue.account, queue.name))
-        ack_level = AckLevel[stored.get(attributes.ACK_LEVEL, "quorum").upper()]
+        parts = self._parts(queue, queue_arn, fifo)
+        open_ids = [one.id for one in open_ones(queue.partitions)]
+        receive_ids = {one.id for one in received_from(queue)}
+        by_id = {part.id: part for part in parts}
+        first = by_id[open_ids[0]]
         return QueueView(
             queue=queue,
             arn=queue_arn,
@@ -210,26 +292,45 @@ class Queues:
             sealed=settings.encryption and attributes.is_encrypted(stored),
             policy=policies.stored_access_policy(policy) if policy else None,
             token_key=blake2b(queue.handle_key, key=self._services.naming, digest_size=32).digest(),
-            target=Target(partition, queue.queue_id, queue.version),
-            settings=PartitionSettings(
-                partition=partition,
-                queue_id=queue.queue_id,
-                version=queue.version,
-                arn=queue_arn,
-                handle_key=queue.handle_key,
-                fifo=fifo,
-                retention_seconds=attributes.number(stored, "MessageRetentionPeriod"),
-                delay_seconds=attributes.number(stored, "DelaySeconds"),
-                in_flight_limit=settings.in_flight_limit,
-                token_window_seconds=settings.deduplication_window_seconds,
-                purge_id=queue.purge_id,
-                retry_window_seconds=settings.send_retry_window_seconds,
-                messages_most=attributes.number(stored, attributes.MAXIMUM_MESSAGES),
-                bytes_most=attributes.number(stored, attributes.MAXIMUM_BYTES),
-                at_most_once=stored.get(attributes.DELIVERY_GUARANTEE) == "at-most-once",
-                ack_level=ack_level,
-            ),
-            unawaited=ack_level is AckLevel.NONE,
+            target=first.target,
+            settings=first.settings,
+            unawaited=first.settings.ack_level is AckLevel.NONE,
+            spread=len(parts) > 1,
+            parts=parts,
+            open_parts=tuple(by_id[partition] for partition in open_ids),
+            receive_parts=tuple(part for part in parts if part.id in receive_ids),
+        )
+
+    def _parts(self, queue: Queue, queue_arn: str, fifo: bool) -> tuple[Part, ...]:
+        """The partitions; the limits of the queue are shared out among those that take sends."""
+        stored, settings = queue.attributes, self._services.settings
+        shares = len(open_ones(queue.partitions))
+        whole = PartitionSettings(
+            partition=0,
+            queue_id=queue.queue_id,
+            version=queue.version,
+            arn=queue_arn,
+            handle_key=queue.handle_key,
+            fifo=fifo,
+            retention_seconds=attributes.number(stored, "MessageRetentionPeriod"),
+            delay_seconds=attributes.number(stored, "DelaySeconds"),
+            in_flight_limit=-(-settings.in_flight_limit // shares),
+            token_window_seconds=settings.deduplication_window_seconds,
+            purge_id=queue.purge_id,
+            retry_window_seconds=settings.send_retry_window_seconds,
+            messages_most=-(-attributes.number(stored, attributes.MAXIMUM_MESSAGES) // shares),
+            bytes_most=-(-attributes.number(stored, attributes.MAXIMUM_BYTES) // shares),
+            at_most_once=stored.get(attributes.DELIVERY_GUARANTEE) == "at-most-once",
+            ack_level=AckLevel[stored.get(attributes.ACK_LEVEL, "quorum").upper()],
+        )
+        return tuple(
+            Part(
+                one.id,
+                one.slot,
+                Target(one.id, queue.queue_id, queue.version),
+                msgspec.structs.replace(whole, partition=one.id, routing=routing_of(queue, one.id)),
+            )
+            for one in queue.partitions
         )
 
 

@@ -89,7 +89,7 @@ async def ensure_queue(
             now_ms=context.services.now_ms(),
             hold_seconds=settings.queue_name_hold_seconds,
             queues_most=queues_most,
-            clusters=(await _cluster_for(context, account, name),),
+            clusters=await _clusters_for(context, account, name, attributes.number(stored, attributes.PARTITIONS)),
         )
     except QueueExists as error:
         different = attributes.first_difference(error.queue.attributes, values, encryption=encryption)
@@ -112,10 +112,13 @@ async def ensure_queue(
     return queue
 
 
-async def _cluster_for(context: Context, account: str, name: str) -> int:
-    """The backend cluster for a new queue.  Raises :class:`QueueExists` where it can tell that it is none."""
+async def _clusters_for(context: Context, account: str, name: str, partitions: int) -> list[int]:
+    """The backend clusters for a new queue's partitions.
+
+    Raises :class:`QueueExists` where it can tell that it is none.
+    """
     try:
-        return context.services.cluster_for(account, name)
+        return context.services.clusters_for(account, name, partitions)
     except NoCluster as error:
         with suppress(QueueNotFound):  # what there is can be asked for again
             raise QueueExists(await context.metadata.get(account, name)) from None
@@ -154,7 +157,7 @@ async def delete_queue(context: Context, call: Call, view: QueueView, members: M
     except QueueNotFound:
         raise queue_does_not_exist() from None
     try:
-        await context.backend.drop(context.queues.view(queue).target)
+        await context.queues.drop(context.queues.view(queue))
     except BackendError:
         # It is deleted once the metadata says so; what the backend still has of it, it drops when it next starts.
         context.log.warning("%s the messages of deleted queue %r are still stored", call.request_id, queue.name)
@@ -225,6 +228,7 @@ async def set_queue_attributes(context: Context, call: Call, view: QueueView, me
         await dead_letter.check_target(context, view.queue.account, redrive, view.arn, view.fifo, call.principal)
 
     def update(queue: Queue) -> Update:
+        attributes.check_partitions_stay(queue.attributes, values)
         return Update(attributes=attributes.merged(queue.attributes, values))
 
     await context.queues.configure(await context.queues.change(view, update))

@@ -1,0 +1,378 @@
+"""Calls for queues with several partitions: to the one that a token, a group or a receipt handle names, or to all.
+
+:meth:`frontend.sqs.queues.Queues.run` comes here with every call for such a queue.  The methods are those of
+:class:`backend.api.Backend` that are called for queues, with a view in the place of the target.  The map that a view
+has may be old: a partition that knows a newer one refuses the call, and it is made again by the newer one.
+
+A receive claims from one partition at a time.  It goes first to those that had messages when they were asked last, and
+where these have none it asks all the others at once which of them have (:meth:`backend.api.Backend.watch` claims
+nothing).  Those who wait for messages share one such question to each partition (:mod:`frontend.sqs.arrivals`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import uuid
+from binascii import Error as NotBase64
+from binascii import a2b_base64
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from backend.api import (
+    BackendError,
+    Counters,
+    HandleOutcome,
+    MapStale,
+    MoveTask,
+    MoveTaskRefused,
+    MoveTaskUnknown,
+    NewMessage,
+    OverLimit,
+    PartitionGone,
+    PartitionUnknown,
+    Peeked,
+    Receive,
+    Received,
+    SettingsStale,
+    Stored,
+)
+from backend.routing import slot_of_name, slot_of_token
+from frontend.sqs.arrivals import Arrivals
+from frontend.sqs.errors import SERVICE_UNAVAILABLE, SqsError
+
+if TYPE_CHECKING:
+    from frontend.services import Services
+    from frontend.sqs.queues import Part, Queues, QueueView
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+TRIES = 6
+FULL_KEPT = 10_000
+"""Queues of which it is remembered where messages were."""
+
+_HANDLE_HEAD = struct.Struct(">BQ")
+"""Version and partition, of what a receipt handle says (:mod:`backend.engine.ids`)."""
+
+STALE = (PartitionUnknown, SettingsStale, PartitionGone, MapStale)
+"""What the caller knows of the queue is old, or the partition's knowledge is."""
+
+
+class Spread:
+    """Made by :class:`~frontend.sqs.queues.Queues`."""
+
+    def __init__(self, queues: Queues, services: Services) -> None:
+        self._queues = queues
+        self._backend = services.backend
+        self._turn = 0
+        self._full: dict[int, list[int]] = {}
+        """By queue: the partitions that had messages when they were asked last; the next one to be asked is first."""
+        self._arrivals = Arrivals(services.backend)
+
+    def turn(self, view: QueueView) -> Part:
+        """The partition whose turn it is to be sent to."""
+        self._turn += 1
+        return view.open_parts[self._turn % len(view.open_parts)]
+
+    def of_group(self, view: QueueView, group: str) -> Part:
+        """The partition that has the messages of a group of a FIFO queue."""
+        return _at_slot(view.open_parts, slot_of_name(group, [part.slot for part in view.open_parts]))
+
+    # --- one partition ----------------------------------------------------------------------------------------
+
+    async def _at(
+        self,
+        view: QueueView,
+        pick: Callable[[QueueView], Part],
+        method: Callable[Concatenate[Any, _P], Awaitable[_T]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """Call a method of the backend for the partition that ``pick`` finds, in the map as it is by then."""
+        part = pick(view)
+        for _ in range(TRIES):
+            try:
+                return await method(part.target, *args, **kwargs)
+            except STALE:
+                view = await self._queues.refreshed(view)
+                part = pick(view)
+                await self._queues.configure_part(part)
+        raise SqsError(SERVICE_UNAVAILABLE)
+
+    async def send(self, view: QueueView, messages: Sequence[NewMessage]) -> list[Stored]:
+        send = self._backend.send
+        if not view.fifo:
+            retry = messages[0].retry
+            if retry is None:
+                place = self._turn = self._turn + 1
+                return await self._at(view, lambda view: view.open_parts[place % len(view.open_parts)], send, messages)
+            return await self._at(view, lambda view: _of_token(view, retry), send, messages)
+        by_slot: dict[int, list[int]] = {}
+        for place, message in enumerate(messages):
+            assert message.group is not None
+            by_slot.setdefault(self.of_group(view, message.group).slot, []).append(place)
+        slots = list(by_slot)
+        answers = await _all(
+            self._at(view, _slot_picker(slot), send, [messages[place] for place in by_slot[slot]]) for slot in slots
+        )
+        return _in_order(len(messages), ((by_slot[slot], part) for slot, part in zip(slots, answers, strict=True)))
+
+    # --- receiving --------------------------------------------------------------------------------------------
+
+    async def receive(self, view: QueueView, command: Receive) -> list[Received]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + command.wait_seconds
+        once = msgspec.structs.replace(command, wait_seconds=0)
+        if command.attempt is not None:
+            # A repeat has to find what the first one claimed: an attempt looks at one partition only.
+            attempt = command.attempt
+
+            def pick(view: QueueView) -> Part:
+                slots = [part.slot for part in view.receive_parts]
+                return _at_slot(view.receive_parts, slot_of_name(attempt, slots))
+
+            return await self._at(view, pick, self._backend.receive, command)
+        received = await self._receive_now(view, once)
+        while not received and (left := deadline - loop.time()) > 0:
+            arrived = await self._arrivals.wait(view, left)
+            if arrived is None:
+                break
+            try:
+                view = await self._known(view, arrived)
+                received = await self._claim(view, arrived, once) or await self._receive_now(view, once)
+            finally:
+                self._arrivals.again(view, arrived)
+        return received
+
+    async def _receive_now(self, view: QueueView, once: Receive) -> list[Received]:
+        """What there is now; nothing only if no partition had anything when it was asked."""
+        queue_id = view.queue.queue_id
+        full = self._full.get(queue_id, [])
+        for partition in list(full):
+            received = await self._claim(view, partition, once)
+            if received:
+                if full and full[0] == partition:  # else somebody else has moved on meanwhile
+                    full.append(full.pop(0))
+                return received
+            if partition in full:
+                full.remove(partition)
+        view, ready = await self._ready(view)
+        if not ready:
+            self._full.pop(queue_id, None)
+            return []
+        self._turn += 1
+        place = self._turn % len(ready)
+        full = ready[place + 1 :] + ready[: place + 1]
+        if len(self._full) >= FULL_KEPT:
+            self._full.clear()
+        self._full[queue_id] = full
+        for partition in [full[-1], *full[:-1]]:
+            received = await self._claim(view, partition, once)
+            if received:
+                return received
+        return []
+
+    async def _ready(self, view: QueueView) -> tuple[QueueView, list[int]]:
+        """The partitions that have messages now.  Raises what they raise if none can be asked."""
+        for _ in range(TRIES):
+            parts = view.receive_parts
+            answers = await asyncio.gather(
+                *(self._backend.watch(part.target, 0) for part in parts), return_exceptions=True
+            )
+            if any(isinstance(answer, STALE) for answer in answers):
+                view = await self._queues.refreshed(view)
+                stale = {part.id for part, answer in zip(parts, answers, strict=True) if isinstance(answer, STALE)}
+                for part in view.parts:
+                    if part.id in stale:
+                        await self._queues.configure_part(part)
+                continue
+            failed = [answer for answer in answers if isinstance(answer, BaseException)]
+            for error in failed:
+                if not isinstance(error, BackendError) or len(failed) == len(parts):
+                    raise error
+            return view, [part.id for part, answer in zip(parts, answers, strict=True) if answer is True]
+        raise SqsError(SERVICE_UNAVAILABLE)
+
+    async def _claim(self, view: QueueView, partition: int, once: Receive) -> list[Received]:
+        """Claim from one partition, which may have gone; at its limit, or where it cannot be asked, there is nothing:
+        the others are."""
+        part = view.part(partition)
+        if part is None:
+            return []
+        try:
+            return await self._backend.receive(part.target, once)
+        except STALE:
+            return []  # whoever asks all of them next finds the newer map
+        except OverLimit:
+            return []
+        except BackendError as error:
+            if not error.retryable:
+                raise
+            return []
+
+    async def _known(self, view: QueueView, partition: int) -> QueueView:
+        """A view that has the partition, if there is one."""
+        return view if view.part(partition) is not None else await self._queues.refreshed(view)
+
+    # --- receipt handles --------------------------------------------------------------------------------------
+
+    async def delete(self, view: QueueView, handles: Sequence[str]) -> list[HandleOutcome]:
+        return await self._by_handle(view, self._backend.delete, handles, list(handles))
+
+    async def change_visibility(self, view: QueueView, changes: Sequence[tuple[str, int]]) -> list[HandleOutcome]:
+        return await self._by_handle(view, self._backend.change_visibility, [handle for handle, _ in changes], changes)
+
+    async def _by_handle(
+        self,
+        view: QueueView,
+        method: Callable[[Any, Sequence[_T]], Awaitable[list[HandleOutcome]]],
+        handles: Sequence[str],
+        asked: Sequence[_T],
+    ) -> list[HandleOutcome]:
+        """Ask each partition about the handles that name it."""
+        by_partition: dict[int, list[int]] = {}
+        for place, handle in enumerate(handles):
+            by_partition.setdefault(_partition_of(handle), []).append(place)
+        if any(partition and view.part(partition) is None for partition in by_partition):
+            view = await self._queues.refreshed(view)  # it may be a newer one than this view knows
+        partitions = list(by_partition)
+        outcomes = await _all(
+            # Of a handle that names none of its partitions any one says what is wrong with it.
+            self._at(view, _id_picker(partition), method, [asked[place] for place in by_partition[partition]])
+            for partition in partitions
+        )
+        pairs = zip(partitions, outcomes, strict=True)
+        return _in_order(len(handles), ((by_partition[partition], part) for partition, part in pairs))
+
+    # --- the queue as a whole ---------------------------------------------------------------------------------
+
+    async def _each(
+        self,
+        view: QueueView,
+        method: Callable[Concatenate[Any, _P], Awaitable[_T]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> list[_T]:
+        """The answers of all partitions."""
+        return await _all(self._at(view, _id_picker(part.id), method, *args, **kwargs) for part in view.parts)
+
+    async def counters(self, view: QueueView) -> Counters:
+        found = await self._each(view, self._backend.counters)
+        return Counters(
+            sum(one.visible for one in found),
+            sum(one.in_flight for one in found),
+            sum(one.delayed for one in found),
+            sum(one.stored_bytes for one in found),
+        )
+
+    async def purge(self, view: QueueView, purge_id: int) -> None:
+        await self._each(view, self._backend.purge, purge_id)
+
+    async def peek(self, view: QueueView, most: int) -> list[Peeked]:
+        found = await self._each(view, self._backend.peek, most)
+        return sorted((one for some in found for one in some), key=lambda one: one.sent_ms)[:most]
+
+    # --- move tasks -------------------------------------------------------------------------------------------
+
+    async def start_move(self, view: QueueView, destination_arn: str | None, rate_per_second: int) -> MoveTask:
+        """One task of each partition, all with the same id; each may move its share of the rate."""
+        task_id = str(uuid.uuid4())
+        share = max(1, rate_per_second // len(view.parts)) if rate_per_second else 0
+        started: list[MoveTask] = []
+
+        async def start(part: Part) -> MoveTask:
+            return await self._at(view, _id_picker(part.id), self._backend.start_move, destination_arn, share, task_id)
+
+        try:
+            for part in view.parts:
+                started += [await start(part)]
+        except MoveTaskRefused:
+            if started:  # else another one is running, as before
+                await self.cancel_move(view, task_id)
+            raise
+        return _together(started)
+
+    async def list_moves(self, view: QueueView) -> list[MoveTask]:
+        by_id: dict[str, list[MoveTask]] = {}
+        for tasks in await self._each(view, self._backend.list_moves):
+            for task in tasks:
+                by_id.setdefault(task.task_id, []).append(task)
+        return sorted(map(_together, by_id.values()), key=lambda task: task.started_ms, reverse=True)
+
+    async def cancel_move(self, view: QueueView, task_id: str) -> MoveTask:
+        """Raises :class:`MoveTaskUnknown` where no partition has it running."""
+        running = False
+        for part in view.parts:
+            try:
+                await self._at(view, _id_picker(part.id), self._backend.cancel_move, task_id)
+                running = True
+            except MoveTaskUnknown:
+                pass  # this one's part of it has ended
+        if not running:
+            raise MoveTaskUnknown(task_id)
+        return next(task for task in await self.list_moves(view) if task.task_id == task_id)
+
+
+def _together(tasks: Sequence[MoveTask]) -> MoveTask:
+    """The tasks of several partitions, as the one that was asked for."""
+    states = {task.status for task in tasks}
+    status = next(state for state in ("CANCELLING", "RUNNING", "FAILED", "CANCELLED", "COMPLETED") if state in states)
+    return msgspec.structs.replace(
+        tasks[0],
+        status=status,
+        started_ms=min(task.started_ms for task in tasks),
+        rate_per_second=sum(task.rate_per_second for task in tasks),
+        total=sum(task.total for task in tasks),
+        moved=sum(task.moved for task in tasks),
+        failure=next((task.failure for task in tasks if task.failure is not None), None),
+    )
+
+
+def _of_token(view: QueueView, retry: bytes) -> Part:
+    return _at_slot(view.open_parts, slot_of_token(retry, [part.slot for part in view.open_parts]))
+
+
+def _at_slot(parts: Sequence[Part], slot: int) -> Part:
+    return next(part for part in parts if part.slot == slot)
+
+
+def _slot_picker(slot: int) -> Callable[[QueueView], Part]:
+    return lambda view: _at_slot(view.open_parts, slot)
+
+
+def _id_picker(partition: int) -> Callable[[QueueView], Part]:
+    """The partition with this id; any one if it is none of the queue's, or not any more."""
+    return lambda view: view.part(partition) or view.parts[0]
+
+
+def _partition_of(handle: str) -> int:
+    """The partition that a receipt handle names; 0 if it is none."""
+    try:
+        version, partition = _HANDLE_HEAD.unpack_from(a2b_base64(handle))
+    except (NotBase64, ValueError, struct.error):
+        return 0
+    return int(partition) if version == 1 else 0
+
+
+def _in_order(count: int, parts: Any) -> list[Any]:
+    """Answers in the order of the questions: of each part the places and its answers."""
+    answers: list[Any] = [None] * count
+    for places, part in parts:
+        for place, answer in zip(places, part, strict=True):
+            answers[place] = answer
+    return answers
+
+
+async def _all(calls: Any) -> list[Any]:
+    """The results of all, which run side by side.  The first error is raised when all have ended."""
+    made: list[Coroutine[Any, Any, Any]] = list(calls)
+    if len(made) == 1:
+        return [await made[0]]
+    results = await asyncio.gather(*made, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
