@@ -254,7 +254,7 @@ class Queues:
             return view.target
         if view.fifo:
             return self._spread.of_group(view, group or "").target
-        return self._spread.turn(view).target
+        return self._spread.any_open(view).target
 
     async def dead_letter(self, view: QueueView) -> DeadLetter | None:
         """Where the queue's dead letters go; None: nowhere, so messages stay (also when the target is gone)."""

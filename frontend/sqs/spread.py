@@ -12,6 +12,7 @@ nothing).  Those who wait for messages share one such question to each partition
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 import uuid
 from binascii import Error as NotBase64
@@ -67,15 +68,16 @@ class Spread:
     def __init__(self, queues: Queues, services: Services) -> None:
         self._queues = queues
         self._backend = services.backend
-        self._turn = 0
+        self._sent = 0
+        """Sends without a token, which go to the partitions in turn."""
+        self._received = 0
         self._full: dict[int, list[int]] = {}
         """By queue: the partitions that had messages when they were asked last; the next one to be asked is first."""
         self._arrivals = Arrivals(services.backend)
 
-    def turn(self, view: QueueView) -> Part:
-        """The partition whose turn it is to be sent to."""
-        self._turn += 1
-        return view.open_parts[self._turn % len(view.open_parts)]
+    def any_open(self, view: QueueView) -> Part:
+        """A partition that takes what comes from another queue."""
+        return random.choice(view.open_parts)
 
     def of_group(self, view: QueueView, group: str) -> Part:
         """The partition that has the messages of a group of a FIFO queue."""
@@ -107,7 +109,7 @@ class Spread:
         if not view.fifo:
             retry = messages[0].retry
             if retry is None:
-                place = self._turn = self._turn + 1
+                place = self._sent = self._sent + 1
                 return await self._at(view, lambda view: view.open_parts[place % len(view.open_parts)], send, messages)
             return await self._at(view, lambda view: _of_token(view, retry), send, messages)
         by_slot: dict[int, list[int]] = {}
@@ -163,8 +165,8 @@ class Spread:
         if not ready:
             self._full.pop(queue_id, None)
             return []
-        self._turn += 1
-        place = self._turn % len(ready)
+        self._received += 1
+        place = self._received % len(ready)
         full = ready[place + 1 :] + ready[: place + 1]
         if len(self._full) >= FULL_KEPT:
             self._full.clear()
