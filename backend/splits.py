@@ -113,19 +113,20 @@ class Splits:
 
     async def _settle(self, queue: Queue) -> Queue:
         """Note in the map that the tokens have been handed over, when they have."""
-        for one in queue.partitions:
-            if one.awaits:
-                target = _target(queue, one)
-                try:
-                    awaited = await self._peer.awaited(target)
-                except (PartitionUnknown, SettingsStale):
-                    await self._tell(target)
-                    awaited = await self._peer.awaited(target)
-                if awaited:
-                    return queue
+        # All are asked, for the first call with the new map is what makes a partition ask for its tokens.
+        waiting = [await self._awaited(_target(queue, one)) for one in queue.partitions if one.awaits]
+        if any(waiting):
+            return queue
         return await self._store.update_queue(
             queue.queue_id, queue.version, now_ms=self._now_ms(), partitions=settled(queue.partitions)
         )
+
+    async def _awaited(self, target: Target) -> list[int]:
+        try:
+            return await self._peer.awaited(target)
+        except (PartitionUnknown, SettingsStale):
+            await self._tell(target)
+            return await self._peer.awaited(target)
 
     async def _retire(self, queue: Queue, linger_seconds: int) -> bool:
         """Let those go that have drained."""

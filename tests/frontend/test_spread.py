@@ -23,7 +23,7 @@ from backend.api import PartitionUnknown, Receive, Received, Target, Unavailable
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
 from backend.node import Node, NodeSettings
-from backend.tending import Tending
+from backend.splits import Splits
 from frontend.app import create_app
 from frontend.services import Services
 from frontend.settings import FrontendSettings
@@ -110,13 +110,11 @@ class Spread:
 
     async def tended(self, name: str = "orders") -> Queue:
         """When nothing is left to be done."""
-        tending = Tending(self.store, self.node, self.resolver, lambda: 0, linger_seconds=0)
+        splits = Splits(self.store, self.node, self.resolver, lambda: 0)
         async with asyncio.timeout(20):
-            while True:
-                queue = await tending.tend(await self.queue(name))
-                if not any(one.awaits or one.state == "draining" for one in queue.partitions):
-                    return queue
+            while not await splits.finish((await self.queue(name)).queue_id, linger_seconds=0):
                 await asyncio.sleep(0.01)
+        return await self.queue(name)
 
     async def held(self, name: str = "orders") -> list[int]:
         """How many messages each partition has."""
@@ -538,15 +536,16 @@ def _used(spread: Spread) -> set[int]:
 async def test_a_poll_that_waits_while_the_queue_is_split_hears_of_the_new_partitions(spread: Spread) -> None:
     await spread.one.make_queue("orders")
     await receive(spread.one)
-    poll = asyncio.ensure_future(receive(spread.one, WaitTimeSeconds=20))
+    poll = asyncio.ensure_future(receive(spread.one, WaitTimeSeconds=20, MaxNumberOfMessages=1))
     await waiting(spread, 1)
     await spread.split(3)
-    for place in range(4):
-        await send(spread.other, f"{place}", token=f"t{place}")  # the other frontend does not know either
+    await spread.tended()
+    await waiting(spread, 4)
     began = time.monotonic()
+    for place in range(4):
+        await send(spread.other, f"{place}", token=f"t{place}")  # the other frontend does not know yet
     assert len(await poll) == 1
     assert time.monotonic() - began < 10
-    await spread.tended()
     assert len(await receive_all(spread.other)) == 3
 
 
