@@ -18,7 +18,7 @@ help:
 	@echo "make bench             measure, beside ElasticMQ (needs Java and Maven), and print the table"
 	@echo "make simulate SEEDS=n  run the simulator with n seeds"
 	@echo "make fuzz              feed the parsers and the door with bad input"
-	@echo "make faults            end and break a real server in every way for a while (ARGS: --minutes 60)"
+	@echo "make faults            end and break whole clusters and a real server in every way (ARGS: --minutes 60 --forms ...)"
 	@echo "make scale             the ring and the placement with 1,000 nodes and 10,000,000 queues, a minute of computing"
 	@echo "make lock              make requirements/*.txt anew from requirements/*.in (ARGS=--upgrade: with newer versions)"
 

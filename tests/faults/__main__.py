@@ -1,7 +1,10 @@
-"""``python -m tests.faults --minutes 20 --keep docs/faults.md``: faults on a real server for a chosen time.
+"""``python -m tests.faults --minutes 20 --keep docs/faults.md``: faults on whole clusters, then on one process.
+
+First every fault is done to every form of several processes (:mod:`tests.faults.plans`), which takes what it takes;
+then faults chosen at random to one real server, for a chosen time.  ``--forms`` chooses among them.
 
 The exit code is 1 when a promise was broken; what was seen then goes to standard error.  ``--seed`` chooses the same
-faults again, though not the same moments: it is a real process.
+faults again, though not the same moments: these are real processes.
 """
 
 from __future__ import annotations
@@ -13,12 +16,17 @@ import platform
 import random
 import subprocess
 import sys
+import tempfile
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.faults import plans, whole
 from tests.faults.campaign import Campaign, Outcome
+from tests.faults.whole import Row
 
 MARK = "<!-- results -->"
+ONE_PROCESS = "one-process"
 
 
 def table(outcome: Outcome) -> str:
@@ -51,23 +59,65 @@ def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
+def of_forms(rows: list[Row], seed: int, seconds: float) -> str:
+    """What came of the faults on whole clusters, as Markdown."""
+    commit = _output("git", "rev-parse", "--short", "HEAD")
+    lines = [
+        f"## {datetime.now(UTC):%Y-%m-%d}, commit {commit}: whole clusters",
+        "",
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}; seed "
+        f"{seed}, {seconds / 60:.0f} minutes, {len(rows)} faults.",
+        "",
+        f"**Promises broken: {sum(len(row.broken) for row in rows)}.**",
+        "",
+        whole.table(rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def run_forms(names: list[str], seed: int) -> list[Row]:
+    """Do what is planned for these forms; a form of which a promise was broken ends there."""
+
+    def told(row: Row) -> None:
+        print(whole.table([row]).splitlines()[-1], flush=True)
+
+    rows: list[Row] = []
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder:
+            rows += asyncio.run(plans.FORMS[name](Path(folder), seed, told))
+    return rows
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Faults on a real server.")
-    parser.add_argument("--minutes", type=float, default=20.0)
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Faults on real servers.")
+    forms = [*plans.FORMS, ONE_PROCESS]
+    parser.add_argument("--forms", nargs="+", choices=forms, default=forms)
+    parser.add_argument("--minutes", type=float, default=20.0, help="of the campaign on one process")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--keep", type=Path, help=f"write the table into this file, below its line {MARK}")
+    parser.add_argument("--keep", type=Path, help=f"write the tables into this file, below its line {MARK}")
     arguments = parser.parse_args()
-    print(f"seed {arguments.seed}, {arguments.minutes:g} minutes", flush=True)
-    outcome = asyncio.run(Campaign(arguments.seed, arguments.minutes * 60).run())
-    result = table(outcome)
+    print(f"seed {arguments.seed}", flush=True)
+    results: list[str] = []
+    broken: list[str] = []
+    began = time.monotonic()
+    if names := [name for name in arguments.forms if name != ONE_PROCESS]:
+        rows = run_forms(names, arguments.seed)
+        results.append(of_forms(rows, arguments.seed, time.monotonic() - began))
+        broken += [f"{row.form}, {row.fault}: {one}" for row in rows for one in row.broken]
+    if ONE_PROCESS in arguments.forms:
+        outcome = asyncio.run(Campaign(arguments.seed, arguments.minutes * 60).run())
+        results.append(table(outcome))
+        broken += outcome.violations
+    result = "\n".join(results)
     print(result)
     if arguments.keep is not None:
         head, mark, earlier = arguments.keep.read_text().partition(MARK)
         assert mark, f"{arguments.keep} has no line {MARK}"
         arguments.keep.write_text(f"{head}{mark}\n\n{result}{earlier}")
-    for violation in outcome.violations:
+    for violation in broken:
         print(violation, file=sys.stderr)
-    return 1 if outcome.violations else 0
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

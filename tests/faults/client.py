@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from bench.signing import Credentials, Signer
-from tests.system.server import Server
 
 ANSWER_SECONDS = 60.0
 """No call may take longer; the longest poll here is 2 s."""
+
+
+class Endpoint(Protocol):
+    """What a client has to know of a service on this machine."""
+
+    @property
+    def ports(self) -> Sequence[int]:
+        """Of the loopback; each serves all queues."""
+
+    @property
+    def access_key_id(self) -> str: ...
+    @property
+    def secret_access_key(self) -> str: ...
+    @property
+    def region(self) -> str: ...
 
 
 class Unreachable(Exception):
@@ -34,9 +49,9 @@ class Refused(Exception):
 class Client:
     """One connection to a server, one call at a time; connects when it has to."""
 
-    def __init__(self, server: Server, port: int | None = None) -> None:
+    def __init__(self, server: Endpoint, port: int | None = None) -> None:
         """``port``: of one of several frontends."""
-        self._port = port or server.port
+        self._port = server.ports[0] if port is None else port
         credentials = Credentials(server.access_key_id, server.secret_access_key, server.region)
         self._signer = Signer(f"127.0.0.1:{self._port}", credentials)
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None

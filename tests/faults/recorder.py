@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tests.faults.client import Client, InDoubt, Refused, Unreachable
+from tests.faults.client import Client, Endpoint, InDoubt, Refused, Unreachable
 from tests.faults.ledger import key_of
 from tests.histories.history import Kind, Operation, Outcome, Rules
 from tests.histories.verdict import Verdict, judge
-from tests.system.server import Server
 
 _KINDS = {
     "SendMessage": Kind.SEND,
@@ -155,7 +154,7 @@ class Recorder:
 class RecordingClient(Client):
     """A client all of whose calls are written down."""
 
-    def __init__(self, server: Server, recorder: Recorder, port: int | None = None) -> None:
+    def __init__(self, server: Endpoint, recorder: Recorder, port: int | None = None) -> None:
         super().__init__(server, port)
         self._recorder = recorder
 

@@ -21,12 +21,12 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
-from tests.faults.client import Client, InDoubt, Refused, Unreachable
+from tests.faults.client import Client, Endpoint, InDoubt, Refused, Unreachable
 from tests.faults.ledger import Ledger, body_of
 from tests.faults.recorder import Recorder, RecordingClient
 from tests.histories.history import Rules
 from tests.histories.verdict import Verdict
-from tests.system.server import ACCOUNT, REGION, Server
+from tests.system.server import ACCOUNT, REGION
 
 VISIBILITY_SECONDS = 2
 RECEIVES_MOST = 3
@@ -51,7 +51,7 @@ class Traffic:
 
     def __init__(
         self,
-        server: Server,
+        server: Endpoint,
         seed: int,
         *,
         body_bytes: int = 20_000,
@@ -164,7 +164,7 @@ class Traffic:
     # --- calls --------------------------------------------------------------------------------------------
 
     def url(self, queue: str) -> str:
-        return f"{self._server.endpoint}/{ACCOUNT}/{self._name}{queue}"
+        return f"http://127.0.0.1:{self._server.ports[0]}/{ACCOUNT}/{self._name}{queue}"
 
     def _client(self) -> RecordingClient:
         """Of one frontend after the other, where each has a port."""

@@ -1,0 +1,97 @@
+"""Which faults are done to which form."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.faults.forms import Form, OneMachine
+from tests.faults.whole import Fault, Row, run
+
+FREEZE_SECONDS = 7.0
+"""Longer than a frontend may be silent, or a heartbeat may stand still."""
+WRONG_SECONDS = 6.0
+"""How long a clock is wrong, or a disk slow."""
+HOUR_SECONDS = 3600.0
+MINUTES_SECONDS = 600.0
+"""Wrong enough, and within what a signature allows."""
+
+EARLY_SHARE = 0.1
+"""A shard's time follows a clock that is wrong by a tenth at most."""
+
+
+def killed(name: str) -> Callable[[Form], None]:
+    """kill -9, and another in its place."""
+    return lambda form: form.kill(name)
+
+
+def frozen(form: Form, name: str, seconds: float = FREEZE_SECONDS) -> None:
+    """SIGSTOP, and SIGCONT after a while."""
+    form.pause(name)
+    try:
+        time.sleep(seconds)
+    finally:
+        form.resume(name)
+
+
+@contextmanager
+def wrong_clock(form: Form, name: str, seconds: float) -> Iterator[None]:
+    """Its clock is off meanwhile."""
+    form.set_clock(name, seconds)
+    try:
+        yield
+    finally:
+        form.set_clock(name, 0)
+
+
+def clock_off(form: Form, name: str, seconds: float) -> None:
+    """Its clock is off for a while."""
+    with wrong_clock(form, name, seconds):
+        time.sleep(WRONG_SECONDS)
+
+
+def slow_disk(form: Form, name: str, sync_seconds: float) -> None:
+    """Its syncs take long for a while."""
+    form.slow_disk(name, sync_seconds)
+    try:
+        time.sleep(WRONG_SECONDS)
+    finally:
+        form.slow_disk(name, 0)
+
+
+def on_one_machine(form: OneMachine) -> list[Fault[OneMachine]]:
+    """``holdfast serve`` with several processes."""
+    one, *others = form.backends
+    faults: list[Fault[OneMachine]] = [
+        *[Fault[OneMachine](f"kill -9 of {name}", killed(name)) for name in (*form.frontends, *form.backends)],
+        Fault("kill -9 of all processes", OneMachine.kill_all),
+        Fault("a frontend stands still (SIGSTOP), and goes on", lambda f: frozen(f, f.frontends[0])),
+        Fault("a backend stands still (SIGSTOP): it is killed, and its shards served", lambda f: hung(f, one)),
+        Fault("a frontend's clock 10 minutes ahead", lambda f: clock_off(f, f.frontends[0], MINUTES_SECONDS)),
+        Fault("a backend's clock an hour ahead", lambda f: clock_off(f, one, HOUR_SECONDS)),
+        Fault("a backend's clock an hour behind", lambda f: clock_off(f, one, -HOUR_SECONDS)),
+        Fault("a backend's disk takes 0.3 s for a sync", lambda f: slow_disk(f, one, 0.3)),
+    ]
+    if others:
+        faults.append(Fault("rolling restart of the backends", OneMachine.restart_all))
+    return faults
+
+
+def hung(form: OneMachine, name: str) -> None:
+    """It stands still until the supervisor has had enough, and another one serves in its place."""
+    pid = form.pid(name)
+    form.until_logged(f"{name} does not answer and is killed", lambda: form.pause(name))
+    form.server.wait_again(name, pid)
+
+
+async def _one_machine(folder: Path, backends: int, seed: int, told: Callable[[Row], None]) -> list[Row]:
+    form = OneMachine(folder, backends)
+    return await run(form, on_one_machine(form), seed, told=told, early_share=EARLY_SHARE)
+
+
+FORMS: dict[str, Callable[[Path, int, Callable[[Row], None]], Coroutine[None, None, list[Row]]]] = {
+    "frontends": lambda folder, seed, told: _one_machine(folder, 1, seed, told),
+}
+"""By name, what does all that is planned for a form, in a folder of its own."""
