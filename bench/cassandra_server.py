@@ -204,7 +204,10 @@ class CassandraCluster:
         java_options: Sequence[str] = (),
         settings: str = "",
     ) -> None:
-        """``settings`` are more lines of cassandra.yaml.  Raises :class:`CassandraMissing`."""
+        """``settings`` are more lines of cassandra.yaml, where ``{number}`` is the node's, from 1 on.
+
+        Raises :class:`CassandraMissing`.
+        """
         jars = fetch()
         self._folder = Path(tempfile.mkdtemp(prefix="cassandra-"))
         hosts = [f"127.0.0.{number}" for number in range(1, nodes + 1)]
@@ -228,7 +231,8 @@ class CassandraCluster:
                 home=home,
                 commit_log=sync,
             )
-            (home / "cassandra.yaml").write_text(f"{filled}{settings}\n")
+            own = settings.replace("{number}", str(number + 1))
+            (home / "cassandra.yaml").write_text(f"{filled}{own}\n")
             command = [
                 *("java", f"@{HERE}/jvm.options", f"-Xms{heap}", f"-Xmx{heap}", *java_options),
                 *(f"-Dcassandra.config=file://{home}/cassandra.yaml", f"-Dcassandra.storagedir={home}"),

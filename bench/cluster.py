@@ -61,7 +61,8 @@ class Process:
         self.log_file = log
         self._port = port
         self._command = [sys.executable, "-m", "holdfast", role, *arguments]
-        self._environment = {**_clean(os.environ), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **environment}
+        self.environment = {**_clean(os.environ), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **environment}
+        """What it is started with from now on."""
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
         self._log_at = 0
@@ -84,7 +85,7 @@ class Process:
             self._process = subprocess.Popen(
                 self._command,
                 cwd=self.log_file.parent,
-                env=self._environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

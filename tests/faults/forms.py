@@ -51,6 +51,10 @@ class Form(ABC):
     def log_text(self) -> str:
         """What all have said."""
 
+    def log_of(self, name: str) -> str:
+        """What the process of this name has said, perhaps with what others have."""
+        return self.log_text()
+
     def pause(self, name: str) -> None:
         """SIGSTOP."""
         os.kill(self.pid(name), signal.SIGSTOP)
@@ -70,11 +74,17 @@ class Form(ABC):
         """How much longer its syncs take."""
         (self.folder / f"{name}.disk").write_text(str(seconds))
 
-    def until_logged(self, text: str, act: Callable[[], None], seconds: float = BACK_SECONDS) -> None:
-        """Do something, and wait until this has been said once more than before."""
-        before = self.log_text().count(text)
+    def until_logged(
+        self, text: str, act: Callable[[], None], seconds: float = BACK_SECONDS, *, of: str | None = None
+    ) -> None:
+        """Do something, and wait until this has been said once more than before, by anyone or by the process ``of``."""
+
+        def said() -> int:
+            return (self.log_text() if of is None else self.log_of(of)).count(text)
+
+        before = said()
         act()
-        wait_until(lambda: self.log_text().count(text) > before, f"{text!r} is logged again", seconds)
+        wait_until(lambda: said() > before, f"{text!r} is logged again", seconds)
 
     def environment(self) -> dict[str, str]:
         """With which a process can be given a wrong clock and a slow disk."""

@@ -7,9 +7,13 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.faults.distributed import Distributed
 from tests.faults.forms import Form, OneMachine
+from tests.faults.proxy import Direction
 from tests.faults.whole import Fault, Row, run
 
+APART_SECONDS = 10.0
+"""Longer than it takes to notice, and for somebody else to take over."""
 FREEZE_SECONDS = 7.0
 """Longer than a frontend may be silent, or a heartbeat may stand still."""
 WRONG_SECONDS = 6.0
@@ -20,6 +24,12 @@ MINUTES_SECONDS = 600.0
 
 EARLY_SHARE = 0.1
 """A shard's time follows a clock that is wrong by a tenth at most."""
+
+WAYS = {
+    "": Direction.BOTH,
+    ": what callers send does not arrive": Direction.TO_SERVER,
+    ": answers do not arrive": Direction.TO_CLIENT,
+}
 
 
 def killed(name: str) -> Callable[[Form], None]:
@@ -86,12 +96,69 @@ def hung(form: OneMachine, name: str) -> None:
     form.server.wait_again(name, pid)
 
 
+def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
+    """All roles as processes of their own, on three nodes of Cassandra."""
+    one, other, *_ = form.backends
+    frontend, *_ = form.frontends
+    metadata, *_ = form.metadata
+    return [
+        *[Fault[Distributed](f"kill -9 of {name}", killed(name)) for name in (metadata, *form.backends, frontend)],
+        Fault("kill -9 of all of Holdfast", Distributed.kill_all),
+        Fault("an owner of shards stands still past its takeover, and goes on", lambda f: f.wait_for_zombie(one)),
+        Fault("a metadata node stands still, and goes on", lambda f: frozen(f, metadata)),
+        Fault("a frontend stands still, and goes on", lambda f: frozen(f, frontend)),
+        *[Fault(f"a backend and its callers apart{text}", apart(one, way)) for text, way in WAYS.items()],
+        *[Fault(f"a backend and Cassandra apart{text}", no_cassandra(other, way)) for text, way in WAYS.items()],
+        Fault("a frontend and Cassandra apart", no_cassandra(frontend)),
+        Fault("a metadata node and Cassandra apart", no_cassandra(metadata)),
+        Fault("Cassandra takes 0.1 s longer each way", slow_cassandra),
+        Fault("a backend's clock an hour ahead", lambda f: clock_off(f, one, HOUR_SECONDS)),
+        Fault("a backend's clock an hour behind, and it is killed", lambda f: killed_with_clock_off(f, one)),
+        Fault("a metadata node's clock an hour ahead", lambda f: clock_off(f, metadata, HOUR_SECONDS)),
+        Fault("Redis killed, and an empty one in its place", lambda f: f.redis_away(WRONG_SECONDS)),
+        Fault("Redis flushed", Distributed.redis_flushed),
+        Fault("one Cassandra node killed, and back", lambda f: f.without_cassandra([0], APART_SECONDS)),
+        Fault("two Cassandra nodes killed, and back", lambda f: f.without_cassandra([1, 2], APART_SECONDS)),
+        Fault("rolling restart of everything", Distributed.restart_all),
+    ]
+
+
+def slow_cassandra(form: Distributed) -> None:
+    """The network to Cassandra is slow for a while."""
+    with form.bad_network(form.cassandra.proxies, lambda proxy: proxy.delay(0.1)):
+        time.sleep(WRONG_SECONDS)
+
+
+def killed_with_clock_off(form: Form, name: str) -> None:
+    """Others take over what it had, and it comes back with a clock that is an hour behind, for a while."""
+    with wrong_clock(form, name, -HOUR_SECONDS):
+        form.kill(name)
+        time.sleep(WRONG_SECONDS)
+
+
+def apart(name: str, direction: Direction) -> Callable[[Distributed], None]:
+    """A backend and all who call it cannot reach each other for a while."""
+    return lambda form: form.apart(name, direction, APART_SECONDS)
+
+
+def no_cassandra(name: str, direction: Direction = Direction.BOTH) -> Callable[[Distributed], None]:
+    """A process and all nodes of Cassandra cannot reach each other for a while."""
+    return lambda form: form.apart_from_cassandra(name, direction, APART_SECONDS)
+
+
 async def _one_machine(folder: Path, backends: int, seed: int, told: Callable[[Row], None]) -> list[Row]:
     form = OneMachine(folder, backends)
     return await run(form, on_one_machine(form), seed, told=told, early_share=EARLY_SHARE)
 
 
+async def _cassandra(folder: Path, seed: int, told: Callable[[Row], None]) -> list[Row]:
+    form = Distributed(folder)
+    return await run(form, on_cassandra(form), seed, told=told, early_share=EARLY_SHARE)
+
+
 FORMS: dict[str, Callable[[Path, int, Callable[[Row], None]], Coroutine[None, None, list[Row]]]] = {
     "frontends": lambda folder, seed, told: _one_machine(folder, 1, seed, told),
+    "backends": lambda folder, seed, told: _one_machine(folder, 3, seed, told),
+    "cassandra": _cassandra,
 }
 """By name, what does all that is planned for a form, in a folder of its own."""

@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -42,6 +42,9 @@ class _Weather:
     """Whose connections it is about; None: everyone's."""
 
 
+_FAIR = _Weather()
+
+
 class _Connection:
     """One client and its connection to the server."""
 
@@ -49,6 +52,9 @@ class _Connection:
         self.client = client
         self.server: asyncio.StreamWriter | None = None
         self.port: int = client.get_extra_info("peername")[1]
+        self.seen: _Weather | None = None
+        """The last weather of which it was asked whether it is this client's."""
+        self.sees = False
 
     def abort(self) -> None:
         for writer in (self.client, self.server):
@@ -68,7 +74,7 @@ class Proxy:
     def __init__(self, upstream: tuple[str, int], listen: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self.host, self.port = listen
         self._upstream = upstream
-        self._weather = _Weather()
+        self._weather = _FAIR
         self._changed = asyncio.Event()
         self._connections: set[_Connection] = set()
         self._loop = asyncio.new_event_loop()
@@ -115,7 +121,7 @@ class Proxy:
 
     def heal(self) -> None:
         """All is well.  What was held back arrives."""
-        self._turn(_Weather())
+        self._turn(_FAIR)
 
     def _turn(self, weather: _Weather) -> None:
         done = threading.Event()
@@ -134,9 +140,11 @@ class Proxy:
 
     def _of(self, connection: _Connection) -> _Weather:
         weather = self._weather
-        if weather.pids is None or _has_port(weather.pids, connection.port):
+        if weather.pids is None:
             return weather
-        return replace(weather, held=NEITHER, refusing=False, delay_seconds=0.0)
+        if connection.seen is not weather:
+            connection.seen, connection.sees = weather, _has_port(weather.pids, connection.port)
+        return weather if connection.sees else _FAIR
 
     # --- carrying -----------------------------------------------------------------------------------------
 

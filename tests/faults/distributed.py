@@ -1,0 +1,195 @@
+"""The form on many machines: three Cassandra nodes, a Redis, metadata nodes, backends and frontends, all on loopback.
+
+Between the processes and Cassandra, and before each backend, stands a proxy (:mod:`tests.faults.proxy`), so that the
+network between any two of them can be made bad.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench.cassandra_server import QUICK_START, CassandraCluster
+from bench.cluster import HOST, REGION, LocalCluster, Process
+from tests.faults.forms import BACK_SECONDS, Form
+from tests.faults.proxy import Direction, Proxy
+from tests.system.waiting import wait_until
+
+PROXY_HOST = "127.0.1.{number}"
+"""Where the clients of each Cassandra node find it: at its own port, on an address of the loopback."""
+
+TAKEN = "shards were taken"
+"""What a backend says when it has got some."""
+
+
+class ProxiedCassandra(CassandraCluster):
+    """Cassandra whose clients come through proxies; its nodes reach each other directly."""
+
+    def __init__(self) -> None:
+        super().__init__(3, java_options=QUICK_START, settings=f"broadcast_rpc_address: {PROXY_HOST}")
+        self.proxies = [
+            Proxy((node.host, self.port), (PROXY_HOST.format(number=number), self.port))
+            for number, node in enumerate(self.nodes, 1)
+        ]
+
+    @property
+    def contact_points(self) -> list[str]:
+        return [proxy.host for proxy in self.proxies]
+
+
+@dataclass(frozen=True)
+class Doors:
+    """The frontends, as clients know them."""
+
+    ports: list[int]
+    access_key_id: str
+    secret_access_key: str
+    region: str = REGION
+
+
+class Distributed(Form):
+    """All roles as processes of their own."""
+
+    def __init__(self, folder: Path, *, metadata: int = 2, backends: int = 3) -> None:
+        self.name = f"3 Cassandra nodes, {metadata} metadata nodes, {backends} backends, 2 frontends"
+        self.folder = folder
+        self._stack = ExitStack()
+        self.cassandra = ProxiedCassandra()
+        self.cluster = LocalCluster(cassandra=self.cassandra, metadata=metadata, backends=backends, frontends=2)
+        self.backends = [process.name for process in self.cluster.of("backend")]
+        self.frontends = [process.name for process in self.cluster.of("frontend")]
+        self.metadata = [process.name for process in self.cluster.of("metadata")]
+        self.wires = {process.name: self._proxied(process) for process in self.cluster.of("backend")}
+        for process in self.cluster:
+            process.environment |= {"FAULTS_AT_START": str(folder), "FAULTS_NAME": process.name}
+            path = self.environment()["PYTHONPATH"]
+            process.environment["PYTHONPATH"] = f"{process.environment['PYTHONPATH']}:{path}"
+        ports = [int(process.address.rpartition(":")[2]) for process in self.cluster.of("frontend")]
+        self.endpoint = Doors(ports, self.cluster.key.access_key_id, self.cluster.key.secret)
+
+    def _proxied(self, process: Process) -> Proxy:
+        proxy = Proxy((HOST, int(process.address.rpartition(":")[2])))
+        self._stack.enter_context(proxy)
+        process.environment["HOLDFAST_ADVERTISE"] = proxy.address
+        return proxy
+
+    # --- its life -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        for proxy in self.cassandra.proxies:
+            self._stack.enter_context(proxy)
+        self.cassandra.start()
+        self.cluster.start()
+
+    def close(self) -> None:
+        self.cluster.close()
+        self.cassandra.close()
+        self._stack.close()
+
+    def pid(self, name: str) -> int:
+        return self.cluster[name].pid
+
+    def kill(self, name: str) -> None:
+        process = self.cluster[name]
+        process.kill()
+        process.start()
+
+    def restart(self, name: str) -> None:
+        """Drained, ended and started again."""
+        process = self.cluster[name]
+        code = process.stop()
+        assert code == 0, f"{name} ended with {code}"
+        process.start()
+
+    def kill_all(self) -> None:
+        """All of Holdfast at once; Cassandra and Redis go on."""
+        for process in self.cluster:
+            process.kill()
+        self.cluster.start_processes()
+
+    def restart_all(self) -> None:
+        """One after the other, and each backend has shards again before the next one goes."""
+        for name in (*self.metadata, *self.backends, *self.frontends):
+            if name in self.backends:
+                self.until_logged(TAKEN, partial(self.restart, name), of=name)
+            else:
+                self.restart(name)
+
+    def log_text(self) -> str:
+        return "".join(process.log() for process in self.cluster)
+
+    def log_of(self, name: str) -> str:
+        """What one of them has said."""
+        return self.cluster[name].log()
+
+    # --- faults -------------------------------------------------------------------------------------------
+
+    def wait_for_zombie(self, name: str) -> None:
+        """An owner of shards stands still until others have taken them, and wakes up; it has to notice by itself."""
+        self.until_logged(f"of node {name} is sealed", partial(self.pause, name))
+        others = [other for other in self.backends if other != name]
+        wait_until(lambda: all(TAKEN in self.log_of(other) for other in others), "its shards are taken", BACK_SECONDS)
+        self.until_logged("the journal has been recovered", partial(self.resume, name), of=name)
+
+    def without_cassandra(self, numbers: Sequence[int], seconds: float) -> None:
+        """kill -9 of these nodes of Cassandra, which come back after a while."""
+        nodes = [self.cassandra.nodes[number] for number in numbers]
+        majority = 2 * len(nodes) > len(self.cassandra.nodes)
+
+        def kill() -> None:
+            for node in nodes:
+                node.kill()
+
+        def start() -> None:
+            for node in nodes:
+                node.start(wait=False)
+            for node in nodes:
+                node.wait_until_ready(everyone=True)
+
+        if majority:
+            self.until_logged("has no quorum, calls are refused", kill)
+        else:
+            kill()
+        time.sleep(seconds)
+        if majority:
+            self.until_logged("has a quorum again", start, 3 * BACK_SECONDS)
+        else:
+            start()
+
+    @contextmanager
+    def bad_network(self, proxies: Sequence[Proxy], weather: Callable[[Proxy], None]) -> Iterator[None]:
+        """The weather for these proxies meanwhile."""
+        try:
+            for proxy in proxies:
+                weather(proxy)
+            yield
+        finally:
+            for proxy in proxies:
+                proxy.heal()
+
+    def apart(self, name: str, direction: Direction, seconds: float) -> None:
+        """A backend and all who call it are apart for a while."""
+        with self.bad_network([self.wires[name]], lambda proxy: proxy.hold(direction)):
+            time.sleep(seconds)
+
+    def apart_from_cassandra(self, name: str, direction: Direction, seconds: float) -> None:
+        """A process and all of Cassandra are apart for a while."""
+        pids = [self.pid(name)]
+        with self.bad_network(self.cassandra.proxies, lambda proxy: proxy.hold(direction, pids)):
+            time.sleep(seconds)
+
+    def redis_away(self, seconds: float) -> None:
+        """kill -9 of the Redis, and an empty one in its place."""
+        assert self.cluster.redis is not None
+        self.cluster.redis.kill()
+        time.sleep(seconds)
+        self.cluster.redis.start()
+
+    def redis_flushed(self) -> None:
+        """The Redis forgets everything."""
+        assert self.cluster.redis is not None
+        self.cluster.redis.flush()
