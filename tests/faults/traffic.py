@@ -36,7 +36,7 @@ RETRY_SECONDS = 0.05
 MOVE_EVERY_SECONDS = 1.0
 SETTLE_SECONDS = 120.0
 OPEN_MOST = 3000
-"""With more messages under way the producers wait for the consumers."""
+"""With more messages under way the producers wait for the consumers, unless it is said otherwise."""
 REPEATED_SECONDS_MAX = 200.0
 """A send is repeated on purpose at most this long after the first one; the service knows it for 300 s."""
 
@@ -59,6 +59,7 @@ class Traffic:
         groups: int = 12,
         name: str = "",
         early_share: float = 0.0,
+        open_most: int = OPEN_MOST,
     ) -> None:
         """``name`` begins the names of the queues; ``early_share`` is for :class:`~tests.histories.history.Rules`."""
         self.ledger = Ledger()
@@ -80,6 +81,7 @@ class Traffic:
         self._body_bytes = body_bytes
         self._producers = producers
         self._groups = groups
+        self._open_most = open_most
         self._clients: list[Client] = []
         self._sending = asyncio.Event()
         self._busy = 0
@@ -224,7 +226,7 @@ class Traffic:
     async def _gate(self) -> None:
         self._busy -= 1
         await self._sending.wait()
-        while self.ledger.open > OPEN_MOST:
+        while self.ledger.open > self._open_most:
             await asyncio.sleep(RETRY_SECONDS)
             await self._sending.wait()
         self._busy += 1

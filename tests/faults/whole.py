@@ -20,6 +20,8 @@ SomeForm = TypeVar("SomeForm", bound=Form)
 
 CALLS_BEFORE = 150
 CALLS_AFTER = 150
+OPEN_MOST = 300
+"""Messages under way at once: few, so that the queues are soon empty."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,10 @@ async def run(
     rows: list[Row] = []
     try:
         await asyncio.to_thread(form.start)
-        async with Traffic(
-            form.endpoint, seed, producers=2, groups=6, body_bytes=5_000, early_share=early_share
-        ).running() as traffic:
+        traffic = Traffic(
+            form.endpoint, seed, producers=2, groups=6, body_bytes=5_000, early_share=early_share, open_most=OPEN_MOST
+        )
+        async with traffic.running():
             running = Run(form, traffic)
             for fault in faults:
                 try:
