@@ -61,7 +61,8 @@ class Client:
         reader, writer = await self._connect()
         try:
             writer.write(self._signer.request(action, json.dumps(parameters).encode()))
-            status, body = await asyncio.wait_for(_read(reader), ANSWER_SECONDS)
+            async with asyncio.timeout(ANSWER_SECONDS):  # wait_for may swallow a cancellation (before Python 3.12)
+                status, body = await _read(reader)
         except (OSError, asyncio.IncompleteReadError) as error:
             if isinstance(error, TimeoutError):
                 raise
