@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import ssl
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -168,6 +169,9 @@ class RemoteBackend:
                 link = await self._connect()
             except (OSError, UnicodeError, Refused) as error:
                 why = f"{self.address} cannot be reached: {str(error) or type(error).__name__}"
+                no_tls = isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER"
+                if self._tls is not None and (no_tls or isinstance(error, ConnectionError)):
+                    why += "; TLS is spoken here: perhaps the other side speaks none, or does not take our certificate"
                 if why != self._why:
                     logger.warning("the backend at %s", why)
                 self._why = why

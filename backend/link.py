@@ -96,7 +96,7 @@ class Link(asyncio.Protocol):
         self._room: deque[asyncio.Future[None]] = deque()
         """Calls that wait until fewer are under way."""
         self._under_way_most = 0
-        self._why = "the connection was closed"
+        self._why = "the connection was closed before the other side had said a word: perhaps it speaks TLS"
         self.under_way_bytes = 0
         self.leaving = False
         self.welcomed: asyncio.Future[None] = self._loop.create_future()
@@ -178,10 +178,12 @@ class Link(asyncio.Protocol):
         elif kind == DRAIN:
             self._leave()
         elif kind == CHALLENGE and not self.welcomed.done():
+            self._why = "the connection was closed in the middle of the greeting"
             self._transport.write(self._caller.challenged(payload))
         elif kind == WELCOME and not self.welcomed.done():
             self._under_way_most = self._caller.welcomed(payload).under_way_bytes
             self._frames.most = FRAME_BYTES_MOST
+            self._why = "the connection was closed"
             self.peer = self._caller.peer
             self.welcomed.set_result(None)
         elif kind == GOODBYE:

@@ -56,6 +56,8 @@ from backend.wire import (
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
+TLS_BEGINS = b"\x16\x03"
+"""A handshake, RFC 8446, 5.1.  No frame of a greeting is so long that it would begin like this."""
 
 
 class ServerLimits(NamedTuple):
@@ -282,6 +284,8 @@ class Connection(asyncio.Protocol):
     def _greet(self, data: bytes) -> None:
         greeting = self._greeting
         assert greeting is not None
+        if data.startswith(TLS_BEGINS):
+            raise Refused("the caller speaks TLS, and this side does not")
         for kind, _, payload in self._frames.feed(data):
             if kind == HELLO:
                 self._transport.write(greeting.greeted(payload))

@@ -406,3 +406,23 @@ async def test_tls_keeps_both_sides_to_certificates_and_secret(tmp_path: Path) -
         with pytest.raises(Unavailable):
             await reach(client)
     await server.close()
+
+
+async def test_where_one_side_alone_speaks_tls_both_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make_pair().write(cert, key)
+
+    async def fails(server: ServerTls | None, client: ClientTls | None) -> str:
+        serving = await serve_backend(cast(Peer, Obedient()), secret=SECRET, host="127.0.0.1", tls=server)
+        remote = await RemoteBackend.connect(serving.address, secret=SECRET, tls=client)
+        try:
+            with pytest.raises(Unavailable) as failed:
+                await remote.ready(0.2)
+            return str(failed.value)
+        finally:
+            await remote.close()
+            await serving.close()
+
+    assert "perhaps it speaks TLS" in await fails(ServerTls.load(cert, key), None)
+    assert "TLS is spoken here: perhaps the other side speaks none" in await fails(None, ClientTls.load(cert))
+    assert "a connection is refused: the caller speaks TLS, and this side does not" in caplog.text
