@@ -214,11 +214,12 @@ class Member:
         if reached != self._reached:  # who finds nodes by the reports soon has to find those that get shards now
             self._reached = reached
             self._news.set()
-        if not all(view.owner(shard) == view.wanted(shard) is not None for shard in range(SHARDS)):
+        await self._follow(view)
+        in_place = all(view.owner(shard) == view.wanted(shard) is not None for shard in range(SHARDS))
+        if self._expecting or not in_place:
             self.settled.clear()
         elif not self.settled.is_set() and self._name in view.live and decide(view) == view.cluster:
             self.settled.set()
-        await self._follow(view)
 
     async def _look(self) -> View:
         now = asyncio.get_running_loop().time()

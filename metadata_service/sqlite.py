@@ -1,6 +1,7 @@
 """The metadata in one SQLite file: what `holdfast serve` uses.
 
-The file is in WAL mode with ``synchronous=FULL``, so a transaction that was committed survives a power loss.
+The file is in WAL mode with ``synchronous=FULL``, so a transaction that was committed survives a power loss; but for
+heartbeats and reports, which say nothing after one.
 A row holds its record as JSON, beside the columns that are looked up or compared: a record that gains a
 field with a default needs no migration.
 """
@@ -320,7 +321,7 @@ class SQLiteStore(SQLiteRegistry, SQLiteCredentials):
                 (heartbeat.node, heartbeat.incarnation, heartbeat.count, text(heartbeat)),
             )
 
-        await self._worker.write(beat)
+        await self._worker.tell(beat)
 
     async def heartbeats(self) -> list[Heartbeat]:
         def read(db: sqlite3.Connection) -> list[Heartbeat]:

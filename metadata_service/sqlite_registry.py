@@ -72,7 +72,7 @@ class SQLiteRegistry:
                 (report.cluster, report.term, report.count, text(report)),
             )
 
-        await self._worker.write(store)
+        await self._worker.tell(store)
 
     async def cluster_reports(self) -> list[ClusterReport]:
         def read(db: sqlite3.Connection) -> list[ClusterReport]:

@@ -205,7 +205,10 @@ class ClusterStore(Protocol):
     """Which backend nodes live, and which shards each is to have."""
 
     async def beat(self, heartbeat: Heartbeat) -> None:
-        """Store a node's heartbeat, unless a later one is stored: by incarnation, then by count."""
+        """Store a node's heartbeat, unless a later one is stored: by incarnation, then by count.
+
+        It need not be durable: it says nothing when all nodes have ended.
+        """
 
     async def heartbeats(self) -> list[Heartbeat]:
         """The latest of each node that there ever was, ordered by name."""
@@ -241,7 +244,7 @@ class ClusterRegistry(Protocol):
         """
 
     async def report_cluster(self, report: ClusterReport) -> None:
-        """Store a cluster's report, unless a later one is stored: by term, then by count."""
+        """Store a cluster's report, unless a later one is stored: by term, then by count.  It need not be durable."""
 
     async def cluster_reports(self) -> list[ClusterReport]:
         """The latest of each cluster that has reported, ordered by number."""

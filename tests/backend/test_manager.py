@@ -177,6 +177,23 @@ def test_a_node_that_joins_takes_its_share_and_nothing_else_moves(three: Cluster
     assert three.found() == three.stored
 
 
+def test_a_member_has_settled_when_it_has_its_share_and_nothing_is_on_its_way(three: Cluster) -> None:
+    def all_have() -> bool:
+        return all(three.members[name].settled.is_set() for name in three.living())
+
+    assert all_have()
+    three.join("d")
+    three.loop.until(three.members["d"].settled.is_set, 60)
+    assert 60 <= three.shares()["d"] <= 68
+    three.loop.until(all_have, 1)
+    assert three.settled()
+    three.kill("a")
+    three.loop.until(lambda: not three.members["d"].settled.is_set(), 10)
+    three.loop.until(all_have, 60)
+    assert three.settled()
+    assert not three.shares()["a"]
+
+
 @pytest.mark.parametrize("what", ["the manager", "another"])
 def test_shards_of_a_dead_node_are_served_again_within_ten_seconds(three: Cluster, what: str) -> None:
     manager = next(name for name, node in three.nodes.items() if node.ownership.log_id == three.store._cluster.manager)

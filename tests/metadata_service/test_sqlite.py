@@ -254,6 +254,27 @@ async def test_a_failed_commit_fails_all_that_rode_on_it(counting: tuple[Worker,
     assert await worker.write(lambda db: db.execute("INSERT INTO t VALUES (1)").rowcount) == 1
 
 
+async def test_signs_of_life_are_not_synced_and_all_else_is(store: MetadataStore) -> None:
+    assert isinstance(store, SQLiteStore)
+    levels: list[int] = []
+
+    def note(db: sqlite3.Connection) -> None:
+        levels.append(db.execute("PRAGMA synchronous").fetchone()[0])
+
+    def fail(db: sqlite3.Connection) -> None:
+        note(db)
+        raise StoreUnavailable("it cannot be written")
+
+    await store._worker.write(note)
+    await store._worker.tell(note)
+    await store._worker.write(note)
+    with pytest.raises(StoreUnavailable):
+        await store._worker.tell(fail)
+    await store._worker.write(note)
+    normal, full = 1, 2
+    assert levels == [full, normal, full, normal, full]
+
+
 async def test_another_process_with_the_file_makes_it_unavailable(path: Path, store: MetadataStore) -> None:
     assert isinstance(store, SQLiteStore)
     await store._worker.read(lambda db: db.execute("PRAGMA busy_timeout = 1"))
