@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ import msgspec
 
 from billing.usage import COUNTS, UsageKey, UsageRecord
 
+ABANDONED_SECONDS: Final = 3600
 SUFFIX: Final = ".usage"
 UNFINISHED: Final = ".new"
 """What a process that was killed while it made a buffer leaves behind: nothing was counted into it."""
@@ -249,3 +251,22 @@ def finished(folder: Path) -> Iterator[Finished]:
             yield buffer
         else:
             buffer.close()
+
+
+def clear(folder: Path) -> None:
+    """Remove what killed processes left that had begun to make a buffer.  Raises :class:`OSError`."""
+    for path in folder.rglob(f"*{UNFINISHED}"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                path.unlink()
+
+
+def waiting(spool: Path) -> tuple[int, int]:
+    """Buffers below a folder, those that are counted into among them, and their bytes."""
+    sizes = []
+    for path in spool.rglob(f"*{SUFFIX}"):
+        try:
+            sizes.append(path.stat().st_size)
+        except FileNotFoundError:  # sealed meanwhile
+            continue
+    return len(sizes), sum(sizes)

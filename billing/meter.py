@@ -2,7 +2,7 @@
 
 A call is counted before its answer goes out, into the buffer of the minute in which that happens::
 
-    meter = Meter.start(folder, "frontend-1")
+    meter = Meter.start(folder, "host-1")
     cell = meter.cells_of.get((queue_id, action))
     if cell is None:
         cell = meter.open((queue_id, action), UsageKey(...))
@@ -28,7 +28,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Final
 
-from billing.buffers import UNFINISHED, Buffer, BufferFull, Head
+from billing.buffers import Buffer, BufferFull, Head
 from billing.usage import UsageKey
 
 logger = logging.getLogger("holdfast.usage")
@@ -62,10 +62,8 @@ class Meter:
 
     @classmethod
     def start(cls, folder: Path, node: str, clock: Callable[[], float] = time.time) -> Meter:
-        """Count into this folder, which is this process's alone.  Raises :class:`OSError`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(f"*{UNFINISHED}"):
-            left.unlink(missing_ok=True)
+        """Count into this folder, as others may.  ``node`` is the machine's name.  Raises :class:`OSError`."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(folder, node, clock)
 
     def run(self) -> None:

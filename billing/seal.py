@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from billing.buffers import SUFFIX, BufferDamaged, Finished, finished
+from billing.buffers import BufferDamaged, Finished, clear, finished
 from billing.lake import Lake, LakeUnavailable, hour_of, table_of
 from billing.usage import UsageRecord
 
@@ -46,6 +46,7 @@ def seal(spool: Path, lake: Lake) -> Sealed:
     Raises :class:`LakeUnavailable` and :class:`OSError`; what was not brought waits for the next time.
     """
     buffers = records = files = damaged = 0
+    clear(spool)
     found = finished(spool)
     while True:
         with ExitStack() as stack:
@@ -87,19 +88,8 @@ def _name(records: list[UsageRecord]) -> str:
     return digest.hexdigest()[:32]
 
 
-def waiting(spool: Path) -> tuple[int, int]:
-    """Buffers below a folder, those that are counted into among them, and their bytes."""
-    sizes = []
-    for path in spool.rglob(f"*{SUFFIX}"):
-        try:
-            sizes.append(path.stat().st_size)
-        except FileNotFoundError:  # sealed meanwhile
-            continue
-    return len(sizes), sum(sizes)
-
-
 def main(arguments: list[str]) -> int:
-    logging.basicConfig(format="%(levelname)s %(name)s %(message)s", level=logging.INFO)
+    logging.basicConfig(format="%(message)s", level=logging.ERROR)
     if len(arguments) != 2:
         print("usage: python -m billing.seal SPOOL LAKE", file=sys.stderr)
         return 2

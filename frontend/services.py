@@ -14,6 +14,8 @@ from auth.lookup import Credentials
 from auth.service_keys import ServiceKeys
 from auth.sessions import Sessions
 from backend.api import Backend
+from billing.meter import Meter
+from billing.sealer import Sealer
 from frontend.bodies import Room
 from frontend.polls import LongPolls
 from frontend.settings import FrontendSettings
@@ -52,6 +54,10 @@ class Services:
     naming: bytes = b""
     """A secret of the service, the same in all processes and at each start: deduplication ids are hashed with it."""
     bodies: Room = field(default_factory=Room)
+    meter: Meter | None = None
+    """Counts what is answered; None: nobody does."""
+    sealer: Sealer | None = None
+    """Brings what was counted to the lake; None: another process does."""
     fleet: Fleet | None = None
     """The backend clusters, among which new queues are shared out; None: there is just one."""
     alone: Callable[[], Awaitable[ClusterReport]] | None = None
@@ -72,6 +78,10 @@ class Services:
             await self.oidc.close()
         if self.audit is not None:
             self.audit.close()
+        if self.sealer is not None:
+            await self.sealer.close()
+        if self.meter is not None:
+            await self.meter.close()
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from backend.journal.segments import LogInUse
 from backend.load import Load
 from backend.node import Node, NodeSettings
 from backend.replay import JournalDamaged
+from billing.meter import Meter
+from billing.sealer import Sealer
 from frontend.admin.removal import finish_deletions
 from frontend.app import FrontendApp, create_app
 from frontend.services import Services
@@ -30,6 +33,7 @@ from frontend.sqs.queues import Queues
 from holdfast.declared import declare
 from holdfast.folder import NODE
 from holdfast.keyring import naming_secret
+from holdfast.python import python
 from holdfast.serve import CannotStart
 from holdfast.settings import Settings
 from metadata_service.client import MetadataClient
@@ -92,6 +96,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
     )
     resolver.queues.set_result(Queues(services))
     try:
+        count_usage(services, settings)
         await services.limiter.start()
         await finish_deletions(services)
         await declare(services, root, settings.queues)
@@ -193,6 +198,23 @@ def open_audit(settings: Settings) -> AuditLog:
         return AuditLog(AuditFile(settings.audit_path))
     except OSError as error:
         raise CannotStart(f"the audit log {settings.audit_path} cannot be written: {error.strerror}") from error
+
+
+def count_usage(services: Services, settings: Settings, *, seals: bool = True) -> None:
+    """Count what is answered, if the settings say so; ``seals``: and bring what was counted to the lake.
+
+    Raises :class:`CannotStart`.
+    """
+    if settings.usage == "off":
+        return
+    try:
+        services.meter = Meter.start(settings.usage_folder, os.uname().nodename)
+    except OSError as error:
+        raise CannotStart(f"usage cannot be counted in {settings.usage_folder}: {error.strerror}") from error
+    services.meter.run()
+    if seals:
+        services.sealer = Sealer(settings.usage_folder, settings.lake, settings.usage_seal_seconds, python())
+        services.sealer.start()
 
 
 def frontend_settings(settings: Settings, processes: int = 1) -> FrontendSettings:

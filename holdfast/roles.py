@@ -25,7 +25,7 @@ from frontend.app import create_app
 from frontend.bodies import ROOM_BYTES, Room
 from frontend.services import Services
 from holdfast.certificate import Certificate
-from holdfast.compose import frontend_settings, limiter_of, oidc_of, open_audit
+from holdfast.compose import count_usage, frontend_settings, limiter_of, oidc_of, open_audit
 from holdfast.declared import declare
 from holdfast.keyring import naming_secret, read_keyring
 from holdfast.listen import Server
@@ -141,6 +141,13 @@ class Frontend:
             naming=naming,
             fleet=fleet,
         )
+        try:
+            count_usage(services, settings, seals=first)
+        except CannotStart:
+            await backend.close()
+            await services.close()
+            await store.close()
+            raise
         made = cls(services, store, backend, changes)
         try:
             await made._begin(settings, first)

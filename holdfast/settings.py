@@ -8,6 +8,7 @@ file, default.  A name that is no setting is an error, so that a misspelt one ca
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -114,6 +115,16 @@ class Settings(Struct, frozen=True, kw_only=True):
         Path | None,
         Meta(description="file of the audit log, rotated at 64 MiB; without it `audit.jsonl` in the data folder"),
     ] = None
+    usage: Annotated[
+        Literal["on", "off"], Meta(description="whether calls are counted for reports and invoices, in `usage_lake`")
+    ] = "off"
+    usage_lake: Annotated[
+        str | None,
+        Meta(description="folder or URL (`s3://`, `gs://`) of the usage lake; without it `lake` in the data folder"),
+    ] = None
+    usage_seal_seconds: Annotated[
+        int, Meta(ge=1, le=86_400, description="about how often what was counted is brought to the lake")
+    ] = 300
     oidc_issuer: Annotated[
         str | None, Meta(description="OIDC issuer whose tokens are trusted, such as `https://login.example.com`")
     ] = None
@@ -348,6 +359,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def audit_path(self) -> Path:
         return self.audit_file or self.data / "audit.jsonl"
+
+    @property
+    def usage_folder(self) -> Path:
+        return self.data / "usage"
+
+    @property
+    def lake(self) -> str:
+        return self.usage_lake or os.fspath(self.data / "lake")
 
     @property
     def journal_folder(self) -> Path:

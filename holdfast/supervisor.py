@@ -24,7 +24,6 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import uvloop
@@ -34,6 +33,7 @@ from holdfast.child import Orders
 from holdfast.dealer import Dealer
 from holdfast.folder import NODE, Claim
 from holdfast.listen import bind
+from holdfast.python import python
 from holdfast.serve import CannotStart, Prepared, certificate_of, greet, prepare
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
@@ -146,7 +146,7 @@ class Child:
                 first = self._orders.first and not self.ready.is_set()
                 orders = msgspec.structs.replace(self._orders, line=theirs.fileno(), first=first)
                 process = await asyncio.create_subprocess_exec(
-                    *(*_python(), "-m", "holdfast.child", self.name),
+                    *(*python(), "-m", "holdfast.child", self.name),
                     stdin=asyncio.subprocess.PIPE,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
@@ -211,13 +211,6 @@ class Child:
     def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
-
-
-def _python() -> list[str]:
-    """Python for a child, which imports nothing from the working folder unless this process came from there: others may
-    be able to write to it."""
-    came_from_there = not sys.flags.safe_path and sys.path[:1] == [str(Path(__file__).parents[1])]
-    return [sys.executable] if came_from_there else [sys.executable, "-P"]
 
 
 async def _order(process: asyncio.subprocess.Process, orders: bytes, after: asyncio.Event | None) -> None:

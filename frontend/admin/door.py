@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from auth.errors import AuthError
+from billing.meter import UsageNotCounted
 from frontend.admin.problems import MEDIA_TYPE, Problem, of_sqs
 from frontend.admin.visitor import KEY, Visitor
 from frontend.bodies import read_body
@@ -35,9 +36,22 @@ class AdminDoor:
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         visit = Visit(self._sqs, scope)
+        body = b""
+        dropping = False
+        """The answer that is being sent is not to be given: another one was."""
 
         async def send_with_id(message: Any) -> None:
+            nonlocal dropping
+            if dropping:
+                return
             if message["type"] == "http.response.start":
+                try:
+                    visit.count(message["status"], len(body), _length(message["headers"]))
+                except UsageNotCounted as error:
+                    visit.count_as("")
+                    await _refuse(send_with_id, of_sqs(visit.logged(error, "-"), error), visit.request_id)
+                    dropping = True
+                    return
                 message["headers"] = [*message["headers"], (b"x-request-id", visit.request_id.encode())]
                 if not visit.body_read:
                     message["headers"].append((b"connection", b"close"))
@@ -61,6 +75,11 @@ class AdminDoor:
             await _refuse(send_with_id, of_sqs(visit.logged(error, "-"), error), visit.request_id)
         except Exception as error:
             await _refuse(send_with_id, of_sqs(visit.logged(error, "-"), error), visit.request_id)
+
+
+def _length(headers: list[tuple[bytes, bytes]]) -> int:
+    """Of the body that follows, by its header; 0 where it is not known."""
+    return next((int(value) for name, value in headers if name == b"content-length"), 0)
 
 
 def _again(body: bytes, receive: AsgiReceive) -> AsgiReceive:

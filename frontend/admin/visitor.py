@@ -117,7 +117,8 @@ class Visitor:
     # --- what is done ---
 
     async def carry_out(self, action: str, members: Members) -> Members:
-        """An SQS action, as the caller."""
+        """An SQS action, as the caller: the request is counted as a call of it."""
+        self.visit.count_as(action)
         return await self.visit.carry_out(self.call, action, members) or {}
 
     async def carry_out_for(self, account: str, action: str, members: Members) -> Members:

@@ -19,6 +19,7 @@ from auth.errors import AuthError, IssuerUnreachable, MissingAuthenticationToken
 from auth.guessing import Guesses
 from auth.principal import anonymous
 from backend.api import BackendError, PartitionDamaged, QueueFull, StorageFull
+from billing.meter import UsageNotCounted
 from frontend import sts
 from frontend.access import check_credential
 from frontend.authenticator import Authenticator, Caller
@@ -35,6 +36,7 @@ from frontend.sqs.errors import SqsError
 from frontend.sqs.model import ACTIONS
 from frontend.sqs.operations import NOT_AT_A_QUEUE_URL, ON_ACCOUNT, ON_QUEUE, SENDS, UNSIGNED
 from frontend.sqs.queues import QueueView, locate
+from frontend.usage import Counted, Usage
 from metadata_service.store import StoreError
 
 AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -67,6 +69,7 @@ class _Request:
         "accept_json",
         "action",
         "body_read",
+        "counted",
         "headers",
         "is_json",
         "is_sts",
@@ -74,6 +77,7 @@ class _Request:
         "path",
         "query",
         "request_id",
+        "throttled",
         "who",
     )
 
@@ -90,6 +94,9 @@ class _Request:
         """What was not read of a request would be taken for the next one: then the connection is closed."""
         self.action = ""
         self.who = ""
+        self.counted = Counted()
+        self.throttled = False
+        """It was refused by a limit."""
 
 
 T = TypeVar("T")
@@ -118,6 +125,7 @@ class SqsEndpoint:
         self._authenticated = Authenticator(services)
         self._acts = Acts(services, as_sqs_error)
         self._sts = sts.Sts(services, self._acts, self._throttle)
+        self._usage = None if services.meter is None else Usage(services.meter)
         self._request_ids = RequestIds()
         self._refusals = Refusals(self.context.log)
         self._wrong = Refusals(self.context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
@@ -136,6 +144,11 @@ class SqsEndpoint:
             if _is_sign_in(error):
                 await self._refused(request, scope, error)
             status, content_type, body, headers = self._error(request, error)
+        if self._usage is not None:
+            try:
+                self._usage.count(request.counted, request.action, status, request.throttled, len(body))
+            except UsageNotCounted as error:
+                status, content_type, body, headers = self._error(request, error)
         await send(
             {
                 "type": "http.response.start",
@@ -177,6 +190,7 @@ class SqsEndpoint:
             services = self._services
             body = await read_body(receive, declared, services.settings.max_body_bytes, services.bodies)
         request.body_read = True
+        request.counted.bytes_in = len(body)
         return body
 
     async def _answer_json(
@@ -196,6 +210,7 @@ class SqsEndpoint:
             result = await self._carry_out_unsigned(
                 request, scope, receive, name, lambda action: json_protocol.read(action, body), refusal
             )
+            request.counted.result = result
             return json_protocol.CONTENT_TYPE, json_protocol.write(result)
         call = self._call(request, caller, receive, scope)
         if target is None:
@@ -210,7 +225,7 @@ class SqsEndpoint:
             raise _invalid_action(name or target.decode("latin-1"))
         request.action = name
         carry_out = self._carry_out_act if name in ACTS else self._carry_out
-        result = await carry_out(request, call, name, json_protocol.read(name, body))
+        result = request.counted.result = await carry_out(request, call, name, json_protocol.read(name, body))
         return json_protocol.CONTENT_TYPE, json_protocol.write(result)
 
     async def _answer_query(
@@ -240,6 +255,7 @@ class SqsEndpoint:
                 lambda action: query_protocol.read(ACTIONS[action], parameters),
                 refusal,
             )
+            request.counted.result = result
             return self._written(request, name, result)
         call = self._call(request, caller, receive, scope)
         if not name:
@@ -253,7 +269,7 @@ class SqsEndpoint:
             raise _invalid_action(name)
         request.action = name
         carry_out = self._carry_out_act if name in ACTS else self._carry_out
-        result = await carry_out(request, call, name, query_protocol.read(action, parameters))
+        result = request.counted.result = await carry_out(request, call, name, query_protocol.read(action, parameters))
         if call.retry is not None:
             request.request_id = call.retry.request_id
         return self._written(request, name, result)
@@ -266,6 +282,7 @@ class SqsEndpoint:
         return query_protocol.XML, query_protocol.write(action, result, request.request_id)
 
     def _call(self, request: _Request, caller: Caller, receive: AsgiReceive, scope: Scope) -> Call:
+        request.counted.account = caller.tenant.account
         return Call(request.request_id, caller.principal, self._base_url(request, scope), receive, caller.tenant, scope)
 
     def _base_url(self, request: _Request, scope: Scope) -> str:
@@ -295,13 +312,14 @@ class SqsEndpoint:
         return await self._acts.carry_out(call, name, target, lambda: self._carry_out(request, call, name, members))
 
     async def _act(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
+        request.counted.members = members
         operation = ON_QUEUE.get(name)
         if operation is None:
             if name in NOT_AT_A_QUEUE_URL and _queue_in(request.path):
                 raise _invalid_action(name)
             check_credential(call.principal, name)
             return await ON_ACCOUNT[name](self.context, call, members)
-        view = await self._queue(call, name, _url_of(request, members))
+        view = request.counted.view = await self._queue(call, name, _url_of(request, members))
         limited = call.allowance is not None or view.queue.account != call.tenant.account
         if limited and not self._throttle.admit_to_queue_now(call, name, view.queue):
             await self._throttle.admit_to_queue(call, name, view.queue)
@@ -334,7 +352,7 @@ class SqsEndpoint:
         if found is None:
             raise refusal
         view, call.tenant = found
-        request.action = name
+        request.action, request.counted.view, request.counted.members = name, view, members
         if name in SENDS:
             call.retry = self.context.retries.of(request.headers, principal, view, members)
             if call.retry is not None and not request.is_json:
@@ -407,6 +425,7 @@ class SqsEndpoint:
     def _logged(self, request: _Request, error: Exception) -> SqsError:
         """What the client is told of the error; the log has the rest."""
         answer = as_sqs_error(error)
+        request.throttled = answer.kind is errors.REQUEST_THROTTLED
         log = self.context.log
         about = (
             request.request_id,
@@ -438,6 +457,7 @@ class Visit:
         self._request = _Request(endpoint._request_ids(), scope)
         self._request.headers = _joined(scope["headers"])
         self.request_id = self._request.request_id
+        self._counted_as = ""
 
     @property
     def headers(self) -> dict[bytes, bytes]:
@@ -457,6 +477,20 @@ class Visit:
         """The client's."""
         return client_address(self._scope) or ""
 
+    def count_as(self, action: str) -> None:
+        """The request is to be counted as a call of this action."""
+        self._counted_as = action
+
+    def count(self, status: int, bytes_in: int, bytes_out: int) -> None:
+        """It is about to be answered with this status, and is counted if :meth:`count_as` was called.
+
+        Raises :class:`~billing.meter.UsageNotCounted`: then it must not be answered with success.
+        """
+        usage, request = self._endpoint._usage, self._request
+        if usage is not None and self._counted_as:
+            request.counted.bytes_in = bytes_in
+            usage.count(request.counted, self._counted_as, status, request.throttled, bytes_out)
+
     async def enter(self, body: bytes, receive: AsgiReceive) -> Call:
         """Who calls.  Raises :class:`~auth.errors.AuthError`, of which :meth:`refused` has to be told."""
         endpoint, request = self._endpoint, self._request
@@ -469,7 +503,9 @@ class Visit:
 
     async def carry_out(self, call: Call, action: str, members: Members) -> Members | None:
         """The result of an SQS action.  A queue is named by its URL among the members.  Raises what actions raise."""
-        return await self._endpoint._carry_out(self._request, call, action, members)
+        result = await self._endpoint._carry_out(self._request, call, action, members)
+        self._request.counted.result = result
+        return result
 
     async def within_limits(self, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
         """What ``act`` gives; it counts towards the tenant's limits as that SQS action, or as one of that class.
@@ -522,7 +558,7 @@ def as_sqs_error(error: Exception) -> SqsError:
             return SqsError(
                 errors.INTERNAL_FAILURE, "The queue's journal is damaged, which an operator has to look at."
             )
-        case BackendError() | StoreError() | IssuerUnreachable():
+        case BackendError() | StoreError() | IssuerUnreachable() | UsageNotCounted():
             return SqsError(errors.SERVICE_UNAVAILABLE)
     return SqsError(errors.INTERNAL_FAILURE)
 

@@ -139,13 +139,6 @@ async def test_the_minutes_pass_by_themselves(tmp_path: Path) -> None:
     assert [record.minute_s for record in records(tmp_path)] == [1_700_000_040, 1_700_000_100]
 
 
-async def test_what_a_killed_process_began_to_make_is_cleared_away(tmp_path: Path) -> None:
-    (tmp_path / "00112233445566ff-00000001.new").write_bytes(b"x")
-    meter = Meter.start(tmp_path, "n", Clock())
-    await meter.close()
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("size", "chunks"), [(0, 1), (1, 1), (65_535, 1), (65_536, 1), (65_537, 2), (262_144, 4), (1_048_576, 16)]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -12,9 +13,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from billing import seal as sealing
-from billing.buffers import Buffer, Finished, Head
+from billing.buffers import Buffer, Finished, Head, waiting
 from billing.lake import SCHEMA, Lake, LakeUnavailable, without_secrets
-from billing.seal import main, seal, waiting
+from billing.seal import main, seal
 from billing.usage import CALLS, UsageKey
 
 HOUR = 1_700_000_400 // 3600 * 3600
@@ -154,6 +155,15 @@ def test_two_at_a_time_seal_each_buffer_once(tmp_path: Path) -> None:
         _, told = one.communicate(timeout=60)
         assert one.returncode == 0, told
     assert len(ids(path)) == 40
+
+
+def test_what_killed_processes_began_to_make_goes_when_it_is_old(tmp_path: Path) -> None:
+    old, new = tmp_path / "1.new", tmp_path / "2.new"
+    for path in (old, new):
+        path.write_bytes(b"")
+    os.utime(old, (HOUR, HOUR))
+    seal(tmp_path, Lake(str(tmp_path / "lake")))
+    assert list(tmp_path.iterdir()) == [new]
 
 
 def test_arguments_are_checked() -> None:

@@ -44,6 +44,7 @@ from backend.api import (
     Target,
     TokenReused,
 )
+from billing.meter import Meter
 from frontend.app import FrontendApp, create_app
 from frontend.services import Services
 from frontend.settings import FrontendSettings
@@ -396,7 +397,9 @@ def sign(
 
 
 @asynccontextmanager
-async def running(folder: Path, settings: FrontendSettings | None = None) -> AsyncIterator[Service]:
+async def running(
+    folder: Path, settings: FrontendSettings | None = None, meter: Meter | None = None
+) -> AsyncIterator[Service]:
     """A service with one tenant, which has one key."""
     store = SQLiteStore(folder / "metadata.sqlite")
     try:
@@ -417,6 +420,7 @@ async def running(folder: Path, settings: FrontendSettings | None = None) -> Asy
                 audit=audit,
                 keyring=keyring,
                 naming=NAMING,
+                meter=meter,
             )
         )
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)

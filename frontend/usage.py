@@ -1,0 +1,152 @@
+"""What is counted of a call, before its answer goes out (:mod:`billing`).
+
+Who owns the queue pays; of calls that are about no queue, who calls.  Requests of nobody who has signed in are counted
+nowhere, unless the policy of a queue lets anybody do what they ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from billing.meter import Meter
+from billing.usage import (
+    BYTES_IN,
+    BYTES_OUT,
+    CALLS,
+    CHUNK_BYTES,
+    CHUNKS,
+    FAILED,
+    MESSAGES,
+    REFUSED,
+    THROTTLED,
+    Kind,
+    UsageKey,
+    chunks_of,
+)
+from frontend.sqs.calls import Members
+from frontend.sqs.queues import QueueView
+
+
+class Counted:
+    """What is known of a request that will be counted; filled in on its way."""
+
+    __slots__ = ("account", "bytes_in", "members", "result", "view")
+
+    def __init__(self) -> None:
+        self.account = ""
+        """Who calls; "": nobody who has signed in."""
+        self.view: QueueView | None = None
+        """The queue that the call is about, once the caller has been let in to it."""
+        self.members: Members | None = None
+        """Of the call, once they have been read."""
+        self.result: Members | None = None
+        """Of a call that was carried out."""
+        self.bytes_in = 0
+        """Of the request's body."""
+
+
+class Usage:
+    """Counts into a process's meter."""
+
+    __slots__ = ("_meter",)
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def count(self, call: Counted, action: str, status: int, throttled: bool, bytes_out: int) -> None:
+        """The call is about to be answered with this status.
+
+        Raises :class:`~billing.meter.UsageNotCounted`: then it must not be answered with success.
+        """
+        meter, view = self._meter, call.view
+        if view is None:
+            if not call.account:
+                return
+            name: tuple[object, ...] = (call.account, action)
+        else:
+            fair = action in _GROUPED and not view.fifo and _has_group(action, call.members)
+            name = (view.queue.queue_id, view.queue.version, action, fair)
+        cell = meter.cells_of.get(name)
+        if cell is None:
+            cell = meter.open(name, _key(call, action, name))
+        counters = meter.counters
+        bytes_in = call.bytes_in
+        if status < 400:
+            counters[cell + CALLS] += 1
+            if bytes_in <= CHUNK_BYTES and bytes_out <= CHUNK_BYTES:
+                counters[cell + CHUNKS] += 1  # what is in them is no longer than they are
+            else:
+                counters[cell + CHUNKS] += chunks_of(_payload_bytes(action, call.members, call.result))
+            messages = _MESSAGES.get(action)
+            if messages is not None:
+                counters[cell + MESSAGES] += messages(call.result)
+        elif throttled:
+            counters[cell + THROTTLED] += 1
+        elif status < 500:
+            counters[cell + REFUSED] += 1
+        else:
+            counters[cell + FAILED] += 1
+        counters[cell + BYTES_IN] += bytes_in
+        counters[cell + BYTES_OUT] += bytes_out
+
+
+def _key(call: Counted, action: str, name: tuple[object, ...]) -> UsageKey:
+    if call.view is None:
+        return UsageKey(call.account, "", 0, "", action)
+    queue = call.view.queue
+    kind: Kind = "fifo" if call.view.fifo else "fair" if name[3] else "standard"
+    return UsageKey(queue.account, queue.name, queue.queue_id, kind, action, tuple(sorted(queue.tags.items())))
+
+
+_GROUPED = frozenset(("SendMessage", "SendMessageBatch"))
+
+
+def _has_group(action: str, members: Members | None) -> bool:
+    if members is None:
+        return False
+    if action == "SendMessage":
+        return bool(members.get("MessageGroupId"))
+    return any(entry.get("MessageGroupId") for entry in members.get("Entries") or ())
+
+
+def _one(result: Members | None) -> int:
+    return 1
+
+
+def _received(result: Members | None) -> int:
+    return len(result["Messages"]) if result else 0
+
+
+def _successful(result: Members | None) -> int:
+    return len(result["Successful"]) if result else 0
+
+
+_MESSAGES: dict[str, Callable[[Members | None], int]] = {
+    "SendMessage": _one,
+    "DeleteMessage": _one,
+    "ChangeMessageVisibility": _one,
+    "ReceiveMessage": _received,
+    "SendMessageBatch": _successful,
+    "DeleteMessageBatch": _successful,
+    "ChangeMessageVisibilityBatch": _successful,
+}
+
+
+def _payload_bytes(action: str, members: Members | None, result: Members | None) -> int:
+    """Of all messages that the call carried: their bodies and attributes."""
+    if action == "ReceiveMessage":
+        return sum(_size(message, "Body") for message in (result or {}).get("Messages", ()))
+    if action == "SendMessageBatch":
+        return sum(_size(entry, "MessageBody") for entry in (members or {}).get("Entries", ()))
+    return _size(members, "MessageBody") if action == "SendMessage" and members else 0
+
+
+def _size(message: Members, body: str) -> int:
+    size = len(message.get(body, "").encode())
+    attributes: dict[str, dict[str, Any]] = message.get("MessageAttributes") or {}
+    for name, value in attributes.items():
+        size += len(name.encode()) + len(value["DataType"].encode())
+        text = value.get("StringValue")
+        size += len(value.get("BinaryValue") or b"") if text is None else len(text.encode())
+    return size
