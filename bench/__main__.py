@@ -11,15 +11,18 @@ from pathlib import Path
 import uvloop
 
 from bench import proc
+from bench.peers import JetStream, RabbitMq
 from bench.plan import FULL, QUICK, Plan
 from bench.report import FORMAT, Book, Report, table, verdicts, write
 from bench.scenarios import SCENARIOS, Scenario
 from bench.scenarios.core import warm_up_java
 from bench.scenarios.run import Run
-from bench.servers import WORK, Asgi, ElasticMq, Holdfast, Nothing, Server, ServerMissing
+from bench.servers import WORK, Asgi, ElasticMq, Holdfast, Nothing, Server, missing
 from bench.targets import targets
 
-SERVERS: dict[str, type[Server]] = {each.name: each for each in (Nothing, Asgi, Holdfast, ElasticMq)}
+SERVERS: dict[str, type[Server]] = {
+    each.name: each for each in (Nothing, Asgi, Holdfast, ElasticMq, RabbitMq, JetStream)
+}
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -64,13 +67,11 @@ def _options() -> argparse.Namespace:
 def _available(wanted: list[str] | None, chosen: list[Scenario], book: Book) -> list[str]:
     needed = {name for scenario in chosen for name in scenario.servers}
     names = [name for name in SERVERS if name in needed and (not wanted or name in wanted)]
-    if ElasticMq.name in names:
-        try:
-            ElasticMq.fetch()
-        except ServerMissing as error:
-            names.remove(ElasticMq.name)
-            book.notes.append(str(error))
-            print(error, file=sys.stderr)
+    for name in list(names):
+        if why := missing(SERVERS[name]):
+            names.remove(name)
+            book.notes.append(why)
+            print(why, file=sys.stderr)
     return names
 
 

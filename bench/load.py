@@ -19,9 +19,9 @@ import random
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 Call = tuple[str, bytes]
 """The action, for the statistics, and the request as it goes to the socket."""
@@ -182,9 +182,13 @@ class Connection(asyncio.Protocol):
             self._partial = data
             return
         self._partial = b""
+        self.answered(answer)
+
+    def answered(self, answer: Answer) -> None:
+        """The call under way has this answer: let its job go on."""
         job = self._job
         if job is None:
-            self._load.broken(LoadError(f"an answer that nobody asked for: {data[:200]!r}"))
+            self._load.broken(LoadError(f"an answer that nobody asked for: {answer.body[:200]!r}"))
             return
         window = self._load.window
         window.record(self._action, self._since, time.perf_counter(), answer)
@@ -214,19 +218,30 @@ class Connection(asyncio.Protocol):
             return
         self._action, request = call
         self._since = time.perf_counter() if since is None else since
-        self._transport.write(request)
+        self.say(request)
+
+    def say(self, data: bytes) -> None:
+        """Write this to the socket."""
+        assert self._transport is not None
+        self._transport.write(data)
 
 
 def _nothing() -> None:
     """No more jobs."""
 
 
+Connect = Callable[["Load"], Coroutine[Any, Any, Connection]]
+"""Opens one connection of a load."""
+
+
 class Load:
     """A set of connections to one server, used as ``async with Load(...) as load``."""
 
-    def __init__(self, host: str, port: int, connections: int = 32) -> None:
+    def __init__(self, host: str, port: int, connections: int = 32, connect: Connect | None = None) -> None:
+        """``connect``: for servers that speak something else than HTTP."""
         self._host = host
         self._port = port
+        self._connect = connect or Load._by_http
         self._count = connections
         self._all: list[Connection] = []
         self._free: list[Connection] = []
@@ -239,15 +254,16 @@ class Load:
         self.window = Window()
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
         for start in range(0, self._count, 100):
             some = min(100, self._count - start)
-            made = await asyncio.gather(
-                *(loop.create_connection(lambda: Connection(self), self._host, self._port) for _ in range(some))
-            )
-            self._all.extend(connection for _, connection in made)
+            self._all += await asyncio.gather(*(self._connect(self) for _ in range(some)))
         self._free = list(self._all)
         return self
+
+    async def _by_http(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(lambda: Connection(self), self._host, self._port)
+        return connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -271,6 +287,12 @@ class Load:
         window = await self.measure(measure_s, mark)
         await self._end()
         return window
+
+    async def window_of(self, jobs: Jobs, warm_up_s: float, measure_s: float, mark: Mark) -> Window:
+        """As :meth:`closed`, for jobs whose last answers may never come: they are cut off with the connections."""
+        self.begin(jobs)
+        await self._for(warm_up_s)
+        return await self.measure(measure_s, mark)
 
     async def paced(
         self, jobs: Jobs, rate: float, warm_up_s: float, measure_s: float, mark: Mark, seed: int = 1

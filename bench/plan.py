@@ -30,6 +30,9 @@ class Plan(msgspec.Struct, frozen=True):
     long_poll_cycles: int
     empty_queues: int
     rival_empty_queues: int
+    peer_measure_s: float
+    peer_backlog: int
+    """Messages that wait for the consumers of the other brokers; more than they take in a window."""
 
 
 FULL = Plan(
@@ -50,6 +53,8 @@ FULL = Plan(
     long_poll_cycles=2,
     empty_queues=100_000,
     rival_empty_queues=10_000,
+    peer_measure_s=8,
+    peer_backlog=200_000,
 )
 
 QUICK = Plan(
@@ -70,4 +75,6 @@ QUICK = Plan(
     long_poll_cycles=1,
     empty_queues=3_000,
     rival_empty_queues=500,
+    peer_measure_s=3,
+    peer_backlog=60_000,
 )

@@ -67,6 +67,10 @@ class Server:
         """What is measured."""
         raise NotImplementedError
 
+    @classmethod
+    def fetch(cls) -> None:
+        """Get it, unless it is there.  Raises :class:`ServerMissing`."""
+
     @property
     def pid(self) -> int:
         if self._process is None:
@@ -102,12 +106,16 @@ class Server:
             if self._process.poll() is not None:
                 raise ServerError(f"{self.name} ended with {self._process.returncode}: {self.log()[-2000:]}")
             try:
-                self.call("ListQueues", {})
+                self.ready()
             except (OSError, http.client.HTTPException, ServerError):
                 time.sleep(0.02)
             else:
                 return time.perf_counter() - began
         raise ServerError(f"{self.name} did not answer within {START_SECONDS_MOST:.0f} s: {self.log()[-2000:]}")
+
+    def ready(self) -> None:
+        """Raises what says that it cannot be used yet."""
+        self.call("ListQueues", {})
 
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""
@@ -250,6 +258,15 @@ class Asgi(Server):
     @classmethod
     def version(cls) -> str:
         return f"bench.asgi_server, uvicorn {version('uvicorn')}"
+
+
+def missing(kind: type[Server]) -> str:
+    """Why servers of this kind cannot be had here, after an attempt to fetch them; empty: they can."""
+    try:
+        kind.fetch()
+    except ServerMissing as error:
+        return str(error)
+    return ""
 
 
 class Meter:

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from bench.scenarios import backlog, core, frontends, generator, guarded, hop, idle, limits
+from bench.scenarios import backlog, core, frontends, generator, guarded, hop, idle, limits, peers
 from bench.scenarios.run import Run
 from bench.servers import Server
 
 HOLDFAST = frozenset({"holdfast"})
+PEERS = frozenset({"rabbitmq", "nats"})
 BOTH = frozenset({"holdfast", "elasticmq"})
 
 
@@ -41,6 +42,8 @@ SCENARIOS = [
     Scenario("send-1000-queues", core.send_many_queues, shares_server=True),
     Scenario("send-guarded", guarded.send, HOLDFAST, environment=guarded.SETTINGS),
     Scenario("send-frontends", frontends.send, HOLDFAST),
+    Scenario("peer-publish", peers.publish, PEERS, shares_server=True),
+    Scenario("peer-consume", peers.consume, PEERS, shares_server=True),
     Scenario("backlog-standard", backlog.standard),
     Scenario("backlog-fifo", backlog.fifo, HOLDFAST, environment={"HOLDFAST_DEDUPLICATION_WINDOW_SECONDS": "5"}),
     Scenario("long-polls", idle.long_polls),

@@ -1,0 +1,87 @@
+"""The whole of Holdfast on this machine, on three nodes of Cassandra, as one server of the bench."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from typing import Self
+
+from bench import cassandra_server
+from bench.cassandra_server import CassandraMissing
+from bench.cluster import LocalCluster
+from bench.servers import HOST, Holdfast, Server, ServerMissing
+from bench.signing import Credentials, Signer
+
+BACKENDS = 2
+FRONTENDS = 2
+
+
+class HoldfastCluster(Server):
+    """Three Cassandra nodes, Redis, a metadata node, backends and frontends."""
+
+    name = "cluster"
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        super().__init__(environment)
+        names = {name.removeprefix("HOLDFAST_"): text for name, text in self._environment.items()}
+        self.cluster = LocalCluster(metadata=1, backends=BACKENDS, frontends=FRONTENDS, settings=names)
+        self.ports = [int(one.address.rpartition(":")[2]) for one in self.cluster.of("frontend")]
+        self.port = self.ports[0]
+        key = self.cluster.key
+        self.signer = Signer(f"{HOST}:{self.port}", Credentials(key.access_key_id, key.secret))
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def start(self) -> float:
+        began = time.perf_counter()
+        self.folder.mkdir(parents=True)
+        self.cluster.start()
+        return time.perf_counter() - began
+
+    def kill(self) -> None:
+        self.cluster.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def pid(self) -> int:
+        """Of one frontend; the others are :attr:`pids`."""
+        return self.cluster["f1"].pid
+
+    @property
+    def pids(self) -> list[int]:
+        return [pid for pids in self.parts().values() for pid in pids]
+
+    def parts(self) -> dict[str, list[int]]:
+        """Its processes by what they are."""
+        parts = {role: [one.pid for one in self.cluster.of(role) if one.running] for role in ROLES}
+        parts["cassandra"] = [node.pid for node in self.cluster.cassandra.nodes]
+        if self.cluster.redis is not None:
+            parts["redis"] = [self.cluster.redis.pid]
+        return parts
+
+    def log(self) -> str:
+        return "\n".join(f"{one.name}: {one.log()[-700:]}" for one in self.cluster)
+
+    @classmethod
+    def version(cls) -> str:
+        return Holdfast.version()
+
+    @classmethod
+    def fetch(cls) -> None:
+        """Raises :class:`~bench.servers.ServerMissing`."""
+        try:
+            cassandra_server.fetch()
+        except CassandraMissing as error:
+            raise ServerMissing(f"the cluster is left out: {error}") from error
+        if not shutil.which("redis-server"):
+            raise ServerMissing("the cluster is left out: there is no redis-server on this machine")
+
+
+ROLES = ("frontend", "backend", "metadata")

@@ -1,0 +1,54 @@
+"""Brokers that confirm what is on their disk: a message at a time on each connection, and consuming.
+
+What Holdfast does in ``send`` and ``receive`` they do here, over their own protocols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bench import proc
+from bench.amqp import Amqp
+from bench.load import Jobs, Load
+from bench.nats import Nats
+from bench.peer_load import connect_by
+from bench.peers import RabbitMq
+from bench.report import row_of
+from bench.scenarios.run import CONNECTIONS, Run, quiet_memory
+from bench.servers import HOST, Meter, Server
+
+FILL_AT_ONCE = 50
+
+
+async def publish(run: Run, server: Server) -> None:
+    """A message at a time on each connection, each confirmed when it is durable."""
+    broker = _broker(server, "publish")
+    await _window(run, "peer-publish", server, broker.publish(), _greeting(broker, "publisher"))
+
+
+async def consume(run: Run, server: Server) -> None:
+    """Messages that wait are taken ten at a time and acknowledged."""
+    broker = _broker(server, "consume")
+    connect = connect_by(_greeting(broker, "publisher"))
+    async with Load(HOST, server.port, CONNECTIONS, connect) as load:
+        await load.drain(broker.publish(FILL_AT_ONCE, run.plan.peer_backlog))
+    await _window(run, "peer-consume", server, broker.consume(), _greeting(broker, "consumer"))
+
+
+def _broker(server: Server, queue: str) -> Amqp | Nats:
+    return Amqp(HOST, server.port, queue) if isinstance(server, RabbitMq) else Nats(HOST, server.port, queue)
+
+
+def _greeting(broker: Amqp | Nats, role: str) -> Callable[[], Any]:
+    if isinstance(broker, Nats):
+        return broker.client
+    return broker.publisher if role == "publisher" else broker.consumer
+
+
+async def _window(run: Run, scenario: str, server: Server, jobs: Jobs, greet: Callable[[], Any]) -> None:
+    meter = Meter(server)
+    async with Load(HOST, server.port, CONNECTIONS, connect_by(greet)) as load:
+        with quiet_memory():
+            window = await load.window_of(jobs, run.plan.warm_up_s, run.plan.peer_measure_s, meter.mark)
+    run.add(row_of(scenario, server.name, CONNECTIONS, [window], meter.cpu_s, proc.rss_mib(server.pid)))
