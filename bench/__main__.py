@@ -1,4 +1,4 @@
-"""``python -m bench [--quick] [--scenario NAME ...] [--server NAME ...]``."""
+"""``python -m bench [--quick] [--only GROUP ...] [--scenario NAME ...] [--server NAME ...]``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import uvloop
 
 from bench import proc
+from bench.cluster_server import HoldfastCluster
 from bench.peers import JetStream, RabbitMq
 from bench.plan import FULL, QUICK, Plan
 from bench.report import FORMAT, Book, Report, table, verdicts, write
@@ -21,7 +22,7 @@ from bench.servers import WORK, Asgi, ElasticMq, Holdfast, Nothing, Server, miss
 from bench.targets import targets
 
 SERVERS: dict[str, type[Server]] = {
-    each.name: each for each in (Nothing, Asgi, Holdfast, ElasticMq, RabbitMq, JetStream)
+    each.name: each for each in (Nothing, Asgi, Holdfast, ElasticMq, RabbitMq, JetStream, HoldfastCluster)
 }
 RESULTS = Path(__file__).parent / "results"
 
@@ -30,7 +31,11 @@ def main() -> int:
     """Runs the scenarios.  Fails when one could not run; a missed target is information."""
     options = _options()
     plan = QUICK if options.quick else FULL
-    chosen = [s for s in SCENARIOS if not options.scenario or s.name in options.scenario]
+    chosen = [
+        s
+        for s in SCENARIOS
+        if (not options.scenario or s.name in options.scenario) and (not options.only or s.group in options.only)
+    ]
     _allow_many_files()
     WORK.mkdir(parents=True, exist_ok=True)
     facts = proc.machine(WORK)
@@ -45,7 +50,7 @@ def main() -> int:
         book.notes.append("interrupted: what follows was not measured")
         failed += 1
     report = _report(plan, facts, book, names)
-    if options.scenario or options.server:
+    if options.scenario or options.server or options.only:
         report.targets = [verdict for verdict in report.targets if verdict.met is not None]
     print(table(report))
     print(f"\nwritten to {write(report, options.results)}")
@@ -54,11 +59,13 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Holdfast, beside ElasticMQ.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Holdfast, beside others.")
     parser.add_argument("--quick", action="store_true", help="a few minutes, smaller backlogs")
     parser.add_argument(
         "--scenario", action="append", choices=[s.name for s in SCENARIOS], help="only this (repeatable)"
     )
+    groups = sorted({s.group for s in SCENARIOS})
+    parser.add_argument("--only", action="append", choices=groups, help="only scenarios of this group (repeatable)")
     parser.add_argument("--server", action="append", choices=list(SERVERS), help="only on this server (repeatable)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON file")
     return parser.parse_args()

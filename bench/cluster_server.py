@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Self
 
-from bench import cassandra_server
+from bench import cassandra_server, proc
 from bench.cassandra_server import CassandraMissing
 from bench.cluster import LocalCluster
 from bench.servers import HOST, Holdfast, Server, ServerMissing
@@ -15,6 +15,7 @@ from bench.signing import Credentials, Signer
 
 BACKENDS = 2
 FRONTENDS = 2
+ROLES = ("frontend", "backend", "metadata")
 
 
 class HoldfastCluster(Server):
@@ -26,7 +27,6 @@ class HoldfastCluster(Server):
         super().__init__(environment)
         names = {name.removeprefix("HOLDFAST_"): text for name, text in self._environment.items()}
         self.cluster = LocalCluster(metadata=1, backends=BACKENDS, frontends=FRONTENDS, settings=names)
-        self.ports = [int(one.address.rpartition(":")[2]) for one in self.cluster.of("frontend")]
         self.port = self.ports[0]
         key = self.cluster.key
         self.signer = Signer(f"{HOST}:{self.port}", Credentials(key.access_key_id, key.secret))
@@ -56,15 +56,21 @@ class HoldfastCluster(Server):
 
     @property
     def pids(self) -> list[int]:
-        return [pid for pids in self.parts().values() for pid in pids]
+        return [pid for pids in self._processes().values() for pid in pids]
 
-    def parts(self) -> dict[str, list[int]]:
-        """Its processes by what they are."""
-        parts = {role: [one.pid for one in self.cluster.of(role) if one.running] for role in ROLES}
-        parts["cassandra"] = [node.pid for node in self.cluster.cassandra.nodes]
+    @property
+    def ports(self) -> list[int]:
+        return [int(one.address.rpartition(":")[2]) for one in self.cluster.of("frontend")]
+
+    def parts(self) -> dict[str, float]:
+        return {part: sum(map(proc.cpu_seconds, pids)) for part, pids in self._processes().items()}
+
+    def _processes(self) -> dict[str, list[int]]:
+        found = {role: [one.pid for one in self.cluster.of(role) if one.running] for role in ROLES}
+        found["cassandra"] = [node.pid for node in self.cluster.cassandra.nodes]
         if self.cluster.redis is not None:
-            parts["redis"] = [self.cluster.redis.pid]
-        return parts
+            found["redis"] = [self.cluster.redis.pid]
+        return found
 
     def log(self) -> str:
         return "\n".join(f"{one.name}: {one.log()[-700:]}" for one in self.cluster)
@@ -82,6 +88,3 @@ class HoldfastCluster(Server):
             raise ServerMissing(f"the cluster is left out: {error}") from error
         if not shutil.which("redis-server"):
             raise ServerMissing("the cluster is left out: there is no redis-server on this machine")
-
-
-ROLES = ("frontend", "backend", "metadata")

@@ -15,11 +15,12 @@ the generator about 25 µs of CPU (:attr:`Window.generator_cpu_s` says how busy 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
@@ -237,10 +238,12 @@ Connect = Callable[["Load"], Coroutine[Any, Any, Connection]]
 class Load:
     """A set of connections to one server, used as ``async with Load(...) as load``."""
 
-    def __init__(self, host: str, port: int, connections: int = 32, connect: Connect | None = None) -> None:
-        """``connect``: for servers that speak something else than HTTP."""
+    def __init__(
+        self, host: str, ports: int | Sequence[int], connections: int = 32, connect: Connect | None = None
+    ) -> None:
+        """``ports``: to be connected to in turn.  ``connect``: for servers that speak something else than HTTP."""
         self._host = host
-        self._port = port
+        self._ports = itertools.cycle([ports] if isinstance(ports, int) else ports)
         self._connect = connect or Load._by_http
         self._count = connections
         self._all: list[Connection] = []
@@ -262,7 +265,7 @@ class Load:
 
     async def _by_http(self) -> Connection:
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: Connection(self), self._host, self._port)
+        _, connection = await loop.create_connection(lambda: Connection(self), self._host, next(self._ports))
         return connection
 
     async def __aexit__(

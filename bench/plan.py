@@ -31,6 +31,15 @@ class Plan(msgspec.Struct, frozen=True):
     empty_queues: int
     rival_empty_queues: int
     peer_measure_s: float
+    cluster_queues: int
+    """Queues that are used in turn, over all shards."""
+    takeover_depth: int
+    """Messages that wait while a node is killed or leaves."""
+    takeover_fill_s: float
+    """So long they may be sent; then what there is has to do, and is said."""
+    rows_measure_s: float
+    limit_s: float
+    """How long calls are made against one rate."""
     peer_backlog: int
     """Messages that wait for the consumers of the other brokers; more than they take in a window."""
 
@@ -54,6 +63,11 @@ FULL = Plan(
     empty_queues=100_000,
     rival_empty_queues=10_000,
     peer_measure_s=8,
+    cluster_queues=1_000,
+    takeover_depth=1_000_000,
+    takeover_fill_s=150,
+    rows_measure_s=5,
+    limit_s=10,
     peer_backlog=200_000,
 )
 
@@ -76,5 +90,10 @@ QUICK = Plan(
     empty_queues=3_000,
     rival_empty_queues=500,
     peer_measure_s=3,
+    cluster_queues=100,
+    takeover_depth=20_000,
+    takeover_fill_s=20,
+    rows_measure_s=2,
+    limit_s=5,
     peer_backlog=60_000,
 )

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,7 +22,8 @@ def tree(pid: int) -> list[int]:
     found = [pid]
     for each in found:
         for task in Path(f"/proc/{each}/task").glob("*/children"):
-            found.extend(int(child) for child in task.read_text().split())
+            with suppress(OSError):  # it has just ended
+                found.extend(int(child) for child in task.read_text().split())
     return found
 
 
@@ -44,6 +46,15 @@ def rss_mib(pid: int) -> float:
             if line.startswith("VmRSS:"):
                 total_kib += int(line.split()[1])
     return total_kib / 1024
+
+
+def child_name(pid: int) -> str:
+    """What a supervisor calls this child of it; empty: it is none, or has ended."""
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return arguments[arguments.index(b"holdfast.child") + 1].decode() if b"holdfast.child" in arguments else ""
 
 
 class Machine(msgspec.Struct):

@@ -29,6 +29,11 @@ class RedisServer:
         return f"unix://{self._socket}"
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def client(self) -> redis.Redis:
         return redis.Redis(unix_socket_path=str(self._socket))
 

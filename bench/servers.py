@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -76,6 +76,27 @@ class Server:
         if self._process is None:
             raise ServerError(f"{self.name} is not running")
         return self._process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes; their descendants count with them."""
+        return [self.pid]
+
+    @property
+    def ports(self) -> Sequence[int]:
+        """Where clients connect, in turn."""
+        return (self.port,)
+
+    def rss_mib(self) -> float:
+        return sum(proc.rss_mib(pid) for pid in self.pids)
+
+    def parts(self) -> dict[str, float]:
+        """CPU seconds of its processes by what they are."""
+        found: dict[str, float] = {}
+        for pid in proc.tree(self.pid):
+            part = proc.child_name(pid).partition("-")[0] or "supervisor"
+            found[part] = found.get(part, 0.0) + proc.cpu_seconds_of(pid)
+        return found
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True)
@@ -273,11 +294,11 @@ class Meter:
     """Reads a server's CPU time at both ends of a window; give its :meth:`mark` to the load."""
 
     def __init__(self, server: Server) -> None:
-        self._pid = server.pid
+        self._pids = server.pids
         self._at: list[float] = []
 
     def mark(self) -> None:
-        self._at.append(proc.cpu_seconds(self._pid))
+        self._at.append(sum(map(proc.cpu_seconds, self._pids)))
 
     @property
     def cpu_s(self) -> float:

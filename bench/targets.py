@@ -33,8 +33,8 @@ def _p99(scenario: str) -> Take:
     return take
 
 
-def _figure(scenario: str, name: str) -> Take:
-    return lambda book: book.figure(scenario, name)
+def _figure(scenario: str, name: str, server: str = "holdfast") -> Take:
+    return lambda book: book.figure(scenario, name, server)
 
 
 def _ratio(above: str, below: str, above_server: str = "holdfast", below_server: str = "holdfast") -> Take:
@@ -67,6 +67,26 @@ def _backlog(kind: str, depths: tuple[int, ...], bytes_a_message: int) -> list[T
             )
         )
     return found
+
+
+def _takeover(scenario: str, server: str, leaving: str, journal: str) -> list[Target]:
+    return [
+        Target(
+            f"kill -9 of a queue's owner with many messages waiting, until it is served ({journal})",
+            10,
+            False,
+            "s",
+            _figure(scenario, "served again after kill -9 of the owner", server),
+        ),
+        Target(
+            f"a shard is handed over as planned ({journal})",
+            1,
+            False,
+            "s",
+            _figure(scenario, "longest wait at a hand-over", server),
+        ),
+        Target(f"a whole node is ({journal})", 20, False, "s", _figure(scenario, leaving, server)),
+    ]
 
 
 def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_queues: int) -> list[Target]:
@@ -151,4 +171,34 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
             "times",
             _figure("empty-queues", "slowest page over fastest"),
         ),
+        Target(
+            "SendMessage to `serve --backends`, 1,000 queues in turn against one",
+            1.5,
+            False,
+            "times",
+            _ratio("backends send, many queues", "backends send"),
+        ),
+        Target(
+            "SendMessage to a cluster on Cassandra, 1,000 queues in turn against one",
+            1.5,
+            False,
+            "times",
+            _ratio("cluster send, many queues", "cluster send", "cluster", "cluster"),
+        ),
+        Target(
+            "a node on Cassandra, CPU a message with 1,000 queues against one",
+            1.5,
+            False,
+            "times",
+            _figure("rows", "CPU a message, many queues over one", "cluster"),
+        ),
+        Target(
+            "a rate that three frontends share through Redis, off over 10 s",
+            5,
+            False,
+            "%",
+            _figure("limit-frontends", "three frontends on one Redis, off the rate"),
+        ),
+        *_takeover("takeover-backends", "holdfast", "a node leaves, and is back", "local journals"),
+        *_takeover("takeover-cluster", "cluster", "a node leaves", "Cassandra"),
     ]

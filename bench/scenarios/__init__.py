@@ -6,12 +6,26 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from bench.scenarios import backlog, core, frontends, generator, guarded, hop, idle, limits, peers
+from bench.scenarios import (
+    backlog,
+    cluster,
+    core,
+    frontends,
+    generator,
+    guarded,
+    hop,
+    idle,
+    limits,
+    peers,
+    rows,
+    takeover,
+)
 from bench.scenarios.run import Run
 from bench.servers import Server
 
 HOLDFAST = frozenset({"holdfast"})
 PEERS = frozenset({"rabbitmq", "nats"})
+CLUSTER = frozenset({"cluster"})
 BOTH = frozenset({"holdfast", "elasticmq"})
 
 
@@ -24,6 +38,8 @@ class Scenario(NamedTuple):
     shares_server: bool = False
     environment: Mapping[str, str] = MappingProxyType({})
     """Settings of the server, for those that have one to themselves."""
+    group: str = "one"
+    """``one`` process of Holdfast beside ElasticMQ; its ``peers`` that write to the disk; a ``cluster`` of its own."""
 
 
 SCENARIOS = [
@@ -42,11 +58,17 @@ SCENARIOS = [
     Scenario("send-1000-queues", core.send_many_queues, shares_server=True),
     Scenario("send-guarded", guarded.send, HOLDFAST, environment=guarded.SETTINGS),
     Scenario("send-frontends", frontends.send, HOLDFAST),
-    Scenario("peer-publish", peers.publish, PEERS, shares_server=True),
-    Scenario("peer-consume", peers.consume, PEERS, shares_server=True),
     Scenario("backlog-standard", backlog.standard),
     Scenario("backlog-fifo", backlog.fifo, HOLDFAST, environment={"HOLDFAST_DEDUPLICATION_WINDOW_SECONDS": "5"}),
     Scenario("long-polls", idle.long_polls),
     Scenario("empty-queues", idle.empty_queues),
+    Scenario("peer-publish", peers.publish, PEERS, shares_server=True, group="peers"),
+    Scenario("peer-consume", peers.consume, PEERS, shares_server=True, group="peers"),
+    Scenario("limit-frontends", cluster.limit, frozenset({"nothing"}), group="cluster"),
+    Scenario("backends", cluster.backends, HOLDFAST, environment=cluster.SEVERAL, group="cluster"),
+    Scenario("takeover-backends", takeover.local, HOLDFAST, environment=cluster.SEVERAL, group="cluster"),
+    Scenario("cluster", cluster.cassandra, CLUSTER, shares_server=True, group="cluster"),
+    Scenario("rows", rows.rows, CLUSTER, shares_server=True, group="cluster"),
+    Scenario("takeover-cluster", takeover.cassandra, CLUSTER, shares_server=True, group="cluster"),
 ]
 """In the order in which they run."""

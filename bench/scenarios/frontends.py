@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from bench import proc
 from bench.jobs import Sqs
 from bench.load import Jobs
 from bench.scenarios.run import Run, again
@@ -35,7 +32,7 @@ class _Apart(Side):
         self._seen: list[dict[str, float]] = []
 
     def mark(self) -> None:
-        self._seen.append(_cpu_by_part(self.server.pid))
+        self._seen.append(self.server.parts())
 
     def by_part(self) -> dict[str, float]:
         """CPU seconds in the windows, by role."""
@@ -44,13 +41,3 @@ class _Apart(Side):
             for part, cpu_s in after.items():
                 total[part] = total.get(part, 0.0) + cpu_s - before.get(part, 0.0)
         return total
-
-
-def _cpu_by_part(pid: int) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for each in proc.tree(pid):
-        arguments = Path(f"/proc/{each}/cmdline").read_bytes().split(b"\0")
-        child = b"holdfast.child" in arguments
-        part = arguments[arguments.index(b"holdfast.child") + 1].decode().partition("-")[0] if child else "supervisor"
-        found[part] = found.get(part, 0.0) + proc.cpu_seconds_of(each)
-    return found

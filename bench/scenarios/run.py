@@ -7,7 +7,6 @@ import itertools
 import sys
 from collections.abc import Iterator
 
-from bench import proc
 from bench.jobs import Sqs
 from bench.load import Jobs, Load, Window
 from bench.plan import Plan
@@ -44,26 +43,36 @@ class Run:
         )
         return row
 
-    async def closed(self, scenario: str, server: Server, jobs: Jobs) -> Row:
-        """As fast as the server answers, on 32 connections."""
+    async def closed(self, scenario: str, server: Server, jobs: Jobs, *, by_part: bool = False) -> Row:
+        """As fast as the server answers, on 32 connections.  ``by_part``: tell its processes apart."""
         meter = Meter(server)
-        async with Load(HOST, server.port, CONNECTIONS) as load:
+        parts: list[dict[str, float]] = []
+
+        def mark() -> None:
+            meter.mark()
+            if by_part:
+                parts.append(server.parts())
+
+        async with Load(HOST, server.ports, CONNECTIONS) as load:
             with quiet_memory():
-                window = await load.closed(jobs, self.plan.warm_up_s, self.plan.measure_s, meter.mark)
-        return self.add(row_of(scenario, server.name, CONNECTIONS, [window], meter.cpu_s, proc.rss_mib(server.pid)))
+                window = await load.closed(jobs, self.plan.warm_up_s, self.plan.measure_s, mark)
+        for part, cpu_s in sorted(parts[1].items()) if parts else ():
+            used = (cpu_s - parts[0].get(part, 0.0)) / max(window.messages, 1)
+            self.figure(scenario, server, f"CPU of the {part}, a message", used * 1e6, "µs")
+        return self.add(row_of(scenario, server.name, CONNECTIONS, [window], meter.cpu_s, server.rss_mib()))
 
     async def paced(self, scenario: str, server: Server, jobs: Jobs, rate: float, seconds: float) -> Window:
         """At a given rate of jobs, on 32 connections."""
         meter = Meter(server)
-        async with Load(HOST, server.port, CONNECTIONS) as load:
+        async with Load(HOST, server.ports, CONNECTIONS) as load:
             with quiet_memory():
                 window = await load.paced(jobs, rate, self.plan.warm_up_s, seconds, meter.mark)
-        self.add(row_of(scenario, server.name, CONNECTIONS, [window], meter.cpu_s, proc.rss_mib(server.pid)))
+        self.add(row_of(scenario, server.name, CONNECTIONS, [window], meter.cpu_s, server.rss_mib()))
         return window
 
     async def fill(self, server: Server, sqs: Sqs, url: str, messages: int) -> Window:
         """Send so many messages by batches."""
-        async with Load(HOST, server.port, CONNECTIONS) as load:
+        async with Load(HOST, server.ports, CONNECTIONS) as load:
             window = await load.drain(sqs.send_batch(again(url), messages))
         if window.errors:
             raise RuntimeError(f"filling a queue failed {window.errors} times: {window.first_error}")
@@ -80,7 +89,7 @@ class Run:
         windows = []
         cpu_s = 0.0
         meter = Meter(server)
-        async with Load(HOST, server.port, CONNECTIONS) as load:
+        async with Load(HOST, server.ports, CONNECTIONS) as load:
             for number in range(rounds + 1):
                 if waiting < depth:
                     waiting += (await load.drain(sqs.send_batch(again(url), depth - waiting))).messages
@@ -92,7 +101,7 @@ class Run:
                 if number:
                     windows.append(window)
                     cpu_s += meter.cpu_s
-        return self.add(row_of(scenario, server.name, CONNECTIONS, windows, cpu_s, proc.rss_mib(server.pid)))
+        return self.add(row_of(scenario, server.name, CONNECTIONS, windows, cpu_s, server.rss_mib()))
 
 
 class quiet_memory:

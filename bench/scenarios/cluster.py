@@ -1,0 +1,74 @@
+"""Many backends: what a message costs all processes together, on local journals and on Cassandra."""
+
+from __future__ import annotations
+
+import itertools
+
+from bench.jobs import Sqs
+from bench.load import Load
+from bench.redis_server import RedisServer
+from bench.scenarios.run import CONNECTIONS, Run, again
+from bench.servers import HOST, Holdfast, Server
+
+BACKENDS = 2
+FRONTENDS = 2
+SEVERAL = {"HOLDFAST_BACKENDS": str(BACKENDS), "HOLDFAST_FRONTENDS": str(FRONTENDS)}
+LIMIT_FRONTENDS = 3
+CREATE_CONNECTIONS = 4
+CREATE_TRIES = 3
+RATE = 400
+BURST = 200
+
+
+async def backends(run: Run, server: Server) -> None:
+    """``holdfast serve --backends``: SendMessage to one queue, and to many; ReceiveMessage with its deletes."""
+    await _traffic(run, server, "backends")
+
+
+async def cassandra(run: Run, server: Server) -> None:
+    """The same by the roles, with the journal on three nodes of Cassandra."""
+    await _traffic(run, server, "cluster")
+
+
+async def _traffic(run: Run, server: Server, name: str) -> None:
+    url = server.create_queue(f"{name}-one")
+    await run.closed(f"{name} send", server, Sqs(server.signer).send(again(url)), by_part=True)
+    many = await _queues(run, server, url, f"{name}-many-")
+    await run.closed(f"{name} send, many queues", server, Sqs(server.signer).send(itertools.cycle(many)), by_part=True)
+    size = run.plan.receive_round // 4
+    drained = server.create_queue(f"{name}-receive")
+    await run.receive_rounds(f"{name} receive", server, Sqs(server.signer), drained, 0, size + size // 4, size, 2)
+
+
+async def _queues(run: Run, server: Server, url: str, prefix: str) -> list[str]:
+    """Many queues.  On Cassandra each is several transactions, and those of one account wait for each other."""
+    names = [f"{prefix}{number}" for number in range(run.plan.cluster_queues)]
+    for _ in range(CREATE_TRIES):
+        async with Load(HOST, server.ports, CREATE_CONNECTIONS) as load:
+            made = await load.drain(Sqs(server.signer).create_queues(iter(names)))
+        if not made.errors:
+            return [f"{url.rpartition('/')[0]}/{name}" for name in names]
+    raise RuntimeError(f"{made.errors} queues could not be created: {made.first_error}")
+
+
+async def limit(run: Run, server: Server) -> None:
+    """One rate of a tenant, over three real frontends that share it through a Redis; ``server`` has no part in it."""
+    redis = RedisServer()
+    try:
+        redis.start()
+        settings = {
+            "HOLDFAST_FRONTENDS": str(LIMIT_FRONTENDS),
+            "HOLDFAST_RATE_LIMIT_STORAGE": redis.url,
+            "HOLDFAST_DEFAULT_LIMITS": f"send={RATE}:{BURST}",
+        }
+        with Holdfast(settings) as limited:
+            url = limited.create_queue("limited")
+            async with Load(HOST, limited.ports, CONNECTIONS) as load:
+                jobs = Sqs(limited.signer).send(again(url))
+                window = await load.closed(jobs, run.plan.warm_up_s, run.plan.limit_s, lambda: None)
+            off = abs(window.messages / window.seconds / RATE - 1) * 100
+            passed = window.messages / max(window.calls, 1) * 100
+            run.figure("limit-frontends", limited, "let through, of all calls", passed, "%")
+            run.figure("limit-frontends", limited, "three frontends on one Redis, off the rate", off, "%")
+    finally:
+        redis.close()

@@ -1,0 +1,147 @@
+"""What a journal on Cassandra does for a message: rows, messages in a row, and the read of the fence.
+
+One node in this process, its journal on the cluster's three Cassandra nodes, and callers that each send one message at
+a time.  The tables in between count and time what the log asks of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from backend.api import SHARDS, NewMessage, PartitionSettings, Target
+from backend.journal.cassandra_journal import CassandraJournal
+from backend.journal.cassandra_tables import CassandraTables
+from backend.journal.tables import StateRead, Written
+from backend.node import Node, NodeSettings
+from backend.shards import shard_of
+from bench.cluster_server import HoldfastCluster
+from bench.jobs import BODY_BYTES
+from bench.load import quantile
+from bench.scenarios.run import Run, quiet_memory
+from bench.servers import Server
+from metadata_service.cassandra import CassandraStore
+from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings
+
+KEYSPACE = "bench_rows"
+CALLERS = 256
+
+
+class Counted:
+    """Tables that note how long each row and each read of the fence took.  Implements
+    :class:`backend.journal.cassandra_journal.Server`."""
+
+    def __init__(self, tables: CassandraTables) -> None:
+        self._tables = tables
+        self.rows = array("d")
+        self.reads = array("d")
+
+    def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+        began = time.perf_counter()
+
+        def written(error: BaseException | None) -> None:
+            self.rows.append(time.perf_counter() - began)
+            done(error)
+
+        self._tables.put_row(log_id, segment, row, data, written)
+
+    def read_state(self, log_id: int, done: StateRead) -> None:
+        began = time.perf_counter()
+
+        def read(state: str | BaseException | None) -> None:
+            self.reads.append(time.perf_counter() - began)
+            done(state)
+
+        self._tables.read_state(log_id, read)
+
+    def __getattr__(self, name: str) -> Any:
+        """All else goes straight through."""
+        return getattr(self._tables, name)
+
+
+class _Known:
+    """What the node asks of the metadata: it knows the bench's queues."""
+
+    def __init__(self, queues: Sequence[PartitionSettings]) -> None:
+        self._queues = {one.partition: one for one in queues}
+
+    async def settings(self, target: Target) -> PartitionSettings | None:
+        return self._queues.get(target.partition)
+
+    async def target(self, arn: str, group: str | None = None) -> Target | None:
+        return None
+
+
+async def rows(run: Run, server: Server) -> None:
+    assert isinstance(server, HoldfastCluster)
+    cassandra = server.cluster.cassandra
+    connection = await CassandraConnection.open(
+        CassandraSettings(
+            contact_points=tuple(cassandra.contact_points),
+            port=cassandra.port,
+            replication={"datacenter1": len(cassandra.nodes)},
+        )
+    )
+    store = await CassandraStore.open(connection, KEYSPACE)
+    tables = Counted(await CassandraTables.open(connection, KEYSPACE, store.fence))
+    queues = [
+        PartitionSettings(number, number, 1, f"arn:aws:sqs:us-east-1:000000000000:q{number}", b"k" * 16)
+        for number in range(1, run.plan.cluster_queues + 1)
+    ]
+    node = await Node.start_on(
+        lambda: CassandraJournal(tables), store, _Known(queues), settings=NodeSettings(name="bench")
+    )
+    try:
+        for queue in queues:
+            await node.configure(queue)
+        one = await _load(run, server, node, tables, "one queue", queues[:1])
+        many = await _load(run, server, node, tables, f"{len(queues):,} queues", queues)
+        run.figure("rows", server, "shards in use", len({shard_of(one.partition) for one in queues}), f"of {SHARDS}")
+        run.figure("rows", server, "CPU a message, many queues over one", many / one, "times")
+    finally:
+        await node.close()
+        await store.close()
+
+
+async def _load(
+    run: Run, server: Server, node: Node, tables: Counted, name: str, queues: Sequence[PartitionSettings]
+) -> float:
+    """CPU seconds a message, of this process: node, driver and callers."""
+    body, sent, latencies = b"x" * BODY_BYTES, 0, array("d")
+    end = time.perf_counter() + run.plan.warm_up_s + run.plan.rows_measure_s
+    targets = [Target(queue.partition, queue.queue_id, queue.version) for queue in queues]
+
+    async def caller(number: int) -> None:
+        nonlocal sent
+        while (now := time.perf_counter()) < end:
+            number += CALLERS
+            await node.send(targets[number % len(targets)], [NewMessage(body)])
+            sent += 1
+            latencies.append(time.perf_counter() - now)
+
+    callers = [asyncio.create_task(caller(number)) for number in range(CALLERS)]
+    await asyncio.sleep(run.plan.warm_up_s)
+    with quiet_memory():
+        sent = 0
+        del latencies[:], tables.rows[:], tables.reads[:]
+        began, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*callers)
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    row, read = (quantile(array("d", sorted(times)), 0.5) for times in (tables.rows, tables.reads))
+    ordered = array("d", sorted(latencies))
+    for figure, value, unit in (
+        ("messages/s", sent / seconds, ""),
+        ("p50 of a send", quantile(ordered, 0.5) * 1000, "ms"),
+        ("p99 of a send", quantile(ordered, 0.99) * 1000, "ms"),
+        ("messages in a row", sent / max(len(tables.rows), 1), ""),
+        ("reads of the fence, a row", len(tables.reads) / max(len(tables.rows), 1), ""),
+        ("p50 of a row's write", row * 1000, "ms"),
+        ("p50 of a read of the fence", read * 1000, "ms"),
+        ("the read's part of both", read / max(row + read, 1e-9) * 100, "%"),
+        ("CPU of node and callers, a message", cpu / max(sent, 1) * 1e6, "µs"),
+    ):
+        run.figure("rows", server, f"{name}: {figure}", value, unit)
+    return cpu / max(sent, 1)

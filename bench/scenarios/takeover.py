@@ -1,0 +1,215 @@
+"""How long clients wait when the owner of their queue leaves, and when it is killed, with many messages waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+from backend.shards import shard_of
+from bench import proc
+from bench.cluster import ACCOUNT
+from bench.cluster_server import HoldfastCluster
+from bench.jobs import Sqs
+from bench.load import Answer, Job, Jobs, Load, parse_answer
+from bench.scenarios.run import CONNECTIONS, Run, again
+from bench.servers import HOST, Holdfast, Server
+from holdfast.settings import load as load_settings
+from holdfast.stores import Stores
+
+QUEUE = "waiting"
+CALL_SECONDS = 30.0
+STEADY_SECONDS = 2.0
+STEADY_GAP_SECONDS = 0.5
+SECONDS_MOST = 120.0
+PAUSE_SECONDS = 0.02
+
+
+async def local(run: Run, server: Server) -> None:
+    """Backends of ``holdfast serve``, on local journals."""
+    assert isinstance(server, Holdfast)
+    stores = Stores(load_settings({"data": server.data}, {}))
+    try:
+        url = await _filled(run, server, "takeover-backends")
+        probe = Probe(server, url)
+
+        async def restart() -> None:
+            """All backends leave and come back, one after the other."""
+            before = _children(server.pid, "backend")
+            os.kill(server.pid, signal.SIGUSR1)
+            while True:
+                now = _children(server.pid, "backend")
+                if all(now.get(name, pid) != pid for name, pid in before.items()):
+                    return
+                await asyncio.sleep(PAUSE_SECONDS)
+
+        async with probe.running():
+            backends = len(_children(server.pid, "backend"))
+            gap, seconds = await probe.during(restart)
+            run.figure("takeover-backends", server, "longest wait at a hand-over", gap, "s")
+            run.figure("takeover-backends", server, "a node leaves, and is back", seconds / max(backends, 1), "s")
+            owner = await _owner(stores, ACCOUNT)
+
+            async def kill() -> None:
+                os.kill(_children(server.pid, "backend")[owner], signal.SIGKILL)
+
+            gap, _ = await probe.during(kill)
+            run.figure("takeover-backends", server, "served again after kill -9 of the owner", gap, "s")
+    finally:
+        await stores.close()
+
+
+async def cassandra(run: Run, server: Server) -> None:
+    """Backends by the roles, on Cassandra."""
+    assert isinstance(server, HoldfastCluster)
+    cluster = server.cluster
+    stores = Stores(cluster.settings())
+    try:
+        url = await _filled(run, server, "takeover-cluster")
+        probe = Probe(server, url)
+        async with probe.running():
+            owner = await _owner(stores, ACCOUNT)
+            left = 0.0
+
+            async def leave() -> None:
+                nonlocal left
+                began = time.perf_counter()
+                await asyncio.to_thread(cluster[owner].stop)
+                left = time.perf_counter() - began
+
+            gap, _ = await probe.during(leave)
+            run.figure("takeover-cluster", server, "longest wait at a hand-over", gap, "s")
+            run.figure("takeover-cluster", server, "a node leaves", left, "s")
+            await asyncio.to_thread(cluster[owner].start)
+            await _settled(stores, len(cluster.of("backend")))
+            owner = await _owner(stores, ACCOUNT)
+
+            async def kill() -> None:
+                await asyncio.to_thread(cluster[owner].kill)
+
+            gap, _ = await probe.during(kill)
+            run.figure("takeover-cluster", server, "served again after kill -9 of the owner", gap, "s")
+            await asyncio.to_thread(cluster[owner].start)
+    finally:
+        await stores.close()
+
+
+async def _filled(run: Run, server: Server, scenario: str) -> str:
+    """A queue with as many messages as the plan says, or as could be sent in its time."""
+    url = server.create_queue(QUEUE)
+    end = time.perf_counter() + run.plan.takeover_fill_s
+    async with Load(HOST, server.ports, CONNECTIONS) as load:
+        sent = await load.drain(_until(end, Sqs(server.signer).send_batch(again(url), run.plan.takeover_depth)))
+    if sent.errors:
+        run.say(f"  {scenario}: {sent.errors} calls failed while it was filled: {sent.first_error}")
+    run.figure(scenario, server, "messages waiting", sent.messages, "")
+    run.figure(scenario, server, "filled", sent.messages / sent.seconds, "messages/s")
+    return url
+
+
+def _until(end: float, jobs: Jobs) -> Jobs:
+    def timed() -> Job | None:
+        return jobs() if time.perf_counter() < end else None
+
+    return timed
+
+
+async def _owner(stores: Stores, account: str) -> str:
+    """The name of the backend that has the queue's shard."""
+    metadata, entries = await stores.metadata(), await stores.entries()
+    shard = shard_of((await metadata.get_queue(account, QUEUE)).partitions[0].id)
+    names = {entry.log_id: entry.node for entry in await entries.logs()}
+    return next(names[entry.owner_log] for entry in await entries.shards() if entry.shard == shard)
+
+
+async def _settled(stores: Stores, backends: int) -> None:
+    """Until so many backends have shards, and none moves."""
+    end = time.perf_counter() + SECONDS_MOST
+    while time.perf_counter() < end:
+        entries = await stores.entries()
+        names = {entry.log_id: entry.node for entry in await entries.logs()}
+        reports = await (await stores.metadata()).cluster_reports()
+        owners = {names[entry.owner_log] for entry in await entries.shards()}
+        if len(owners) == backends and reports and not reports[0].moving and not reports[0].homeless:
+            return
+        await asyncio.sleep(0.2)
+    raise TimeoutError("the shards do not come to rest")
+
+
+def _children(pid: int, role: str) -> dict[str, int]:
+    """Processes of a role that a supervisor has started, by name."""
+    found = ((proc.child_name(each), each) for each in proc.tree(pid))
+    return {name: each for name, each in found if name.partition("-")[0] == role}
+
+
+class Probe:
+    """A client that receives a message again and again, on one connection, and notes when it got one."""
+
+    def __init__(self, server: Server, url: str) -> None:
+        self._address = (HOST, server.ports[-1])
+        self._request = server.signer
+        self._url = url
+        self._served: list[float] = []
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._run())
+        try:
+            await self._steady(time.perf_counter())
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def during(self, act: Callable[[], Awaitable[None]]) -> tuple[float, float]:
+        """The longest time without a message while something is done, and how long that took until all is as before."""
+        began = time.perf_counter()
+        await act()
+        done = time.perf_counter()
+        await self._steady(done)
+        served = [at for at in self._served if at >= began]
+        return max(later - at for at, later in pairwise([began, *served])), done - began
+
+    async def _steady(self, since: float) -> None:
+        """Until it has been served without a long wait for a while."""
+        while True:
+            now = time.perf_counter()
+            if now - since > SECONDS_MOST:
+                raise TimeoutError(f"clients were not served for {SECONDS_MOST:.0f} s")
+            recent = [now - STEADY_SECONDS, *(at for at in self._served if at > now - STEADY_SECONDS), now]
+            if now - since > STEADY_SECONDS and max(b - a for a, b in pairwise(recent)) < STEADY_GAP_SECONDS:
+                return
+            await asyncio.sleep(0.05)
+
+    async def _run(self) -> None:
+        members: dict[str, Any] = {"QueueUrl": self._url, "MaxNumberOfMessages": 1, "VisibilityTimeout": 0}
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        while True:
+            try:
+                if streams is None:
+                    streams = await asyncio.open_connection(*self._address)
+                async with asyncio.timeout(CALL_SECONDS):
+                    answer = await self._call(*streams, json.dumps(members).encode())
+                if answer.status == 200 and b'"ReceiptHandle"' in answer.body:
+                    self._served.append(time.perf_counter())
+            except (OSError, TimeoutError, EOFError):
+                if streams is not None:
+                    streams[1].close()
+                streams = None
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> Answer:
+        writer.write(self._request.request("ReceiveMessage", body))
+        data = b""
+        while (answer := parse_answer(data)) is None:
+            more = await reader.read(1 << 16)
+            if not more:
+                raise EOFError
+            data += more
+        return answer
