@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
 
 from backend import incarnation
-from backend.api import AckLevel, DeadLetter, NewMessage, PartitionSettings, Receive, Target
+from backend.api import AckLevel, DeadLetter, NewMessage, PartitionSettings, Receive, Target, Unavailable
+from backend.journal.cassandra_journal import CassandraJournal
+from backend.journal.cassandra_log import CassandraLogSettings
+from backend.node import Node
+from metadata_service.models import LogEntry
+from tests.backend.journal.support import virtual
 from tests.backend.test_at_most_once import restart
+from tests.simulator.quorum import Machines, QuorumTables
+from tests.simulator.store import SimStore
 from tests.simulator.test_found import Service
 
 ALL, QUORUM, LEADER, NONE = AckLevel.ALL, AckLevel.QUORUM, AckLevel.LEADER, AckLevel.NONE
@@ -169,3 +178,115 @@ def test_the_senders_id_is_the_messages(service: Service) -> None:
     assert service.receive(target, dead_letter=DeadLetter(1, dead)) == []
     service.loop.until(service.quiet, 100)
     assert [message.message_id for message in service.receive(dead)] == [expected]
+
+
+# --- several replicas -------------------------------------------------------------------------------------
+
+
+class Mirrored(SimStore):
+    """The entries of logs, which the machines have, too."""
+
+    def __init__(self, machines: Machines) -> None:
+        super().__init__(Random(1))
+        self.machines = machines
+
+    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
+        entry = await super().new_incarnation(node, reuse)
+        self.machines.set_state(entry.log_id, entry.state, entry.version)
+        return entry
+
+    async def update_log(self, entry: LogEntry) -> LogEntry:
+        stored = await super().update_log(entry)
+        self.machines.set_state(stored.log_id, stored.state, stored.version)
+        return stored
+
+
+class Replicated:
+    """A node whose journal is on three machines, in virtual time."""
+
+    def __init__(self) -> None:
+        self.machines = Machines(Random(1), repairs=False)
+        self.store = Mirrored(self.machines)
+        self.target = Target(7, 7, 1)
+        self.settings = PartitionSettings(7, 7, 1, "queue7", bytes(16), ack_level=ALL)
+        self.store.queues[7] = self.settings
+
+    async def start(self) -> Node:
+        log = CassandraLogSettings(stall_seconds=1.0)
+        tables = QuorumTables(self.machines)
+        node = await Node.start_on(lambda: CassandraJournal(tables, log), self.store, self.store)
+        await node.configure(self.settings)
+        return node
+
+    def row_of(self, payload: bytes) -> tuple[Any, Any]:
+        """Partition and key of the row that holds this."""
+        for machine in self.machines.machines:
+            for partition, cells in machine.cells.items():
+                for row, (_, data) in cells.items():
+                    if partition[0] == "journal" and payload in data:
+                        return partition, row
+        raise AssertionError("no machine has it")
+
+
+def test_a_send_is_answered_when_every_replica_has_it() -> None:
+    async def main() -> None:
+        service = Replicated()
+        node = await service.start()
+        for number in range(20):
+            bodies = [b"<message %d of %d>" % (place, number) for place in range(3)]
+            await node.send(service.target, [NewMessage(body) for body in bodies])
+            assert all(service.machines.everywhere(*service.row_of(body)) for body in bodies)
+        await node.close()
+
+    virtual(main())
+
+
+def test_with_a_replica_away_a_send_fails_and_so_does_its_twin_until_it_is_back() -> None:
+    """Also when another incarnation has taken the log over meanwhile."""
+
+    async def main() -> None:
+        service = Replicated()
+        node = await service.start()
+        message = NewMessage(b"<message>", retry=b"r" * 32)
+        service.machines.down(2)
+        with pytest.raises(Unavailable, match="a replica of the journal does not answer"):
+            await node.send(service.target, [message])
+        row = service.row_of(message.payload)
+        with pytest.raises(Unavailable, match="a replica of the journal does not answer"):
+            await node.send(service.target, [message])
+        with pytest.raises(Unavailable, match="a replica of the journal does not answer now"):
+            await node.send(service.target, [NewMessage(b"never stored")])
+        await node.close()
+        node = await service.start()
+        with pytest.raises(Unavailable, match="a replica of the journal does not answer"):
+            await node.send(service.target, [message])
+        service.machines.down()
+        assert not service.machines.everywhere(*row)
+        (again,) = await node.send(service.target, [message])
+        assert again.duplicate
+        assert service.machines.everywhere(*row)
+        (received,) = await node.receive(service.target, Receive(10, 30))
+        assert (received.payload, received.message_id) == (message.payload, again.message_id)
+        await node.close()
+
+    virtual(main())
+
+
+def test_other_queues_do_not_wait_for_every_replica() -> None:
+    async def main() -> None:
+        service = Replicated()
+        node = await service.start()
+        other = PartitionSettings(8, 8, 1, "queue8", bytes(16))
+        service.store.queues[8] = other
+        await node.configure(other)
+        service.machines.down(2)
+        failing = asyncio.create_task(node.send(service.target, [NewMessage(b"a")]))
+        async with asyncio.timeout(0.3):
+            await node.send(Target(8, 8, 1), [NewMessage(b"b")])
+        assert not failing.done()
+        await asyncio.wait([failing])
+        assert isinstance(failing.exception(), Unavailable)
+        assert len(await node.receive(Target(8, 8, 1), Receive(10, 30))) == 1
+        await node.close()
+
+    virtual(main())

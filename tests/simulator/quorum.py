@@ -73,6 +73,10 @@ class Machines:
         for machine in self.random.sample(self.machines, self.majority):
             machine.store(("entry", log_id), (), version, state)
 
+    def everywhere(self, partition: Key, row: Key) -> bool:
+        """Whether all machines have it."""
+        return all(row in machine.cells.get(partition, {}) for machine in self.machines)
+
     def cells(self, partition: Key) -> dict[Key, Any]:
         """What any machine has."""
         found: dict[Key, tuple[int, Any]] = {}

@@ -92,8 +92,8 @@ class Run:
             except Unavailable:
                 await asyncio.sleep(self.random.random())
                 continue
-            key = ("journal", position >> 44, position >> 24 & SEGMENT_MAX), (position >> 11 & ROWS_MOST - 1,)
-            assert all(key in machine.cells for machine in self.machines.machines), "some machine does not have it"
+            partition, row = ("journal", position >> 44, position >> 24 & SEGMENT_MAX), position >> 11 & ROWS_MOST - 1
+            assert self.machines.everywhere(partition, (row,)), "some machine does not have it"
             self.acknowledged[number] = position
             self.everywhere += 1
             return
@@ -514,7 +514,7 @@ def test_a_machine_that_is_away_is_felt_only_by_those_who_wait_for_all(caplog: p
         log.check_replicas()
         assert [one.levelname for one in caplog.records] == ["ERROR", "WARNING"]
         await log.on_all_replicas([first])
-        assert all((("journal", 9, 1), (0,)) in machine.cells for machine in machines.machines)
+        assert machines.everywhere(("journal", 9, 1), (0,))
         statements = machines.statements
         await asyncio.sleep(30)
         assert machines.statements - statements <= 2, "it does not go on looking"
