@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping
-from typing import Self
+from typing import Literal, Self
 
 from bench import cassandra_server, proc
-from bench.cassandra_server import CassandraMissing
+from bench.cassandra_server import CassandraCluster, CassandraMissing
 from bench.cluster import LocalCluster
 from bench.servers import HOST, Holdfast, Server, ServerMissing
 from bench.signing import Credentials, Signer
@@ -23,10 +23,24 @@ class HoldfastCluster(Server):
 
     name = "cluster"
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        *,
+        cassandra: Literal[1, 3] | CassandraCluster = 3,
+        keyspace: str = "holdfast",
+    ) -> None:
+        """``cassandra``: so many nodes, or one that runs."""
         super().__init__(environment)
         names = {name.removeprefix("HOLDFAST_"): text for name, text in self._environment.items()}
-        self.cluster = LocalCluster(metadata=1, backends=BACKENDS, frontends=FRONTENDS, settings=names)
+        self.cluster = LocalCluster(
+            cassandra=cassandra,
+            metadata=1,
+            backends=BACKENDS,
+            frontends=FRONTENDS,
+            settings=names,
+            keyspace=keyspace,
+        )
         self.port = self.ports[0]
         key = self.cluster.key
         self.signer = Signer(f"{HOST}:{self.port}", Credentials(key.access_key_id, key.secret))

@@ -7,6 +7,7 @@ a time.  The tables in between count and time what the log asks of them.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from array import array
 from collections.abc import Sequence
@@ -26,7 +27,6 @@ from bench.servers import Server
 from metadata_service.cassandra import CassandraStore
 from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings
 
-KEYSPACE = "bench_rows"
 CALLERS = 256
 
 
@@ -85,8 +85,9 @@ async def rows(run: Run, server: Server) -> None:
             replication={"datacenter1": len(cassandra.nodes)},
         )
     )
-    store = await CassandraStore.open(connection, KEYSPACE)
-    tables = Counted(await CassandraTables.open(connection, KEYSPACE, store.fence))
+    keyspace = f"rows_{secrets.token_hex(4)}"
+    store = await CassandraStore.open(connection, keyspace)
+    tables = Counted(await CassandraTables.open(connection, keyspace, store.fence))
     queues = [
         PartitionSettings(number, number, 1, f"arn:aws:sqs:us-east-1:000000000000:q{number}", b"k" * 16)
         for number in range(1, run.plan.cluster_queues + 1)

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -34,7 +34,7 @@ PAUSE_SECONDS = 0.02
 async def local(run: Run, server: Server) -> None:
     """Backends of ``holdfast serve``, on local journals."""
     assert isinstance(server, Holdfast)
-    stores = Stores(load_settings({"data": server.data}, {}))
+    stores = Stores(load_settings({"data": str(server.data)}, {}))
     try:
         url = await _filled(run, server, "takeover-backends")
         probe = Probe(server, url)
@@ -189,19 +189,19 @@ class Probe:
 
     async def _run(self) -> None:
         members: dict[str, Any] = {"QueueUrl": self._url, "MaxNumberOfMessages": 1, "VisibilityTimeout": 0}
-        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        body = json.dumps(members).encode()
         while True:
-            try:
-                if streams is None:
-                    streams = await asyncio.open_connection(*self._address)
-                async with asyncio.timeout(CALL_SECONDS):
-                    answer = await self._call(*streams, json.dumps(members).encode())
-                if answer.status == 200 and b'"ReceiptHandle"' in answer.body:
-                    self._served.append(time.perf_counter())
-            except (OSError, TimeoutError, EOFError):
-                if streams is not None:
-                    streams[1].close()
-                streams = None
+            with suppress(OSError, TimeoutError, EOFError):  # then by another connection
+                reader, writer = await asyncio.open_connection(*self._address)
+                try:
+                    while True:
+                        async with asyncio.timeout(CALL_SECONDS):
+                            answer = await self._call(reader, writer, body)
+                        if answer.status == 200 and b'"ReceiptHandle"' in answer.body:
+                            self._served.append(time.perf_counter())
+                        await asyncio.sleep(PAUSE_SECONDS)
+                finally:
+                    writer.transport.abort()
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> Answer:
