@@ -30,6 +30,7 @@ from holdfast.folder import NODE
 from holdfast.serve import CannotStart, settle
 from holdfast.settings import Settings
 from metadata_service.client import MetadataClient
+from metadata_service.models import FIRST_CLUSTER
 from metadata_service.sqlite import SQLiteStore
 
 LEAVE_SECONDS: Final = 60.0
@@ -179,7 +180,14 @@ async def run_backend(
         services = Services(frontend, Credentials(store), MetadataClient(store), node)
         resolver.queues.set_result(Queues(services))
         role = await BackendRole.start(
-            backend.node, node, store, listen=backend.listen, secret=secret, reached=backend.reached
+            backend.node,
+            node,
+            store,
+            listen=backend.listen,
+            secret=secret,
+            reached=backend.reached,
+            load=Load(node, settings.journal_folder),
+            reporter=Reporter(store, FIRST_CLUSTER, now_ms),
         )
         started(role)
         settle()

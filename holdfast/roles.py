@@ -89,17 +89,22 @@ class Frontend:
         :class:`~metadata_service.store.StoreError`.
         """
         store = SQLiteStore(settings.metadata_file)
+        fleet = Fleet(store)
         try:
             keyring = await read_keyring(settings, store)
             if keyring is None:
                 raise CannotStart(f"the data folder {settings.data} has no keyring yet: start the backend first")
+            await fleet.start()
             backend = await connect(store)
         except BaseException:
+            await fleet.close()
             await store.close()
             raise
         metadata = MetadataClient(store)
         changes = ChangeWatch(store, metadata)
-        return await cls.over(settings, store, keyring, metadata, changes, backend, processes=processes, first=first)
+        return await cls.over(
+            settings, store, keyring, metadata, changes, backend, processes=processes, first=first, fleet=fleet
+        )
 
     @classmethod
     async def over(
@@ -117,13 +122,16 @@ class Frontend:
     ) -> Frontend:
         """The same over any metadata and backends, which it closes when it ends, or cannot start.
 
-        By ``changes`` the cache ``metadata`` learns what other processes do; by the ``fleet`` new queues are assigned.
+        By ``changes`` the cache ``metadata`` learns what other processes do; by the ``fleet``, which is started, new
+        queues are assigned.
         """
         try:
             credentials = Credentials(sealed(store, keyring))
             naming = await naming_secret(credentials.store)
             audit = open_audit(settings)
         except BaseException:
+            if fleet is not None:
+                await fleet.close()
             await backend.close()
             await store.close()
             raise
@@ -183,6 +191,8 @@ class Frontend:
     async def close(self) -> None:
         await self.app.settle()
         await self._changes.close()
+        if self._services.fleet is not None:
+            await self._services.fleet.close()
         await self._backend.close()
         await self._services.close()
         await self._store.close()
