@@ -1,8 +1,9 @@
-"""A whole Holdfast on this machine, as many would run it: Cassandra, Redis, metadata nodes, backends, frontends.
+"""A whole Holdfast on this machine, as many would run it: Cassandra, Redis, metadata nodes, backends, frontends, and a
+manager.
 
 ::
 
-    python -m bench.cluster                 # 3 Cassandra nodes, 2 metadata nodes, 3 backends, 2 frontends
+    python -m bench.cluster                 # 3 Cassandra nodes, 2 metadata nodes, 3 backends, 2 frontends, 1 manager
     python -m bench.cluster --cassandra 1   # quicker to start, and smaller
 
     with LocalCluster(backends=3) as cluster:
@@ -57,7 +58,7 @@ class Process:
     ) -> None:
         self.name = name
         self.role = role
-        self.address = f"{HOST}:{port}"
+        self.address = f"{HOST}:{port}" if port else "-"
         self.log_file = log
         self._port = port
         self._command = [sys.executable, "-m", "holdfast", role, *arguments]
@@ -124,7 +125,11 @@ class Process:
             return False
         if self.role == "frontend":
             return _answers(self._port)
-        marks = {"metadata": f"Metadata node {self.name} is at", "backend": f"Backend {self.name} of"}
+        marks = {
+            "metadata": f"Metadata node {self.name} is at",
+            "backend": f"Backend {self.name} of",
+            "manager": "Manager ",
+        }
         return marks.get(self.role, " started ") in self.log(since_start=True)
 
     def kill(self) -> None:
@@ -188,6 +193,7 @@ class LocalCluster:
         backends: int = 3,
         frontends: int = 2,
         redis: bool = True,
+        managers: int = 1,
         settings: Mapping[str, str] | None = None,
         keyspace: str = "holdfast",
         ports: Sequence[int] = (),
@@ -221,6 +227,8 @@ class LocalCluster:
             self._add(f"m{number + 1}", "metadata", taken[number], METADATA_NODE=f"m{number + 1}")
         for _ in range(backends):
             self.add_backend()
+        for number in range(managers):
+            self._add(f"g{number + 1}", "manager", 0)
         for number in range(frontends):
             port = ports[number] if number < len(ports) else taken[metadata + number]
             where = {"HOST": HOST, "PORT": str(port), "DATA": str(self.folder / f"f{number + 1}")}
@@ -251,11 +259,12 @@ class LocalCluster:
         made = self._processes[name] = Process(name, role, port, (), environment, self.folder / f"{name}.log")
         return made
 
-    def add_backend(self) -> Process:
-        """One more, which is not started."""
+    def add_backend(self, cluster: str = "local") -> Process:
+        """One more of this backend cluster, which is not started."""
         number = 1 + max((int(process.name[1:]) for process in self.of("backend")), default=0)
         (port,) = free_ports([HOST], 1)
-        return self._add(f"b{number}", "backend", port, BACKEND_NODE=f"b{number}", LISTEN=f"{HOST}:{port}")
+        node = {"BACKEND_NODE": f"b{number}", "LISTEN": f"{HOST}:{port}", "CLUSTER": cluster}
+        return self._add(f"b{number}", "backend", port, **node)
 
     def forget(self, process: Process) -> None:
         """End a process, and have it no longer."""
@@ -317,7 +326,7 @@ class LocalCluster:
 
     def start_processes(self, told: Callable[[str], None] = lambda _: None) -> None:
         """Start what is not running of the processes of Holdfast; returns when all serve."""
-        for roles in (("metadata",), ("backend", "frontend")):  # the others end where they find no metadata
+        for roles in (("metadata",), ("backend", "frontend", "manager")):  # the others end where they find no metadata
             processes = [process for process in self if process.role in roles and not process.running]
             if processes:
                 told(f"starting {', '.join(process.name for process in processes)}")
@@ -338,7 +347,7 @@ class LocalCluster:
 
     def stop(self) -> None:
         """Drain everything, from the door inwards."""
-        for role in ("frontend", "backend", "metadata"):
+        for role in ("frontend", "manager", "backend", "metadata"):
             for process in self.of(role):
                 process.stop()
 

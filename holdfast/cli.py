@@ -42,6 +42,7 @@ _FRONTEND_FLAGS = (
     *_CASSANDRA_FLAGS,
     *_PEER_FLAGS,
 )
+_MANAGER_FLAGS = ("metadata_nodes", "partition_rate", *_CASSANDRA_FLAGS, *_PEER_FLAGS, "log_level")
 _KEY_FLAGS = (
     *("host", "port", "data", "region", "account", "keyring_file", "metadata_nodes"),
     *_CASSANDRA_FLAGS,
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given = {
             name: value
-            for name in dict.fromkeys(_FLAGS + _METADATA_FLAGS + _BACKEND_FLAGS + _FRONTEND_FLAGS)
+            for name in dict.fromkeys(_FLAGS + _METADATA_FLAGS + _BACKEND_FLAGS + _FRONTEND_FLAGS + _MANAGER_FLAGS)
             if (value := getattr(parsed, name, None)) is not None
         }
         settings = load(given, os.environ, parsed.config)
@@ -129,6 +130,12 @@ def _backend(settings: Settings) -> int:
     from holdfast import standalone
 
     return _started(lambda: standalone.backend(settings))
+
+
+def _manager(settings: Settings) -> int:
+    from holdfast.manager_role import manager
+
+    return _started(lambda: manager(settings))
 
 
 def _frontend(parsed: argparse.Namespace, settings: Settings) -> int:
@@ -279,6 +286,16 @@ def _parser() -> argparse.ArgumentParser:
     frontend.add_argument("--backend", metavar="ADDRESS", help="where the backend of this machine listens")
     backend.set_defaults(run=_backend)
     frontend.set_defaults(part=_frontend)
+
+    manager = commands.add_parser(
+        "manager",
+        help="run an out-cluster manager",
+        description="Run a manager over all backend clusters: it splits hot queues, and empties a cluster that "
+        "is being retired.  Of several, one acts and the others wait for its end.",
+        epilog=_ALL_ARE_SETTINGS,
+    )
+    _add_flags(manager, _MANAGER_FLAGS)
+    manager.set_defaults(run=_manager)
 
     key = Group(commands.add_parser("key", help="create, rotate, revoke and list keys; show the root tenant's"))
     show = key.commands.add_parser(

@@ -267,6 +267,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         Meta(description="`host:port` by which others reach a backend, where that is not what it listens on"),
     ] = ""
+    partition_rate: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="messages a second, sent and received together, that a partition of a standard queue bears; "
+            "the manager splits queues that have more; 1000 at least, or 0: only an operator splits queues",
+        ),
+    ] = 5000
     cluster_tls_ca: Annotated[
         Path | None,
         Meta(
@@ -467,6 +475,8 @@ def _check(settings: Settings) -> None:
             raise SettingsError(f"{setting}: {error}") from None
     if settings.external_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", settings.external_url):
         raise SettingsError(f"external_url has to be like https://queue.example.com, not {settings.external_url!r}")
+    if 0 < settings.partition_rate < 1000:
+        raise SettingsError(f"partition_rate has to be 1000 or more, or 0 for none, not {settings.partition_rate}")
     try:
         parse_members(settings.metadata_nodes)
     except ViewInvalid as error:

@@ -1,15 +1,15 @@
 """The out-cluster manager: decides how many partitions a queue has, and in which backend clusters.
 
 * A standard queue that is hot for a while (:class:`~metadata_service.clusters.SplitRule`) gets more partitions, one
-  that is cold for longer is drained back.  Rates come from the reports of the clusters; where one is silent, nothing is
-  concluded from what it does not say.
+  that is cold for longer is drained back, to what it was made with at the least.  Rates come from the reports of the
+  clusters; where one is silent, nothing is concluded from what it does not say.
 * Of a cluster that is being retired each partition gets a successor elsewhere, and drains.
 * An operator's word (:class:`~metadata_service.models.Pin`) goes before all rates.
 
 Every decision is one change of the queue's map (:mod:`metadata_service.partitions`), from the version of the queue that
 it was made by.  What the change asks of the backends (tokens are handed over, empty partitions retire) is done by
-``tend``, which goes on with what is left of a change, whoever began it.  So nothing has to be remembered: a *walk* over
-all queues finds what another manager has left, and the queues in clusters that are being retired.
+:class:`Acts`, which go on with what is left of a change, whoever began it.  So nothing has to be remembered: a *walk*
+over all queues finds what another manager has left, and the queues in clusters that are being retired.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 from metadata_service import partitions
 from metadata_service.clusters import SILENT_SECONDS, Heat, NoCluster, SplitRule, look
 from metadata_service.election import Election
 from metadata_service.fleet import Fleet
-from metadata_service.models import ManagerEntry, Partition, Pin, Queue, cluster_of
+from metadata_service.models import ManagerEntry, Pin, Queue, cluster_of
 from metadata_service.partitions import NotPossible
 from metadata_service.store import ConditionFailed, MetadataStore, QueueNotFound, StoreError
 
@@ -35,8 +36,8 @@ WALK_QUEUES = 500
 """Queues that are looked at in a tick: a walk over 10,000,000 takes half a day."""
 AT_ONCE = 8
 """Queues that are changed at the same time."""
-TEND_SECONDS_FIRST = 0.1
-TEND_SECONDS_MOST = 5.0
+SETTLE_SECONDS_FIRST = 0.1
+SETTLE_SECONDS_MOST = 5.0
 NOTICED_SECONDS = 10.0
 """After this every frontend knows that a cluster is being retired, and makes no queues there."""
 _PAGE = 100
@@ -44,18 +45,36 @@ _PAGE = 100
 log = logging.getLogger("holdfast.manager")
 
 
-class TendFailed(Exception):
+class ActFailed(Exception):
     """The backends cannot do now what a queue's map asks for."""
 
 
-Tend = Callable[[Queue], Awaitable[Queue]]
-"""Does what can be done now of what the map of a queue asks for: tokens are handed over, what was drained and is empty
-goes.  Returns the queue as it is then.  Repeatable.  Raises :class:`TendFailed` and
-:class:`~metadata_service.store.StoreError`."""
+class Acts(Protocol):
+    """What changes the map of a queue and does what that asks for (:class:`backend.splits.Splits`).
 
-Change = Callable[[Queue], Awaitable[tuple[tuple[Partition, ...], str] | None]]
-"""Another map for the queue, and what is to be told of it; None: it stays.  Raises
-:class:`~metadata_service.partitions.NotPossible` and :class:`~metadata_service.clusters.NoCluster`."""
+    All raise :class:`~metadata_service.store.StoreError`; the first three raise
+    :class:`~metadata_service.partitions.NotPossible` as well.
+    """
+
+    async def split(self, queue: Queue, clusters: Sequence[int]) -> Queue:
+        """Add partitions, one in each of these clusters."""
+
+    async def drain(self, queue: Queue, ids: Collection[int]) -> Queue:
+        """Let these partitions drain."""
+
+    async def move(self, queue: Queue, places: Mapping[int, int]) -> Queue:
+        """Put new partitions in the places of these (by id), each in a cluster, and let the old ones drain."""
+
+    async def finish(self, queue_id: int) -> bool:
+        """Do what can be done now of what the map asks for; whether nothing is left.
+
+        Repeatable, by anybody.  Raises :class:`ActFailed`.
+        """
+
+
+Change = Callable[[Queue], Awaitable[tuple[Queue, str] | None]]
+"""Makes a change; returns the queue afterwards, and what is to be told of it.  None: it stays as it is.  Raises as
+:class:`Acts` do, and :class:`~metadata_service.clusters.NoCluster`."""
 
 
 class Manager:
@@ -66,26 +85,24 @@ class Manager:
         store: MetadataStore,
         fleet: Fleet,
         election: Election,
-        tend: Tend,
+        acts: Acts,
         *,
         rule: SplitRule | None,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
     ) -> None:
         """``fleet`` is kept up to date by the caller.  ``rule``: None: only an operator splits and drains queues."""
         self._store = store
         self._fleet = fleet
         self._election = election
-        self._tend = tend
+        self._acts = acts
         self._rule = rule
         self._clock = clock
-        self._wall = wall
         self._heats: dict[int, Heat] = {}
         self._split: dict[int, Queue] = {}
         """Standard queues with several partitions, as the walk has met them."""
         self._kept: set[Pin] = set()
         """Those that were found to be kept to since the last walk began."""
-        self._acts: dict[int, asyncio.Task[None]] = {}
+        self._working: dict[int, asyncio.Task[None]] = {}
         """By queue: what is under way."""
         self._free = asyncio.Semaphore(AT_ONCE)
         self._walk: AsyncIterator[Queue] | None = None
@@ -110,6 +127,9 @@ class Manager:
                         failing = True
                         log.warning("the out-cluster manager cannot read or write the metadata: %s", error)
                     await self.rest()
+                except Exception:  # a fault in this code: it begins anew with what the metadata say
+                    log.exception("the out-cluster manager has failed unexpectedly")
+                    await self.rest()
                 await asyncio.sleep(TICK_SECONDS)
         finally:
             await self.rest()
@@ -131,7 +151,7 @@ class Manager:
         self._split.clear()
         self._kept.clear()
         self._walk, self._walk_began_s = None, float("-inf")
-        acts = list(self._acts.values())
+        acts = list(self._working.values())
         for act in acts:
             act.cancel()
         if acts:
@@ -142,7 +162,7 @@ class Manager:
     async def _keep_to(self, entry: ManagerEntry) -> None:
         """Let queues have as many partitions as an operator wants."""
         for pin in entry.pins:
-            if pin in self._kept or pin.queue_id in self._acts:
+            if pin in self._kept or pin.queue_id in self._working:
                 continue
             queue = await self._store.get_queue_by_id(pin.queue_id)
             if queue is None or len(partitions.open_ones(queue.partitions)) == pin.partitions:
@@ -157,7 +177,7 @@ class Manager:
         now, rates, heats = self._clock(), self._rates(), {}
         hot = self._rule.split_above * self._rule.partition_rate
         concerned = {queue_id for queue_id, rate in rates.items() if rate > hot} | self._split.keys()
-        for queue_id in concerned - pinned - self._acts.keys():
+        for queue_id in concerned - pinned - self._working.keys():
             queue = self._split.get(queue_id) or await self._store.get_queue_by_id(queue_id)
             if queue is None or queue.attributes.get("FifoQueue") == "true" or not self._heard(queue):
                 continue
@@ -166,6 +186,8 @@ class Manager:
                 continue
             count, rate = len(partitions.open_ones(queue.partitions)), rates.get(queue_id, 0.0)
             heat, wanted = look(self._heats.get(queue_id, Heat()), count, rate, now, self._rule)
+            if wanted < count:
+                wanted = min(count, max(wanted, _made_with(queue)))
             if wanted != count:
                 bears = f"{self._rule.partition_rate:,.0f} a partition"
                 self._act(queue_id, self._resize(wanted, f"{rate:,.0f} messages a second, for {bears}", count))
@@ -191,9 +213,10 @@ class Manager:
         """Go on with the walk over all queues."""
         now = self._clock()
         retiring = {known.cluster.number for known in self._fleet.known() if known.cluster.state == "retiring"}
+        news = retiring - self._retiring_since_s.keys()
         self._retiring_since_s = {number: self._retiring_since_s.get(number, now) for number in retiring}
         if self._walk is None:
-            if now - self._walk_began_s < WALK_SECONDS:
+            if not news and now - self._walk_began_s < WALK_SECONDS:
                 return
             self._walk, self._walk_began_s = self._all_queues(), now
             self._kept.clear()
@@ -244,20 +267,20 @@ class Manager:
     def _resize(self, wanted: int, why: str, before: int | None = None) -> Change:
         """To so many partitions that take sends; if it still has as many as ``before``, where that is given."""
 
-        async def resize(queue: Queue) -> tuple[tuple[Partition, ...], str] | None:
+        async def resize(queue: Queue) -> tuple[Queue, str] | None:
             taking = partitions.open_ones(queue.partitions)
             count = len(taking)
             if wanted == count or before not in (None, count):
                 return None
             if wanted > count:
-                made = await self._new_partitions(queue, wanted - count)
-                return partitions.split(queue, made), f"is split from {count} to {wanted} partitions: {why}"
-            leaving = [one.id for one in taking[wanted:]]
-            return partitions.drain(queue, leaving), f"is drained back from {count} to {wanted} partitions: {why}"
+                changed = await self._acts.split(queue, self._clusters_for(queue, wanted - count))
+                return changed, f"is split from {count} to {wanted} partitions: {why}"
+            changed = await self._acts.drain(queue, [one.id for one in taking[wanted:]])
+            return changed, f"is drained back from {count} to {wanted} partitions: {why}"
 
         return resize
 
-    async def _evacuate(self, queue: Queue) -> tuple[tuple[Partition, ...], str] | None:
+    async def _evacuate(self, queue: Queue) -> tuple[Queue, str] | None:
         """Successors elsewhere for the partitions in clusters that are being retired."""
         names = {
             known.cluster.number: known.cluster.name
@@ -267,21 +290,19 @@ class Manager:
         leaving = [one.id for one in partitions.open_ones(queue.partitions) if cluster_of(one.id) in names]
         if not leaving:
             return None
-        made = await self._new_partitions(queue, len(leaving))
-        places = dict(zip(leaving, made, strict=True))
+        places = dict(zip(leaving, self._clusters_for(queue, len(leaving)), strict=True))
         left = ", ".join(sorted({names[cluster_of(number)] for number in leaving}))
-        return partitions.move(queue, places), f"moves off cluster {left}, which is being retired"
+        return await self._acts.move(queue, places), f"moves off cluster {left}, which is being retired"
 
-    async def _new_partitions(self, queue: Queue, count: int) -> Sequence[int]:
-        clusters = [self._fleet.assign(f"{queue.account}/{queue.name}/{queue.version}/{one}") for one in range(count)]
-        return [(await self._store.new_partition_ids(cluster, 1))[0] for cluster in clusters]
+    def _clusters_for(self, queue: Queue, count: int) -> Sequence[int]:
+        return [self._fleet.assign(f"{queue.account}/{queue.name}/{queue.version}/{one}") for one in range(count)]
 
     def _act(self, queue_id: int, change: Change | None) -> None:
         """Make a change, and what it asks of the backends; None: go on with what was left of an earlier one."""
-        if queue_id not in self._acts:
+        if queue_id not in self._working:
             act = asyncio.get_running_loop().create_task(self._carry_out(queue_id, change), name=f"queue {queue_id}")
-            self._acts[queue_id] = act
-            act.add_done_callback(lambda _: self._acts.pop(queue_id))
+            self._working[queue_id] = act
+            act.add_done_callback(lambda _: self._working.pop(queue_id))
 
     async def _carry_out(self, queue_id: int, change: Change | None) -> None:
         async with self._free:
@@ -298,7 +319,7 @@ class Manager:
                 self._said.pop(("trouble", queue_id), None)
             except (QueueNotFound, ConditionFailed):
                 pass  # it was deleted, or changed meanwhile: the next look decides anew
-            except (StoreError, TendFailed, NotPossible, NoCluster) as error:
+            except (StoreError, ActFailed, NotPossible, NoCluster) as error:
                 self._tell(("trouble", queue_id), f"{label} cannot be changed now, and is tried again: {error}")
             except Exception:
                 log.exception("%s could not be changed", label)
@@ -307,23 +328,26 @@ class Manager:
         changed = await change(queue)
         if changed is None:
             return queue
-        newer = await self._store.update_queue(
-            queue.queue_id, queue.version, now_ms=self._now_ms(), partitions=changed[0]
-        )
+        newer, text = changed
         self._note(newer)
-        self._tell(queue.queue_id, f"{label} {changed[1]}")
+        self._tell(queue.queue_id, f"{label} {text}")
         return newer
 
     async def _settle(self, queue: Queue) -> None:
         """Until all tokens have been handed over; what drains is looked at again with each walk."""
-        pause = TEND_SECONDS_FIRST
+        pause = SETTLE_SECONDS_FIRST
         while any(one.awaits or one.state == "draining" for one in queue.partitions):
-            queue = await self._tend(queue)
+            await self._acts.finish(queue.queue_id)
+            newer = await self._store.get_queue_by_id(queue.queue_id)
+            if newer is None:
+                self._split.pop(queue.queue_id, None)
+                return
+            queue = newer
             self._note(queue)
             if not partitions.changing(queue.partitions):
                 return
             await asyncio.sleep(pause)
-            pause = min(2 * pause, TEND_SECONDS_MOST)
+            pause = min(2 * pause, SETTLE_SECONDS_MOST)
 
     def _tell(self, about: object, text: str) -> None:
         """Log it, and put it among the decisions; what was the last about the same is not told again."""
@@ -332,5 +356,7 @@ class Manager:
             log.info("%s", text)
             self._election.tell(text)
 
-    def _now_ms(self) -> int:
-        return int(self._wall() * 1000)
+
+def _made_with(queue: Queue) -> int:
+    """How many partitions its creator asked for: fewer it gets only by an operator's word."""
+    return int(queue.attributes.get("HoldfastPartitions", "1"))

@@ -42,6 +42,9 @@ CASSANDRA = {**SECRET, "CASSANDRA": "127.0.0.1"}
             SECRET,
             "a backend of a cluster keeps its journal in Cassandra: cassandra has to say where that is",
         ),
+        (["manager"], SECRET, "a manager needs cassandra or metadata_nodes: it is for a service on many machines"),
+        (["manager"], {"CASSANDRA": "127.0.0.1"}, "the processes of a cluster need a cluster_secret"),
+        (["manager", "--partition-rate", "10"], CASSANDRA, "partition_rate has to be 1000 or more, or 0 for none"),
         (["frontend"], SECRET, "a frontend needs --backend, the address of the backend on this machine, or"),
         (
             ["frontend", "--backend", "unix:/x"],

@@ -4,7 +4,7 @@ what a map asks for."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,8 +15,8 @@ from metadata_service import partitions
 from metadata_service.clusters import SILENT_SECONDS, SplitRule
 from metadata_service.election import TAKE_OVER_SECONDS, Election
 from metadata_service.fleet import Fleet, change_cluster
-from metadata_service.manager import NOTICED_SECONDS, WALK_SECONDS, Manager, TendFailed
-from metadata_service.models import BusyPartition, ClusterReport, Decision, Pin, Queue, cluster_of
+from metadata_service.manager import NOTICED_SECONDS, WALK_SECONDS, ActFailed, Manager
+from metadata_service.models import BusyPartition, ClusterReport, Decision, Partition, Pin, Queue, cluster_of
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import StoreUnavailable
 from tests.metadata_service.conformance import ACCOUNT, NOW_MS
@@ -52,10 +52,9 @@ class World:
             self.faults.store,
             self.fleet,
             election,
-            self.tend,
+            self,
             rule=rule,
             clock=lambda: self.now,
-            wall=lambda: self.now,
         )
 
     async def clusters(self, *names: str) -> None:
@@ -94,17 +93,37 @@ class World:
             )
         await self.fleet.look()
 
-    async def tend(self, queue: Queue) -> Queue:
+    # --- acts ---
+
+    async def split(self, queue: Queue, clusters: Sequence[int]) -> Queue:
+        return await self._change(queue, partitions.split(queue, [await self._new_id(one) for one in clusters]))
+
+    async def drain(self, queue: Queue, ids: Collection[int]) -> Queue:
+        return await self._change(queue, partitions.drain(queue, ids))
+
+    async def move(self, queue: Queue, places: Mapping[int, int]) -> Queue:
+        new = {before: await self._new_id(cluster) for before, cluster in places.items()}
+        return await self._change(queue, partitions.move(queue, new))
+
+    async def finish(self, queue_id: int) -> bool:
         """The tokens are handed over at once, and what drains and is empty is gone."""
         if self.unable:
-            raise TendFailed(self.unable)
-        newest = await self.store.get_queue_by_id(queue.queue_id)
-        assert newest is not None
-        gone = [one.id for one in newest.partitions if one.state == "draining" and one.id not in self.holding]
-        changed = partitions.without(partitions.settled(newest.partitions), gone)
-        if changed == newest.partitions:
-            return newest
-        return await self.store.update_queue(newest.queue_id, newest.version, now_ms=NOW_MS, partitions=changed)
+            raise ActFailed(self.unable)
+        queue = await self.store.get_queue_by_id(queue_id)
+        assert queue is not None
+        gone = [one.id for one in queue.partitions if one.state == "draining" and one.id not in self.holding]
+        left = partitions.without(partitions.settled(queue.partitions), gone)
+        if left != queue.partitions:
+            queue = await self._change(queue, left)
+        return all(one.state == "open" for one in queue.partitions)
+
+    async def _new_id(self, cluster: int) -> int:
+        return (await self.store.new_partition_ids(cluster, 1))[0]
+
+    async def _change(self, queue: Queue, changed: Sequence[Partition]) -> Queue:
+        return await self.store.update_queue(queue.queue_id, queue.version, now_ms=NOW_MS, partitions=changed)
+
+    # --- time ---
 
     async def pass_time(self, seconds: float, manager: Manager | None = None) -> None:
         """In steps of two seconds: the clusters report, the manager looks, and does what it has decided."""
@@ -112,7 +131,7 @@ class World:
             self.now += 2
             await self.report()
             await (manager or self.manager).tick()
-            acts = (manager or self.manager)._acts.values()
+            acts = (manager or self.manager)._working.values()
             if acts:
                 await asyncio.wait(acts, timeout=5)
 
@@ -167,6 +186,20 @@ async def test_a_silent_cluster_proves_nothing(world: World) -> None:
     world.silent.clear()
     await world.pass_time(RULE.cold_seconds + 6)
     assert len((await world.queue()).partitions) == 1
+
+
+async def test_a_queue_keeps_what_it_was_made_with(world: World) -> None:
+    await world.clusters("local")
+    queue = await world.make("q", (0, 0, 0), HoldfastPartitions="3")
+    world.rates[queue.queue_id] = 9000.0
+    await world.pass_time(RULE.hot_seconds + 6)
+    assert len(await world.places()) == 32
+    world.rates.clear()
+    await world.pass_time(6 * RULE.cold_seconds)
+    assert await world.places() == [0, 0, 0]
+    await pin(world, queue, 1)
+    await world.pass_time(4)
+    assert await world.places() == [0]
 
 
 async def test_fifo_queues_are_left_alone(world: World) -> None:
@@ -391,7 +424,7 @@ async def test_without_the_metadata_nothing_goes_on(world: World) -> None:
     await world.pass_time(4)
     managers_task = asyncio.create_task(world.manager.run())
     world.faults.fail("manager")
-    while "manager" not in world.faults.calls[-2:] or world.manager._acts:
+    while "manager" not in world.faults.calls[-2:] or world.manager._working:
         await asyncio.sleep(0.01)
     assert not world.manager._split
     managers_task.cancel()
