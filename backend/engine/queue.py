@@ -162,17 +162,20 @@ class Queue:
             raise MapStale(f"partition {fold.partition} takes no sends any more")
         messages, size = fold.stored_messages, fold.stored_bytes
         messages_most, bytes_most = settings.messages_most or NEVER, settings.bytes_most or NEVER
+        whose, its = "The queue", "its"
+        if settings.routing is not None and len(settings.routing.slots) > 1:
+            whose, its = "This partition of the queue", "its share of"
         for record, payload in written:
             if not isinstance(record, records.Message):
                 continue
             if messages >= messages_most:
                 raise QueueFull(
-                    f"The queue stores {fold.stored_messages} messages, and its HoldfastMaximumMessages is "
+                    f"{whose} stores {fold.stored_messages} messages, and {its} HoldfastMaximumMessages is "
                     f"{messages_most}."
                 )
             if size >= bytes_most:
                 raise QueueFull(
-                    f"The queue stores {fold.stored_bytes} bytes, and its HoldfastMaximumBytes is {bytes_most}."
+                    f"{whose} stores {fold.stored_bytes} bytes, and {its} HoldfastMaximumBytes is {bytes_most}."
                 )
             messages += 1
             size += len(payload)

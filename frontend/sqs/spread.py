@@ -4,9 +4,9 @@
 :class:`backend.api.Backend` that are called for queues, with a view in the place of the target.  The map that a view
 has may be old: a partition that knows a newer one refuses the call, and it is made again by the newer one.
 
-A receive claims from one partition at a time.  It goes first to those that had messages when they were asked last, and
-where these have none it asks all the others at once which of them have (:meth:`backend.api.Backend.watch` claims
-nothing).  Those who wait for messages share one such question to each partition (:mod:`frontend.sqs.arrivals`).
+A receive claims from one partition at a time.  It goes first to those that had messages a moment ago; where these have
+none, and now and then, all are asked at once which of them have (:meth:`backend.api.Backend.watch` claims nothing).
+Those who wait for messages share one such question to each partition (:mod:`frontend.sqs.arrivals`).
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 TRIES = 6
+LOOK_SECONDS = 0.2
+"""After this all partitions are asked again which of them have messages, though some of those known still have."""
 FULL_KEPT = 10_000
 """Queues of which it is remembered where messages were."""
 
@@ -71,8 +73,8 @@ class Spread:
         self._sent = 0
         """Sends without a token, which go to the partitions in turn."""
         self._received = 0
-        self._full: dict[int, list[int]] = {}
-        """By queue: the partitions that had messages when they were asked last; the next one to be asked is first."""
+        self._full: dict[int, tuple[float, list[int]]] = {}
+        """By queue: until when it is believed, and the partitions that had messages, the next one to be asked first."""
         self._arrivals = Arrivals(services.backend)
 
     def any_open(self, view: QueueView) -> Part:
@@ -152,7 +154,10 @@ class Spread:
     async def _receive_now(self, view: QueueView, once: Receive) -> list[Received]:
         """What there is now; nothing only if no partition had anything when it was asked."""
         queue_id = view.queue.queue_id
-        full = self._full.get(queue_id, [])
+        now = asyncio.get_running_loop().time()
+        until, full = self._full.get(queue_id, (0.0, []))
+        if until < now:
+            full = []
         for partition in list(full):
             received = await self._claim(view, partition, once)
             if received:
@@ -170,7 +175,7 @@ class Spread:
         full = ready[place + 1 :] + ready[: place + 1]
         if len(self._full) >= FULL_KEPT:
             self._full.clear()
-        self._full[queue_id] = full
+        self._full[queue_id] = (now + LOOK_SECONDS, full)
         for partition in [full[-1], *full[:-1]]:
             received = await self._claim(view, partition, once)
             if received:
@@ -282,15 +287,18 @@ class Spread:
     async def start_move(self, view: QueueView, destination_arn: str | None, rate_per_second: int) -> MoveTask:
         """One task of each partition, all with the same id; each may move its share of the rate."""
         task_id = str(uuid.uuid4())
-        share = max(1, rate_per_second // len(view.parts)) if rate_per_second else 0
+        count = len(view.parts)
         started: list[MoveTask] = []
 
-        async def start(part: Part) -> MoveTask:
-            return await self._at(view, _id_picker(part.id), self._backend.start_move, destination_arn, share, task_id)
+        async def start(place: int, part: Part) -> MoveTask:
+            share = (place + 1) * rate_per_second // count - place * rate_per_second // count
+            rate = max(1, share) if rate_per_second else 0
+            start_move = self._backend.start_move
+            return await self._at(view, _id_picker(part.id), start_move, destination_arn, rate, task_id)
 
         try:
-            for part in view.parts:
-                started += [await start(part)]
+            for place, part in enumerate(view.parts):
+                started += [await start(place, part)]
         except MoveTaskRefused:
             if started:  # else another one is running, as before
                 await self.cancel_move(view, task_id)

@@ -19,7 +19,7 @@ from auth.keyring import Keyring
 from auth.lookup import Credentials
 from auth.master_keys import LocalMasterKeys, new_master_key
 from backend import adoption
-from backend.api import PartitionUnknown, Receive, Received, Target, Unavailable
+from backend.api import NewMessage, PartitionUnknown, Receive, Received, Target, Unavailable
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
 from backend.node import Node, NodeSettings
@@ -356,6 +356,29 @@ async def test_those_who_wait_share_one_question_and_each_message_goes_to_one_of
     await waiting(spread, 0)
 
 
+async def test_a_partition_that_is_always_full_keeps_nobody_from_another_one(spread: Spread) -> None:
+    await spread.one.make_queue("orders", HoldfastPartitions="2")
+    for _ in range(2):
+        await send(spread.one, "first")
+    queue = await spread.queue()
+    ids = [one.id for one in queue.partitions]
+    await receive(spread.one, MaxNumberOfMessages=1)
+    (full,) = {one for one, held in zip(ids, await _visible(spread, queue), strict=True) if held}
+    assert len(await spread.queues.run(spread.queues.view(queue), spread.node.receive, Receive(1, 30))) == 1
+    later = await spread.node.send(Target(ids[full == ids[0]], queue.queue_id), [NewMessage(b"not ours to read")])
+    async with asyncio.timeout(5):
+        while True:
+            await spread.node.send(Target(full, queue.queue_id), [NewMessage(b"more")])
+            got = await spread.queues.run(spread.queues.view(queue), spread.node.receive, Receive(1, 30))
+            assert len(got) == 1
+            if got[0].message_id == later[0].message_id:
+                break
+
+
+async def _visible(spread: Spread, queue: Queue) -> list[int]:
+    return [(await spread.node.counters(Target(one.id, queue.queue_id))).visible for one in queue.partitions]
+
+
 async def test_a_poll_whose_client_has_left_has_claimed_nothing(spread: Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="4")
     await receive(spread.one)
@@ -442,13 +465,18 @@ async def test_dead_letters_and_move_tasks_go_over_all_partitions(spread: Spread
     for place in range(12, 18):
         await send(one, f"{place}", "dead")
     assert all(await spread.held("dead"))
-    given = {"SourceArn": f"{arn}dead", "DestinationArn": f"{arn}orders"}
+    given = {
+        "SourceArn": f"{arn}dead",
+        "DestinationArn": f"{arn}orders",
+        "MaxNumberOfMessagesPerSecond": 500,
+    }
     task = (await ok(one.json("StartMessageMoveTask", given)))["TaskHandle"]
     async with asyncio.timeout(20):
         while True:
             (listed,) = (await ok(one.json("ListMessageMoveTasks", {"SourceArn": f"{arn}dead"})))["Results"]
             if listed["Status"] == "COMPLETED":
                 break
+    assert listed["MaxNumberOfMessagesPerSecond"] == 500
     assert (listed["ApproximateNumberOfMessagesMoved"], listed["ApproximateNumberOfMessagesToMove"]) == (18, 18)
     assert sum(await spread.held("dead")) == 0
     refused = await one.json("CancelMessageMoveTask", {"TaskHandle": task})
@@ -467,6 +495,8 @@ async def test_a_queues_limits_are_shared_out(spread: Spread) -> None:
         await spread.one.json("SendMessage", {"QueueUrl": spread.one.url("orders"), "MessageBody": "x"})
         for _ in range(20)
     ]
+    refused = next(answer for answer in answers if answer.status != 200)
+    assert "its share of HoldfastMaximumMessages is 4" in refused.message
     assert sum(answer.status == 200 for answer in answers) == sum(await spread.held()) == 12
 
 
