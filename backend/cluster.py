@@ -46,8 +46,8 @@ from backend.client import LIMITS, ClientLimits, RemoteBackend
 from backend.hello import Refused
 from backend.link import NotSent
 from backend.shards import shard_of
-from metadata_service.models import Heartbeat, LogEntry
-from metadata_service.store import StoreError
+from metadata_service.models import Heartbeat
+from metadata_service.store import Entries, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ ReadNodes = Callable[[], Awaitable[Mapping[str, Address]]]
 class Signs(Protocol):
     """What of a cluster's entries says which nodes there are."""
 
-    async def logs(self) -> list[LogEntry]: ...
+    async def look(self) -> Entries: ...
 
     async def heartbeats(self) -> list[Heartbeat]: ...
 
@@ -81,7 +81,7 @@ def nodes_of(store: Signs, reach: Callable[[str], Address] = Address.parse) -> R
     """
 
     async def read() -> dict[str, Address]:
-        logs = {entry.log_id: entry for entry in await store.logs() if entry.state == "open"}
+        logs = {entry.log_id: entry for entry in (await store.look()).logs if entry.state == "open"}
         return {
             beat.node: reach(beat.address)
             for beat in await store.heartbeats()
