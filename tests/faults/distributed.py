@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 
 from bench.cassandra_server import QUICK_START, CassandraCluster
-from bench.cluster import HOST, REGION, LocalCluster, Process
+from bench.cluster import ACCOUNT, HOST, REGION, LocalCluster, Process
 from tests.faults.forms import BACK_SECONDS, Form
 from tests.faults.proxy import Direction, Proxy
+from tests.faults.splitting import Splitter
 from tests.system.waiting import wait_until
 
 PROXY_HOST = "127.0.1.{number}"
@@ -181,6 +182,10 @@ class Distributed(Form):
         pids = [self.pid(name)]
         with self.bad_network(self.cassandra.proxies, lambda proxy: proxy.hold(direction, pids)):
             time.sleep(seconds)
+
+    def splitter(self) -> Splitter:
+        """What gives queues other partitions."""
+        return Splitter(self.cluster.settings(), ACCOUNT)
 
     def redis_away(self, seconds: float) -> None:
         """kill -9 of the Redis, and an empty one in its place."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.faults.distributed import Distributed
 from tests.faults.forms import Form, OneMachine
 from tests.faults.proxy import Direction
+from tests.faults.traffic import WORK
 from tests.faults.whole import Fault, Row, run
 
 APART_SECONDS = 10.0
@@ -120,6 +121,12 @@ def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
         Fault("one Cassandra node killed, and back", lambda f: f.without_cassandra([0], APART_SECONDS)),
         Fault("two Cassandra nodes killed, and back", lambda f: f.without_cassandra([1, 2], APART_SECONDS)),
         Fault("rolling restart of everything", Distributed.restart_all),
+        Fault("a queue is split in three, and a backend is killed meanwhile", split(killed(one))),
+        Fault("its partitions drain, and a backend is killed meanwhile", drain(killed(other))),
+        Fault("a split, while an owner of shards is a zombie", split(lambda f: f.wait_for_zombie(other))),
+        Fault("a drain, while an owner of shards is a zombie", drain(lambda f: f.wait_for_zombie(one))),
+        Fault("a split, while a backend and Cassandra are apart", split(no_cassandra(one))),
+        Fault("a drain, while a backend and its callers are apart", drain(apart(other, Direction.BOTH))),
     ]
 
 
@@ -144,6 +151,16 @@ def apart(name: str, direction: Direction) -> Callable[[Distributed], None]:
 def no_cassandra(name: str, direction: Direction = Direction.BOTH) -> Callable[[Distributed], None]:
     """A process and all nodes of Cassandra cannot reach each other for a while."""
     return lambda form: form.apart_from_cassandra(name, direction, APART_SECONDS)
+
+
+def split(meanwhile: Callable[[Distributed], object]) -> Callable[[Distributed], None]:
+    """A queue gets two partitions more, and something happens."""
+    return lambda form: form.splitter().split(WORK, 2, lambda: meanwhile(form))
+
+
+def drain(meanwhile: Callable[[Distributed], object]) -> Callable[[Distributed], None]:
+    """A queue is left with one partition, and something happens."""
+    return lambda form: form.splitter().drain(WORK, lambda: meanwhile(form))
 
 
 async def _one_machine(folder: Path, backends: int, seed: int, told: Callable[[Row], None]) -> list[Row]:
