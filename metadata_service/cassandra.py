@@ -10,8 +10,9 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -19,7 +20,7 @@ from auth.keyring import DataKey
 from metadata_service.cassandra_connection import CassandraConnection, Fence
 from metadata_service.cassandra_credentials import text
 from metadata_service.cassandra_entries import CassandraEntries, fence
-from metadata_service.cassandra_keyspace import CassandraKeyspace
+from metadata_service.cassandra_keyspace import CassandraKeyspace, Deadline
 from metadata_service.cassandra_queues import CassandraQueues
 from metadata_service.cassandra_records import GONE, Records, Row, Writes, gather
 from metadata_service.cassandra_registry import CassandraRegistry
@@ -27,6 +28,10 @@ from metadata_service.cassandra_schema import SCHEMA_VERSION, has_tables, make_t
 from metadata_service.opening import CannotOpen
 from metadata_service.store import ConditionFailed, StoreError, StoreUnavailable
 
+T = TypeVar("T")
+
+OPENING_SECONDS = 30.0
+"""So long opening a keyspace goes on where a transaction of its schema has no known outcome."""
 _SEALING_ACCOUNTS = "data_keys"
 """Marks of the accounts that have, or had, data keys."""
 
@@ -176,7 +181,7 @@ async def _prepared(keyspace: CassandraKeyspace) -> Records:
         await asyncio.to_thread(make_tables, keyspace, 0)
         has_tables(keyspace)  # whoever made them may have made them for another scope
     records = await asyncio.to_thread(Records, keyspace)
-    version = await records.transact("schema", ["version"], reached)
+    version = await _patiently(lambda: records.transact("schema", ["version"], reached))
     if version > SCHEMA_VERSION:
         raise CannotOpen(
             f"keyspace {keyspace.name} was written by a newer Holdfast:"
@@ -184,8 +189,20 @@ async def _prepared(keyspace: CassandraKeyspace) -> Records:
         )
     if version < SCHEMA_VERSION:
         await asyncio.to_thread(make_tables, keyspace, version)
-        await records.transact("schema", ["version"], reach)
+        await _patiently(lambda: records.transact("schema", ["version"], reach))
     return records
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """The answer of what can be asked again.  Where many processes open a keyspace at once, and Cassandra has just been
+    started, the outcome of one's transaction may be unknown."""
+    deadline = Deadline(OPENING_SECONDS)
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable:
+            if not await deadline.pause():
+                raise
 
 
 def _data_keys(account: str) -> str:

@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from cassandra import (
     ConsistencyLevel,
+    InvalidRequest,
     OperationTimedOut,
     RequestExecutionException,
     RequestValidationException,
@@ -243,7 +244,11 @@ class CassandraConnection:
         ``serial``: a read that a decision hangs on.  ``everywhere``: all replicas have to answer, whatever the scope:
         those of all data centres, for Cassandra has no level for all of one.
         """
-        statement = self.session.prepare(query)
+        try:
+            statement = self.session.prepare(query)
+        except InvalidRequest:  # another process has just made the table, and this node has not heard of it yet
+            self._agree()
+            statement = self.session.prepare(query)
         statement.consistency_level = self.scope.serial if serial else self.scope.quorum
         if everywhere:
             statement.consistency_level = ConsistencyLevel.ALL

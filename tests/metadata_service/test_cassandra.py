@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from cassandra import OperationTimedOut
+from cassandra import InvalidRequest, OperationTimedOut
 
 from auth.credentials import AccessKey, ServiceKey, Tenant, TenantRole, new_access_key
 from auth.keyring import DataKey
@@ -18,7 +18,7 @@ from bench.cassandra_server import QUICK_START, CassandraCluster
 from metadata_service import cassandra_changes, cassandra_queues
 from metadata_service.cassandra import CassandraStore
 from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings, ConnectionClosed, Unanswered
-from metadata_service.cassandra_records import Row, Writes
+from metadata_service.cassandra_records import Records, Row, Writes
 from metadata_service.cassandra_schema import SCHEMA_VERSION
 from metadata_service.models import LogEntry, Queue, ShardEntry
 from metadata_service.opening import CannotOpen
@@ -144,6 +144,50 @@ async def test_an_opening_that_was_cut_off_is_finished_by_the_next(place: Place,
         assert await again.get_queue_by_id(queue.queue_id) == queue
         assert await again._records.get("schema", "version") == str(SCHEMA_VERSION)
         assert table_ids(again) == before  # else two processes that make them at once make two
+
+
+async def test_a_node_that_has_not_heard_of_a_new_table_yet_is_asked_again(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where several processes open a new keyspace, and one finds the tables that another is making."""
+    assert isinstance(store, CassandraStore)
+    connection = store.keyspace.connection
+    answers: list[str] = []
+
+    class Session:
+        def prepare(self, query: str) -> Any:
+            if not answers:
+                answers.append("unknown")
+                raise InvalidRequest("table records does not exist")
+            answers.append("known")
+            return session.prepare(query)
+
+    session = connection.session
+    monkeypatch.setattr(connection, "session", Session())
+    connection.prepare(f"SELECT key FROM {store.keyspace.name}.records WHERE space = ?")
+    assert answers == ["unknown", "known"]
+    with pytest.raises(InvalidRequest):
+        connection.prepare(f"SELECT key FROM {store.keyspace.name}.never_made WHERE space = ?")
+
+
+async def test_a_schema_of_which_it_is_not_known_whether_it_was_written_is_written_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where many processes open a new keyspace of a Cassandra that has just been started."""
+    asked: list[str] = []
+    transact = Records.transact
+
+    async def doubtful(self: Records, space: str, keys: Any, decide: Any) -> Any:
+        asked.append(space)
+        if asked == ["schema", "schema"]:
+            await transact(self, space, keys, decide)
+            raise StoreUnavailable("whether it took effect is not known")
+        return await transact(self, space, keys, decide)
+
+    monkeypatch.setattr(Records, "transact", doubtful)
+    async with opened(place) as store:
+        assert asked == ["schema"] * 3
+        await create(store, "q")
 
 
 async def test_a_newer_schema_is_refused(place: Place) -> None:
