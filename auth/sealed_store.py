@@ -75,10 +75,14 @@ class _SealedStore:
         return [await self._opened(key) for key in await self._store.list_access_keys(account)]
 
     async def put_service_key(self, key: ServiceKey) -> None:
+        await self._store.put_service_key(await self._sealed_service(key))
+
+    async def add_service_key(self, key: ServiceKey) -> None:
+        await self._store.add_service_key(await self._sealed_service(key))
+
+    async def _sealed_service(self, key: ServiceKey) -> ServiceKey:
         keys = await self._keyring.ready(SERVICE)
-        await self._store.put_service_key(
-            msgspec.structs.replace(key, secret=keys.seal(key.secret, _what_service(key.key_id)))
-        )
+        return msgspec.structs.replace(key, secret=keys.seal(key.secret, _what_service(key.key_id)))
 
     async def list_service_keys(self, purpose: str) -> list[ServiceKey]:
         keys = await self._store.list_service_keys(purpose)

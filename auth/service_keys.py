@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 
 from auth.credentials import ServiceKey
-from auth.store import ServiceKeyStore
+from auth.store import Conflict, ServiceKeyStore
 
 ROTATE_SECONDS = 7 * 24 * 3600
 KEEP_SECONDS = 24 * 3600
@@ -24,11 +25,12 @@ REREAD_SECONDS = 1.0
 async def lasting_secret(store: ServiceKeyStore, purpose: str, *, clock: Callable[[], float]) -> bytes:
     """A secret of 32 bytes that is never replaced: the oldest of its purpose.  Made by who asks first.
 
-    To be asked for the first time by one process alone.  Raises what the store raises.
+    Of several processes that ask for the first time at once, all get the same.  Raises what the store raises.
     """
     if not await store.list_service_keys(purpose):
-        made = ServiceKey(secrets.token_hex(8), purpose, secrets.token_bytes(32), int(clock()))
-        await store.put_service_key(made)
+        made = ServiceKey(f"lasting-{purpose}", purpose, secrets.token_bytes(32), int(clock()))
+        with suppress(Conflict):
+            await store.add_service_key(made)
     return (await store.list_service_keys(purpose))[0].secret
 
 

@@ -98,6 +98,9 @@ class ServiceKeyStore(Protocol):
 
     async def put_service_key(self, key: ServiceKey) -> None: ...
 
+    async def add_service_key(self, key: ServiceKey) -> None:
+        """Raises :class:`Conflict` if there is one of this id."""
+
     async def list_service_keys(self, purpose: str) -> list[ServiceKey]:
         """All of this purpose, the oldest first."""
 

@@ -153,6 +153,14 @@ class CassandraCredentials:
     async def put_service_key(self, key: ServiceKey) -> None:
         await self._put(_SERVICE_KEYS, key.key_id, key)
 
+    async def add_service_key(self, key: ServiceKey) -> None:
+        def add(rows: dict[str, Row]) -> tuple[Writes, None]:
+            if rows:
+                raise ConditionFailed(f"there is a service key {key.key_id} already")
+            return {key.key_id: text(key)}, None
+
+        await self._records.transact(_SERVICE_KEYS, [key.key_id], add)
+
     async def list_service_keys(self, purpose: str) -> list[ServiceKey]:
         rows = await self._records.all(_SERVICE_KEYS)
         keys = [msgspec.json.decode(record, type=ServiceKey) for _, record in rows]

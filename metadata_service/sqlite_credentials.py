@@ -130,8 +130,15 @@ class SQLiteCredentials:
     # --- keys of the service ---
 
     async def put_service_key(self, key: ServiceKey) -> None:
-        columns: dict[str, str | int] = {"key_id": key.key_id, "purpose": key.purpose, "created_s": key.created_s}
-        await self._worker.write(lambda db: _put(db, "service_keys", columns, key))
+        await self._worker.write(lambda db: _put_service_key(db, key))
+
+    async def add_service_key(self, key: ServiceKey) -> None:
+        def add(db: sqlite3.Connection) -> None:
+            if _find(db, ServiceKey, "service_keys WHERE key_id = ?", (key.key_id,)) is not None:
+                raise ConditionFailed(f"there is a service key {key.key_id} already")
+            _put_service_key(db, key)
+
+        await self._worker.write(add)
 
     async def list_service_keys(self, purpose: str) -> list[ServiceKey]:
         return await self._all(ServiceKey, "service_keys WHERE purpose = ? ORDER BY created_s, key_id", (purpose,))
@@ -193,3 +200,8 @@ def _put(db: sqlite3.Connection, table: str, columns: Mapping[str, str | int], r
     names = ", ".join([*columns, "record"])
     marks = ", ".join("?" * (len(columns) + 1))
     db.execute(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", (*columns.values(), text(record)))
+
+
+def _put_service_key(db: sqlite3.Connection, key: ServiceKey) -> None:
+    columns: dict[str, str | int] = {"key_id": key.key_id, "purpose": key.purpose, "created_s": key.created_s}
+    _put(db, "service_keys", columns, key)

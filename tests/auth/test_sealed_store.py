@@ -66,8 +66,10 @@ async def test_keys_are_what_was_put_and_no_file_has_their_secret(
 async def test_the_services_own_keys(tmp_path: Path, store: SQLiteStore, keyring: Keyring) -> None:
     outside = sealed(store, keyring)
     keys = [ServiceKey(f"k{number}", "tokens", bytes(range(number, number + 32)), number) for number in range(2)]
-    for key in keys:
-        await outside.put_service_key(key)
+    await outside.put_service_key(keys[0])
+    await outside.add_service_key(keys[1])
+    with pytest.raises(Conflict):
+        await outside.add_service_key(keys[1])
     assert await outside.list_service_keys("tokens") == keys
     assert not in_files(tmp_path, keys[0].secret)
     (first, second) = await store.list_service_keys("tokens")

@@ -78,6 +78,12 @@ async def test_a_clock_that_went_back_does_not_hide_new_keys(world: CredentialWo
     assert await keys.find(fresh.key_id) == fresh
 
 
+async def test_who_asks_for_a_lasting_secret_at_the_same_time_gets_the_same(world: CredentialWorld) -> None:
+    found = await asyncio.gather(*(lasting_secret(world.store, "naming", clock=world.clock) for _ in range(5)))
+    assert len(set(found)) == 1
+    assert len(await world.store.list_service_keys("naming")) == 1
+
+
 async def test_a_lasting_secret_is_never_replaced(world: CredentialWorld) -> None:
     first = await lasting_secret(world.store, "naming", clock=world.clock)
     assert len(first) == 32

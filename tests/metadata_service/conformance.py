@@ -728,6 +728,16 @@ class CredentialConformance:
         await store.delete_service_key(keys[0].key_id)
         assert await store.list_service_keys("session") == keys[1:]
 
+    async def test_a_service_key_is_added_once(self, store: MetadataStore) -> None:
+        keys = [ServiceKey("lasting", "naming", bytes([number]), number) for number in range(5)]
+        outcomes = await asyncio.gather(*map(store.add_service_key, keys), return_exceptions=True)
+        (winner,) = [key for key, outcome in zip(keys, outcomes, strict=True) if outcome is None]
+        assert sum(isinstance(outcome, ConditionFailed) for outcome in outcomes) == 4
+        assert await store.list_service_keys("naming") == [winner]
+        await store.delete_service_key("lasting")
+        await store.add_service_key(keys[0])
+        assert await store.list_service_keys("naming") == keys[:1]
+
 
 class DataKeyConformance:
     """Wrapped data keys, and how often each may seal."""

@@ -14,6 +14,7 @@ from cassandra import InvalidRequest, OperationTimedOut
 
 from auth.credentials import AccessKey, ServiceKey, Tenant, TenantRole, new_access_key
 from auth.keyring import DataKey
+from auth.service_keys import lasting_secret
 from bench.cassandra_server import QUICK_START, CassandraCluster
 from metadata_service import cassandra_changes, cassandra_queues
 from metadata_service.cassandra import CassandraStore
@@ -340,6 +341,15 @@ async def test_changes_of_two_processes_do_not_overwrite_each_other(
     final = await stores[0].get_queue(ACCOUNT, "orders")
     assert set(final.tags) == {f"t{number}" for number in range(8)}
     assert final.version == 9
+
+
+async def test_processes_that_start_at_once_have_the_same_secret(
+    stores: tuple[CassandraStore, CassandraStore],
+) -> None:
+    for purpose in "abc":
+        found = await asyncio.gather(*(lasting_secret(store, purpose, clock=lambda: 0) for store in stores * 3))
+        assert len(set(found)) == 1
+        assert len(await stores[0].list_service_keys(purpose)) == 1
 
 
 async def test_ids_are_given_out_once(stores: tuple[CassandraStore, CassandraStore]) -> None:
