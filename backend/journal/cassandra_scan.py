@@ -9,8 +9,10 @@ fence keeps it from being answered, whenever it turns up.  Unless it was answere
 * a row that lies a whole window or more behind it, for that one is not sent before it is complete: whoever has read
   that row reads this one, if it is not lost.
 
-Then something is lost that was answered, and the log must not be sealed: the damage is severe.  It is reported, and the
-rows behind it are given out, for an operator may accept it.
+Then something is missing that was answered.  A quorum should have found it; but a machine may have been given back
+without its data, or repaired by none.  So all machines are asked for it before it is called lost, and if one of them is
+away, the log cannot be read now.  If none has it, the log must not be sealed: the damage is severe.  It is reported,
+and the rows behind it are given out, for an operator may accept it.
 
 **What was never answered.**  A row at the end may be there on one machine only, and be read now and not the next time.
 :attr:`CassandraScan.tail` are the rows past the answered mark: they are written again at QUORUM before anyone builds on
@@ -25,7 +27,7 @@ from typing import NamedTuple
 from backend.journal.cassandra_log import WINDOW
 from backend.journal.cassandra_rows import StoredRow, decode_row
 from backend.journal.recovery import Damage, LogEnd, Row
-from backend.journal.tables import PAGE_BYTES, Tables, place
+from backend.journal.tables import PAGE_BYTES, Tables, Unanswered, place
 
 END = -1
 """Behind the last row."""
@@ -42,7 +44,8 @@ class CassandraScan:
     """Reads a log once, from a segment on.  Implements :class:`backend.journal.interface.Scan`.
 
     ``from_seq``: rows below it are stepped over.  ``known_seq``: a row known from elsewhere to be durable.
-    ``sealed_seq``: the last row, if the log is sealed; what lies behind does not exist.
+    ``sealed_seq``: the last row, if the log is sealed; what lies behind does not exist.  ``accepted``: that rows are
+    missing was accepted, so nobody else is asked for them.
     """
 
     end: LogEnd
@@ -56,6 +59,7 @@ class CassandraScan:
         from_seq: int = 1,
         known_seq: int = 0,
         sealed_seq: int | None = None,
+        accepted: bool = False,
     ) -> None:
         self.tail: list[TailRow] = []
         self._tables = tables
@@ -72,25 +76,32 @@ class CassandraScan:
         """The row that comes next; 0 while that is not known."""
         self._chain: int | None = 0 if self._from_segment == 1 else None
         self._place = (self._from_segment, 0)
+        self._asked: int | None = None if accepted else -1
+        """The missing row that all machines were asked for last; None: they are not asked."""
 
     async def rows(self) -> AsyncIterator[Row]:
         """The rows from ``from_seq`` on, in order, also damaged ones with what can be read of them.
 
         Raises :class:`~backend.journal.tables.Unanswered`.
         """
-        segments = [one for one in await self._tables.segments(self._log_id) if one >= self._from_segment]
-        places = self._places(segments)
-        while (found := await anext(places, None)) is not None:
+        tables = self._tables
+        places = self._places(tables, await self._segments(tables))
+        while True:
+            found = await anext(places, None)
+            stored = None if found is None else decode_row(found[2], self._log_id, found[0], found[1])
+            if found is None or (stored is not None and self._is_beyond(stored)):
+                if self._last() < self._known and self._to_be_asked():
+                    places = self._everywhere()
+                    continue
+                break
             segment, number, data = found
-            stored = decode_row(data, self._log_id, segment, number)
             if stored is None:
                 what = "the row cannot be read"
                 self._report(segment, number, self._seq, what)
                 self._seq, self._chain = (self._seq + 1 if self._seq else 0), None
+                self._place = (segment, number + 1)
                 continue
             header = stored.header
-            if self._sealed_seq is not None and header.seq > self._sealed_seq:
-                break
             if not self._seq:
                 self._seq = min(header.seq, self._from_seq)
             if header.seq != self._seq or self._chain not in (None, header.chain):
@@ -99,12 +110,16 @@ class CassandraScan:
                     furthest < self._seq + WINDOW or await self._has_come(self._seq)
                 ):
                     break
-                what = f"rows {self._seq} to {header.seq - 1} are missing"
-                if header.seq <= self._seq:
-                    what = "the row does not continue the one before it"
+                what = "the row does not continue the one before it"
+                if header.seq > self._seq:
+                    if self._to_be_asked():
+                        places = self._everywhere()
+                        continue
+                    what = f"rows {self._seq} to {header.seq - 1} are missing"
                 self._report(segment, number, self._seq, what)
                 # What is behind is given out, for an operator may accept that the rest is lost.
-                places = self._places([one for one in segments if one >= segment], number + 1)
+                self._place = (segment, number + 1)
+                places = self._places(tables, await self._segments(tables))
             self._passed(segment, number, data, stored)
             if header.seq >= self._from_seq:
                 yield Row(
@@ -112,16 +127,37 @@ class CassandraScan:
                 )
         self._finish()
 
-    async def _places(self, segments: list[int], first_row: int = 0) -> AsyncIterator[tuple[int, int, bytes]]:
-        """(segment, row, bytes) of what there is, in order, a page at a time."""
+    def _to_be_asked(self) -> bool:
+        """Whether all machines have to be asked for the row that comes next, before it is called lost."""
+        asked, self._asked = self._asked, None if self._asked is None else self._seq
+        return asked is not None and asked != self._seq
+
+    async def _everywhere(self) -> AsyncIterator[tuple[int, int, bytes]]:
+        """The places from the missing row on, as all machines together have them."""
+        everyone = self._tables.everyone()
+        try:
+            async for found in self._places(everyone, await self._segments(everyone)):
+                yield found
+        except Unanswered as error:
+            raise Unanswered(
+                f"row {self._last() + 1} of log {self._log_id} is missing, and not all machines that may have it"
+                f" answer: {error}"
+            ) from error
+
+    async def _segments(self, tables: Tables) -> list[int]:
+        """Those that there may be more in."""
+        return [one for one in await tables.segments(self._log_id) if one >= self._place[0]]
+
+    async def _places(self, tables: Tables, segments: list[int]) -> AsyncIterator[tuple[int, int, bytes]]:
+        """(segment, row, bytes) of what there is from the place on, in order, a page at a time."""
+        at = self._place
         for segment in segments:
             page: list[int] = []
             page_bytes = 0
-            sizes = [one for one in await self._tables.row_sizes(self._log_id, segment) if one[0] >= first_row]
-            first_row = 0
+            sizes = [one for one in await tables.row_sizes(self._log_id, segment) if (segment, one[0]) >= at]
             for row, size_bytes in [*sizes, (END, 0)]:
                 if page and (row == END or page_bytes + size_bytes > PAGE_BYTES):
-                    found = await self._tables.get_rows(self._log_id, segment, page)
+                    found = await tables.get_rows(self._log_id, segment, page)
                     for number in page:
                         if number in found:
                             yield segment, number, found[number]
@@ -135,7 +171,7 @@ class CassandraScan:
         last = first.header.seq
         async for segment, row, data in places:
             stored = decode_row(data, self._log_id, segment, row)
-            if stored is not None and (self._sealed_seq is None or stored.header.seq <= self._sealed_seq):
+            if stored is not None and not self._is_beyond(stored):
                 self._known = max(self._known, stored.header.answered)
                 last = max(last, stored.header.seq)
         return last
@@ -167,8 +203,16 @@ class CassandraScan:
         self.tail = [row for row in self.tail if row.seq > self._answered]
         self.tail.append(TailRow(header.seq, segment, number, data))
 
+    def _is_beyond(self, stored: StoredRow) -> bool:
+        """Whether the row lies behind the seal, and so does not exist."""
+        return self._sealed_seq is not None and stored.header.seq > self._sealed_seq
+
+    def _last(self) -> int:
+        """The last row that was passed."""
+        return self._seq - 1 if self._seq else self._from_seq - 1
+
     def _finish(self) -> None:
-        last = self._seq - 1 if self._seq else self._from_seq - 1
+        last = self._last()
         segment, row = self._place
         if last < self._known:
             self._report(segment, row, last + 1, f"the log ends here, but row {self._known} was durable")

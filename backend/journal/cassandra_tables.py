@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Final, Self
 
+from cassandra import ConsistencyLevel
 from cassandra.query import PreparedStatement
 
 from backend.journal.tables import CHUNK_BYTES, PART_CHUNKS, StateRead, Unanswered, Written, chunks_of
@@ -47,6 +49,8 @@ class CassandraTables:
         self._connection = connection
         self._keyspace = keyspace
         self._fence = fence
+        self._level: int | None = None
+        """Of reads; None: that of the connection."""
 
     @classmethod
     async def open(cls, connection: CassandraConnection, keyspace: str, fence: Fence) -> Self:
@@ -119,8 +123,11 @@ class CassandraTables:
     # --- asking -------------------------------------------------------------------------------------------
 
     async def _ask(self, statement: PreparedStatement, values: Sequence[Any]) -> Rows:
+        bound = statement.bind(values)
+        if self._level is not None:
+            bound.consistency_level = self._level
         try:
-            return await self._connection.ask(statement, values)
+            return await self._connection.ask(bound, None)
         except cassandra_connection.Unanswered as error:
             raise _trouble(error) from error
 
@@ -164,6 +171,11 @@ class CassandraTables:
                 done(state)
 
         self._connection.send(self._state, fence.values(log_id), read)
+
+    def everyone(self) -> CassandraTables:
+        tables = copy(self)
+        tables._level = ConsistencyLevel.ALL
+        return tables
 
     async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
         # Of a row that a replica has by half, the size may be missing: then it is not there.

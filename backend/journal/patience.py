@@ -54,6 +54,9 @@ class PatientTables:
     def read_state(self, log_id: int, done: StateRead) -> None:
         self._tables.read_state(log_id, done)
 
+    def everyone(self) -> PatientTables:
+        return PatientTables(self._tables.everyone())
+
     async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
         return await self._again(lambda: self._tables.row_sizes(log_id, segment))
 

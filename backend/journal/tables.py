@@ -59,6 +59,13 @@ class Tables(Protocol):
     def read_state(self, log_id: int, done: StateRead) -> None:
         """The state in the log's entry, as some quorum has it after this call."""
 
+    def everyone(self) -> Tables:
+        """The same tables for reads that all machines have to answer which keep what is asked for, and not a quorum.
+
+        For who misses something that has to be there: a machine that a quorum did not need may be the only one that has
+        it.
+        """
+
     async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
         """(row, bytes) of the rows of a segment, ascending."""
 

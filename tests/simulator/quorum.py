@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
+from copy import copy
 from random import Random
 from typing import Any
 
@@ -144,6 +145,13 @@ class QuorumTables:
         """Answers do not reach this client before: it stands still, or the way back to it is cut."""
         self.waits_until = 0.0
         """What it sends does not arrive before."""
+        self._client = self
+        self._needed: int | None = None
+
+    def everyone(self) -> QuorumTables:
+        tables = copy(self)
+        tables._needed = len(self._machines.machines)
+        return tables
 
     async def check(self) -> None:
         """They lose nothing that they have."""
@@ -181,7 +189,10 @@ class QuorumTables:
             done({row: value for row, (_, value) in sorted(merged.items())})
 
         self._machines.ask(
-            self, lambda machine: (machine.graves.get(partition, -1), machine.partition(partition)), read
+            self._client,
+            lambda machine: (machine.graves.get(partition, -1), machine.partition(partition)),
+            read,
+            self._needed,
         )
 
     async def _selected(self, partition: Key) -> dict[Key, Any]:

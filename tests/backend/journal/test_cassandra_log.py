@@ -613,6 +613,75 @@ def test_a_row_that_is_missing_before_what_was_answered_is_damage(missing: int, 
     virtual(main())
 
 
+@pytest.mark.parametrize("missing", [1, 2, 19, 20])
+def test_a_row_that_one_machine_alone_has_is_not_lost(missing: int) -> None:
+    """Two were given back without it; a quorum does not find it.  It is asked of all before it is called lost."""
+
+    async def main() -> None:
+        machines = Machines(Random(1), repairs=False)
+        entry = LogEntry(log_id=9, node="n", incarnation=1)
+        machines.set_state(9, "open", 1)
+        log = await CassandraJournal(QuorumTables(machines), HELD).create(
+            entry, clock_ms=lambda: 1, on_failure=lambda _: None
+        )
+        for number in range(20):
+            log.append(a_record(number))
+            await log.barrier()
+        for machine in machines.machines[:2]:
+            del machine.cells["journal", 9, 1][missing - 1,]
+        machines.down(2)
+
+        async def read(entry: LogEntry, known: int = 20) -> tuple[list[int], LogEnd]:
+            scan = CassandraJournal(QuorumTables(machines), HELD).scan(entry, known)
+            rows = [row.seq async for row in scan.rows()]
+            return rows, scan.end
+
+        with pytest.raises(Unavailable, match=f"row {missing} of log 9 is missing, and not all machines"):
+            await read(entry)
+        rows, end = await read(msgspec.structs.replace(entry, accepted=True))
+        assert end.severe, "an operator has accepted that it is lost, so nobody waits for the machine"
+        assert missing not in rows
+        machines.down()
+        for sealed in (None, 20):
+            state = entry if sealed is None else msgspec.structs.replace(entry, state="sealed", sealed_seq=sealed)
+            rows, end = await read(state)
+            assert rows == list(range(1, 21 if sealed else 22)), "the last is the mark of a log at rest"
+            assert (end.seq, end.severe, end.damage) == (rows[-1], False, [])
+        await log.close()
+
+    virtual(main())
+
+
+def test_what_a_queue_needs_is_asked_of_all_before_it_is_called_lost() -> None:
+    """Bodies, and pieces of checkpoints."""
+
+    async def main() -> None:
+        machines = Machines(Random(1), repairs=False)
+        entry = LogEntry(log_id=9, node="n", incarnation=1)
+        machines.set_state(9, "open", 1)
+        journal = CassandraJournal(QuorumTables(machines), HELD)
+        log = await journal.create(entry, clock_ms=lambda: 1, on_failure=lambda _: None)
+        position = log.append(a_record(5))
+        await log.barrier()
+        writer = await journal.pieces.begin(9)
+        ref = writer.add(b"piece" * 100)
+        await writer.finish()
+        await asyncio.sleep(1)
+        for machine in machines.machines[:2]:
+            del machine.cells["journal", 9, 1], machine.cells["pieces", 9, 1]
+        machines.down(2)
+        with pytest.raises(Unavailable):
+            await journal.read_many([position])
+        with pytest.raises(Unavailable):
+            await journal.pieces.get(ref)
+        machines.down()
+        assert number_of((await journal.read_many([position]))[0]) == 5
+        assert await journal.pieces.get(ref) == b"piece" * 100
+        await log.close()
+
+    virtual(main())
+
+
 def test_a_row_that_is_rotten_costs_what_is_rotten() -> None:
     async def main() -> None:
         machines = Machines(Random(1))
