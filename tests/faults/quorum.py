@@ -1,0 +1,258 @@
+"""``python -m tests.faults.quorum``: a backend node on three real Cassandra nodes, which are killed, hang and come back.
+
+Each fault is a function that is given a :class:`Rig` and returns what was seen (:class:`Seen`).  Senders go on before,
+during and after it; at the end another incarnation of the node takes the log over, and gives out what is there.
+:func:`run` is for those who put these faults beside their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import NamedTuple
+
+from backend.api import NewMessage, PartitionSettings, Receive, Target, Unavailable
+from backend.journal.cassandra_journal import CassandraJournal
+from backend.journal.cassandra_log import CassandraLogSettings
+from backend.journal.cassandra_tables import CassandraTables
+from backend.node import Node, NodeSettings
+from bench.cassandra_server import CassandraCluster, CassandraNode
+from metadata_service.cassandra import CassandraStore
+from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings
+from tests.backend.nodes import Resolver
+
+SENDERS = 4
+SECONDS_MOST = 90.0
+"""For what has to come by itself, on a machine that is busy with three JVMs."""
+LOG = CassandraLogSettings(segment_bytes=1 << 20, row_bytes=4096)
+
+
+class Seen(NamedTuple):
+    """What a fault did."""
+
+    fault: str
+    acknowledged: int
+    refused: int
+    """Calls that raised :class:`~backend.api.Unavailable`."""
+    stall_seconds: float
+    """The longest time without an acknowledgement."""
+    lost: int
+    """Acknowledged, and not there afterwards."""
+    duplicated: int
+    invented: int
+    """There, and never sent."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether all promises were."""
+        return not (self.lost or self.duplicated or self.invented)
+
+
+class Rig:
+    """A node named ``one`` on Cassandra, and senders to a queue of it.  To be entered and left."""
+
+    def __init__(self, cassandra: CassandraCluster, keyspace: str, partition: int) -> None:
+        self.cassandra = cassandra
+        self.acknowledged: list[bytes] = []
+        self.refused: list[bytes] = []
+        self.stall_seconds = 0.0
+        self.node: Node
+        self.down: list[CassandraNode] = []
+        """Those that were killed and not started again."""
+        self._keyspace = keyspace
+        self._target = Target(partition, partition, 1)
+        self._resolver = Resolver()
+        arn = f"arn:aws:sqs:us-east-1:000000000000:queue-{partition}"
+        self._resolver.known[partition] = PartitionSettings(partition, partition, 1, arn, b"k" * 16)
+        self._open = AsyncExitStack()
+        self._senders: list[asyncio.Task[None]] = []
+        self._number = 0
+
+    async def __aenter__(self) -> Rig:
+        self.node = await self._start()
+        await self.node.configure(self._resolver.known[self._target.partition])
+        self._senders = [asyncio.create_task(self._send()) for _ in range(SENDERS)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+        await self._open.aclose()
+
+    async def _start(self) -> Node:
+        """As a process of its own would: with its own connection."""
+        cassandra = self.cassandra
+        connection = await CassandraConnection.open(
+            CassandraSettings(
+                contact_points=tuple(cassandra.contact_points),
+                port=cassandra.port,
+                replication={"datacenter1": len(cassandra.nodes)},
+                strict=True,
+                timeout_seconds=30,
+            )
+        )
+        store = await CassandraStore.open(connection, self._keyspace)
+        self._open.push_async_callback(store.close)
+        tables = await CassandraTables.open(connection, self._keyspace, store.fence)
+        node = await Node.start_on(
+            lambda: CassandraJournal(tables, LOG), store, self._resolver, settings=NodeSettings(name="one")
+        )
+        self._open.push_async_callback(node.close)
+        return node
+
+    async def _stop(self) -> None:
+        for sender in self._senders:
+            sender.cancel()
+        if self._senders:
+            await asyncio.wait(self._senders)
+        self._senders = []
+
+    async def _send(self) -> None:
+        last = time.monotonic()
+        while True:
+            self._number += 1
+            body = b"%d" % self._number * 20
+            try:
+                await self.node.send(self._target, [NewMessage(body)])
+            except Unavailable:
+                self.refused.append(body)
+                await asyncio.sleep(0.05)  # as a client would, before it tries again
+            except asyncio.CancelledError:
+                self.refused.append(body)
+                raise
+            else:
+                self.acknowledged.append(body)
+                now = time.monotonic()
+                self.stall_seconds, last = max(self.stall_seconds, now - last), now
+
+    async def more(self, acknowledged: int = 50) -> None:
+        """Wait until so many more are acknowledged."""
+        wanted = len(self.acknowledged) + acknowledged
+        await self.until(lambda: len(self.acknowledged) >= wanted, "messages are acknowledged")
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        began = time.monotonic()
+        while not condition():
+            if time.monotonic() - began > SECONDS_MOST:
+                raise TimeoutError(f"{SECONDS_MOST:.0f} s have passed, and not yet: {what}")
+            for sender in self._senders:
+                if sender.done():
+                    sender.result()
+            await asyncio.sleep(0.01)
+
+    async def kill(self, *nodes: CassandraNode) -> None:
+        """kill -9 of all of them, at once."""
+        self.down += nodes
+        await asyncio.gather(*(asyncio.to_thread(node.kill) for node in nodes))
+
+    async def restart(self, *nodes: CassandraNode) -> None:
+        """Start them again, and wait until they serve."""
+        for node in nodes:
+            self.down.remove(node)
+            await asyncio.to_thread(node.start, wait=False)
+        for node in nodes:
+            await asyncio.to_thread(node.wait_until_ready)
+
+    async def seen(self, fault: str) -> Seen:
+        """Let another incarnation take over, without waiting for this one, and compare."""
+        await self._stop()
+        heir = await self._start()
+        found: Counter[bytes] = Counter()
+        while messages := await heir.receive(self._target, Receive(10, 600, 0)):
+            found.update(message.payload for message in messages)
+        sent = {*self.acknowledged, *self.refused}
+        return Seen(
+            fault,
+            len(self.acknowledged),
+            len(self.refused) - SENDERS,  # the last of each was cut off here
+            self.stall_seconds,
+            lost=len(set(self.acknowledged) - found.keys()),
+            duplicated=sum(found.values()) - len(found),
+            invented=len(found.keys() - sent),
+        )
+
+
+# --- the faults -------------------------------------------------------------------------------------------
+
+
+async def one_is_killed(rig: Rig) -> Seen:
+    """Nothing fails: two are a quorum."""
+    *_, last = rig.cassandra.nodes
+    await rig.more()
+    await rig.kill(last)
+    await rig.more(200)
+    await rig.restart(last)
+    await rig.more()
+    return await rig.seen("one Cassandra node killed")
+
+
+async def one_hangs(rig: Rig) -> Seen:
+    """SIGSTOP: it keeps its connections and says nothing.  Nothing fails."""
+    first, *_ = rig.cassandra.nodes
+    await rig.more()
+    first.pause()
+    try:
+        await rig.more(200)
+    finally:
+        first.resume()
+    await rig.more()
+    return await rig.seen("one Cassandra node paused")
+
+
+async def two_are_killed(rig: Rig) -> Seen:
+    """Sends are refused, with an error that says try again, and go on by themselves when one of them is back."""
+    _, one, other = rig.cassandra.nodes
+    await rig.more()
+    await rig.kill(one)
+    await rig.more()
+    await rig.kill(other)
+    await rig.until(lambda: not rig.node.room, "sends are refused")
+    acknowledged, refused = len(rig.acknowledged), len(rig.refused)
+    await rig.until(lambda: len(rig.refused) >= refused + 20, "more are refused")
+    assert len(rig.acknowledged) == acknowledged, "nothing is acknowledged without a quorum"
+    await rig.restart(one)
+    await rig.more(100)
+    return await rig.seen("two Cassandra nodes killed, one after the other")
+
+
+async def all_are_killed(rig: Rig) -> Seen:
+    """At once, in the middle of writes: what was acknowledged is on their disks."""
+    await rig.more(300)
+    await rig.kill(*rig.cassandra.nodes)
+    await rig.until(lambda: not rig.node.room, "sends are refused")
+    await rig.restart(*rig.cassandra.nodes)
+    await rig.more()
+    return await rig.seen("all Cassandra nodes killed at once")
+
+
+FAULTS: tuple[Callable[[Rig], Awaitable[Seen]], ...] = (one_is_killed, one_hangs, two_are_killed, all_are_killed)
+
+
+async def run(cassandra: CassandraCluster, keyspace: str, number: int) -> Seen:
+    """The fault of this number, with a queue of its own; afterwards all Cassandra nodes serve again."""
+    async with Rig(cassandra, keyspace, number + 1) as rig:
+        seen = await FAULTS[number](rig)
+        await rig.restart(*rig.down)
+        return seen
+
+
+def main() -> int:
+    print("| fault | acknowledged | refused | longest stall | lost | duplicated |\n|---|---:|---:|---:|---:|---:|")
+    kept = True
+    with CassandraCluster(3, heap="384m") as cassandra:
+        for number in range(len(FAULTS)):
+            seen = asyncio.run(run(cassandra, "faults", number))
+            kept = kept and seen.kept
+            print(
+                f"| {seen.fault} | {seen.acknowledged} | {seen.refused} | {seen.stall_seconds:.1f} s | {seen.lost}"
+                f" | {seen.duplicated} |",
+                flush=True,
+            )
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

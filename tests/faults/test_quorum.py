@@ -1,0 +1,20 @@
+"""A backend node on three real Cassandra nodes: what it acknowledged survives them.
+
+All of :mod:`tests.faults.quorum` is for the campaign; here are one kill and then another, for they share a start.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.cassandra_server import QUICK_START, CassandraCluster
+from tests.faults.quorum import Rig, two_are_killed
+
+
+@pytest.mark.slow
+async def test_one_cassandra_node_may_die_and_without_a_second_one_sends_wait_for_it() -> None:
+    with CassandraCluster(3, heap="256m", java_options=QUICK_START) as cassandra:
+        async with Rig(cassandra, "faults", 7) as rig:
+            seen = await two_are_killed(rig)
+            assert seen.kept, seen
+            assert seen.refused > 0
