@@ -1,4 +1,4 @@
-"""``python -m tests.faults.quorum``: a backend node on three real Cassandra nodes, which are killed, hang and come back.
+"""``python -m tests.faults.quorum``: a backend node on three real Cassandra nodes, which are killed and which hang.
 
 Each fault is a function that is given a :class:`Rig` and returns what was seen (:class:`Seen`).  Senders go on before,
 during and after it; at the end another incarnation of the node takes the log over, and gives out what is there.
