@@ -29,7 +29,7 @@ from backend.replay import JournalDamaged
 from backend.reporter import REPORT_SECONDS, Reporter
 from backend.tasks import Complaints
 from backend.view import View
-from backend.watch import Watch
+from backend.watch import Clocks, Watch
 from metadata_service import placement
 from metadata_service.models import ClusterEntry, Heartbeat
 from metadata_service.store import ClusterStore, ConditionFailed, EntryStore, StoreError
@@ -42,6 +42,10 @@ EXPECT_SECONDS = 0.1
 """How often a member looks for shards that are on their way to it."""
 MOVES_MOST = 32
 """Shards that are on their way at once, beside those of the dead."""
+CLOCK_OFF_MS = 1000
+"""A clock that is further off than this is said to be."""
+SEEN_LATE_MS = 1000
+"""So old may be what heartbeats say of the others' clocks: they seem to be behind."""
 TROUBLE = (StoreError, BackendError, LogInUse, JournalDamaged, OSError)
 """What a member lives through, and tries again."""
 
@@ -99,6 +103,7 @@ class Member:
         self._news = asyncio.Event()
         """Set: the next report is due at once."""
         self._watch = Watch()
+        self._clocks = Clocks()
         self._complaints = Complaints()
         self._count = 0
         self._beaten_at: float | None = None
@@ -246,7 +251,22 @@ class Member:
             and logs[beat.log_id].incarnation == beat.incarnation
             and (beat.node == self._name or self._watch.alive(beat.log_id))
         }
+        self._clocks.look(beats, self._clock())
+        self._compare_clocks([beat.log_id for beat in live.values() if beat.node != self._name])
         return View(cluster, logs, shards, live, {beat.node: beat for beat in beats if beat.node not in live})
+
+    def _compare_clocks(self, others: list[int]) -> None:
+        ahead_ms = self._clocks.ahead_ms(others)
+        if -CLOCK_OFF_MS - SEEN_LATE_MS <= ahead_ms <= CLOCK_OFF_MS:
+            self._complaints.settled("the clock")
+        elif self._complaints.is_news("the clock", f"{ahead_ms / 10_000:.0f}"):
+            how = f"{abs(ahead_ms) / 1000:.1f} s {'behind' if ahead_ms > 0 else 'ahead of'}"
+            logger.error(
+                "the clock of node %s is %s the cluster's time: timeouts and delays of shards that it takes over, or "
+                "gives away, are off by as much; set the clock",
+                self._name,
+                how,
+            )
 
     async def _manage(self, view: View) -> View:
         """Seal the logs of the dead, and decide who is to have what."""

@@ -7,6 +7,7 @@ for dead, and a watcher that was suspended begins anew.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from metadata_service.models import Heartbeat
@@ -66,3 +67,33 @@ class Watch:
     def still(self, log_id: int) -> float:
         """For how many seconds its heartbeat has not moved, as far as that could be seen."""
         return self._still.get(log_id, 0.0)
+
+
+SIGHTS = 4
+"""Of the latest heartbeats of a node that one counts which was seen soonest."""
+
+
+class Clocks:
+    """How far this machine's clock is from those of the others.
+
+    The cluster's time is the lower median of the live nodes' clocks, as their heartbeats say.  What is seen of them is
+    as old as a heartbeat is on its way, a second at most.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, deque[int]]] = {}
+
+    def look(self, beats: Iterable[Heartbeat], clock_ms: int) -> None:
+        """What the heartbeats say now, and this machine's clock."""
+        seen: dict[int, tuple[int, deque[int]]] = {}
+        for beat in beats:
+            count, ahead = self._seen.get(beat.log_id, (None, deque[int](maxlen=SIGHTS)))
+            if count is not None and count != beat.count:
+                ahead.append(beat.time_ms - clock_ms)
+            seen[beat.log_id] = (beat.count, ahead)
+        self._seen = seen
+
+    def ahead_ms(self, others: Iterable[int]) -> int:
+        """How far the cluster's time is ahead of this machine's clock, ``others`` being the other live nodes' logs."""
+        known = [max(self._seen[log_id][1]) for log_id in others if log_id in self._seen and self._seen[log_id][1]]
+        return sorted([0, *known])[len(known) // 2]

@@ -15,7 +15,7 @@ from backend.node import Node
 from backend.reporter import REPORT_SECONDS, Reporter
 from backend.shards import shard_of
 from backend.view import View
-from backend.watch import DEAD_SECONDS, Watch
+from backend.watch import DEAD_SECONDS, Clocks, Watch
 from metadata_service.models import (
     BackendCluster,
     BusyPartition,
@@ -477,6 +477,19 @@ def test_time_in_which_the_watcher_saw_nothing_does_not_count() -> None:
     watch.look(beats(a=1), [97], 1000.0)  # it was suspended
     assert not watch.dead(97)
     assert not watch.alive(97), "nor was it ever seen to move"
+
+
+def test_the_clusters_time_is_the_lower_median_of_the_clocks() -> None:
+    clocks = Clocks()
+    for count in range(1, 8):
+        seen = [Heartbeat("a", 1, 1, count, 3_600_000 + count * 1000), Heartbeat("b", 2, 1, count, count * 1000 - 20)]
+        clocks.look(seen, count * 1000 + (400 if count % 4 else 10))
+    assert clocks.ahead_ms([1, 2]) == 0, "b is a little behind, a far ahead"
+    assert clocks.ahead_ms([1]) == 0, "one says so, and the other otherwise"
+    assert clocks.ahead_ms([2]) == -30, "what was seen soonest counts"
+    assert clocks.ahead_ms([]) == clocks.ahead_ms([3]) == 0
+    clocks.look([], 9000)
+    assert clocks.ahead_ms([1, 2]) == 0
 
 
 def test_a_node_can_be_drained_twice(three: Cluster) -> None:

@@ -9,6 +9,8 @@ import traceback
 from collections import Counter
 
 from tests.simulator.cluster import SECONDS, ClusterWorld
+from tests.simulator.cluster_mutations import MUTATIONS, run_mutated
+from tests.simulator.rules import RULES
 from tests.simulator.world import World
 
 
@@ -22,7 +24,13 @@ def main() -> int:
     parser.add_argument("--rot", action="store_true", help="flip bits on the disk too")
     parser.add_argument("--cluster", action="store_true", help="run whole clusters, each for some virtual seconds")
     parser.add_argument("--journal", choices=("quorum", "local"), help="with --cluster: only on this one")
+    parser.add_argument(
+        "--mutations", action="store_true", help="take each rule out in turn; at most --seeds runs for each"
+    )
+    parser.add_argument("--only", help="with --mutations: only this one")
     arguments = parser.parse_args()
+    if arguments.mutations:
+        return show_mutations(arguments.first, arguments.seeds, arguments.only)
     began = time.perf_counter()
     totals: Counter[str] = Counter()
     failed: list[int] = []
@@ -62,6 +70,26 @@ def main() -> int:
         print(f"  {name:<14}{count:>12,}")
     print(f"failed: {failed if failed else 'none'}")
     return 1 if failed else 0
+
+
+def show_mutations(first: int, most: int, only: str | None) -> int:
+    """Print the table of the rules: what takes each out, and how many seeds it takes to be noticed."""
+    print("| rule | mutation | noticed | by |\n|---|---|---|---|")
+    missed = 0
+    for rule in RULES:
+        for mutation in (one for one in MUTATIONS.values() if one.rule == rule.name):
+            if only not in (None, mutation.name):
+                continue
+            for seed in range(first, first + most):
+                error = run_mutated(mutation.name, seed)
+                if error is not None:
+                    told = str(error)[:80].replace("|", "/")
+                    print(f"| {rule.name} | `{mutation.name}` | after {seed - first + 1} | {told} |", flush=True)
+                    break
+            else:
+                missed += 1
+                print(f"| {rule.name} | `{mutation.name}` | not within {most} | |", flush=True)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

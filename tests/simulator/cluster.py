@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from backend.api import (
+    AckLevel,
     AttemptExpired,
     BackendError,
     DeadLetter,
@@ -202,8 +203,10 @@ class ClusterWorld:
             if dead is not None:
                 dead.feeds.append(queue)
         self._queue("plain", random.random() < 0.5)
+        if random.random() < 0.5:
+            self._queue("weak", False, AckLevel.LEADER)
 
-    def _queue(self, name: str, fifo: bool) -> Queue:
+    def _queue(self, name: str, fifo: bool, ack_level: AckLevel = AckLevel.QUORUM) -> Queue:
         number = len(self.queues) + 1
         settings = PartitionSettings(
             partition=self.seed % 1000 * 100 + number,
@@ -214,6 +217,7 @@ class ClusterWorld:
             fifo=fifo,
             token_window_seconds=60,
             retry_window_seconds=60,
+            ack_level=ack_level,
         )
         queue = Queue(settings)
         self.queues.append(queue)
@@ -395,6 +399,7 @@ class ClusterWorld:
                 one.token = blake2b(name, digest_size=16).digest()
             new.append(one)
         tokens = queue.settings.fifo or random.random() < 0.5
+        tokens = tokens and not queue.weak
         if tokens and random.random() < 0.5:
             for place, one in enumerate(new):
                 one.retry = self._sent.to_bytes(15, "big") + bytes((place,)) + self._sent.to_bytes(16, "big")
@@ -559,6 +564,13 @@ class ClusterWorld:
         if process is not None:
             await self._cut([(process.name, "entries")], 9.0)
 
+    async def _fault_split(self, random: Random) -> None:
+        """A zombie that one of the frontends goes on asking, while the other finds its successor."""
+        process = self._one(random)
+        if process is not None:
+            name, front = process.name, FRONTENDS[1]
+            await self._cut([(name, "entries"), (name, front), (front, name)], 12.0)
+
     async def _fault_cut(self, random: Random) -> None:
         """A node, and other nodes or frontends."""
         process = self._one(random)
@@ -694,7 +706,7 @@ class ClusterWorld:
             self._tasks.append(host.run(loop, self._begin_front(name, host)))
         for name in self.names:
             self._tasks.append(loop.create_task(self._keep(name, Random(random.random()))))
-        if not self.until(lambda: len(self.fronts) == len(FRONTENDS) and self.served_by_one(), 60):
+        if not self.until(lambda: len(self.fronts) == len(FRONTENDS) and self.served_by_one(), 120):
             raise Violation("the cluster does not begin")
 
     def end(self) -> None:
@@ -846,17 +858,17 @@ def _slow(world: ClusterWorld) -> None:
 
 def _moving(world: ClusterWorld) -> None:
     """Shards move all the time, and transactions take effect late."""
-    world.ledger.late = 0.2
+    world.ledger.late = 0.05
     world.trouble = 0.7
     world.faults.update(outage=0, drain=12, rolling=4, stop=2)
 
 
 def _quiet(world: ClusterWorld) -> None:
     """Little is written, so that a zombie is not found out by its own rows."""
-    world.pace = 0.5
-    world.trouble = 2.0
-    world.weights.update(send=20, receive=10, delete=6, count=40)
-    world.faults.update(outage=0, cut_store=30, stop=10)
+    world.pace = 0.3
+    world.trouble = 4.0
+    world.weights.update(send=12, receive=4, delete=2, change=0, count=40)
+    world.faults.update(outage=0, split=30, stop=10)
 
 
 def _zombies(world: ClusterWorld) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from backend.api import Counters, HandleOutcome, NewMessage, PartitionSettings, Received, Stored
+from backend.api import AckLevel, Counters, HandleOutcome, NewMessage, PartitionSettings, Received, Stored
 from tests.simulator.model import Violation
 
 SLEWED = 0.85
@@ -35,6 +35,11 @@ class Queue:
     @property
     def pid(self) -> int:
         return self.settings.partition
+
+    @property
+    def weak(self) -> bool:
+        """Its sends are answered before they are durable: what was not received since may be lost."""
+        return self.settings.ack_level is AckLevel.LEADER
 
     @property
     def plain(self) -> bool:
@@ -75,7 +80,8 @@ class Msg:
 
     @property
     def must(self) -> bool:
-        return self.stored is not None and self.deleting_at == 1 << 62
+        kept = self.stored is not None and not self.home.weak
+        return (kept or bool(self.claims)) and self.deleting_at == 1 << 62
 
 
 class History:
@@ -115,11 +121,12 @@ class History:
             known = self._ids.setdefault(answer.message_id, msg)
             if known is not msg:
                 raise Violation(f"{msg.name} and {known.name} have the same message id")
-            if msg.stored is not None and msg.stored.number != answer.number:
+            if msg.stored is not None and msg.stored.number != answer.number and not msg.home.weak:
                 raise Violation(f"a repeated send of {msg.name} was answered {answer}, before {msg.stored}")
             if msg.stored is None:
                 msg.stored = answer
-                msg.known_at = at
+                if not msg.home.weak:
+                    msg.known_at = at
                 self._is_at(msg, msg.home, answer.number)
 
     def _is_at(self, msg: Msg, queue: Queue, number: int) -> None:

@@ -39,6 +39,8 @@ class Ledger:
         self.timeout_seconds = 1.0
         self.late = 0.0
         """How often a transaction whose caller gives up takes effect, if it still can, seconds later."""
+        self.commit_seconds = 0.0
+        """So long a commit is on its way to a machine at most, beside the usual."""
         self.commits_awaited = True
         """A rule: the caller is told when a majority has the commit, not before."""
         self.conditions = True
@@ -76,7 +78,7 @@ class Ledger:
         for number in range(len(self.machines.machines)):
             if self.random.random() >= self.machines.lost:
                 slow = self.machines.slow_seconds * (100 if self.random.random() < self.machines.late else 1)
-                loop.call_later(self.random.random() * slow, arrive, number)
+                loop.call_later(self.random.random() * (slow + self.commit_seconds), arrive, number)
 
     def finish_commits(self) -> None:
         """Whoever reads at SERIAL, or makes a transaction, first ends what others have left half done."""

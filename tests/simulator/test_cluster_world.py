@@ -55,3 +55,17 @@ def test_a_zombie_finds_out_though_nobody_calls_it() -> None:
         assert world.until(world.served_by_one, 30)
     finally:
         world.end()
+
+
+def test_a_node_whose_clock_is_off_says_so() -> None:
+    world = ClusterWorld(2, local=False, scenario="outages")
+    world.offsets["node1"] = 3600.0
+    world.begin()
+    try:
+        world.until(lambda: False, 5)
+    finally:
+        world.end()
+    told = [report for report in world.reports if "clock" in report]
+    assert len(told) == 1
+    assert "node1 is 3600" in told[0]
+    assert "ahead of the cluster's time" in told[0]

@@ -1,0 +1,57 @@
+"""Rules of the journal are needed: taken out of a cluster, each is missed.
+
+Here are those that take few runs to be noticed; ``python -m tests.simulator --mutations`` has all.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.simulator import mutations
+from tests.simulator.cluster_mutations import MUTATIONS, run_mutated
+from tests.simulator.rules import RULES
+
+NOTICED_SOON = (
+    "answered_before_the_row",
+    "answered_out_of_order",
+    "zombie_answers",
+    "commits_not_awaited",
+    "other_bytes_when_sent_again",
+    "memory_outlives_the_fence",
+    "epoch_not_in_numbers",
+    "taken_from_the_living",
+    "served_while_it_is_handed_over",
+    "taken_without_an_entry",
+    "entries_that_name_the_node_not_looked_for",
+    "live_segment_dropped",
+    "chained_segment_dropped",
+    "floor_moved_too_early",
+    "rows_live_for_a_while",
+    "mark_raised_too_early",
+    "ids_serve_again_too_early",
+    "pieces_dropped_while_a_change_is_unsettled",
+    "unknown_change_settled_by_reading",
+    "checkpoint_of_a_former_owner",
+)
+RUNS_MOST = 20
+
+
+@pytest.mark.parametrize("name", NOTICED_SOON)
+def test_rule_is_missed(name: str) -> None:
+    assert any(run_mutated(name, seed) is not None for seed in range(1, RUNS_MOST + 1))
+
+
+def test_each_rule_has_its_mutations_or_a_reason() -> None:
+    for rule in RULES:
+        mine = [one for one in MUTATIONS.values() if one.rule == rule.name]
+        assert mine or rule.node or rule.why_not, rule.name
+        assert set(rule.node) <= set(mutations.MUTATIONS)
+    assert {one.rule for one in MUTATIONS.values()} <= {rule.name for rule in RULES}
+
+
+def test_the_page_lists_the_mutations() -> None:
+    page = Path("docs/simulator.md").read_text()
+    assert set(re.findall(r"^\| [A-Z][^|]* \| `([a-z_]+)` \|", page, re.MULTILINE)) == set(MUTATIONS)
