@@ -193,7 +193,7 @@ class LocalCluster:
         backends: int = 3,
         frontends: int = 2,
         redis: bool = True,
-        managers: int = 1,
+        managers: int = 0,
         settings: Mapping[str, str] | None = None,
         keyspace: str = "holdfast",
         ports: Sequence[int] = (),
@@ -397,6 +397,7 @@ def main() -> int:
             backends=options.backends,
             frontends=options.frontends,
             redis=not options.no_redis,
+            managers=1,
             ports=range(options.port, options.port + options.frontends),
         )
     except CassandraMissing as error:
