@@ -42,8 +42,12 @@ ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
 REGION = "us-east-1"
 ACCOUNT = "000000000000"
-READY_SECONDS_MOST = 60.0
+READY_SECONDS_MOST = 180.0
 STOP_SECONDS_MOST = 60.0
+STARTS_MOST = 3
+"""Of a process that ends before it serves."""
+WRONG_SETTINGS = 2
+"""The exit code."""
 
 
 class ClusterFailed(Exception):
@@ -76,6 +80,11 @@ class Process:
     def running(self) -> bool:
         """Whether it has been started, and has not ended since."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of its last life; None: it runs, or was never started."""
+        return self._process.poll() if self._process is not None else None
 
     def start(self, *, wait: bool = True) -> Self:
         """Start the process; with ``wait``, return when it serves.  Raises :class:`ClusterFailed`."""
@@ -333,7 +342,7 @@ class LocalCluster:
             for process in processes:
                 process.start(wait=False)
             for process in processes:
-                process.wait_until_ready()
+                _look_after(process)
 
     def close(self) -> None:
         """End everything at once, and remove what it has stored."""
@@ -363,6 +372,19 @@ class LocalCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _look_after(process: Process) -> None:
+    """Wait until it serves.  As a service manager does, start it again if it has ended because others were not ready,
+    or too slow just now; wrong settings it says for good.  Raises :class:`ClusterFailed`."""
+    for left in reversed(range(STARTS_MOST)):
+        try:
+            process.wait_until_ready()
+            return
+        except ClusterFailed:
+            if not left or process.running or process.exit_code == WRONG_SETTINGS:
+                raise
+            process.start(wait=False)
 
 
 def _answers(port: int) -> bool:

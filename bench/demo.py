@@ -293,7 +293,7 @@ def main() -> int:
         print(text, flush=True)
 
     try:
-        cluster = LocalCluster(cassandra=options.cassandra, metadata=1, backends=3, frontends=2)
+        cluster = LocalCluster(cassandra=options.cassandra, metadata=1, backends=3, frontends=2, managers=0)
         with contextlib.closing(cluster):
             cluster.start(told)
             return 0 if asyncio.run(Demo(cluster, options.rate, told).run()) else 1

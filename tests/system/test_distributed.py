@@ -29,6 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, cassandra: CassandraCluste
         metadata=1,
         backends=2,
         frontends=2,
+        managers=0,
         settings=make_cluster_files(tmp_path_factory.mktemp("certificates")),
         keyspace=f"test_{secrets.token_hex(6)}",
     )
