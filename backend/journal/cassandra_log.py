@@ -28,6 +28,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from backend.api import StorageFull, Unavailable
+from backend.journal.cassandra_replicas import Replicas
 from backend.journal.patience import pause
 from backend.journal.rows import (
     DIRECTORY_ENTRY_BYTES,
@@ -47,9 +48,6 @@ WINDOW: Final = 16
 READS_MOST: Final = 4
 """Fence reads under way at a time."""
 NO_QUORUM: Final = "the journal has no quorum now"
-REPLICA_AWAY: Final = "a replica of the journal does not answer"
-AWAY_SECONDS: Final = 1.0
-"""How often it is tried whether a replica that was away is back."""
 RECORD_BYTES_MAX: Final = 8 << 20
 """Cassandra refuses a write of half of a segment of its commit log (32 MiB unless it is told otherwise)."""
 
@@ -176,10 +174,9 @@ class CassandraLog:
         self._failing_since = 0.0
         """When the first of those reads was sent."""
 
-        self._everywhere_bytes = 0
-        """Of rows on their way to all replicas."""
-        self._away = False
-        """A row could not be written to all replicas, and has not been since."""
+        self._replicas = Replicas(
+            tables, log_id, pending_bytes=settings.pending_bytes, stall_seconds=settings.stall_seconds
+        )
 
         self._segment = 1
         self._segment_rows = 0
@@ -394,8 +391,7 @@ class CassandraLog:
 
     def check_replicas(self) -> None:
         """Raises :class:`Unavailable` while a replica does not answer, and when too much is on its way to one."""
-        if self._away or self._everywhere_bytes > self._settings.pending_bytes:
-            raise Unavailable(f"{REPLICA_AWAY} now")
+        self._replicas.check()
 
     async def on_all_replicas(self, positions: Sequence[int]) -> None:
         """Like :meth:`barrier`, and every replica has the records at these positions, of this log or an earlier one."""
@@ -412,7 +408,7 @@ class CassandraLog:
                     continue
                 everywhere = row.everywhere = self._loop.create_future()
                 if row.data:
-                    self._put_everywhere(key, row.data, everywhere)
+                    self._replicas.put(key, row.data, everywhere)
             written.append(everywhere)
         await self.barrier()
         for everywhere in written:
@@ -434,51 +430,8 @@ class CassandraLog:
         if data is None:
             raise Unavailable("the message has just been written to another segment")
         everywhere = self._loop.create_future()
-        self._put_everywhere(key, data, everywhere)
+        self._replicas.put(key, data, everywhere)
         await everywhere
-
-    def _put_everywhere(self, key: int, data: bytes, everywhere: asyncio.Future[None]) -> None:
-        """Send a row's bytes to all replicas, and again for a while, and settle the future."""
-        began, tries = self._loop.time(), 0
-        self._everywhere_bytes += len(data)
-
-        def put() -> None:
-            if self._error is not None:
-                written(self._error)
-                return
-            self._tables.put_row_everywhere(key >> 33, key >> 13 & SEGMENT_MAX, key & ROWS_MOST - 1, data, written)
-
-        def written(error: BaseException | None) -> None:
-            nonlocal tries
-            if isinstance(error, Unanswered) and self._loop.time() - began < self._settings.stall_seconds:
-                tries += 1
-                self._loop.call_later(pause(tries), put)
-                return
-            self._everywhere_bytes -= len(data)
-            if error is None:
-                if self._away:
-                    self._away = False
-                    logger.warning("all replicas of log %d answer again", self.log_id)
-                if not everywhere.done():
-                    everywhere.set_result(None)
-                return
-            _fail_future(everywhere, Unavailable(f"{REPLICA_AWAY}; whether the call took effect is not known: {error}"))
-            if self._error is None and not self._away:
-                self._away = True
-                logger.error("%s, calls that wait for all of them are refused: %s", REPLICA_AWAY, error)
-                self._loop.call_later(AWAY_SECONDS, self._look_for_replica, key, data)
-
-        put()
-
-    def _look_for_replica(self, key: int, data: bytes) -> None:
-        """Try again with a row that not all replicas have, until they have it."""
-        if self._error is not None or not self._away:
-            return
-        everywhere = self._loop.create_future()
-        everywhere.add_done_callback(
-            lambda _: self._away and self._loop.call_later(AWAY_SECONDS, self._look_for_replica, key, data)
-        )
-        self._put_everywhere(key, data, everywhere)
 
     # --- writing rows ---
 
@@ -528,7 +481,7 @@ class CassandraLog:
         self._unanswered.append(row)
         self._put(row)
         if row.everywhere is not None:
-            self._put_everywhere(row.key, row.data, row.everywhere)
+            self._replicas.put(row.key, row.data, row.everywhere)
 
     def _put(self, row: _Row) -> None:
         """Send the row's bytes; also again, for they never change."""
@@ -705,6 +658,7 @@ class CassandraLog:
 
     def _let_go(self) -> None:
         assert self._error is not None
+        self._replicas.end(self._error)
         self._give_up_waiting(self._error)
         if self._room_made is not None:
             self._room_made.set_result(None)
