@@ -340,8 +340,9 @@ class MoveTask(msgspec.Struct, array_like=True):
     failure: str | None = None
 
 
-HANDOVER_PARTS = 16
-"""A handover has so many parts, each of the tokens whose last byte but one has this rest."""
+HANDOVER_PARTS = 32
+"""A handover has so many parts, so that no other call waits long: each of the tokens whose last byte but one has this
+rest."""
 
 
 class TokenColumns(msgspec.Struct, array_like=True):

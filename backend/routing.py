@@ -29,13 +29,28 @@ def slot_of_name(name: str, slots: Sequence[int]) -> int:
     return _slot(int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little"), slots)
 
 
+def is_slot_of_token(slot: int, token: bytes, slots: Sequence[int]) -> bool:
+    """Whether :func:`slot_of_token` is this slot: mostly it takes a few of the others to tell that it is not."""
+    key = int.from_bytes(token[:8], "little")
+    mine = _drawn(key, slot)
+    for other in slots:
+        drawn = _drawn(key, other)
+        if drawn > mine:
+            return False
+    return slot in slots
+
+
 def _slot(key: int, slots: Sequence[int]) -> int:
     best, most = -1, -1
     for slot in slots:
-        drawn = key + (slot + 1) * _GOLDEN & _MASK
-        drawn = (drawn ^ drawn >> 30) * _MIX_ONE & _MASK
-        drawn = (drawn ^ drawn >> 27) * _MIX_TWO & _MASK
-        drawn ^= drawn >> 31
+        drawn = _drawn(key, slot)
         if drawn > most:
             best, most = slot, drawn
     return best
+
+
+def _drawn(key: int, slot: int) -> int:
+    drawn = key + (slot + 1) * _GOLDEN & _MASK
+    drawn = (drawn ^ drawn >> 30) * _MIX_ONE & _MASK
+    drawn = (drawn ^ drawn >> 27) * _MIX_TWO & _MASK
+    return drawn ^ drawn >> 31

@@ -40,7 +40,7 @@ from backend.engine.fold import ATTEMPT_WINDOW_MS, Fold
 from backend.engine.ids import Handles, message_id, pack_id
 from backend.engine.timers import NEVER
 from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES
-from backend.routing import slot_of_token
+from backend.routing import is_slot_of_token
 
 MAX_VISIBILITY_MS = 43_200_000
 """A claim lasts at most 12 hours from its receive (developer guide, "Amazon SQS visibility timeout")."""
@@ -384,11 +384,9 @@ class Queue:
         for origin, retry, window in windows:
             numbers, left_ms = array("Q"), array("Q")
             keys, digests = bytearray(), bytearray()
-            for token, number, expires, digest in window.live(now):
+            for token, number, expires, digest in window.live(now, part, HANDOVER_PARTS):
                 # A FIFO queue's messages go by their groups: all of a slot go to its next partition.
-                if token[TOKEN_BYTES - 2] % HANDOVER_PARTS == part and (
-                    settings.fifo or slot_of_token(token, slots) == slot
-                ):
+                if settings.fifo or is_slot_of_token(slot, token, slots):
                     keys += token
                     numbers.append(number)
                     left_ms.append(expires - now)

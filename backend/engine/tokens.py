@@ -144,11 +144,13 @@ class Tokens:
         if expires:
             self.next_expiry = min(self.next_expiry, expires[0])
 
-    def live(self, now: int) -> Iterator[tuple[bytes, int, int, bytes]]:
-        """Token, number, time of expiry and digest of each that is remembered at ``now``."""
+    def live(self, now: int, part: int, parts: int) -> Iterator[tuple[bytes, int, int, bytes]]:
+        """Token, number, time of expiry and digest of each that is remembered at ``now`` and is of this part of them:
+        the token's last byte but one has this rest."""
         places = self._places
         for chunk in self._chunks:
-            for at in range(chunk.start, len(chunk.numbers)):
+            column = chunk.keys[TOKEN_BYTES - 2 :: TOKEN_BYTES]
+            for at in [at for at, byte in enumerate(column) if byte % parts == part]:
                 token = chunk.key(at)
                 if chunk.expires[at] > now and places.get(token) == chunk.first + at:
                     yield token, chunk.numbers[at], chunk.expires[at], chunk.digest(at)

@@ -33,7 +33,7 @@ from backend.api import (
 from backend.client import RemoteBackend
 from backend.maps import routing_of
 from backend.node import Node
-from backend.routing import slot_of_name, slot_of_token
+from backend.routing import is_slot_of_token, slot_of_name, slot_of_token
 from backend.server import BackendServer, serve_backend
 from backend.shards import shard_of
 from backend.splits import Splits
@@ -518,6 +518,7 @@ def test_slots_are_used_alike_and_move_little() -> None:
     assert all(1800 < count < 2200 for count in Counter(placed).values())
     for token, slot in zip(tokens, placed, strict=True):
         assert slot_of_token(token, more) in (slot, 2), "a key moves to a new slot only"
+        assert [is_slot_of_token(one, token, few) for one in more] == [one == slot for one in more]
     assert len({slot_of_name(f"group {number}", few) for number in range(100)}) == 3
     assert issubclass(PartitionOpening, BackendError)
     assert PartitionOpening.retryable
