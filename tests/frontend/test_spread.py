@@ -19,7 +19,7 @@ from auth.keyring import Keyring
 from auth.lookup import Credentials
 from auth.master_keys import LocalMasterKeys, new_master_key
 from backend import adoption
-from backend.api import NewMessage, PartitionUnknown, Receive, Received, Target, Unavailable
+from backend.api import NewMessage, OverLimit, PartitionUnknown, Receive, Received, Target, Unavailable
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
 from backend.node import Node, NodeSettings
@@ -432,6 +432,44 @@ async def test_a_partition_that_cannot_be_asked_keeps_nobody_from_the_others(
     assert len(await poll) == 1
     monkeypatch.undo()
     assert len(await receive_all(spread.one)) == 5
+
+
+async def test_a_partition_at_its_limit_of_messages_in_flight_keeps_nobody_from_the_others(
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await spread.one.make_queue("orders", HoldfastPartitions="2")
+    for place in range(4):
+        await send(spread.one, f"{place}")
+    assert len(await receive(spread.one, MaxNumberOfMessages=1)) == 1
+    full = (await spread.queue()).partitions[0].id
+    plain = spread.node.receive
+
+    async def at_its_limit(target: Target, command: Receive) -> list[Received]:
+        if target.partition == full:
+            raise OverLimit("as many as it may")
+        return await plain(target, command)
+
+    monkeypatch.setattr(spread.node, "receive", at_its_limit)
+    at_its_limit.__name__ = "receive"
+    got = [len(await receive(spread.one)) for _ in range(3)]
+    assert sum(got) in (1, 2), "those of the other one"
+    assert got[-1] == 0
+
+
+async def test_a_handle_of_a_partition_that_a_frontend_does_not_know_yet(spread: Spread) -> None:
+    await spread.one.make_queue("orders")
+    await send(spread.other, "before")
+    await delete(spread.other, await receive(spread.other))
+    await spread.split(3)
+    await spread.tended()
+    for place in range(8):
+        await send(spread.one, f"{place}", token=f"t{place}")
+    got: list[Any] = []
+    while len(got) < 8:
+        got += await receive(spread.one)
+    got.sort(key=lambda message: message["ReceiptHandle"], reverse=True)  # those of the newest partitions first
+    await delete(spread.other, got)
+    assert sum(await spread.held()) == 0
 
 
 # --- the queue as a whole ----------------------------------------------------------------------------------
