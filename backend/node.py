@@ -64,6 +64,8 @@ class NodeSettings(NamedTuple):
     """Memory for all else that is kept of messages, beyond which no more are taken; 0: no bound."""
     shards: Collection[int] = range(SHARDS)
     """What it takes when it starts, beside the shards that its earlier logs own; no living node may have them."""
+    cluster: int = 0
+    """The number of its backend cluster: it serves partitions whose ids name it, and no others."""
 
 
 DEFAULTS = NodeSettings()
@@ -154,6 +156,7 @@ class Node:
             clock=self._clock,
             open_clock=self._clock.open,
             on_failure=self._failed,
+            cluster=settings.cluster,
         )
         tasks = Tasks(self._failed)
         incarnation = Incarnation(

@@ -16,7 +16,7 @@ from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.timers import NEVER
 from backend.partition import Partition
-from metadata_service.models import PieceRef, ShardEntry, StoppedPartition
+from metadata_service.models import PieceRef, ShardEntry, StoppedPartition, cluster_of
 
 if TYPE_CHECKING:
     from backend.replay import Replay
@@ -82,7 +82,9 @@ def piece_files(entry: ShardEntry, pieces: Pieces) -> dict[tuple[int, int], int]
 class Shards:
     """All shards that a node owns."""
 
-    def __init__(self, entries: Iterable[ShardEntry] = ()) -> None:
+    def __init__(self, entries: Iterable[ShardEntry] = (), cluster: int = 0) -> None:
+        self.cluster = cluster
+        """The number of the backend cluster: other clusters have shards with the same numbers, and other partitions."""
         self.owned: dict[int, Shard] = {entry.shard: Shard(entry) for entry in entries}
         self.owners: Mapping[int, str] = {}
         """Shard → name of the node that has it, as far as is known, where this one has it not."""
@@ -97,6 +99,8 @@ class Shards:
     def of(self, partition: int) -> Shard:
         """The shard of a partition.  Raises :class:`NotOwner`."""
         number = shard_of(partition)
+        if cluster_of(partition) != self.cluster:
+            raise NotOwner(number, None)
         shard = self.owned.get(number)
         if shard is None or shard.leaving:
             raise NotOwner(number, self.owners.get(number) if shard is None else None)
@@ -104,7 +108,7 @@ class Shards:
 
     def owns(self, partition: int) -> bool:
         shard = self.owned.get(shard_of(partition))
-        return shard is not None and not shard.leaving
+        return shard is not None and not shard.leaving and cluster_of(partition) == self.cluster
 
     def add(self, fold: Fold) -> Partition:
         """Serve a partition from now on."""

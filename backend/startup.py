@@ -49,6 +49,7 @@ async def start(
     clock: Callable[[], int],
     open_clock: Callable[[int], Awaitable[None]],
     on_failure: Callable[[BaseException], None],
+    cluster: int = 0,
 ) -> Started:
     """Recover, and begin a new incarnation of the node ``name``.
 
@@ -72,7 +73,7 @@ async def start(
         await open_clock(replay.time_ms)
         log = await journal.create(mine, clock_ms=clock, on_failure=on_failure)
         try:
-            shards = Shards()
+            shards = Shards(cluster=cluster)
             taken = [with_owner(mine, number, replay) for number in sorted(wanted)]
             shards.open(await entries.update_shards(taken) if taken else [], replay, clock())
         except BaseException:

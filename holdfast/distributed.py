@@ -104,7 +104,7 @@ async def _backend(
                     await stores.journal(),
                     entries,
                     resolver,
-                    settings=NodeSettings(name, memory_bytes=settings.memory_limit, shards=()),
+                    settings=NodeSettings(name, memory_bytes=settings.memory_limit, shards=(), cluster=own),
                     elsewhere=elsewhere,
                 )
             )

@@ -40,8 +40,11 @@ class Machine:
         self.nodes: dict[str, Node] = {}
         self.segment_bytes = segment_bytes
 
-    async def start(self, name: str, shards: Collection[int] = (), elsewhere: Peer | None = None) -> Node:
-        settings = NodeSettings(name, LogSettings(segment_bytes=self.segment_bytes), shards=shards)
+    async def start(
+        self, name: str, shards: Collection[int] = (), elsewhere: Peer | None = None, cluster: int = 0
+    ) -> Node:
+        log = LogSettings(segment_bytes=self.segment_bytes)
+        settings = NodeSettings(name, log, shards=shards, cluster=cluster)
         node = self.nodes[name] = await Node.start(
             RealDisk(), str(self.folder / "journal"), self.store, self.resolver, settings=settings, elsewhere=elsewhere
         )

@@ -17,6 +17,7 @@ from backend.api import (
     DeadLetter,
     MapStale,
     NewMessage,
+    NotOwner,
     PartitionGone,
     PartitionOpening,
     PartitionSettings,
@@ -37,7 +38,7 @@ from backend.routing import is_slot_of_token, slot_of_name, slot_of_token
 from backend.server import BackendServer, serve_backend
 from backend.shards import shard_of
 from backend.splits import Splits
-from metadata_service.models import Partition, Queue
+from metadata_service.models import SERIAL_BITS, Partition, Queue
 from metadata_service.partitions import NotPossible, changing, open_ones, received_from, split
 from metadata_service.store import ConditionFailed
 from tests.backend.nodes import Machine
@@ -458,6 +459,54 @@ async def test_a_fifo_queue_that_moves_keeps_the_order_of_its_groups(fifo: World
     for group in groups:
         assert [int(one.payload) for one in received if one.group == group] == sent[group]
         assert numbers[group] == sorted(set(numbers[group])), "sequence numbers rise"
+
+
+async def test_a_queue_moves_to_another_cluster_with_its_tokens_and_dead_letters_find_it(
+    world: World, tmp_path: Path
+) -> None:
+    """Each cluster has a node for all shards; the same shard of the other cluster is not its own."""
+    (tmp_path / "far").mkdir()
+    far = Machine(tmp_path / "far")
+    far.resolver = world.maps  # type: ignore[assignment]
+    node = await far.start("far", range(SHARDS), world.nodes, cluster=7)
+    near = world.node
+
+    def reached(partition: int) -> Node:
+        return node if partition >> SERIAL_BITS == 7 else near(partition)
+
+    world.node = reached  # type: ignore[method-assign]
+    for one in world.machine.nodes.values():
+        assert one._incarnation is not None
+        one._incarnation.elsewhere = one._elsewhere = world.nodes
+    try:
+        first = [await world.send(number) for number in range(30)]
+        queue = await world.fresh()
+        await world.splits.move(queue, {queue.partitions[0].id: 7})
+        assert [(await world.send(number)).message_id for number in range(30)] == [one.message_id for one in first]
+        assert len(await world.receive_all()) == 30
+        await until(lambda: finished(world))
+        (moved,) = (await world.fresh()).partitions
+        assert moved.id >> SERIAL_BITS == 7
+        source = await world.store.create_queue(ACCOUNT, "source", {}, {}, now_ms=NOW_MS, hold_seconds=0)
+        here = Target(source.partitions[0].id, source.queue_id, source.version)
+        await near(here.partition).configure(settings_of(source, here.partition))
+        await near(here.partition).send(here, [NewMessage(b"dead")])
+        assert len(await near(here.partition).receive(here, Receive(1, 0))) == 1
+        dead = DeadLetter(1, Target(moved.id, queue.queue_id))
+        assert await near(here.partition).receive(here, Receive(1, 0, 0, dead)) == []
+
+        async def arrived() -> bool:
+            return [one.payload for one in await world.receive_all()] == [b"dead"]
+
+        await until(arrived)
+        for one in world.machine.nodes.values():
+            with pytest.raises(NotOwner):
+                await one.counters(Target(moved.id, queue.queue_id))
+        await far.stop()
+        node = await far.start("far", (), world.nodes, cluster=7)
+        assert (await node.counters(Target(moved.id, queue.queue_id))).visible == 0, "it is there after a restart"
+    finally:
+        await far.close()
 
 
 async def test_dead_letters_under_way_to_a_partition_that_has_retired_come_back(world: World) -> None:
