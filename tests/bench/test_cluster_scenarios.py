@@ -1,0 +1,78 @@
+"""The scenarios of several processes, each run shortly: that they run, and what they write into the book."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from bench.cassandra_server import CassandraCluster
+from bench.cluster_server import HoldfastCluster
+from bench.plan import QUICK
+from bench.report import Book
+from bench.scenarios import cluster, rows, takeover
+from bench.scenarios.run import Run
+from bench.servers import WORK, Holdfast, Nothing
+
+TINY = msgspec.structs.replace(
+    QUICK,
+    warm_up_s=0.1,
+    measure_s=0.3,
+    receive_round=400,
+    cluster_queues=8,
+    takeover_depth=500,
+    takeover_fill_s=5,
+    rows_measure_s=0.3,
+    limit_s=1,
+)
+
+
+@pytest.fixture
+def run() -> Run:
+    WORK.mkdir(parents=True, exist_ok=True)
+    return Run(TINY, Book())
+
+
+def figures(run: Run, scenario: str, server: str = "holdfast") -> dict[str, float]:
+    return {one.name: one.value for one in run.book.figures if (one.scenario, one.server) == (scenario, server)}
+
+
+async def test_backends_on_local_journals(run: Run) -> None:
+    with Holdfast(cluster.SEVERAL) as server:
+        await cluster.backends(run, server)
+        await takeover.local(run, server)
+    for name in ("backends send", "backends send, many queues", "backends receive"):
+        row = run.book.row(name)
+        assert row is not None
+        assert row.messages > 0
+        assert (row.errors, row.first_error) == (0, "")
+    assert {name.split()[3] for name in figures(run, "backends send")} == {"supervisor,", "frontend,", "backend,"}
+    found = figures(run, "takeover-backends")
+    assert 400 <= found["messages waiting"] <= 500
+    assert found["served again after kill -9 of the owner"] > 0
+
+
+async def test_a_cluster_on_cassandra(run: Run, cassandra: CassandraCluster, keyspace: str) -> None:
+    with HoldfastCluster(cassandra=cassandra, keyspace=keyspace) as server:
+        assert set(server.parts()) == {"frontend", "backend", "metadata", "cassandra", "redis"}
+        await takeover.cassandra(run, server)
+    found = figures(run, "takeover-cluster", "cluster")
+    assert found["messages waiting"] > 0
+    assert found["served again after kill -9 of the owner"] > 0
+
+
+async def test_rows_on_cassandra(run: Run, cassandra: CassandraCluster) -> None:
+    server = HoldfastCluster(cassandra=cassandra)  # of which only Cassandra is asked
+    try:
+        await rows.rows(run, server)
+    finally:
+        server.kill()
+    found = figures(run, "rows", "cluster")
+    assert found["one queue: messages in a row"] >= 1
+    assert 0 < found["one queue: the read's part of both"] < 100
+    assert found["shards in use"] == 8
+
+
+async def test_a_limit_over_three_frontends(run: Run) -> None:
+    with Nothing() as server:
+        await cluster.limit(run, server)
+    assert 0 < figures(run, "limit-frontends")["let through, of all calls"] < 100
