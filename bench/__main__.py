@@ -6,6 +6,8 @@ import argparse
 import resource
 import shutil
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import uvloop
@@ -87,19 +89,35 @@ def _all_on(run: Run, kind: type[Server], chosen: list[Scenario]) -> int:
     failed = 0
     shared = [scenario for scenario in chosen if scenario.shares_server]
     if shared:
-        with kind() as server:
-            if kind is ElasticMq:
+        with _started(run, kind, {}) as server:
+            if kind is ElasticMq and server is not None:
                 uvloop.run(warm_up_java(run, server))
             for scenario in shared:
                 failed += _one(run, scenario, server)
     for scenario in chosen:
         if not scenario.shares_server:
-            with kind(scenario.environment) as server:
+            with _started(run, kind, scenario.environment) as server:
                 failed += _one(run, scenario, server)
     return failed
 
 
-def _one(run: Run, scenario: Scenario, server: Server) -> int:
+@contextmanager
+def _started(run: Run, kind: type[Server], environment: Mapping[str, str]) -> Iterator[Server | None]:
+    """A server of this kind; None if it does not start, which costs its scenarios and no others."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(kind(environment))
+        except Exception as error:
+            run.book.notes.append(f"{kind.name} does not start: {type(error).__name__}: {str(error)[-500:]}")
+            run.say(run.book.notes[-1])
+            yield None
+        else:
+            yield server
+
+
+def _one(run: Run, scenario: Scenario, server: Server | None) -> int:
+    if server is None:
+        return 1
     run.say(f"{scenario.name} on {server.name}")
     try:
         uvloop.run(_measure(run, scenario, server))
