@@ -55,12 +55,25 @@ class Doors:
 class Distributed(Form):
     """All roles as processes of their own."""
 
-    def __init__(self, folder: Path, *, metadata: int = 2, backends: int = 3) -> None:
-        self.name = f"3 Cassandra nodes, {metadata} metadata nodes, {backends} backends, 2 frontends"
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        cassandra: CassandraCluster | None = None,
+        keyspace: str = "holdfast",
+        metadata: int = 2,
+        backends: int = 3,
+    ) -> None:
+        """``cassandra``: one that runs, and is left alone; nothing is done to it.  Else there are three nodes."""
         self.folder = folder
         self._stack = ExitStack()
-        self.cassandra = ProxiedCassandra()
-        self.cluster = LocalCluster(cassandra=self.cassandra, metadata=metadata, backends=backends, frontends=2)
+        self._own_cassandra = ProxiedCassandra() if cassandra is None else None
+        used = cassandra or self._own_cassandra
+        assert used is not None
+        self.cluster = LocalCluster(
+            cassandra=used, metadata=metadata, backends=backends, frontends=2, keyspace=keyspace
+        )
+        self.name = f"{len(used.nodes)} Cassandra, {metadata} metadata, {backends} backends, 2 frontends"
         self.backends = [process.name for process in self.cluster.of("backend")]
         self.frontends = [process.name for process in self.cluster.of("frontend")]
         self.metadata = [process.name for process in self.cluster.of("metadata")]
@@ -78,17 +91,24 @@ class Distributed(Form):
         process.environment["HOLDFAST_ADVERTISE"] = proxy.address
         return proxy
 
+    @property
+    def proxies(self) -> list[Proxy]:
+        """Before the nodes of Cassandra."""
+        return [] if self._own_cassandra is None else self._own_cassandra.proxies
+
     # --- its life -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        for proxy in self.cassandra.proxies:
-            self._stack.enter_context(proxy)
-        self.cassandra.start()
+        if self._own_cassandra is not None:
+            for proxy in self.proxies:
+                self._stack.enter_context(proxy)
+            self._own_cassandra.start()
         self.cluster.start()
 
     def close(self) -> None:
         self.cluster.close()
-        self.cassandra.close()
+        if self._own_cassandra is not None:
+            self._own_cassandra.close()
         self._stack.close()
 
     def pid(self, name: str) -> int:
@@ -138,8 +158,10 @@ class Distributed(Form):
 
     def without_cassandra(self, numbers: Sequence[int], seconds: float) -> None:
         """kill -9 of these nodes of Cassandra, which come back after a while."""
-        nodes = [self.cassandra.nodes[number] for number in numbers]
-        majority = 2 * len(nodes) > len(self.cassandra.nodes)
+        assert self._own_cassandra is not None
+        all_nodes = self._own_cassandra.nodes
+        nodes = [all_nodes[number] for number in numbers]
+        majority = 2 * len(nodes) > len(all_nodes)
 
         def kill() -> None:
             for node in nodes:
@@ -180,7 +202,7 @@ class Distributed(Form):
     def apart_from_cassandra(self, name: str, direction: Direction, seconds: float) -> None:
         """A process and all of Cassandra are apart for a while."""
         pids = [self.pid(name)]
-        with self.bad_network(self.cassandra.proxies, lambda proxy: proxy.hold(direction, pids)):
+        with self.bad_network(self.proxies, lambda proxy: proxy.hold(direction, pids)):
             time.sleep(seconds)
 
     def splitter(self) -> Splitter:

@@ -132,7 +132,7 @@ def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
 
 def slow_cassandra(form: Distributed) -> None:
     """The network to Cassandra is slow for a while."""
-    with form.bad_network(form.cassandra.proxies, lambda proxy: proxy.delay(0.1)):
+    with form.bad_network(form.proxies, lambda proxy: proxy.delay(0.1)):
         time.sleep(WRONG_SECONDS)
 
 
