@@ -78,7 +78,7 @@ class Proxy:
         self._changed = asyncio.Event()
         self._connections: set[_Connection] = set()
         self._loop = asyncio.new_event_loop()
-        self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name=f"proxy of {upstream[1]}", daemon=True)
 
     @property
@@ -88,8 +88,9 @@ class Proxy:
 
     def start(self) -> Self:
         """Listen.  Raises OSError."""
-        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, self.host, self.port))
-        self.port = self._server.sockets[0].getsockname()[1]
+        listening = socket.create_server((self.host, self.port))
+        self.port = listening.getsockname()[1]
+        self._listening = listening
         self._thread.start()
         return self
 
@@ -150,9 +151,9 @@ class Proxy:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(asyncio.start_server(self._serve, sock=self._listening))
         self._loop.run_forever()
-        assert self._server is not None
-        self._server.close()
+        server.close()
         for connection in self._connections:
             connection.abort()
         tasks = asyncio.all_tasks(self._loop)
