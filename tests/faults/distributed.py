@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.cassandra_server import QUICK_START, CassandraCluster
 from bench.cluster import ACCOUNT, HOST, REGION, LocalCluster, Process
 from tests.faults.forms import BACK_SECONDS, Form
+from tests.faults.owners import owner_of
 from tests.faults.proxy import Direction, Proxy
 from tests.faults.splitting import Splitter
 from tests.system.waiting import wait_until
@@ -151,9 +152,14 @@ class Distributed(Form):
 
     def wait_for_zombie(self, name: str) -> None:
         """An owner of shards stands still until others have taken them, and wakes up; it has to notice by itself."""
-        self.until_logged(f"of node {name} is sealed", partial(self.pause, name))
         others = [other for other in self.backends if other != name]
-        wait_until(lambda: all(TAKEN in self.log_of(other) for other in others), "its shards are taken", BACK_SECONDS)
+
+        def taken() -> int:
+            return sum(self.log_of(other).count(TAKEN) for other in others)
+
+        before = taken()
+        self.until_logged(f"of node {name} is sealed", partial(self.pause, name))
+        wait_until(lambda: taken() > before, "its shards are taken", BACK_SECONDS)
         self.until_logged("the journal has been recovered", partial(self.resume, name), of=name)
 
     def without_cassandra(self, numbers: Sequence[int], seconds: float) -> None:
@@ -204,6 +210,10 @@ class Distributed(Form):
         pids = [self.pid(name)]
         with self.bad_network(self.proxies, lambda proxy: proxy.hold(direction, pids)):
             time.sleep(seconds)
+
+    def owner_of(self, queue: str) -> str:
+        """The backend that has this queue now, or its first partition."""
+        return owner_of(self.cluster.settings(), ACCOUNT, queue)
 
     def splitter(self) -> Splitter:
         """What gives queues other partitions."""

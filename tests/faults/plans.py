@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.faults.distributed import Distributed
 from tests.faults.forms import Form, OneMachine
 from tests.faults.proxy import Direction
-from tests.faults.traffic import WORK
+from tests.faults.traffic import ORDERS, WORK
 from tests.faults.whole import Fault, Row, run
 
 APART_SECONDS = 10.0
@@ -99,34 +99,38 @@ def hung(form: OneMachine, name: str) -> None:
 
 def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
     """All roles as processes of their own, on three nodes of Cassandra."""
-    one, other, *_ = form.backends
     frontend, *_ = form.frontends
     metadata, *_ = form.metadata
     return [
         *[Fault[Distributed](f"kill -9 of {name}", killed(name)) for name in (metadata, *form.backends, frontend)],
         Fault("kill -9 of all of Holdfast", Distributed.kill_all),
-        Fault("an owner of shards stands still past its takeover, and goes on", lambda f: f.wait_for_zombie(one)),
+        Fault("an owner of shards stands still past its takeover, and goes on", zombie(WORK)),
         Fault("a metadata node stands still, and goes on", lambda f: frozen(f, metadata)),
         Fault("a frontend stands still, and goes on", lambda f: frozen(f, frontend)),
-        *[Fault(f"a backend and its callers apart{text}", apart(one, way)) for text, way in WAYS.items()],
-        *[Fault(f"a backend and Cassandra apart{text}", no_cassandra(other, way)) for text, way in WAYS.items()],
+        *[Fault(f"a backend and its callers apart{text}", apart(ORDERS, way)) for text, way in WAYS.items()],
+        *[Fault(f"a backend and Cassandra apart{text}", owner_apart(ORDERS, way)) for text, way in WAYS.items()],
         Fault("a frontend and Cassandra apart", no_cassandra(frontend)),
         Fault("a metadata node and Cassandra apart", no_cassandra(metadata)),
         Fault("Cassandra takes 0.1 s longer each way", slow_cassandra),
-        Fault("a backend's clock an hour ahead", lambda f: clock_off(f, one, HOUR_SECONDS)),
-        Fault("a backend's clock an hour behind, and it is killed", lambda f: killed_with_clock_off(f, one)),
+        Fault("a backend's clock an hour ahead", lambda f: clock_off(f, f.owner_of(WORK), HOUR_SECONDS)),
+        Fault(
+            "a backend killed, and back with a clock an hour behind",
+            lambda f: killed_with_clock_off(f, f.owner_of(WORK)),
+        ),
         Fault("a metadata node's clock an hour ahead", lambda f: clock_off(f, metadata, HOUR_SECONDS)),
         Fault("Redis killed, and an empty one in its place", lambda f: f.redis_away(WRONG_SECONDS)),
         Fault("Redis flushed", Distributed.redis_flushed),
         Fault("one Cassandra node killed, and back", lambda f: f.without_cassandra([0], APART_SECONDS)),
         Fault("two Cassandra nodes killed, and back", lambda f: f.without_cassandra([1, 2], APART_SECONDS)),
         Fault("rolling restart of everything", Distributed.restart_all),
-        Fault("a queue is split in three, and a backend is killed meanwhile", split(killed(one))),
-        Fault("its partitions drain, and a backend is killed meanwhile", drain(killed(other))),
-        Fault("a split, while an owner of shards is a zombie", split(lambda f: f.wait_for_zombie(other))),
-        Fault("a drain, while an owner of shards is a zombie", drain(lambda f: f.wait_for_zombie(one))),
-        Fault("a split, while a backend and Cassandra are apart", split(no_cassandra(one))),
-        Fault("a drain, while a backend and its callers are apart", drain(apart(other, Direction.BOTH))),
+        Fault(
+            "a queue is split in three, and its owner is killed meanwhile", split(lambda f: f.kill(f.owner_of(WORK)))
+        ),
+        Fault("its partitions drain, and an owner is killed meanwhile", drain(lambda f: f.kill(f.owner_of(WORK)))),
+        Fault("a split, while the owner is a zombie", split(zombie(WORK))),
+        Fault("a drain, while the owner is a zombie", drain(zombie(WORK))),
+        Fault("a split, while the owner and Cassandra are apart", split(owner_apart(WORK, Direction.BOTH))),
+        Fault("a drain, while the owner and its callers are apart", drain(apart(WORK, Direction.BOTH))),
     ]
 
 
@@ -143,14 +147,29 @@ def killed_with_clock_off(form: Form, name: str) -> None:
         time.sleep(WRONG_SECONDS)
 
 
-def apart(name: str, direction: Direction) -> Callable[[Distributed], None]:
-    """A backend and all who call it cannot reach each other for a while."""
-    return lambda form: form.apart(name, direction, APART_SECONDS)
+def kill_owner(form: Distributed) -> None:
+    """kill -9 of the backend that has the standard queue."""
+    form.kill(form.owner_of(WORK))
 
 
-def no_cassandra(name: str, direction: Direction = Direction.BOTH) -> Callable[[Distributed], None]:
+def zombie(queue: str) -> Callable[[Distributed], None]:
+    """The backend that has the queue stands still past the takeover of its shards, and goes on."""
+    return lambda form: form.wait_for_zombie(form.owner_of(queue))
+
+
+def apart(queue: str, direction: Direction) -> Callable[[Distributed], None]:
+    """The backend that has the queue, and all who call it, cannot reach each other for a while."""
+    return lambda form: form.apart(form.owner_of(queue), direction, APART_SECONDS)
+
+
+def owner_apart(queue: str, direction: Direction) -> Callable[[Distributed], None]:
+    """The backend that has the queue, and all nodes of Cassandra, cannot reach each other for a while."""
+    return lambda form: form.apart_from_cassandra(form.owner_of(queue), direction, APART_SECONDS)
+
+
+def no_cassandra(name: str) -> Callable[[Distributed], None]:
     """A process and all nodes of Cassandra cannot reach each other for a while."""
-    return lambda form: form.apart_from_cassandra(name, direction, APART_SECONDS)
+    return lambda form: form.apart_from_cassandra(name, Direction.BOTH, APART_SECONDS)
 
 
 def split(meanwhile: Callable[[Distributed], object]) -> Callable[[Distributed], None]:

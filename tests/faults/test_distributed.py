@@ -9,6 +9,8 @@ import pytest
 from bench.cassandra_server import CassandraCluster
 from tests.faults import whole
 from tests.faults.distributed import Distributed
+from tests.faults.plans import zombie
+from tests.faults.traffic import WORK
 from tests.faults.whole import Fault
 
 
@@ -17,7 +19,7 @@ async def test_an_owner_of_shards_stands_still_past_its_takeover(
     tmp_path: Path, cassandra: CassandraCluster, keyspace: str
 ) -> None:
     form = Distributed(tmp_path, cassandra=cassandra, keyspace=keyspace[:20], metadata=1, backends=2)
-    (row,) = await whole.run(form, [Fault[Distributed]("a zombie", lambda form: form.wait_for_zombie("b1"))], 11)
+    (row,) = await whole.run(form, [Fault[Distributed]("a zombie", zombie(WORK))], 11)
     assert row.broken == []
     assert row.lost == 0
     assert row.calls > whole.CALLS_BEFORE + whole.CALLS_AFTER

@@ -1,0 +1,26 @@
+"""Which backend has a queue, so that a fault of a backend is one that the clients can notice."""
+
+from __future__ import annotations
+
+import asyncio
+
+from backend.shards import shard_of
+from holdfast.settings import Settings
+from holdfast.stores import Stores
+
+
+def owner_of(settings: Settings, account: str, queue: str) -> str:
+    """The node that owns the shard of the queue's first partition, in a cluster with these settings."""
+    return asyncio.run(_owner_of(settings, account, queue))
+
+
+async def _owner_of(settings: Settings, account: str, name: str) -> str:
+    stores = Stores(settings)
+    try:
+        metadata, entries = await stores.metadata(), await stores.entries()
+        shard = shard_of((await metadata.get_queue(account, name)).partitions[0].id)
+        (log,) = [entry.owner_log for entry in await entries.shards() if entry.shard == shard]
+        (node,) = [entry.node for entry in await entries.logs() if entry.log_id == log]
+        return node
+    finally:
+        await stores.close()
