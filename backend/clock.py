@@ -10,6 +10,11 @@ believe it would be for good: every message that is stored would expire, and sha
 be years ahead ever after.  It cannot be told from years of downtime either; so the start waits until the clock is set,
 or has gone on steadily for some minutes.  Nothing can be sent meanwhile that would then be taken for old.
 
+**On many machines** the clock is slewed towards the cluster's time instead, which is the wall clock corrected by what
+the heartbeats say of the others' (:meth:`SteadyClock.follow`); and a node that has no shards goes by the time at which
+the others serve theirs (:meth:`SteadyClock.go_to`).  So a shard that moves goes on at the time at which its last owner
+left it, though the clocks of the two machines may be hours apart.
+
 Where shard time is further ahead of the wall clock than slewing makes up for in a useful time (the clock was wrong for
 long, or by less), it goes on at its own pace: timeouts, delays and windows, which are all relative to it, are exact,
 and only the times that it shows are off.  That is said as long as it lasts.
@@ -58,12 +63,27 @@ class SteadyClock:
         self._wall = wall
         self._monotonic = monotonic
         self._boottime = boottime
+        self._ahead_ms = 0.0
+        """How much later than this machine's clock it is."""
         self._base_ms = wall() * 1000
         self._base = monotonic()
         self._rate = 1000.0
         self._asleep = boottime() - self._base
         self._opened = False
         self._said_at = -SAID_AGAIN_SECONDS
+
+    def follow(self, ahead_ms: float) -> None:
+        """The cluster's time is so far ahead of this machine's clock: be slewed towards that."""
+        self._ahead_ms = ahead_ms
+
+    def go_to(self, time_ms: float) -> None:
+        """Go on from this time, forward or back.  Only while nothing goes by this clock."""
+        self._base_ms = time_ms
+        self._base = self._monotonic()
+        self._rate = 1000.0
+
+    def _wall_ms(self) -> float:
+        return self._wall() * 1000 + self._ahead_ms
 
     async def open(self, time_ms: int) -> None:
         """Go on from the last time that the journal carries (0: from none), or from the wall clock if that is later.
@@ -79,10 +99,10 @@ class SteadyClock:
         since = self._monotonic()
         offset = self._wall() - since
         told = False
-        while time_ms and self._wall() * 1000 - time_ms > DOUBTED_MS and self._monotonic() - since < STEADY_SECONDS:
+        while time_ms and self._wall_ms() - time_ms > DOUBTED_MS and self._monotonic() - since < STEADY_SECONDS:
             if not told:
                 told = True
-                days = (self._wall() * 1000 - time_ms) / DAY_MS
+                days = (self._wall_ms() - time_ms) / DAY_MS
                 logger.error(
                     "the clock says that the journal was last written %.0f days ago: the start waits until the clock "
                     "is set, or has gone on steadily for %.0f s and is believed; then old messages expire",
@@ -95,7 +115,7 @@ class SteadyClock:
                 since, offset = now, self._wall() - now
         if told:
             self._base = self._monotonic()
-            self._base_ms = self._wall() * 1000
+            self._base_ms = self._wall_ms()
             self._asleep = self._boottime() - self._base
 
     def _not_before(self, time_ms: int) -> None:
@@ -121,7 +141,7 @@ class SteadyClock:
         if asleep - self._asleep > SUSPENDED_SECONDS:
             value += (asleep - self._asleep) * 1000
         self._asleep = asleep
-        ahead = value - self._wall() * 1000
+        ahead = value - self._wall_ms()
         if ahead > SLEWED_MOST_MS:
             self._rate = 1000.0
             self._say_that_it_is_ahead(ahead, now)

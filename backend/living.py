@@ -1,4 +1,4 @@
-"""Which nodes of a cluster live, for somebody who is no member of it and has not watched it."""
+"""Which nodes of a cluster live, and what time it is for them, for somebody who has not watched it so far."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from backend.watch import Clocks, is_off
 from metadata_service.store import ClusterStore
 
 WATCH_SECONDS: Final = 1.5
@@ -30,3 +31,29 @@ async def living(
         return set()
     await pause(WATCH_SECONDS)
     return {node for node, beat in (await beats()).items() if beat != before.get(node)}
+
+
+async def time_of(
+    store: ClusterStore,
+    name: str,
+    clock_ms: Callable[[], int],
+    *,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> int | None:
+    """The time at which the shards of the cluster are served that the node ``name`` is about to join.
+
+    None: no node is seen to live, or it is about that of this machine's clock.  Raises
+    :class:`~metadata_service.store.StoreError`.
+    """
+    clocks = Clocks()
+
+    async def look() -> list[int]:
+        beats = [beat for beat in await store.heartbeats() if beat.address and beat.node != name]
+        clocks.look(beats, clock_ms())
+        return [beat.log_id for beat in beats]
+
+    if not await look():
+        return None
+    await pause(WATCH_SECONDS)
+    ahead_ms = clocks.start_ahead_ms(await look())
+    return clock_ms() + ahead_ms if is_off(ahead_ms) else None

@@ -29,7 +29,7 @@ from backend.replay import JournalDamaged
 from backend.reporter import REPORT_SECONDS, Reporter
 from backend.tasks import Complaints
 from backend.view import View
-from backend.watch import Clocks, Watch
+from backend.watch import Clocks, Watch, is_off
 from metadata_service import placement
 from metadata_service.models import ClusterEntry, Heartbeat
 from metadata_service.store import ClusterStore, ConditionFailed, EntryStore, StoreError
@@ -42,10 +42,6 @@ EXPECT_SECONDS = 0.1
 """How often a member looks for shards that are on their way to it."""
 MOVES_MOST = 32
 """Shards that are on their way at once, beside those of the dead."""
-CLOCK_OFF_MS = 1000
-"""A clock that is further off than this is said to be."""
-SEEN_LATE_MS = 1000
-"""So old may be what heartbeats say of the others' clocks: they seem to be behind."""
 TROUBLE = (StoreError, BackendError, LogInUse, JournalDamaged, OSError)
 """What a member lives through, and tries again."""
 
@@ -86,9 +82,11 @@ class Member:
         *,
         load: Load | None = None,
         reporter: Reporter | None = None,
+        acquaint_seconds: float = 0.0,
     ) -> None:
         """``load``: what the heartbeats are to say of the node; ``reporter``: whom it tells of the cluster while it is
-        the manager."""
+        the manager; ``acquaint_seconds``: so long a node without shards looks what the others' clocks say, before it
+        takes any (where nodes are on several machines, :data:`~backend.living.WATCH_SECONDS`)."""
         self._name = name
         self._node = node
         self._store = store
@@ -104,6 +102,8 @@ class Member:
         """Set: the next report is due at once."""
         self._watch = Watch()
         self._clocks = Clocks()
+        self._acquaint_seconds = acquaint_seconds
+        self._acquainted_at = 0.0
         self._complaints = Complaints()
         self._count = 0
         self._beaten_at: float | None = None
@@ -118,6 +118,7 @@ class Member:
     def start(self) -> None:
         """Join: from now on the node gets shards, and gives some away."""
         loop = asyncio.get_running_loop()
+        self._acquainted_at = loop.time() + self._acquaint_seconds
         self._tasks = [
             loop.create_task(self._forever(self._beat, lambda: BEAT_SECONDS, "the heartbeat")),
             loop.create_task(self._run(), name="the member"),
@@ -186,7 +187,10 @@ class Member:
         self._beaten_at, before = None, self._beaten_at
         entry = self._node.ownership.entry
         self._count += 1
-        beat = Heartbeat(self._name, entry.log_id, entry.incarnation, self._count, self._clock(), self._address)
+        beat = Heartbeat(
+            *(self._name, entry.log_id, entry.incarnation, self._count, self._clock(), self._address),
+            shard_time_ms=self._node.time_ms if self._node.owned else 0,
+        )
         if self._load is not None:
             beat = msgspec.structs.replace(beat, cpu=self._load.cpu, storage=self._load.storage, busy=self._load.busy)
         await self._store.beat(beat)
@@ -205,6 +209,8 @@ class Member:
             # It was taken for dead.  As long as it writes nothing, it would not find out, and go on telling whoever
             # asks that there are no messages.
             await self._node.confirm()
+        if not self._node.owned and asyncio.get_running_loop().time() < self._acquainted_at:
+            return
         manager = view.logs.get(view.cluster.manager)
         gone = manager is None or manager.state != "open" or self._watch.dead(manager.log_id)
         if view.cluster.manager != own and gone:
@@ -252,18 +258,21 @@ class Member:
             and (beat.node == self._name or self._watch.alive(beat.log_id))
         }
         self._clocks.look(beats, self._clock())
-        self._compare_clocks([beat.log_id for beat in live.values() if beat.node != self._name])
+        self._follow_clocks([beat.log_id for beat in live.values() if beat.node != self._name])
         return View(cluster, logs, shards, live, {beat.node: beat for beat in beats if beat.node not in live})
 
-    def _compare_clocks(self, others: list[int]) -> None:
+    def _follow_clocks(self, others: list[int]) -> None:
+        """Let the node go by the cluster's time."""
         ahead_ms = self._clocks.ahead_ms(others)
-        if -CLOCK_OFF_MS - SEEN_LATE_MS <= ahead_ms <= CLOCK_OFF_MS:
+        off = is_off(ahead_ms)
+        self._node.follow(ahead_ms if off else 0)
+        self._node.go_with(self._clock() + self._clocks.start_ahead_ms(others))
+        if not off:
             self._complaints.settled("the clock")
         elif self._complaints.is_news("the clock", f"{ahead_ms / 10_000:.0f}"):
             how = f"{abs(ahead_ms) / 1000:.1f} s {'behind' if ahead_ms > 0 else 'ahead of'}"
             logger.error(
-                "the clock of node %s is %s the cluster's time: timeouts and delays of shards that it takes over, or "
-                "gives away, are off by as much; set the clock",
+                "the clock of node %s is %s the cluster's time, and its queues go by that; set the clock",
                 self._name,
                 how,
             )

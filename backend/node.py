@@ -40,6 +40,7 @@ from backend.ownership import Ownership
 from backend.partition import Partition
 from backend.startup import start
 from backend.tasks import Tasks
+from backend.watch import is_off
 from metadata_service.store import EntryStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -268,6 +269,21 @@ class Node:
         all_shards = shards.owned.values()
         stopped = [f"shard {shard.number}: {shard.damage}" for shard in all_shards if shard.damage is not None]
         return stopped + [f"partition {number}: {why}" for number, why in shards.damage.items()]
+
+    @property
+    def time_ms(self) -> int:
+        """At which its shards are served."""
+        return self._clock()
+
+    def follow(self, ahead_ms: float) -> None:
+        """The cluster's time is so far ahead of this machine's clock."""
+        self._clock.follow(ahead_ms)
+
+    def go_with(self, time_ms: float) -> None:
+        """It is about this time for the shards of the other nodes.  A node that has shards goes on at its own."""
+        incarnation = self._incarnation
+        if incarnation is not None and not incarnation.shards.owned and is_off(time_ms - self._clock()):
+            self._clock.go_to(time_ms)
 
     async def checkpoint(self) -> None:
         """Take a checkpoint now.  Raises :class:`StoreError`, :class:`StorageFull` or :class:`Unavailable`."""

@@ -122,7 +122,8 @@ class Ownership:
                 entries += await self._entries.update_shards(taken)
             now = self._node.clock()
             if replay.time_ms > now + AHEAD_MS:
-                # Nothing of them ends early: their time stands still until the clock has caught up.
+                # The clock of a node that has shards is not put forward, so that nothing of these ends early: the time
+                # of those that were taken stands still until it has caught up.
                 logger.error("the time of shards that were taken is %d ms ahead of the clock", replay.time_ms - now)
             self._node.opened(self._node.shards.open(entries, replay, now))
             if any(link[0] != self.log_id for entry in taken for link in entry.chain):

@@ -69,6 +69,10 @@ class Watch:
         return self._still.get(log_id, 0.0)
 
 
+CLOCK_OFF_MS = 1000
+"""A clock that is further off than this is said to be, and not gone by."""
+SEEN_LATE_MS = 1000
+"""So old may be what heartbeats say of the others' clocks: they seem to be behind."""
 SIGHTS = 4
 """Of the latest heartbeats of a node that one counts which was seen soonest."""
 
@@ -81,19 +85,45 @@ class Clocks:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, deque[int]]] = {}
+        self._seen: dict[int, tuple[int, deque[tuple[int, int | None]]]] = {}
+        """By log: the latest count, and how far ahead the node's clock and its shards' time were in the last beats."""
 
     def look(self, beats: Iterable[Heartbeat], clock_ms: int) -> None:
         """What the heartbeats say now, and this machine's clock."""
-        seen: dict[int, tuple[int, deque[int]]] = {}
+        seen: dict[int, tuple[int, deque[tuple[int, int | None]]]] = {}
         for beat in beats:
-            count, ahead = self._seen.get(beat.log_id, (None, deque[int](maxlen=SIGHTS)))
+            count, ahead = self._seen.get(beat.log_id, (None, deque[tuple[int, int | None]](maxlen=SIGHTS)))
             if count is not None and count != beat.count:
-                ahead.append(beat.time_ms - clock_ms)
+                of_shards = beat.shard_time_ms - clock_ms if beat.shard_time_ms else None
+                ahead.append((beat.time_ms - clock_ms, of_shards))
             seen[beat.log_id] = (beat.count, ahead)
         self._seen = seen
 
     def ahead_ms(self, others: Iterable[int]) -> int:
         """How far the cluster's time is ahead of this machine's clock, ``others`` being the other live nodes' logs."""
-        known = [max(self._seen[log_id][1]) for log_id in others if log_id in self._seen and self._seen[log_id][1]]
-        return sorted([0, *known])[len(known) // 2]
+        return _lower_median([0, *(max(clock for clock, _ in ahead) for ahead in self._known(others))])
+
+    def start_ahead_ms(self, others: Iterable[int]) -> int:
+        """How far ahead of this machine's clock the time is at which a node without shards is to be given some.
+
+        That of the others' shards, the lower median of them.  Where none has shards, the cluster's time.
+        """
+        others = list(others)
+        known = [
+            max(times)
+            for ahead in self._known(others)
+            if (times := [time for _, time in ahead if time is not None]) and ahead[-1][1] is not None
+        ]
+        return _lower_median(known) if known else self.ahead_ms(others)
+
+    def _known(self, others: Iterable[int]) -> list[deque[tuple[int, int | None]]]:
+        return [self._seen[log_id][1] for log_id in others if log_id in self._seen and self._seen[log_id][1]]
+
+
+def _lower_median(values: list[int]) -> int:
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def is_off(ahead_ms: float) -> bool:
+    """Whether clocks that heartbeats say to be so far apart really are apart."""
+    return not -CLOCK_OFF_MS - SEEN_LATE_MS <= ahead_ms <= CLOCK_OFF_MS

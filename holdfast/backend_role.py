@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from auth.lookup import Credentials
 from backend.address import UNIX_PATH_BYTES_MOST, Address, ServerTls
 from backend.cluster import ClusterBackend, nodes_of
+from backend.living import WATCH_SECONDS
 from backend.load import Load
 from backend.manager import Member, MemberStore
 from backend.node import Node
@@ -80,7 +81,12 @@ class BackendRole:
         except OSError as error:
             raise CannotStart(f"{listen} cannot be listened on: {error.strerror}") from error
         address = str(server.address) if reached is None else reached
-        member = Member(name, node, entries, now_ms, address, load=load, reporter=reporter)
+        member = Member(
+            *(name, node, entries, now_ms, address),
+            load=load,
+            reporter=reporter,
+            acquaint_seconds=WATCH_SECONDS if listen.host else 0.0,
+        )
         member.start()
         return cls(node, server, member)
 

@@ -18,9 +18,10 @@ from auth.lookup import Credentials
 from auth.sealed_store import sealed
 from backend.address import Address
 from backend.api import BackendError
+from backend.clock import SteadyClock
 from backend.cluster import ReadNodes, nodes_of
 from backend.journal.tables import Unanswered
-from backend.living import living
+from backend.living import living, time_of
 from backend.load import Load
 from backend.node import Node, NodeSettings
 from backend.replay import JournalDamaged
@@ -77,7 +78,8 @@ async def _backend(
     async with _Closing() as closing:
         stores = closing.later(Stores(settings, tls))
         metadata, entries = await stores.metadata(), await stores.entries()
-        if name in await living(entries, name):
+        alive, time_ms = await asyncio.gather(living(entries, name), time_of(entries, name, now_ms))
+        if name in alive:
             raise CannotStart(
                 f"another process is backend {name} of cluster {settings.cluster}, and lives: give each a backend_node "
                 "of its own (two of the same name would take each other's shards away)"
@@ -98,12 +100,16 @@ async def _backend(
         )
         frontend = frontend_settings(settings)
         resolver = StoreResolver(metadata, frontend.region)
+        clock = SteadyClock()
+        if time_ms is not None:
+            clock.go_to(time_ms)
         try:
             node = closing.later(
                 await Node.start_on(
                     await stores.journal(),
                     entries,
                     resolver,
+                    clock=clock,
                     settings=NodeSettings(name, memory_bytes=settings.memory_limit, shards=(), cluster=own),
                     elsewhere=elsewhere,
                 )

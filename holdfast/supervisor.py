@@ -16,7 +16,6 @@ Several backends are restarted one by one on SIGUSR1: each hands its shards over
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
@@ -218,9 +217,7 @@ async def _order(process: asyncio.subprocess.Process, orders: bytes, after: asyn
         await after.wait()
     assert process.stdin is not None
     process.stdin.write(orders)
-    process.stdin.close()
-    with contextlib.suppress(ConnectionError):  # it has ended, and who waits for that will know
-        await process.stdin.wait_closed()
+    process.stdin.close()  # not waited for: who waits for the process will know how that ends
 
 
 class _GivenUp(Exception):

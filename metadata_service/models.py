@@ -160,6 +160,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """What the node uses of these, as parts of what it has (:mod:`backend.load`)."""
     busy: tuple[BusyPartition, ...] = ()
     """The partitions with the most to do."""
+    shard_time_ms: int = 0
+    """At which its shards are served: its clock, or where that is on the way to the cluster's time; 0: it has none."""
 
 
 class ClusterEntry(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backend.living import WATCH_SECONDS, living
+from backend.living import WATCH_SECONDS, living, time_of
 from metadata_service.models import Heartbeat
 from metadata_service.sqlite import SQLiteStore
 
@@ -35,3 +35,49 @@ async def test_who_beats_lives(tmp_path: Path) -> None:
         assert paused == [WATCH_SECONDS] * 2
     finally:
         await store.close()
+
+
+async def test_who_joins_learns_the_time_from_those_that_live(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "metadata.db")
+    hour = 3_600_000
+    clock = 10 * hour
+
+    async def pause(seconds: float) -> None:
+        nonlocal clock
+        clock += 1500
+        for node, log, time_ms, shard_time_ms in (
+            ("a", 1, clock - hour, 0),
+            ("b", 2, clock + 3 * hour, clock - 200),  # its clock was set, and its shards are on the way there
+            ("c", 3, clock + hour, 0),
+            ("own", 5, clock + 7 * hour, 0),
+        ):
+            await store.beat(Heartbeat(node, log, 1, 2, time_ms, REACHED, shard_time_ms=shard_time_ms))
+
+    async def now() -> int | None:
+        return await time_of(store, "own", lambda: clock, pause=pause)
+
+    try:
+        await store.beat(Heartbeat("own", 5, 1, 1, clock + 7 * hour, REACHED))
+        assert await now() is None, "nobody else is there"
+        await store.beat(Heartbeat("dead", 4, 1, 1, clock - 100 * hour, REACHED))
+        assert await now() is None, "who has not beaten before is not known"
+        for node, log in (("a", 1), ("b", 2), ("c", 3), ("own", 5)):
+            await store.beat(Heartbeat(node, log, 2, 1, clock, REACHED))
+
+        async def beat_again(seconds: float) -> None:
+            nonlocal clock
+            clock += 1500
+            await store.beat(Heartbeat("a", 1, 2, 2, clock - hour, REACHED))
+            await store.beat(Heartbeat("b", 2, 2, 2, clock + 3 * hour, REACHED, shard_time_ms=clock - 200))
+            await store.beat(Heartbeat("c", 3, 2, 2, clock + hour, REACHED))
+
+        assert await time_of(store, "own", lambda: clock, pause=beat_again) is None, "the lower median is about now"
+        clock += hour
+        assert await time_of(store, "own", lambda: clock, pause=lambda _: _late(store, clock - hour)) == clock - hour
+    finally:
+        await store.close()
+
+
+async def _late(store: SQLiteStore, time_ms: int) -> None:
+    for node, log in (("a", 1), ("b", 2), ("c", 3)):
+        await store.beat(Heartbeat(node, log, 2, 3, time_ms, REACHED))

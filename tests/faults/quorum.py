@@ -82,7 +82,7 @@ class Rig:
         await self._stop()
         await self._open.aclose()
 
-    async def _start(self) -> Node:
+    async def _start(self, name: str = "one") -> Node:
         """As a process of its own would: with its own connection."""
         cassandra = self.cassandra
         connection = await CassandraConnection.open(
@@ -98,7 +98,7 @@ class Rig:
         self._open.push_async_callback(store.close)
         tables = await CassandraTables.open(connection, self._keyspace, store.fence)
         node = await Node.start_on(
-            lambda: CassandraJournal(tables, LOG), store, self._resolver, settings=NodeSettings(name="one")
+            lambda: CassandraJournal(tables, LOG), store, self._resolver, settings=NodeSettings(name)
         )
         self._open.push_async_callback(node.close)
         return node
@@ -157,9 +157,12 @@ class Rig:
             await asyncio.to_thread(node.wait_until_ready)
 
     async def seen(self, fault: str) -> Seen:
-        """Let another incarnation take over, without waiting for this one, and compare."""
+        """Let another node take over, without waiting for this one, and compare.
+
+        It has a name of its own: the first one lives on, and would seal the logs of that name when it starts over.
+        """
         await self._stop()
-        heir = await self._start()
+        heir = await self._start("two")
         found: Counter[bytes] = Counter()
         while messages := await heir.receive(self._target, Receive(10, 600, 0)):
             found.update(message.payload for message in messages)

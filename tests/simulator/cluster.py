@@ -42,6 +42,7 @@ from backend.journal.log import LogSettings
 from backend.journal.segments import LogInUse
 from backend.journal.tables import StateRead
 from backend.link import NotSent
+from backend.living import WATCH_SECONDS, time_of
 from backend.manager import Member, undrain
 from backend.node import Node, NodeSettings
 from backend.partition import Partition
@@ -290,6 +291,9 @@ class ClusterWorld:
         clock = SteadyClock(
             lambda: EPOCH + loop.now + self.offsets[name], lambda: loop.now * rate, lambda: loop.now * rate
         )
+        time_ms = await time_of(store, name, lambda: int((EPOCH + loop.now + self.offsets[name]) * 1000))
+        if time_ms is not None:
+            clock.go_to(time_ms)
 
         async def nodes() -> dict[str, Any]:
             return {beat.node: beat.address for beat in await store.heartbeats()}
@@ -317,7 +321,14 @@ class ClusterWorld:
             node = await Node.start_on(
                 lambda: CassandraJournal(tables, log), store, store, clock=clock, settings=settings, elsewhere=elsewhere
             )
-        member = Member(name, node, store, lambda: int((EPOCH + loop.now + self.offsets[name]) * 1000), name)
+        member = Member(
+            name,
+            node,
+            store,
+            lambda: int((EPOCH + loop.now + self.offsets[name]) * 1000),
+            name,
+            acquaint_seconds=WATCH_SECONDS,
+        )
         member.start()
         process.node, process.member, process.backend = node, member, node
         self.event("started", name, node.ownership.log_id)

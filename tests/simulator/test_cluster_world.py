@@ -69,3 +69,12 @@ def test_a_node_whose_clock_is_off_says_so() -> None:
     assert len(told) == 1
     assert "node1 is 3600" in told[0]
     assert "ahead of the cluster's time" in told[0]
+
+
+@pytest.mark.parametrize("off_seconds", [3600.0, -3600.0])
+@pytest.mark.parametrize("seed", [2, 4, 5])
+def test_a_clock_that_is_an_hour_off_ends_nothing_early_and_holds_nothing_back(seed: int, off_seconds: float) -> None:
+    """Shards move to that node, and away from it, with messages in flight.  (Found by these seeds.)"""
+    world = ClusterWorld(seed, local=False, scenario="moving")
+    world.offsets["node1"] = off_seconds
+    world.run(8.0)

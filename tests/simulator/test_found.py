@@ -147,9 +147,9 @@ def test_a_move_task_asks_for_its_destination_once_a_batch(monkeypatch: pytest.M
     asked = []
     real = service.store.target
 
-    async def target(arn: str) -> Target | None:
+    async def target(arn: str, group: str | None = None) -> Target | None:
         asked.append(arn)
-        return await real(arn)
+        return await real(arn, group)
 
     monkeypatch.setattr(service.store, "target", target)
     service.run(service.node.start_move(source, "queue8", 0))
