@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,24 @@ def rest(server: Several, method: str, path: str, body: dict[str, Any] | None = 
     return found
 
 
+@asynccontextmanager
+async def spread(server: Several, each: int) -> AsyncIterator[list[Client]]:
+    """As many clients as it takes until each frontend has so many of them: whoever has fewer connections gets the next,
+    and those of the tests before may still be counted."""
+    clients: list[Client] = []
+    served: Counter[str] = Counter()
+    try:
+        while len(served) < 2 or min(served.values()) < each:
+            assert len(clients) < 200, served
+            clients.append(Client(server))
+            await clients[-1].call("ListQueues")
+            served[server.served_by(clients[-1].local_port)] += 1
+        yield clients
+    finally:
+        for client in clients:
+            await client.close()
+
+
 async def queue(client: Client, name: str, **attributes: str) -> str:
     url: str = (await client.call("CreateQueue", QueueName=name, Attributes=attributes))["QueueUrl"]
     return url
@@ -137,16 +156,8 @@ def test_query_at_both(server: Several) -> None:
 
 
 async def test_connections_are_spread_over_the_frontends(server: Several) -> None:
-    clients = [Client(server) for _ in range(20)]
-    try:
-        for client in clients:
-            await client.call("ListQueues")
-        served = Counter(server.served_by(client.local_port) for client in clients)
-    finally:
-        for client in clients:
-            await client.close()
-    assert served.keys() == {"frontend-1", "frontend-2"}
-    assert min(served.values()) >= 5, "those of the tests before may still be counted for a second"
+    async with spread(server, each=5) as clients:
+        assert {server.served_by(client.local_port) for client in clients} == {"frontend-1", "frontend-2"}
 
 
 # --- what one does, the other knows ---------------------------------------------------------------------------
@@ -192,17 +203,10 @@ async def test_a_revoked_key_counts(server: Several) -> None:
     key = await asyncio.to_thread(rest, server, "POST", "/v1/keys", {"name": "worker"})
     as_worker = copy.copy(server)
     as_worker.access_key_id, as_worker.secret_access_key = key["id"], key["secret"]
-    workers = [Client(as_worker) for _ in range(6)]
-    try:
-        for worker in workers:
-            await worker.call("ListQueues")
-        assert len({server.served_by(worker.local_port) for worker in workers}) == 2
+    async with spread(as_worker, each=1) as workers:
         await asyncio.to_thread(rest, server, "DELETE", f"/v1/keys/{key['id']}")
         for worker in workers:
             await refused_soon(partial(worker.call, "ListQueues"), "InvalidClientTokenId")
-    finally:
-        for worker in workers:
-            await worker.close()
 
 
 async def test_a_repeated_send_is_stored_once_wherever_it_comes(server: Several) -> None:
