@@ -19,7 +19,6 @@ NOTICED_SOON = (
     "zombie_answers",
     "commits_not_awaited",
     "other_bytes_when_sent_again",
-    "epoch_not_in_numbers",
     "taken_from_the_living",
     "served_while_it_is_handed_over",
     "taken_without_an_entry",
