@@ -31,7 +31,7 @@ from frontend.services import Services
 from frontend.sqs.queues import Queues
 from holdfast import __version__, logs
 from holdfast.backend_role import BackendRole, now_ms
-from holdfast.compose import StoreResolver, frontend_settings
+from holdfast.compose import TRIES, StoreResolver, frontend_settings
 from holdfast.folder import Claim
 from holdfast.keyring import naming_secret, open_shared_keyring
 from holdfast.listen import bind
@@ -46,7 +46,7 @@ from metadata_service.changes import ChangeWatch
 from metadata_service.client import MetadataClient
 from metadata_service.fleet import Fleet
 from metadata_service.hints import Hints
-from metadata_service.store import MetadataStore
+from metadata_service.store import ConditionFailed, MetadataStore
 
 LOOK_SECONDS = 0.5
 """The least between two looks at what the backend clusters report."""
@@ -103,19 +103,24 @@ async def _backend(
         clock = SteadyClock()
         if time_ms is not None:
             clock.go_to(time_ms)
-        try:
-            node = closing.later(
-                await Node.start_on(
-                    await stores.journal(),
-                    entries,
-                    resolver,
-                    clock=clock,
-                    settings=NodeSettings(name, memory_bytes=settings.memory_limit, shards=(), cluster=own),
-                    elsewhere=elsewhere,
+        journal = await stores.journal()
+        for left in reversed(range(TRIES)):
+            try:
+                node = closing.later(
+                    await Node.start_on(
+                        journal,
+                        entries,
+                        resolver,
+                        clock=clock,
+                        settings=NodeSettings(name, memory_bytes=settings.memory_limit, shards=(), cluster=own),
+                        elsewhere=elsewhere,
+                    )
                 )
-            )
-        except (BackendError, JournalDamaged, Unanswered) as error:
-            raise CannotStart(f"the journal of {name} in Cassandra cannot be opened: {error}") from error
+                break
+            except (BackendError, JournalDamaged, Unanswered, ConditionFailed) as error:
+                # The others may just be taking what this node left when it died: what it has is read anew.
+                if not left or not isinstance(error, ConditionFailed):
+                    raise CannotStart(f"the journal of {name} in Cassandra cannot be opened: {error}") from error
         services = Services(frontend, Credentials(metadata), MetadataClient(metadata), node)
         resolver.queues.set_result(Queues(services))
         role = await BackendRole.start(
