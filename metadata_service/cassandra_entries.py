@@ -19,15 +19,16 @@ A log that is sealed stays so.  Therefore decisions read the entries of those al
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
 from metadata_service.cassandra_connection import Fence
 from metadata_service.cassandra_credentials import text
 from metadata_service.cassandra_records import Records, Row, Writes, gather
-from metadata_service.models import LOG_ID_LIMIT, ClusterEntry, Heartbeat, LogEntry, ShardEntry
+from metadata_service.models import LOG_ID_LIMIT, ClusterEntry, Heartbeat, LogEntry, ManagerEntry, ShardEntry
 from metadata_service.store import ConditionFailed, Entries, StoreError
 
 _LOGS = "logs"
@@ -44,6 +45,8 @@ _decode_log = msgspec.json.Decoder(LogEntry).decode
 _decode_shard = msgspec.json.Decoder(ShardEntry).decode
 _decode_heartbeat = msgspec.json.Decoder(Heartbeat).decode
 _decode_cluster = msgspec.json.Decoder(ClusterEntry).decode
+
+_Single = TypeVar("_Single", ClusterEntry, ManagerEntry)
 
 
 class CassandraEntries:
@@ -209,14 +212,25 @@ class CassandraEntries:
         return ClusterEntry() if record is None else _decode_cluster(record)
 
     async def update_cluster(self, entry: ClusterEntry) -> ClusterEntry:
-        def update(rows: dict[str, Row]) -> tuple[Writes, ClusterEntry]:
-            version = _decode_cluster(rows["cluster"].record).version if rows else 0
-            if version != entry.version:
-                raise ConditionFailed(f"the cluster's entry has version {version}, not {entry.version}")
-            newer = msgspec.structs.replace(entry, version=version + 1)
-            return {"cluster": text(newer)}, newer
+        return await update_single(self._records, _CLUSTER, "cluster", entry, _decode_cluster, "the cluster's entry")
 
-        return await self._records.transact(_CLUSTER, ["cluster"], update)
+
+async def update_single(
+    records: Records, space: str, key: str, entry: _Single, decode: Callable[[str], _Single], what: str
+) -> _Single:
+    """Store the only entry of a space if the stored one has ``entry.version`` (0: if there is none yet).
+
+    Returns it with the new version.  Raises :class:`ConditionFailed`, which says ``what`` the entry is.
+    """
+
+    def update(rows: dict[str, Row]) -> tuple[Writes, _Single]:
+        version = decode(rows[key].record).version if rows else 0
+        if version != entry.version:
+            raise ConditionFailed(f"{what} has version {version}, not {entry.version}")
+        newer = msgspec.structs.replace(entry, version=version + 1)
+        return {key: text(newer)}, newer
+
+    return await records.transact(space, [key], update)
 
 
 def fence(keyspace: str) -> Fence:

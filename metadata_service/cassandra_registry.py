@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from metadata_service.cassandra_credentials import text
+from metadata_service.cassandra_entries import update_single
 from metadata_service.cassandra_records import Records, Row, Writes
 from metadata_service.models import (
     CLUSTERS_MOST,
@@ -82,14 +83,8 @@ class CassandraRegistry:
         return ManagerEntry() if record is None else _decode_manager(record)
 
     async def update_manager(self, entry: ManagerEntry) -> ManagerEntry:
-        def update(rows: dict[str, Row]) -> tuple[Writes, ManagerEntry]:
-            version = _decode_manager(rows["manager"].record).version if rows else 0
-            if version != entry.version:
-                raise ConditionFailed(f"the out-cluster manager's entry has version {version}, not {entry.version}")
-            newer = msgspec.structs.replace(entry, version=version + 1)
-            return {"manager": text(newer)}, newer
-
-        return await self._records.transact(_MANAGER, ["manager"], update)
+        what = "the out-cluster manager's entry"
+        return await update_single(self._records, _MANAGER, "manager", entry, _decode_manager, what)
 
 
 def _cluster(name: str) -> str:

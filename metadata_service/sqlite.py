@@ -31,7 +31,7 @@ from metadata_service.models import (
 from metadata_service.partitions import with_partitions
 from metadata_service.sqlite_credentials import SQLiteCredentials
 from metadata_service.sqlite_registry import SQLiteRegistry
-from metadata_service.sqlite_schema import next_id, open_database, text
+from metadata_service.sqlite_schema import next_id, open_database, text, update_single
 from metadata_service.store import (
     ConditionFailed,
     Entries,
@@ -339,19 +339,7 @@ class SQLiteStore(SQLiteRegistry, SQLiteCredentials):
         return await self._worker.read(read)
 
     async def update_cluster(self, entry: ClusterEntry) -> ClusterEntry:
-        def update(db: sqlite3.Connection) -> ClusterEntry:
-            newer = msgspec.structs.replace(entry, version=entry.version + 1)
-            if entry.version == 0:
-                query = "INSERT OR IGNORE INTO cluster (id, version, record) VALUES (1, ?, ?)"
-                changed = db.execute(query, (newer.version, text(newer))).rowcount
-            else:
-                query = "UPDATE cluster SET version = ?, record = ? WHERE id = 1 AND version = ?"
-                changed = db.execute(query, (newer.version, text(newer), entry.version)).rowcount
-            if not changed:
-                raise ConditionFailed(f"the cluster's entry no longer has version {entry.version}")
-            return newer
-
-        return await self._worker.write(update)
+        return await self._worker.write(lambda db: update_single(db, "cluster", entry, "the cluster's entry"))
 
     # --- data keys ---
 

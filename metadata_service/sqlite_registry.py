@@ -14,7 +14,7 @@ from metadata_service.models import (
     ManagerEntry,
     check_cluster_name,
 )
-from metadata_service.sqlite_schema import next_id, text
+from metadata_service.sqlite_schema import next_id, text, update_single
 from metadata_service.store import ConditionFailed, StoreError
 from metadata_service.worker import Worker
 
@@ -89,16 +89,5 @@ class SQLiteRegistry:
         return await self._worker.read(read)
 
     async def update_manager(self, entry: ManagerEntry) -> ManagerEntry:
-        def update(db: sqlite3.Connection) -> ManagerEntry:
-            newer = msgspec.structs.replace(entry, version=entry.version + 1)
-            if entry.version == 0:
-                query = "INSERT OR IGNORE INTO manager (id, version, record) VALUES (1, ?, ?)"
-                changed = db.execute(query, (newer.version, text(newer))).rowcount
-            else:
-                query = "UPDATE manager SET version = ?, record = ? WHERE id = 1 AND version = ?"
-                changed = db.execute(query, (newer.version, text(newer), entry.version)).rowcount
-            if not changed:
-                raise ConditionFailed(f"the out-cluster manager's entry no longer has version {entry.version}")
-            return newer
-
-        return await self._worker.write(update)
+        what = "the out-cluster manager's entry"
+        return await self._worker.write(lambda db: update_single(db, "manager", entry, what))

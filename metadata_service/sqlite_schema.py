@@ -10,10 +10,15 @@ from __future__ import annotations
 import os
 import sqlite3
 from pathlib import Path
+from typing import Literal, TypeVar
 
 import msgspec
 
+from metadata_service.models import ClusterEntry, ManagerEntry
 from metadata_service.opening import CannotOpen
+from metadata_service.store import ConditionFailed
+
+_Single = TypeVar("_Single", ClusterEntry, ManagerEntry)
 
 _SCHEMA = """
 CREATE TABLE schema_version (version INTEGER NOT NULL);
@@ -135,3 +140,20 @@ def next_id(db: sqlite3.Connection, counter: str, count: int = 1) -> int:
     (number,) = db.execute("SELECT next FROM counters WHERE name = ?", (counter,)).fetchone()
     db.execute("UPDATE counters SET next = ? WHERE name = ?", (number + count, counter))
     return int(number)
+
+
+def update_single(db: sqlite3.Connection, table: Literal["cluster", "manager"], entry: _Single, what: str) -> _Single:
+    """Store the only entry of a table if the stored one has ``entry.version`` (0: if there is none yet).
+
+    Returns it with the new version.  Raises :class:`ConditionFailed`, which says ``what`` the entry is.
+    """
+    newer = msgspec.structs.replace(entry, version=entry.version + 1)
+    if entry.version == 0:
+        query = f"INSERT OR IGNORE INTO {table} (id, version, record) VALUES (1, ?, ?)"
+        changed = db.execute(query, (newer.version, text(newer))).rowcount
+    else:
+        query = f"UPDATE {table} SET version = ?, record = ? WHERE id = 1 AND version = ?"
+        changed = db.execute(query, (newer.version, text(newer), entry.version)).rowcount
+    if not changed:
+        raise ConditionFailed(f"{what} no longer has version {entry.version}")
+    return newer
