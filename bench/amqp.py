@@ -5,12 +5,11 @@ Source: the specification's ``amqp0-9-1.xml``; publisher confirms (class 85) are
 
 from __future__ import annotations
 
-import math
 import socket
 import struct
 from collections.abc import Iterator
 
-from bench.jobs import BATCH, BODY_BYTES, Bodies
+from bench.jobs import BATCH, BODY_BYTES, Bodies, counted
 from bench.load import Answer, Job, Jobs, LoadError
 from bench.peer_load import dial
 
@@ -196,20 +195,12 @@ class Amqp:
 
     def publish(self, at_once: int = 1, messages: int | None = None) -> Jobs:
         """So many messages before a wait for their confirmations; ``messages`` ends the load."""
-        left = math.inf if messages is None else messages
 
         def job() -> Job:
             yield "publish", b"".join(self._message() for _ in range(at_once))
             return at_once
 
-        def jobs() -> Job | None:
-            nonlocal left
-            if left <= 0:
-                return None
-            left -= at_once
-            return job()
-
-        return jobs
+        return job if messages is None else counted(job, -(-messages // at_once))
 
     def consume(self) -> Jobs:
         """Ten messages with their acknowledgement, which AMQP does not answer."""

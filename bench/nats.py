@@ -5,13 +5,12 @@ Source: the protocol's documentation ("Client Protocol"), and that of JetStream'
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 
 import msgspec
 
-from bench.jobs import BATCH, Bodies
+from bench.jobs import BATCH, Bodies, counted
 from bench.load import Answer, Job, Jobs, LoadError
 from bench.peer_load import dial
 
@@ -122,20 +121,12 @@ class Nats:
 
     def publish(self, at_once: int = 1, messages: int | None = None) -> Jobs:
         """So many messages before a wait until they are stored; ``messages`` ends the load."""
-        left = math.inf if messages is None else messages
 
         def job() -> Job:
             yield "publish", b"".join(pub(self._subject, INBOX, next(self._bodies)) for _ in range(at_once))
             return at_once
 
-        def jobs() -> Job | None:
-            nonlocal left
-            if left <= 0:
-                return None
-            left -= at_once
-            return job()
-
-        return jobs
+        return job if messages is None else counted(job, -(-messages // at_once))
 
     def consume(self) -> Jobs:
         """Ten messages, each acknowledged, and the acknowledgement answered."""
