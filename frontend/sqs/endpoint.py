@@ -62,14 +62,13 @@ _AUTH_KINDS = {
 }
 
 
-class _Request:
+class _Request(Counted):
     """What is known of a request while it is answered; the defaults hold for errors on the first steps."""
 
     __slots__ = (
         "accept_json",
         "action",
         "body_read",
-        "counted",
         "headers",
         "is_json",
         "is_sts",
@@ -82,6 +81,7 @@ class _Request:
     )
 
     def __init__(self, request_id: str, scope: Scope) -> None:
+        super().__init__()
         self.request_id = request_id
         self.method: str = scope["method"]
         self.path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
@@ -94,7 +94,6 @@ class _Request:
         """What was not read of a request would be taken for the next one: then the connection is closed."""
         self.action = ""
         self.who = ""
-        self.counted = Counted()
         self.throttled = False
         """It was refused by a limit."""
 
@@ -146,7 +145,7 @@ class SqsEndpoint:
             status, content_type, body, headers = self._error(request, error)
         if self._usage is not None:
             try:
-                self._usage.count(request.counted, request.action, status, request.throttled, len(body))
+                self._usage.count(request, request.action, status, request.throttled, len(body))
             except UsageNotCounted as error:
                 status, content_type, body, headers = self._error(request, error)
         await send(
@@ -190,7 +189,7 @@ class SqsEndpoint:
             services = self._services
             body = await read_body(receive, declared, services.settings.max_body_bytes, services.bodies)
         request.body_read = True
-        request.counted.bytes_in = len(body)
+        request.bytes_in = len(body)
         return body
 
     async def _answer_json(
@@ -210,7 +209,7 @@ class SqsEndpoint:
             result = await self._carry_out_unsigned(
                 request, scope, receive, name, lambda action: json_protocol.read(action, body), refusal
             )
-            request.counted.result = result
+            request.result = result
             return json_protocol.CONTENT_TYPE, json_protocol.write(result)
         call = self._call(request, caller, receive, scope)
         if target is None:
@@ -225,7 +224,7 @@ class SqsEndpoint:
             raise _invalid_action(name or target.decode("latin-1"))
         request.action = name
         carry_out = self._carry_out_act if name in ACTS else self._carry_out
-        result = request.counted.result = await carry_out(request, call, name, json_protocol.read(name, body))
+        result = request.result = await carry_out(request, call, name, json_protocol.read(name, body))
         return json_protocol.CONTENT_TYPE, json_protocol.write(result)
 
     async def _answer_query(
@@ -255,7 +254,7 @@ class SqsEndpoint:
                 lambda action: query_protocol.read(ACTIONS[action], parameters),
                 refusal,
             )
-            request.counted.result = result
+            request.result = result
             return self._written(request, name, result)
         call = self._call(request, caller, receive, scope)
         if not name:
@@ -269,7 +268,7 @@ class SqsEndpoint:
             raise _invalid_action(name)
         request.action = name
         carry_out = self._carry_out_act if name in ACTS else self._carry_out
-        result = request.counted.result = await carry_out(request, call, name, query_protocol.read(action, parameters))
+        result = request.result = await carry_out(request, call, name, query_protocol.read(action, parameters))
         if call.retry is not None:
             request.request_id = call.retry.request_id
         return self._written(request, name, result)
@@ -282,7 +281,7 @@ class SqsEndpoint:
         return query_protocol.XML, query_protocol.write(action, result, request.request_id)
 
     def _call(self, request: _Request, caller: Caller, receive: AsgiReceive, scope: Scope) -> Call:
-        request.counted.account = caller.tenant.account
+        request.account = caller.tenant.account
         return Call(request.request_id, caller.principal, self._base_url(request, scope), receive, caller.tenant, scope)
 
     def _base_url(self, request: _Request, scope: Scope) -> str:
@@ -312,14 +311,14 @@ class SqsEndpoint:
         return await self._acts.carry_out(call, name, target, lambda: self._carry_out(request, call, name, members))
 
     async def _act(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
-        request.counted.members = members
+        request.members = members
         operation = ON_QUEUE.get(name)
         if operation is None:
             if name in NOT_AT_A_QUEUE_URL and _queue_in(request.path):
                 raise _invalid_action(name)
             check_credential(call.principal, name)
             return await ON_ACCOUNT[name](self.context, call, members)
-        view = request.counted.view = await self._queue(call, name, _url_of(request, members))
+        view = request.view = await self._queue(call, name, _url_of(request, members))
         limited = call.allowance is not None or view.queue.account != call.tenant.account
         if limited and not self._throttle.admit_to_queue_now(call, name, view.queue):
             await self._throttle.admit_to_queue(call, name, view.queue)
@@ -352,7 +351,7 @@ class SqsEndpoint:
         if found is None:
             raise refusal
         view, call.tenant = found
-        request.action, request.counted.view, request.counted.members = name, view, members
+        request.action, request.view, request.members = name, view, members
         if name in SENDS:
             call.retry = self.context.retries.of(request.headers, principal, view, members)
             if call.retry is not None and not request.is_json:
@@ -488,8 +487,8 @@ class Visit:
         """
         usage, request = self._endpoint._usage, self._request
         if usage is not None and self._counted_as:
-            request.counted.bytes_in = bytes_in
-            usage.count(request.counted, self._counted_as, status, request.throttled, bytes_out)
+            request.bytes_in = bytes_in
+            usage.count(request, self._counted_as, status, request.throttled, bytes_out)
 
     async def enter(self, body: bytes, receive: AsgiReceive) -> Call:
         """Who calls.  Raises :class:`~auth.errors.AuthError`, of which :meth:`refused` has to be told."""
@@ -504,7 +503,7 @@ class Visit:
     async def carry_out(self, call: Call, action: str, members: Members) -> Members | None:
         """The result of an SQS action.  A queue is named by its URL among the members.  Raises what actions raise."""
         result = await self._endpoint._carry_out(self._request, call, action, members)
-        self._request.counted.result = result
+        self._request.result = result
         return result
 
     async def within_limits(self, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
