@@ -3,7 +3,7 @@
 A buffer belongs to one process, which holds a lock on its file for as long as it counts into it, and lets go of the
 lock when it has gone on to another, or has died.  Whoever gets the lock has a buffer that changes no more.
 
-File: a head, the counters, the keys.  A slot is a key and eight counters.  The key is written first, and the number of
+File: a head, the counters, the keys.  A slot is a key and its counters.  The key is written first, and the number of
 slots last, so a process that is killed in between leaves no half slot.  A machine that loses its power may leave pages
 of different ages: a key that cannot be read then is told, and its slot is not counted.
 """
@@ -29,10 +29,12 @@ ABANDONED_SECONDS: Final = 3600
 SUFFIX: Final = ".usage"
 UNFINISHED: Final = ".new"
 """What a process that was killed while it made a buffer leaves behind: nothing was counted into it."""
-FORMAT: Final = 1
+FORMAT: Final = 2
 CELL_BYTES: Final = 8
 WIDTH: Final = len(COUNTS)
 """Cells of a slot."""
+_WIDTHS: Final = {1: 8, FORMAT: WIDTH}
+"""By format: those that earlier versions left are sealed, too."""
 KEY_BYTES: Final = 160
 """Room for each slot's key, on average; a buffer is full when either room is."""
 KEY_BYTES_MOST: Final = 32_768
@@ -177,16 +179,16 @@ class Finished:
     def records(self) -> list[UsageRecord]:
         """What was counted, without keys that counted nothing.  Raises :class:`BufferDamaged` and :class:`OSError`."""
         data = os.pread(self._file, os.fstat(self._file).st_size, 0)
-        head, slots = _decode(self.path, data)
+        head, slots, width = _decode(self.path, data)
         used = int.from_bytes(data[_USED * CELL_BYTES : _HEAD_BYTES], "little")
         self.lost = []
-        return list(self._slots(data, head, slots, used))
+        return list(self._slots(data, head, slots, used, width))
 
-    def _slots(self, data: bytes, head: Head, slots: int, used: int) -> Iterator[UsageRecord]:
-        cells = memoryview(data)[_HEAD_BYTES : _HEAD_BYTES + slots * WIDTH * CELL_BYTES].cast("Q")
-        at = _HEAD_BYTES + slots * WIDTH * CELL_BYTES
+    def _slots(self, data: bytes, head: Head, slots: int, used: int, width: int) -> Iterator[UsageRecord]:
+        at = _HEAD_BYTES + slots * width * CELL_BYTES
+        cells = memoryview(data)[_HEAD_BYTES:at].cast("Q")
         for slot in range(min(used, slots)):
-            counts = tuple(cells[slot * WIDTH : (slot + 1) * WIDTH])
+            counts = tuple(cells[slot * width : (slot + 1) * width])
             key, at = _key_at(data, at)
             if key is None:
                 self.lost.append(f"the keys of slots {slot} to {used - 1}, of {used}")
@@ -202,18 +204,19 @@ class Finished:
         os.close(self._file)
 
 
-def _decode(path: Path, data: bytes) -> tuple[Head, int]:
+def _decode(path: Path, data: bytes) -> tuple[Head, int, int]:
     if len(data) < _HEAD_BYTES or not data.startswith(_MAGIC):
         raise BufferDamaged(f"{path} is no buffer of usage")
     _, version, slots, sequence, minute_s, boot = _HEAD.unpack_from(data)
-    if version != FORMAT:
-        raise BufferDamaged(f"{path} has the format {version}, and this version of Holdfast reads {FORMAT}")
+    width = _WIDTHS.get(version)
+    if width is None:
+        raise BufferDamaged(f"{path} has the format {version}, and this version of Holdfast reads up to {FORMAT}")
     (length,) = _NAME.unpack_from(data, _HEAD.size)
     end = _HEAD.size + _NAME.size + length
     if end + _CRC.size > _USED * CELL_BYTES or _CRC.unpack_from(data, end) != (zlib.crc32(data[:end]),):
         raise BufferDamaged(f"the head of {path} is damaged")
     node = data[_HEAD.size + _NAME.size : end].decode()
-    return Head(node, boot.decode(), sequence, minute_s), slots
+    return Head(node, boot.decode(), sequence, minute_s), slots, width
 
 
 def _key_at(data: bytes, at: int) -> tuple[UsageKey | None, int]:

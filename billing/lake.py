@@ -23,6 +23,8 @@ TABLE: Final = "usage"
 """The folder of the records; others beside it may hold what is made of them."""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
+_ADDED: Final = ("empty",)
+"""Counts that earlier versions did not know: null in their records, and no column of their files."""
 SCHEMA: Final = pa.schema(
     [
         pa.field("minute", pa.timestamp("ms", tz="UTC"), nullable=False),
@@ -32,7 +34,7 @@ SCHEMA: Final = pa.schema(
         pa.field("kind", _NAME, nullable=False),
         pa.field("action", _NAME, nullable=False),
         pa.field("tags", pa.map_(pa.string(), pa.string()), nullable=False),
-        *(pa.field(name, pa.int64(), nullable=False) for name in COUNTS),
+        *(pa.field(name, pa.int64(), nullable=name in _ADDED) for name in COUNTS),
         pa.field("node", _NAME, nullable=False),
         pa.field("boot", _NAME, nullable=False),
         pa.field("sequence", pa.int64(), nullable=False),
@@ -56,7 +58,10 @@ def table_of(records: Sequence[UsageRecord]) -> pa.Table:
         "kind": [record.key.kind for record in records],
         "action": [record.key.action for record in records],
         "tags": [list(record.key.tags) for record in records],
-        **{name: [record.counts[at] for record in records] for at, name in enumerate(COUNTS)},
+        **{
+            name: [record.counts[at] if at < len(record.counts) else None for record in records]
+            for at, name in enumerate(COUNTS)
+        },
         "node": [record.node for record in records],
         "boot": [record.boot for record in records],
         "sequence": [record.sequence for record in records],

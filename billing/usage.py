@@ -14,7 +14,7 @@ import msgspec
 Kind = Literal["standard", "fair", "fifo", ""]
 """Of the queue, or of the call: ``fair`` is a send with a message group to a standard queue; "" is no queue's."""
 
-COUNTS: Final = ("calls", "refused", "throttled", "failed", "chunks", "messages", "bytes_in", "bytes_out")
+COUNTS: Final = ("calls", "refused", "throttled", "failed", "chunks", "messages", "bytes_in", "bytes_out", "empty")
 """What is counted for a key, in this order:
 
 * ``calls``: answered with success;
@@ -23,9 +23,12 @@ COUNTS: Final = ("calls", "refused", "throttled", "failed", "chunks", "messages"
 * ``failed``: answered with an error of the service (5xx), which costs nobody anything;
 * ``chunks``: of 64 KiB, begun ones too, of what successful calls carried: a batch by its total, and at least one;
 * ``messages``: that successful calls stored, handed out, deleted or changed;
-* ``bytes_in``, ``bytes_out``: of the bodies of requests and answers, whatever became of the call.
+* ``bytes_in``, ``bytes_out``: of the bodies of requests and answers, whatever became of the call;
+* ``empty``: successful calls about messages that came to none, such as a receive that found nothing.
+
+Only ever added to, at the end.
 """
-CALLS, REFUSED, THROTTLED, FAILED, CHUNKS, MESSAGES, BYTES_IN, BYTES_OUT = range(len(COUNTS))
+CALLS, REFUSED, THROTTLED, FAILED, CHUNKS, MESSAGES, BYTES_IN, BYTES_OUT, EMPTY = range(len(COUNTS))
 
 CHUNK_BYTES: Final = 65_536
 """Each 64 KB chunk of a payload is billed as one request.  Source: Amazon SQS pricing."""
@@ -61,7 +64,7 @@ class UsageRecord(msgspec.Struct, frozen=True):
     """When the minute began that was counted, seconds since the Unix epoch."""
     key: UsageKey
     counts: tuple[int, ...]
-    """As :data:`COUNTS`."""
+    """As :data:`COUNTS`; fewer from a version that counted fewer."""
 
 
 def chunks_of(size_bytes: int) -> int:

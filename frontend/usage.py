@@ -16,6 +16,7 @@ from billing.usage import (
     CALLS,
     CHUNK_BYTES,
     CHUNKS,
+    EMPTY,
     FAILED,
     MESSAGES,
     REFUSED,
@@ -78,9 +79,13 @@ class Usage:
                 counters[cell + CHUNKS] += 1  # what is in them is no longer than they are
             else:
                 counters[cell + CHUNKS] += chunks_of(_payload_bytes(action, call.members, call.result))
-            messages = _MESSAGES.get(action)
-            if messages is not None:
-                counters[cell + MESSAGES] += messages(call.result)
+            messages_of = _MESSAGES.get(action)
+            if messages_of is not None:
+                messages = messages_of(call.result)
+                if messages:
+                    counters[cell + MESSAGES] += messages
+                else:
+                    counters[cell + EMPTY] += 1
         elif throttled:
             counters[cell + THROTTLED] += 1
         elif status < 500:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from billing import buffers
 from billing.buffers import KEY_BYTES_MOST, SUFFIX, Buffer, BufferDamaged, BufferFull, Head, finished
 from billing.usage import BYTES_IN, CALLS, COUNTS, UsageKey, UsageRecord
 
@@ -129,6 +130,22 @@ def test_a_file_that_is_no_buffer_is_told(tmp_path: Path, place: int, byte: byte
     with pytest.raises(BufferDamaged, match=said):
         damaged.records()
     damaged.close()
+
+
+def test_a_buffer_of_a_version_that_counted_less_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(buffers, "WIDTH", 8)
+        earlier.setattr(buffers, "FORMAT", 1)
+        buffer = Buffer.create(tmp_path, HEAD, slots=4)
+        first, second = buffer.add(SEND), buffer.add(LIST)
+        assert second == first + 8
+        buffer.cells[first + CALLS] += 3
+        buffer.cells[second + BYTES_IN] += 5
+        buffer.close()
+    assert [(one.key, one.counts) for one in records(tmp_path)] == [
+        (SEND, (3, 0, 0, 0, 0, 0, 0, 0)),
+        (LIST, (0, 0, 0, 0, 0, 0, 5, 0)),
+    ]
 
 
 def test_a_key_that_cannot_be_read_costs_what_comes_with_it_and_is_told(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from billing import seal as sealing
 from billing.buffers import Buffer, Finished, Head, waiting
-from billing.lake import SCHEMA, Lake, LakeUnavailable, without_secrets
+from billing.lake import SCHEMA, Lake, LakeUnavailable, table_of, without_secrets
 from billing.seal import main, seal
-from billing.usage import CALLS, UsageKey
+from billing.usage import CALLS, UsageKey, UsageRecord
 
 HOUR = 1_700_000_400 // 3600 * 3600
 BOOT = "00112233445566ff"
@@ -55,6 +55,16 @@ def test_records_arrive_under_their_hour_and_the_buffers_go(tmp_path: Path) -> N
     assert {(row["date"], row["hour"]) for row in found} == {("2023-11-14", 22), ("2023-11-14", 23)}
     (first, _) = sorted((lake / "usage").rglob("*.parquet"))
     assert pa.parquet.read_schema(first).equals(SCHEMA)
+
+
+def test_what_an_earlier_version_did_not_count_is_null(tmp_path: Path) -> None:
+    key = UsageKey("000000000000", "q", 1, "standard", "ReceiveMessage")
+    counts = (1, 0, 0, 0, 1, 0, 2, 3)
+    table = table_of(
+        [UsageRecord("n", BOOT, 1, slot, HOUR, key, counts + more) for slot, more in enumerate(((), (1,)))]
+    )
+    assert table["empty"].to_pylist() == [None, 1]
+    assert table["bytes_out"].to_pylist() == [3, 3]
 
 
 def test_nothing_finished_is_nothing_done(tmp_path: Path) -> None:

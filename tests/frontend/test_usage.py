@@ -89,7 +89,7 @@ async def test_every_action_counts_what_it_carries(metered: Metered) -> None:
         key("", "ListQueues", ""): {"calls": 1, "chunks": 1},
         key("q", "SendMessage"): {"calls": 2, "chunks": 2, "messages": 2},
         key("q", "SendMessageBatch"): {"calls": 1, "chunks": 1, "messages": 3},
-        key("q", "ReceiveMessage"): {"calls": 2, "chunks": 2, "messages": len(received)},
+        key("q", "ReceiveMessage"): {"calls": 2, "chunks": 2, "messages": len(received), "empty": 1},
         key("q", "ChangeMessageVisibility"): {"calls": 1, "chunks": 1, "messages": 1},
         key("q", "DeleteMessageBatch"): {"calls": 1, "chunks": 1, "messages": 2},
         key("q", "DeleteMessage"): {"calls": 1, "chunks": 1, "messages": 1},
