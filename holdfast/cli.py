@@ -113,11 +113,12 @@ def _metadata(settings: Settings) -> int:
     from holdfast.folder import FolderUnusable
     from holdfast.listen import CannotListen
     from holdfast.metadata import serve_metadata
+    from holdfast.serve import CannotStart
     from metadata_service.store import StoreError
 
     try:
         return serve_metadata(settings)
-    except (FolderUnusable, CertificateUnusable, CannotListen, StoreError) as error:
+    except (FolderUnusable, CertificateUnusable, CannotListen, CannotStart, StoreError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import ssl
 import time
@@ -103,11 +104,36 @@ class Client:
         given = {name: value for name, value in (query or {}).items() if value not in (None, "")}
         if given:
             url += "?" + urlencode(given, quote_via=quote)
-        request = self._http.build_request(method, url, json=body)
+        response = self._send(self._http.build_request(method, url, json=body))
+        if response.is_success:
+            return response.json() if response.content else None
+        raise _failure(response, self._endpoint)
+
+    def sqs(self, action: str, **parameters: Any) -> Any:
+        """What SQS answers to an action, in AWS JSON 1.0.  Raises :class:`CommandFailed`."""
+        request = self._http.build_request(
+            "POST",
+            self._endpoint + "/",
+            content=json.dumps(parameters).encode(),
+            headers={"content-type": "application/x-amz-json-1.0", "x-amz-target": f"AmazonSQS.{action}"},
+        )
+        response = self._send(request)
+        if response.is_success:
+            return response.json() if response.content else None
+        try:
+            told = str(response.json()["message"])
+        except (ValueError, KeyError, TypeError):
+            told = "not as a Holdfast does"
+        raise CommandFailed(f"{action} is answered {response.status_code}: {told}", _code(response))
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _send(self, request: httpx.Request) -> httpx.Response:
         request.headers["user-agent"] = "holdfast-cli"
         self._sign_in(request)
         try:
-            response = self._http.send(request)
+            return self._http.send(request)
         except httpx.TimeoutException:
             raise CommandFailed(
                 f"{self._endpoint} did not answer within {TIMEOUT_SECONDS} s; whether it was done is not known",
@@ -115,12 +141,6 @@ class Client:
             ) from None
         except httpx.HTTPError as error:
             raise CommandFailed(f"{self._endpoint} cannot be reached: {error}", UNREACHABLE) from None
-        if response.is_success:
-            return response.json() if response.content else None
-        raise _failure(response, self._endpoint)
-
-    def close(self) -> None:
-        self._http.close()
 
     def _sign_in(self, request: httpx.Request) -> None:
         if self._bearer is not None:
@@ -129,12 +149,13 @@ class Client:
         key = self._signing
         assert key is not None
         path, _, query = request.url.raw_path.partition(b"?")
+        signed = {name: value for name, value in request.headers.items() if name == "host" or name.startswith("x-amz-")}
         request.headers.update(
             sign(
                 request.method,
                 path,
                 query,
-                {"host": request.headers["host"]},
+                signed,
                 request.content,
                 access_key_id=key.access_key_id,
                 secret=key.secret,
@@ -144,8 +165,12 @@ class Client:
         )
 
 
+def _code(response: httpx.Response) -> int:
+    return _EXIT_CODES.get(response.status_code, REFUSED if response.status_code < 502 else UNREACHABLE)
+
+
 def _failure(response: httpx.Response, endpoint: str) -> CommandFailed:
-    code = _EXIT_CODES.get(response.status_code, REFUSED if response.status_code < 502 else UNREACHABLE)
+    code = _code(response)
     if not response.headers.get("content-type", "").startswith("application/problem+json"):
         return CommandFailed(
             f"{endpoint} answered {response.status_code}, not as a Holdfast of this version does", code

@@ -8,6 +8,8 @@ cannot be undone is done after a confirmation, or with ``--yes``.
 from __future__ import annotations
 
 import argparse
+import secrets
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +143,29 @@ def _limit(text: str) -> tuple[str, Any]:
 # --- queues --------------------------------------------------------------------------------------------------
 
 
+def _check(client: Client, parsed: Parsed) -> None:
+    """What a client does, by SQS's own protocol.  The queue's name is nobody else's, and it goes in any case."""
+    from holdfast.client import CommandFailed
+
+    name = f"holdfast-check-{secrets.token_hex(8)}"
+    began = time.monotonic()
+    url = client.sqs("CreateQueue", QueueName=name)["QueueUrl"]
+    try:
+        sent = client.sqs("SendMessage", QueueUrl=url, MessageBody=name)
+        messages = client.sqs("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20).get("Messages", [])
+        if [(one["MessageId"], one["Body"]) for one in messages] != [(sent["MessageId"], name)]:
+            raise CommandFailed(f"message {sent['MessageId']} was sent, and not received within 20 s")
+        client.sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=messages[0]["ReceiptHandle"])
+    finally:
+        client.sqs("DeleteQueue", QueueUrl=url)
+    took = time.monotonic() - began
+    tell(
+        parsed,
+        {"queue": name, "message_id": sent["MessageId"], "seconds": round(took, 3)},
+        lambda: f"Message {sent['MessageId']} was sent, received and deleted; with its queue that took {took:.2f} s.",
+    )
+
+
 def _list_queues(client: Client, parsed: Parsed) -> None:
     from holdfast.tables import table
 
@@ -258,6 +283,7 @@ def add_queue_commands(parser: argparse.ArgumentParser) -> None:
     move = group.add("move", _move_queue, "move the messages of a dead-letter queue back, or elsewhere", "name")
     move.add_argument("--to", metavar="NAME", help="queue of the same account; default: back to where each was")
     move.add_argument("--rate", metavar="N", type=int, help="messages a second; default: as fast as it goes")
+    group.add("check", _check, "send a message to a queue of its own, receive and delete it, and delete the queue")
     delete = group.add("delete", _delete_queue, "delete a queue with all its messages", "name", asks=True)
     account_option(listing, show, peek, purge, move, delete)
 

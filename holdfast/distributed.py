@@ -33,6 +33,7 @@ from holdfast import __version__, logs
 from holdfast.backend_role import BackendRole, now_ms
 from holdfast.compose import TRIES, StoreResolver, frontend_settings
 from holdfast.folder import Claim
+from holdfast.health import serve_health
 from holdfast.keyring import naming_secret, open_shared_keyring
 from holdfast.listen import bind
 from holdfast.peers import PeerTls, advertised, listening, peer_tls
@@ -76,6 +77,7 @@ async def _backend(
 ) -> int:
     stop = stop_of_signals()
     async with _Closing() as closing:
+        health = closing.later(await serve_health(settings.health_listen))
         stores = closing.later(Stores(settings, tls))
         metadata, entries = await stores.metadata(), await stores.entries()
         alive, time_ms = await asyncio.gather(living(entries, name), time_of(entries, name, now_ms))
@@ -138,9 +140,11 @@ async def _backend(
         log.info("started %s", told)
         print(f"Backend {name} of cluster {settings.cluster} is at {address}.", flush=True)
         settle()
+        health.status = "ready"
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         waiting[0].cancel()
+        health.status = "draining"
         await role.close(settings.drain_seconds, hand_over=not node.lost.done())
         code = 3 if node.lost.done() else 0
     log.info("stopped")

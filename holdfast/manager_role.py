@@ -21,6 +21,7 @@ from frontend.sqs.queues import Queues
 from holdfast import __version__, logs
 from holdfast.backend_role import now_ms
 from holdfast.compose import StoreResolver, frontend_settings
+from holdfast.health import serve_health
 from holdfast.peers import PeerTls, peer_tls
 from holdfast.serve import log, settle
 from holdfast.settings import Settings, SettingsError, cluster_secret, is_distributed
@@ -111,12 +112,15 @@ async def _manager(settings: Settings, secret: bytes, tls: PeerTls) -> int:
     stop = stop_of_signals()
     name = f"{os.uname().nodename}:{os.getpid()}"
     async with AsyncExitStack() as closing:
+        health = await serve_health(settings.health_listen)
+        closing.push_async_callback(health.close)
         stores = Stores(settings, tls)
         closing.push_async_callback(stores.close)
         managing = Managing(await stores.metadata(), settings, secret, tls, name, rule_of(settings))
         log.info("started %s", logs.facts(version=__version__, manager=name, pid=os.getpid()))
         print(f"Manager {name} is there.", flush=True)
         settle()
+        health.status = "ready"
         await managing.run(stop)
     log.info("stopped")
     return 0

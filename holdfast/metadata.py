@@ -17,6 +17,7 @@ import uvloop
 from holdfast import __version__, logs
 from holdfast.certificate import Certificate
 from holdfast.folder import Claim
+from holdfast.health import Health, serve_health
 from holdfast.listen import bind
 from holdfast.peers import peer_certificate
 from holdfast.serve import allow_open_files, certificate_of, server_of, settle, stop_or_quit
@@ -31,13 +32,15 @@ log = logging.getLogger("holdfast.metadata")
 class _Service:
     """Implements :class:`holdfast.serve.Service`."""
 
-    def __init__(self, node: MetadataNode) -> None:
+    def __init__(self, node: MetadataNode, health: Health) -> None:
         self.app = node.app
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Stays as it is: a store that cannot be reached may come back."""
         self._node = node
+        self._health = health
 
     async def drain(self) -> None:
+        self._health.status = "draining"
         self._node.drain()
 
     async def close(self) -> None:
@@ -49,7 +52,8 @@ def serve_metadata(settings: Settings) -> int:
 
     Raises what keeps it from starting: :class:`~holdfast.folder.FolderUnusable`,
     :class:`~holdfast.certificate.CertificateUnusable`, :class:`~holdfast.listen.CannotListen`,
-    :class:`~metadata_service.store.StoreError` and :class:`~holdfast.settings.SettingsError`.
+    :class:`~holdfast.serve.CannotStart`, :class:`~metadata_service.store.StoreError` and
+    :class:`~holdfast.settings.SettingsError`.
     """
     secret = cluster_secret(settings)
     member = _own_member(settings)
@@ -92,6 +96,7 @@ async def _run(
         loop.add_signal_handler(number, stop_or_quit, stop, number)
     if certificate is not None:
         loop.add_signal_handler(signal.SIGHUP, certificate.reload)
+    health = await serve_health(settings.health_listen)
     store = await open_metadata(settings)
     try:
         node = MetadataNode(
@@ -102,7 +107,7 @@ async def _run(
             full_copy=settings.metadata_full_copy,
             hints=settings.metadata_hints,
         )
-        service = _Service(node)
+        service = _Service(node, health)
         try:
             await node.start()
 
@@ -111,6 +116,7 @@ async def _run(
                 log.info("started %s", facts)
                 print(f"Metadata node {member.name} is at {member.address}.", flush=True)
                 settle()
+                health.status = "ready"
 
             await server_of(settings, service, certificate, stop, started).serve(sockets)
             return 0
@@ -118,4 +124,5 @@ async def _run(
             await service.close()
     finally:
         await store.close()
+        await health.close()
         log.info("stopped")

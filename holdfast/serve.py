@@ -175,7 +175,8 @@ def greet(settings: Settings, sockets: list[socket.socket], prepared: Prepared) 
     url = endpoint(settings, sockets[0].getsockname()[1])
     log.info("started %s", logs.facts(version=__version__, url=url, data=settings.data, pid=os.getpid()))
     lines = shell_lines(prepared.root, url, settings.region)
-    print(_greeting(settings, url, lines, prepared.root.access_key_id, prepared.new), flush=True)
+    new = prepared.new and settings.root_access_key_id is None  # who gave the key knows it; output may go to a log
+    print(_greeting(settings, url, lines, prepared.root.access_key_id, new), flush=True)
 
 
 def stop_or_quit(stop: asyncio.Event, number: int) -> None:

@@ -267,6 +267,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         Meta(description="`host:port` by which others reach a backend, where that is not what it listens on"),
     ] = ""
+    health_listen: Annotated[
+        str,
+        Meta(
+            description="`host:port` where a backend, a metadata node or a manager answers health checks "
+            "(`GET /health/live`, `/health/ready`), in plain HTTP; without it nowhere",
+        ),
+    ] = ""
     partition_rate: Annotated[
         int,
         Meta(
@@ -500,6 +507,13 @@ def _check(settings: Settings) -> None:
             Address.parse(text) if text else None
         except ValueError as error:
             raise SettingsError(f"{setting}: {error}") from None
+    if settings.health_listen:
+        try:
+            path = Address.parse(settings.health_listen).path
+        except ValueError as error:
+            raise SettingsError(f"health_listen: {error}") from None
+        if path:
+            raise SettingsError(f"health_listen has to be host:port, not {settings.health_listen!r}")
     given = [name for name in CLUSTER_TLS if getattr(settings, name) is not None]
     if given and len(given) < len(CLUSTER_TLS):
         raise SettingsError(f"{', '.join(CLUSTER_TLS)} can only be given together, and here is only {', '.join(given)}")

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import sqlite3
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from botocore.exceptions import ClientError
 
 from holdfast.cli import main
 from holdfast.tables import shown, table
-from tests.system.server import REPOSITORY, Server, clean_environment, free_port
+from tests.system.server import ACCESS_KEY_ID, REPOSITORY, SECRET_ACCESS_KEY, Server, clean_environment, free_port
 
 DEAD_ARN = "arn:aws:sqs:us-east-1:000000000000:dead"
 
@@ -85,6 +86,25 @@ def _environment(server: Server, more: dict[str, str] | None) -> dict[str, str]:
 
 
 # --- queues ---------------------------------------------------------------------------------------------------
+
+
+def test_a_service_is_checked_by_a_signed_message(server: Server) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY}
+    checked = holdfast(server, "queue", "check", data=False, environment=keys)
+    assert checked.code == 0, checked.err
+    assert re.fullmatch(r"Message [0-9a-f-]{36} was sent, received and deleted; with its .+ s\.\n", checked.out)
+    queue = holdfast(server, "queue", "check", "--json", data=False, environment=keys).json["queue"]
+    assert queue.startswith("holdfast-check-")
+    assert not holdfast(server, "queue", "list", "--prefix", "holdfast-check-", "--json").json["queues"]
+
+
+def test_a_check_says_what_fails(server: Server) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY_ID, "AWS_SECRET_ACCESS_KEY": "guessed"}
+    refused = holdfast(server, "queue", "check", data=False, environment=keys)
+    assert refused.code == 4
+    assert refused.err.startswith("holdfast: CreateQueue is answered 403: ")
+    gone = {**keys, "HOLDFAST_ENDPOINT": f"http://127.0.0.1:{free_port()}"}
+    assert holdfast(server, "queue", "check", data=False, environment=gone).code == 5
 
 
 def test_queues_are_listed_shown_looked_at_purged_and_deleted(server: Server) -> None:

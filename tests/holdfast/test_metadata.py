@@ -115,6 +115,21 @@ async def test_reads_go_on_when_a_node_ends(cluster: Cluster, number: signal.Sig
         await caller.close()
 
 
+async def test_who_has_no_certificate_can_see_the_health_of_a_node(tmp_path: Path) -> None:
+    cert, key, health = tmp_path / "cert.pem", tmp_path / "key.pem", f"127.0.0.1:{free_port()}"
+    make_pair().write(cert, key)
+    cluster = Cluster(tmp_path, 1, "https", TLS_CERT=str(cert), TLS_KEY=str(key), HEALTH_LISTEN=health)
+    try:
+        process = cluster.start("m0")
+        async with httpx.AsyncClient() as client:
+            for path in ("live", "ready"):
+                assert (await client.get(f"http://{health}/health/{path}")).status_code == 200
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, 20) == 0
+    finally:
+        cluster.end()
+
+
 async def test_nodes_speak_tls_and_have_the_secret_from_a_file(tmp_path: Path) -> None:
     cert, key, secret = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "secret"
     make_pair().write(cert, key)

@@ -98,6 +98,18 @@ def test_the_first_start_greets_with_three_lines(server: Process) -> None:
     assert third.startswith(f"export {where}; aws() {{")
 
 
+def test_a_key_that_the_settings_give_is_not_repeated(tmp_path: Path, processes: list[Process]) -> None:
+    processes.append(
+        Process(tmp_path, root_access_key_id="AKIAGIVEN00000000000", root_secret_access_key="given/secret")
+    )
+    said = processes[0].until_started().said
+    processes[0].signal(signal.SIGTERM)
+    code, log = processes[0].end()
+    assert code == 0
+    assert "Access key AKIAGIVEN00000000000" in said
+    assert "given/secret" not in processes[0].said + log
+
+
 def test_later_starts_tell_how_to_see_the_key(server: Process, tmp_path: Path, processes: list[Process]) -> None:
     first = server.said
     server.signal(signal.SIGTERM)

@@ -106,6 +106,8 @@ def test_queues_are_declared_in_the_file(file: Path) -> None:
         ({"HOLDFAST_RATE_LIMIT_PROCESSES": "0"}, "HOLDFAST_RATE_LIMIT_PROCESSES cannot be '0'"),
         ({"HOLDFAST_TLS_CERT": "a.pem"}, "tls_cert and tls_key can only be given together"),
         ({"HOLDFAST_ROOT_ACCESS_KEY_ID": "A" * 20}, "root_access_key_id and root_secret_access_key can only"),
+        ({"HOLDFAST_HEALTH_LISTEN": "9480"}, "health_listen: '9480' is no address"),
+        ({"HOLDFAST_HEALTH_LISTEN": "unix:/x"}, "health_listen has to be host:port, not 'unix:/x'"),
         ({"HOLDFAST_CONFIG": "/none.toml"}, "the settings file /none.toml cannot be read: No such file"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import boto3
+import httpx
 import pytest
 from botocore.config import Config
 
@@ -81,6 +82,22 @@ def test_a_name_is_for_one_backend(whole: LocalCluster) -> None:
     assert second.returncode == 1
     assert "another process is backend b2 of cluster local, and lives: give each" in second.stderr
     assert f"AWS_SECRET_ACCESS_KEY={whole.key.secret}" in whole.command("key", "show").stdout
+
+
+def test_who_knows_no_secret_can_see_whether_a_backend_does_its_work(whole: LocalCluster) -> None:
+    health, name = f"127.0.0.1:{free_port()}", "b2"
+    assert whole[name].stop() == 0
+    whole[name].environment["HOLDFAST_HEALTH_LISTEN"] = health
+    whole[name].start()
+
+    def ready() -> bool:
+        try:
+            return httpx.get(f"http://{health}/health/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    wait_until(ready, "the backend is ready")
+    assert httpx.get(f"http://{health}/health/live").status_code == 200
 
 
 def test_dead_letters_cross_nodes_and_nothing_is_lost_with_one(whole: LocalCluster) -> None:
