@@ -341,8 +341,10 @@ async def test_a_short_secret_is_refused_before_anything_listens() -> None:
         await serve_backend(cast(Peer, Obedient()), secret=b"short", host="127.0.0.1")
 
 
-async def test_a_unix_socket_is_for_this_user_alone_and_replaces_one_left_there(tmp_path: Path) -> None:
-    os.chdir(tmp_path)  # the path of a test may be longer than one of a socket
+async def test_a_unix_socket_is_for_this_user_alone_and_replaces_one_left_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of a test may be longer than one of a socket
     for _ in range(2):
         server = await serve_backend(cast(Peer, Obedient()), secret=SECRET, path="backend.sock")
         assert os.stat("backend.sock").st_mode & 0o777 == 0o600
