@@ -8,10 +8,10 @@ says that it is one.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import fs, parquet
@@ -45,7 +45,7 @@ SCHEMA: Final = pa.schema(
 
 
 class LakeUnavailable(Exception):
-    """The lake cannot be written now; the text says which and why."""
+    """The lake cannot be written or read now; the text says which and why."""
 
 
 def table_of(records: Sequence[UsageRecord]) -> pa.Table:
@@ -91,35 +91,92 @@ class Lake:
             raise ValueError(f"{without_secrets(url)} is no place for a lake: {error}") from None
 
     def write(self, hour: str, name: str, table: pa.Table) -> str:
-        """Store a table as a file of this hour, in place of one of the same name; returns its path in the lake.
+        """Store a table as a file of this hour, as :meth:`write_table` does; returns its path in the lake."""
+        path = f"{TABLE}/{hour}/{name}.parquet"
+        self.write_table(path, table)
+        return path
+
+    def write_table(self, path: str, table: pa.Table) -> None:
+        """Store a table as a Parquet file, whole, in place of one of the same path in the lake.
 
         It is durable afterwards, as far as the filesystem promises that.  Raises :class:`LakeUnavailable`: then it may
         be there or not.
         """
-        path = f"{TABLE}/{hour}/{name}.parquet"
+        self._write(path, lambda file: parquet.write_table(table, file, compression="zstd"))
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Store a file, with the promises of :meth:`write_table`."""
+        self._write(path, lambda file: file.write(data))
+
+    def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table | None:
+        """What a Parquet file has; None: there is none.  Raises :class:`LakeUnavailable`."""
+        data = self.read_bytes(path)
+        return None if data is None else parquet.read_table(pa.BufferReader(data), columns=columns)
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """What is in a file; None: there is none.  Raises :class:`LakeUnavailable`."""
+        try:
+            with self._files.open_input_file(f"{self._root}/{path}") as file:
+                data: bytes = file.read()
+                return data
+        except FileNotFoundError:
+            return None
+        except (pa.ArrowException, OSError) as error:
+            raise self._unavailable("read", error) from error
+
+    def paths(self, folder: str) -> list[str]:
+        """Of the files below a folder, however deep, sorted; without those whose names begin with a dot or an
+        underscore, which are none.  Raises :class:`LakeUnavailable`."""
+        below = fs.FileSelector(f"{self._root}/{folder}", recursive=True, allow_not_found=True)
+        try:
+            found = self._files.get_file_info(below)
+        except (pa.ArrowException, OSError) as error:
+            raise self._unavailable("read", error) from error
+        return sorted(
+            info.path.removeprefix(f"{self._root}/")
+            for info in found
+            if info.is_file and not info.base_name.startswith((".", "_"))
+        )
+
+    def remove(self, path: str) -> None:
+        """A file that is not there is removed.  Raises :class:`LakeUnavailable`."""
+        try:
+            self._files.delete_file(f"{self._root}/{path}")
+        except FileNotFoundError:
+            pass
+        except (pa.ArrowException, OSError) as error:
+            raise self._unavailable("written", error) from error
+
+    def _write(self, path: str, write: Callable[[Any], object]) -> None:
         try:
             if isinstance(self._files, fs.LocalFileSystem):
-                self._write_locally(Path(self._root) / path, table)
+                _write_locally(Path(self._root) / path, write)
             else:  # an object is there when it is complete
-                parquet.write_table(table, f"{self._root}/{path}", filesystem=self._files, compression="zstd")
+                whole = pa.BufferOutputStream()
+                write(whole)
+                with self._files.open_output_stream(f"{self._root}/{path}") as file:
+                    file.write(whole.getvalue())
         except (pa.ArrowException, OSError) as error:
-            raise LakeUnavailable(f"the lake at {without_secrets(self.url)} cannot be written: {error}") from error
-        return path
+            raise self._unavailable("written", error) from error
 
-    def _write_locally(self, path: Path, table: pa.Table) -> None:
-        made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")  # Spark and pyarrow pass over such names
-        try:
-            with open(aside, "wb") as file:
-                parquet.write_table(table, file, compression="zstd")
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-        for folder in (path.parent, *(folder.parent for folder in made)):
-            sync_folder(folder)
+    def _unavailable(self, what: str, error: Exception) -> LakeUnavailable:
+        return LakeUnavailable(f"the lake at {without_secrets(self.url)} cannot be {what}: {error}")
+
+
+def _write_locally(path: Path, write: Callable[[Any], object]) -> None:
+    made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")  # Spark and pyarrow pass over such names
+    try:
+        with open(aside, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    for folder in (path.parent, *(folder.parent for folder in made)):
+        sync_folder(folder)
 
 
 def without_secrets(url: str) -> str:
