@@ -34,7 +34,7 @@ demo: $(VENV)/.dev
 	@exec $(BIN)/python -m bench.demo $(ARGS)
 
 test: $(VENV)/.dev
-	@scripts/need redis-server java mvn
+	@scripts/need redis-server java mvn pango
 	@scripts/install-test-clients
 	@$(BIN)/python -m bench.cassandra_server
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
