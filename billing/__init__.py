@@ -7,6 +7,8 @@
 * :mod:`billing.seal`: the way from finished buffers to the lake.
 * :mod:`billing.analysis`: what a month's usage tells, as it is kept for whoever shows it.
 * :mod:`billing.forecast`: what a month will come to.
+* :mod:`billing.plans`: price plans and who has which, read strictly (:mod:`billing.strict_yaml`).
+* :mod:`billing.months`: months that are billed; :mod:`billing.money`: amounts, and where they are rounded.
 * :mod:`billing.documents`: pages from templates, and the same as PDF.
 
 Imports none of the service's layers.

@@ -1,0 +1,364 @@
+"""Price plans and who has which: data, written as YAML and read strictly.
+
+A *price book* has plans.  A plan has a currency, the time zone in which its months begin and end, and *versions*: from
+a day on, these prices.  A price belongs to a *meter* and falls or rises in *tiers*.  Which account has which plan is in
+a file of its own.  ``docs/billing.md`` describes both; ``billing/prices.example.yaml`` is an example.
+
+What cannot be understood, or could be understood in two ways, is an error that says where it is and what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from billing.money import BASIS_POINTS, PRICE_BELOW, PRICE_PLACES
+from billing.months import Month, midnight
+from billing.strict_yaml import Node, parse
+
+Meter = Literal["requests_standard", "requests_fair", "requests_fifo", "storage", "bytes_out"]
+"""What is measured and has a price."""
+METERS: Final[tuple[Meter, ...]] = get_args(Meter)
+
+GB_BYTES: Final = 10**9
+"""Gigabytes are decimal."""
+_EDGE_PLACES: Final = 9
+"""Decimal places of an edge in GB or GB-months: then it is a whole number of bytes."""
+_YEARS: Final = range(2000, 2200)
+_REQUESTS_EACH: Final = 10**6
+"""A price of requests is for so many."""
+
+
+class NoPrice(ValueError):
+    """The price book says nothing of what is asked; the text says what to do."""
+
+
+class Tier(msgspec.Struct, frozen=True):
+    """A price, for what is used in a month from one amount to another."""
+
+    starts: Decimal
+    """In requests, GB-months or GB; what costs nothing counts as well."""
+    ends: Decimal | None
+    """Excluded; None: nothing is more."""
+    price: Decimal
+    """For a million requests, a GB-month or a GB."""
+
+
+class Version(msgspec.Struct, frozen=True):
+    """What a plan says from a day on."""
+
+    starts: date
+    """It begins with this day, in the plan's time zone."""
+    prices: dict[Meter, tuple[Tier, ...]]
+    discounts: dict[Meter, int]
+    """Basis points off, by meter."""
+    minimum: Decimal
+    """An invoice's lines come to at least this, before tax."""
+    tax_name: str
+    tax: int
+    """Basis points."""
+
+
+class Segment(NamedTuple):
+    """A part of a month in which one version holds."""
+
+    starts: datetime
+    ends: datetime
+    """Excluded.  Both are full hours of UTC."""
+    version: Version
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is charged, in which currency, and when months begin."""
+
+    name: str
+    title: str
+    """For people."""
+    currency: str
+    """ISO 4217."""
+    minor_places: int
+    """Decimal places of the currency's minor unit."""
+    time_zone: str
+    versions: tuple[Version, ...]
+    """In the order of their days."""
+
+    def segments(self, month: Month) -> list[Segment]:
+        """The month's parts in their order.  Raises :class:`NoPrice` if the plan has no prices for all of it."""
+        starts, ends = self.edges(month)
+        begun = [midnight(version.starts, self.time_zone) for version in self.versions]
+        for begins in (starts, ends, *begun):
+            if begins.minute or begins.second:
+                raise NoPrice(
+                    f"plan {self.name}: in {self.time_zone} days do not begin with an hour of UTC, and usage is kept "
+                    "by such hours: take a time zone that is a whole number of hours from UTC"
+                )
+        if begun[0] > starts:
+            raise NoPrice(
+                f"plan {self.name} has no prices for all of {month}: its first version is from "
+                f"{self.versions[0].starts}; add a version from {month.first} or earlier"
+            )
+        return [
+            Segment(max(begins, starts), min(until, ends), version)
+            for begins, until, version in zip(begun, [*begun[1:], ends], self.versions, strict=True)
+            if begins < ends and until > starts
+        ]
+
+    def edges(self, month: Month) -> tuple[datetime, datetime]:
+        """When the month begins, and when the next one does."""
+        return midnight(month.first, self.time_zone), midnight(month.next.first, self.time_zone)
+
+    def units_per(self, meter: Meter, month: Month) -> int:
+        """How many units of measurement a price of this meter is for.
+
+        Requests are measured in chunks of 64 KiB, what is sent in bytes, and storage in byte-milliseconds.  So a
+        GB-month is 10⁹ bytes, kept for all of the month: as many milliseconds as this month has in this time zone.
+        """
+        if meter == "bytes_out":
+            return GB_BYTES
+        if meter == "storage":
+            starts, ends = self.edges(month)
+            return GB_BYTES * int((ends - starts).total_seconds()) * 1000
+        return _REQUESTS_EACH
+
+    def edge_units(self, meter: Meter, month: Month, edge: Decimal) -> int:
+        """A tier's edge in units of measurement: a whole number."""
+        return int(edge) if meter.startswith("requests") else int(edge * self.units_per(meter, month))
+
+
+class Issuer(msgspec.Struct, frozen=True):
+    """Who writes the invoices."""
+
+    name: str
+    address: tuple[str, ...]
+    tax_id: str
+    email: str
+    prefix: str
+    """Of the numbers of invoices."""
+
+
+class Book(msgspec.Struct, frozen=True):
+    """Plans, and who charges."""
+
+    issuer: Issuer
+    plans: dict[str, Plan]
+
+    def plan(self, name: str) -> Plan:
+        """Raises :class:`NoPrice`."""
+        try:
+            return self.plans[name]
+        except KeyError:
+            raise NoPrice(f"there is no plan {name}; there are {', '.join(sorted(self.plans))}") from None
+
+
+class Customer(msgspec.Struct, frozen=True):
+    """An account, as invoices have to know it."""
+
+    plan: str
+    name: str = ""
+    address: tuple[str, ...] = ()
+    email: str = ""
+    tax_id: str = ""
+    discount: int = 0
+    """Basis points off everything, on top of the plan's."""
+    tax_name: str | None = None
+    tax: int | None = None
+    """Basis points, instead of the plan's."""
+    deleted: date | None = None
+    """The tenant was deleted on this day: the month's invoice is the final one."""
+
+
+class Customers(msgspec.Struct, frozen=True):
+    """Who has which plan."""
+
+    default: str
+    """The plan of accounts that are not named."""
+    named: dict[str, Customer] = {}
+
+    def of(self, account: str) -> Customer:
+        return self.named.get(account) or Customer(self.default)
+
+
+def load_book(path: Path) -> Book:
+    """The price book in a file.  Raises :class:`YamlError` and :class:`OSError`."""
+    return book_of(path.read_text("utf-8"), str(path))
+
+
+def load_customers(path: Path | None, book: Book) -> Customers:
+    """Who has which plan, by a file; without one, everybody has the book's only plan.
+
+    Raises :class:`YamlError`, :class:`NoPrice` and :class:`OSError`.
+    """
+    if path is not None:
+        return customers_of(path.read_text("utf-8"), str(path), book)
+    if len(book.plans) > 1:
+        raise NoPrice(f"the price book has the plans {', '.join(sorted(book.plans))}: say in a file who has which")
+    return Customers(next(iter(book.plans)))
+
+
+def book_of(text: str, source: str) -> Book:
+    """The price book that is written so.  ``source``: where, for errors.  Raises :class:`YamlError`."""
+    top = parse(text, source).fields("issuer", "plans")
+    plans = {name: _plan(name, node) for name, node in top["plans"].entries().items()}
+    if not plans:
+        top["plans"].fail("has no plan; it has to have one")
+    return Book(_issuer(top["issuer"]), plans)
+
+
+def customers_of(text: str, source: str, book: Book) -> Customers:
+    """Who has which plan, as it is written so.  Raises :class:`YamlError`."""
+    top = parse(text, source).fields("default", accounts={})
+    named = {}
+    for account, node in top["accounts"].entries().items():
+        if not re.fullmatch(r"\d{12}", account, re.ASCII):
+            node.fail(f"{account!r} is no account: 12 digits, in quotes")
+        named[account] = _customer(node, book)
+    return Customers(_plan_of(top["default"], book), named)
+
+
+def _plan(name: str, node: Node) -> Plan:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", name, re.ASCII):
+        node.fail("the name of a plan has lower-case letters, digits and hyphens")
+    fields = node.fields("currency", "minor_places", "versions", title=name, time_zone="UTC")
+    currency = fields["currency"].text()
+    if not re.fullmatch(r"[A-Z]{3}", currency, re.ASCII):
+        fields["currency"].fail(f"{currency!r} is no currency: three capital letters of ISO 4217, such as EUR")
+    minor_places = fields["minor_places"].whole(0, 4)
+    versions = fields["versions"].items()
+    if not versions:
+        fields["versions"].fail("has no version; it has to have one")
+    plan = Plan(
+        name,
+        fields["title"].text(),
+        currency,
+        minor_places,
+        _zone(fields["time_zone"]),
+        tuple(_version(one, minor_places) for one in versions),
+    )
+    for before, after, one in zip(plan.versions, plan.versions[1:], versions[1:], strict=False):
+        if after.starts <= before.starts:
+            one.fail(f"is from {after.starts}, which is not after {before.starts}: put versions in the order of time")
+    month = Month(plan.versions[0].starts.year, plan.versions[0].starts.month)
+    for _ in range(12):  # summer and winter
+        month = month.next
+        try:
+            plan.segments(month)
+        except NoPrice as error:
+            fields["time_zone"].fail(str(error))
+    return plan
+
+
+def _version(node: Node, minor_places: int) -> Version:
+    fields = node.fields("from", "prices", discount=Decimal(0), discounts={}, minimum=Decimal(0), tax=None)
+    prices = fields["prices"].fields(*METERS)
+    discount = fields["discount"].basis_points()
+    discounts: dict[Meter, int] = dict.fromkeys(METERS, discount)
+    for name, one in fields["discounts"].entries().items():
+        if name not in METERS:
+            one.fail(f"there is no such meter; there are {', '.join(METERS)}")
+        discounts[name] = discount + one.basis_points()
+        if discounts[name] > BASIS_POINTS:
+            one.fail("all discounts together are more than 100 percent")
+    tax_name, tax = _tax(fields["tax"])
+    starts = fields["from"].day()
+    if starts.year not in _YEARS:
+        fields["from"].fail(f"is {starts}; it has to be in the years {_YEARS[0]} to {_YEARS[-1]}")
+    return Version(
+        starts,
+        {meter: _tiers(prices[meter], meter) for meter in METERS},
+        discounts,
+        fields["minimum"].decimal(minor_places),
+        tax_name or "",
+        tax or 0,
+    )
+
+
+def _tiers(node: Node, meter: Meter) -> tuple[Tier, ...]:
+    places = 0 if meter.startswith("requests") else _EDGE_PLACES
+    fields = node.fields("tiers", free=Decimal(0))
+    free = fields["free"].decimal(places)
+    tiers = [Tier(Decimal(0), free, Decimal(0))] if free else []
+    starts = free
+    found = fields["tiers"].items()
+    if not found:
+        fields["tiers"].fail("has no tier; the last one has no up_to")
+    for one in found[:-1]:
+        tier = one.fields("up_to", "price")
+        ends = tier["up_to"].decimal(places)
+        if ends <= starts:
+            tier["up_to"].fail(f"is {ends}, which is not more than {starts}, where the tier begins")
+        tiers.append(Tier(starts, ends, _price(tier["price"])))
+        starts = ends
+    last = found[-1].fields("price", up_to=None)
+    if last["up_to"].value is not None:
+        last["up_to"].fail("the last tier has no end: leave this out, or add a tier after it")
+    return (*tiers, Tier(starts, None, _price(last["price"])))
+
+
+def _price(node: Node) -> Decimal:
+    price = node.decimal(PRICE_PLACES)
+    if price >= PRICE_BELOW:
+        node.fail(f"is {price}; a price is less than {PRICE_BELOW}")
+    return price
+
+
+def _tax(node: Node) -> tuple[str | None, int | None]:
+    if node.value is None:
+        return None, None
+    fields = node.fields("name", "percent")
+    return fields["name"].text(), fields["percent"].basis_points()
+
+
+def _zone(node: Node) -> str:
+    name = node.text()
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        node.fail(f"there is no time zone {name!r}: write it like Europe/Berlin, or UTC")
+    return name
+
+
+def _issuer(node: Node) -> Issuer:
+    fields = node.fields("name", address=[], tax_id="", email="", prefix="HF-")
+    prefix = fields["prefix"].text()
+    if not re.fullmatch(r"[A-Za-z0-9-]{1,20}", prefix, re.ASCII):
+        fields["prefix"].fail(f"{prefix!r} is no prefix of numbers: up to 20 letters, digits and hyphens")
+    return Issuer(
+        fields["name"].text(),
+        tuple(line.text() for line in fields["address"].items()),
+        fields["tax_id"].text(empty=True),
+        fields["email"].text(empty=True),
+        prefix,
+    )
+
+
+def _customer(node: Node, book: Book) -> Customer:
+    fields = node.fields("plan", name="", address=[], email="", tax_id="", discount=Decimal(0), tax=None, deleted=None)
+    tax_name, tax = _tax(fields["tax"])
+    plan = _plan_of(fields["plan"], book)
+    discount = fields["discount"].basis_points()
+    if any(discount + off > BASIS_POINTS for version in book.plan(plan).versions for off in version.discounts.values()):
+        fields["discount"].fail("with the plan's discounts it is more than 100 percent")
+    return Customer(
+        plan,
+        fields["name"].text(empty=True),
+        tuple(line.text() for line in fields["address"].items()),
+        fields["email"].text(empty=True),
+        fields["tax_id"].text(empty=True),
+        discount,
+        tax_name,
+        tax,
+        None if fields["deleted"].value is None else fields["deleted"].day(),
+    )
+
+
+def _plan_of(node: Node, book: Book) -> str:
+    name = node.text()
+    if name not in book.plans:
+        node.fail(f"there is no plan {name!r} in the price book; there are {', '.join(sorted(book.plans))}")
+    return name

@@ -1,0 +1,151 @@
+"""YAML, read so that nothing is guessed: each value knows where it stands, and what does not fit is an error there.
+
+Numbers with a point are decimals, not floats.  A key that is given twice is an error, and so is one that nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, NamedTuple, NoReturn
+
+import yaml
+
+
+class YamlError(ValueError):
+    """The file cannot be used; the text says where, what is wrong and what to do."""
+
+
+class Node(NamedTuple):
+    """A value and where it stands."""
+
+    source: str
+    """The file."""
+    path: str
+    """In the file: ``plans.standard.versions[0]``; empty: all of it."""
+    value: Any
+
+    def fail(self, what: str) -> NoReturn:
+        raise YamlError(f"{self.source}: {self.path or 'the file'}: {what}")
+
+    def _under(self, name: str, value: object) -> Node:
+        return Node(self.source, f"{self.path}.{name}" if self.path else name, value)
+
+    def entries(self) -> dict[str, Node]:
+        """Of a mapping whose keys are names."""
+        if not isinstance(self.value, dict):
+            self.fail(f"is {_said(self.value)}; it has to be a mapping (name: value)")
+        for name in self.value:
+            if not isinstance(name, str):
+                self.fail(f"the key {name} is {_said(name)}; write it in quotes")
+        return {name: self._under(name, value) for name, value in self.value.items()}
+
+    def fields(self, *needed: str, **others: object) -> dict[str, Node]:
+        """Of a mapping: the fields that it needs, and others, with what they are where they are not given."""
+        given = self.entries()
+        for name, node in given.items():
+            if name not in needed and name not in others:
+                node.fail(f"there is no such field; there are {', '.join((*needed, *others))}")
+        for name in needed:
+            if name not in given:
+                self.fail(f"{name} is missing")
+        return {**{name: self._under(name, value) for name, value in others.items()}, **given}
+
+    def items(self) -> list[Node]:
+        """Of a list."""
+        if not isinstance(self.value, list):
+            self.fail(f"is {_said(self.value)}; it has to be a list (- one - another)")
+        return [Node(self.source, f"{self.path}[{number}]", value) for number, value in enumerate(self.value)]
+
+    def text(self, *, empty: bool = False) -> str:
+        if not isinstance(self.value, str):
+            self.fail(f"is {_said(self.value)}; it has to be text: write it in quotes")
+        if not self.value and not empty:
+            self.fail("is empty; it has to be a text")
+        return self.value
+
+    def whole(self, least: int, most: int) -> int:
+        """A whole number of this range."""
+        if not isinstance(self.value, int) or isinstance(self.value, bool) or not least <= self.value <= most:
+            self.fail(f"is {_said(self.value)}; it has to be a whole number from {least} to {most}")
+        return self.value
+
+    def decimal(self, places: int) -> Decimal:
+        """A number of 0 or more, with so many decimal places at most; also as text."""
+        value = self.value
+        if isinstance(value, str):
+            try:
+                value = Decimal(value)
+            except ArithmeticError:
+                self.fail(f"is {_said(value)}; it has to be a number")
+        if isinstance(value, bool) or not isinstance(value, int | Decimal):
+            self.fail(f"is {_said(value)}; it has to be a number")
+        number = Decimal(value)
+        if not number.is_finite() or number < 0:
+            self.fail(f"is {value}; it has to be 0 or more")
+        if number.adjusted() > 30:
+            self.fail(f"is {value}; it is too large")
+        if number != number.quantize(Decimal(1).scaleb(-places)):
+            self.fail(f"is {value}; it may have {places} decimal places")
+        return number
+
+    def basis_points(self) -> int:
+        """A percentage from 0 to 100 with two decimal places, in hundredths of a percent."""
+        percent = self.decimal(2)
+        if percent > 100:
+            self.fail(f"is {percent}; it has to be a percentage from 0 to 100")
+        return int(percent.scaleb(2))
+
+    def day(self) -> date:
+        if not isinstance(self.value, date) or isinstance(self.value, datetime):
+            self.fail(f"is {_said(self.value)}; it has to be a day, such as 2026-11-01")
+        return self.value
+
+
+def parse(text: str, source: str) -> Node:
+    """The file's content.  Raises :class:`YamlError`."""
+    try:
+        return Node(source, "", yaml.load(text, _Loader))  # it is a safe loader
+    except yaml.MarkedYAMLError as error:
+        place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise YamlError(f"{source}: {place}this is no YAML: {error.problem or error}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise YamlError(f"{source}: this is no YAML: {error}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Decimals, and no key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} is there twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _decimal(loader: _Loader, node: yaml.ScalarNode) -> Decimal:
+    text = loader.construct_scalar(node)
+    try:
+        return Decimal(text)
+    except ArithmeticError:  # such as .inf, or 1:30.5
+        raise yaml.MarkedYAMLError(problem=f"{text} is no number", problem_mark=node.start_mark) from None
+
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _decimal)
+
+
+def _said(value: object) -> str:
+    match value:
+        case None:
+            return "empty"
+        case dict():
+            return "a mapping"
+        case list():
+            return "a list"
+        case bool() | int() | Decimal():
+            return f"the number {value}" if not isinstance(value, bool) else ("yes" if value else "no")
+        case _:
+            return repr(value)
