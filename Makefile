@@ -84,5 +84,5 @@ $(VENV)/.runtime: requirements/build.txt requirements/base.txt pyproject.toml sc
 
 $(VENV)/.dev: $(VENV)/.runtime requirements/dev.txt
 	@echo "installing what the tests need"
-	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@$(PIP) install --no-build-isolation --require-hashes -r requirements/dev.txt
 	@touch $@

@@ -1,0 +1,1 @@
+"""Spark's jobs over the usage lake."""
