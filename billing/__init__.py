@@ -7,6 +7,9 @@
 * :mod:`billing.seal`: the way from finished buffers to the lake.
 * :mod:`billing.analysis`: what a month's usage tells, as it is kept for whoever shows it.
 * :mod:`billing.forecast`: what a month will come to.
+* :mod:`billing.estimate`: what sums of a month cost.
+* :mod:`billing.live`: the month so far and the last minutes, as the streaming job keeps them.
+* :mod:`billing.budgets`: what tenants mean to use, and who is told when it is passed.
 * :mod:`billing.plans`: price plans and who has which, read strictly (:mod:`billing.strict_yaml`).
 * :mod:`billing.months`: months that are billed; :mod:`billing.money`: amounts, and where they are rounded.
 * :mod:`billing.documents`: pages from templates, and the same as PDF.

@@ -1,0 +1,258 @@
+"""Budgets of tenants, and who is told when one is passed.
+
+Budgets are data, a YAML file::
+
+    budgets:
+      - name: requests of the month
+        account: "000000000001"   # left out: every account has this budget
+        measure: requests         # or messages, bytes_out, or cost where prices are given
+        limit: 50000000
+        at: [80, 100]             # percent of the limit; left out: 100
+
+An *alert* is one crossing: of this budget and limit, by this account, at this percentage, in this month (UTC).  What it
+is is its id, and alerts are kept in the lake (``live/alerts.json``) before anybody is told: so a crossing is one alert,
+also after a restart.  It is written down that a receiver was told after it was: one that is told twice, because the
+teller was killed in between, gets the same id twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Final, Literal, Protocol, get_args
+
+import httpx
+import msgspec
+
+from billing.lake import Lake, LakeUnavailable
+from billing.months import Month
+from billing.strict_yaml import Node, parse
+
+logger = logging.getLogger("holdfast.usage")
+
+ALERTS: Final = "live/alerts.json"
+TELL_SECONDS: Final = 10.0
+"""A webhook that does not answer within this is asked again later."""
+
+Measured = Literal["requests", "messages", "bytes_out", "cost"]
+"""``requests``: what is billed as one, chunks of 64 KiB and at least one a call; ``cost``: in the plan's currency."""
+MEASURED: Final[tuple[Measured, ...]] = get_args(Measured)
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What an account means to use in a month."""
+
+    name: str
+    account: str | None
+    """None: each account."""
+    measure: Measured
+    limit: Decimal
+    at: tuple[int, ...]
+    """Percent of the limit."""
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """A budget was passed.  Fields are only ever added, with a default."""
+
+    id: str
+    month: str
+    account: str
+    budget: str
+    measure: Measured
+    limit: Decimal
+    percent: int
+    used: Decimal
+    """When it was noticed."""
+    at: datetime
+    waiting: tuple[str, ...] = ()
+    """Receivers that have not been told yet."""
+
+
+class NotTold(Exception):
+    """A receiver cannot be told now; the text says which and why."""
+
+
+class Receiver(Protocol):
+    """Who is told."""
+
+    name: str
+
+    def tell(self, alert: Alert) -> None:
+        """Raises :class:`NotTold`: then it is done again later."""
+
+
+def load_budgets(path: Path) -> list[Budget]:
+    """The budgets in a file.  Raises :class:`~billing.strict_yaml.YamlError` and :class:`OSError`."""
+    return budgets_of(path.read_text("utf-8"), str(path))
+
+
+def budgets_of(text: str, source: str) -> list[Budget]:
+    """The budgets that are written so.  Raises :class:`~billing.strict_yaml.YamlError`."""
+    nodes = parse(text, source).fields("budgets")["budgets"].items()
+    budgets = [_budget(node) for node in nodes]
+    seen: set[tuple[str, str | None]] = set()
+    for budget, node in zip(budgets, nodes, strict=True):
+        if (budget.name, budget.account) in seen:
+            node.fail(f"there is another budget {budget.name!r} of the same account: give it another name")
+        seen.add((budget.name, budget.account))
+    return budgets
+
+
+def _budget(node: Node) -> Budget:
+    fields = node.fields("name", "measure", "limit", account=None, at=[100])
+    account = None if fields["account"].value is None else fields["account"].text()
+    if account is not None and not re.fullmatch(r"\d{12}", account, re.ASCII):
+        fields["account"].fail(f"{account!r} is no account: 12 digits, in quotes")
+    measure = fields["measure"].text()
+    if measure not in MEASURED:
+        fields["measure"].fail(f"there is no measure {measure!r}; there are {', '.join(MEASURED)}")
+    limit = fields["limit"].decimal(6)
+    if not limit:
+        fields["limit"].fail("is 0; it has to be more")
+    at = [one.whole(1, 1000) for one in fields["at"].items()]
+    if not at:
+        fields["at"].fail("is empty; leave it out for 100 percent")
+    return Budget(fields["name"].text(), account, measure, limit, tuple(sorted(set(at))))
+
+
+def passed(
+    budgets: Iterable[Budget],
+    month: Month,
+    used: Mapping[str, Mapping[Measured, Decimal]],
+    at: datetime,
+) -> list[Alert]:
+    """All crossings of a month, by what each account has used in it."""
+    alerts = []
+    for budget in budgets:
+        for account in sorted(used) if budget.account is None else [budget.account]:
+            amount = used.get(account, {}).get(budget.measure)
+            if amount is None:
+                continue
+            alerts += [
+                Alert(
+                    _id(month, account, budget, percent),
+                    str(month),
+                    account,
+                    budget.name,
+                    budget.measure,
+                    budget.limit,
+                    percent,
+                    amount,
+                    at,
+                )
+                for percent in budget.at
+                if amount * 100 >= budget.limit * percent
+            ]
+    return alerts
+
+
+def _id(month: Month, account: str, budget: Budget, percent: int) -> str:
+    what = "\0".join((str(month), account, budget.name, budget.measure, f"{budget.limit.normalize():f}", str(percent)))
+    return hashlib.sha256(what.encode()).hexdigest()[:32]
+
+
+def alerts(lake: Lake) -> list[Alert]:
+    """Those of this month and the last, in the order in which they were noticed.
+
+    Raises :class:`~billing.lake.LakeUnavailable`.
+    """
+    data = lake.read_bytes(ALERTS)
+    try:
+        return [] if data is None else msgspec.json.decode(data, type=list[Alert])
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise LakeUnavailable(
+            f"{ALERTS} in the lake cannot be read: {error}; removed, what was passed this month is told again"
+        ) from error
+
+
+def watch(lake: Lake, found: Iterable[Alert], month: Month, receivers: Sequence[Receiver]) -> list[Alert]:
+    """Write down the crossings that are new, and tell who has not been told; returns those that are new.
+
+    Only one process may do so at a time.  A receiver that cannot be told is told the next time.  Raises
+    :class:`~billing.lake.LakeUnavailable`.
+    """
+    names = tuple(receiver.name for receiver in receivers)
+    before = alerts(lake)
+    known = {alert.id for alert in before}
+    new = [msgspec.structs.replace(alert, waiting=names) for alert in found if alert.id not in known]
+    kept = [alert for alert in before if alert.month >= str(month.previous)] + new
+    if new or len(kept) < len(before):
+        _keep(lake, kept)
+    for receiver in receivers:
+        for number, alert in enumerate(kept):
+            if receiver.name not in alert.waiting:
+                continue
+            try:
+                receiver.tell(alert)
+            except NotTold as error:
+                logger.error("an alert waits: %s", error)
+                break
+            kept[number] = msgspec.structs.replace(
+                alert, waiting=tuple(name for name in alert.waiting if name != receiver.name)
+            )
+            _keep(lake, kept)
+    return new
+
+
+def _keep(lake: Lake, kept: list[Alert]) -> None:
+    lake.write_bytes(ALERTS, msgspec.json.format(msgspec.json.encode(kept), indent=1))
+
+
+def told(alert: Alert) -> bytes:
+    """An alert as receivers get it: JSON."""
+    fields: dict[str, object] = msgspec.to_builtins(alert)
+    del fields["waiting"]
+    return msgspec.json.encode(fields)
+
+
+class Webhook:
+    """Gets each alert by POST, as JSON with its id as ``Idempotency-Key``; an answer of 2xx says that it has it."""
+
+    name = "webhook"
+
+    def __init__(self, url: str) -> None:
+        """Raises :class:`ValueError`."""
+        try:
+            self._url = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"the webhook is no URL: {error}") from None
+        if self._url.scheme not in ("http", "https") or not self._url.host:
+            raise ValueError("the webhook is no URL: it has to begin with https:// or http:// and a host")
+
+    def tell(self, alert: Alert) -> None:
+        headers = {"Content-Type": "application/json", "Idempotency-Key": alert.id}
+        try:
+            answer = httpx.post(self._url, content=told(alert), headers=headers, timeout=TELL_SECONDS)
+        except httpx.HTTPError as error:  # the URL may have a secret in it, and what it says the URL
+            raise NotTold(f"the webhook at {self._url.host} cannot be reached: {type(error).__name__}") from None
+        if not answer.is_success:
+            raise NotTold(f"the webhook at {self._url.host} has answered {answer.status_code}")
+
+
+class Lines:
+    """A file that gets each alert as a line of JSON, each once."""
+
+    name = "file"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def tell(self, alert: Alert) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._path, "a+b") as file:
+                file.seek(0)
+                before = file.read()
+                if alert.id.encode() in before:  # written by one that was killed before it wrote down that it had
+                    return
+                file.write((b"\n" if before and not before.endswith(b"\n") else b"") + told(alert) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise NotTold(f"{self._path} cannot be written: {error.strerror}") from None
