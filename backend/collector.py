@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from backend.api import BackendError, NotOwner, PartitionGone, Target
+from backend.api import BackendError, NotOwner, PartitionGone, PartitionState, Target
 from backend.engine.records import Forgotten
 from backend.partition import Partition
 from backend.tasks import Complaints
@@ -68,7 +68,8 @@ class Collector:
         elif partition is not None:
             if current != partition.fold.settings:
                 await node.configure(current)
-            await node.forget(target)  # if it has retired
+            if current.state == PartitionState.RETIRED:  # as long as it is in the queue's map, it is asked
+                await node.forget(target)
             if target.partition not in node.partitions:
                 return
             # Of a shard that this node owns, a partition that is neither open nor damaged was dropped.

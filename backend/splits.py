@@ -157,10 +157,11 @@ class Splits:
 
     async def _has_retired(self, target: Target, linger_seconds: int) -> bool:
         try:
-            return await self._peer.retire(target, linger_seconds)
-        except (PartitionUnknown, SettingsStale):
-            await self._tell(target)
-            return await self._peer.retire(target, linger_seconds)
+            try:
+                return await self._peer.retire(target, linger_seconds)
+            except (PartitionUnknown, SettingsStale):
+                await self._tell(target)
+                return await self._peer.retire(target, linger_seconds)
         except PartitionGone:  # it is forgotten already, and the map does not know
             return True
 

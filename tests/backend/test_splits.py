@@ -32,6 +32,7 @@ from backend.api import (
     Unavailable,
 )
 from backend.client import RemoteBackend
+from backend.collector import Collector
 from backend.maps import routing_of
 from backend.node import Node
 from backend.routing import is_slot_of_token, slot_of_name, slot_of_token
@@ -538,6 +539,45 @@ async def test_dead_letters_under_way_to_a_partition_that_has_retired_come_back(
         return [one.payload for one in await world.receive_all()] == [b"dead"]
 
     await until(arrived)
+
+
+async def drained_and_not_noted(world: World) -> tuple[Queue, Node, Target]:
+    """A partition that has drained and retired, and is in the map still: whoever was to note it has ended."""
+    await world.splits.split(await world.fresh(), [0])
+    await world.settled()
+    first = (await world.fresh()).partitions[0]
+    await world.splits.drain(await world.fresh(), [first.id])
+
+    async def handed_over() -> bool:
+        await world.splits.finish(world.queue.queue_id, linger_seconds=3600)
+        return not changing((await world.fresh()).partitions)
+
+    await until(handed_over)
+    queue = await world.fresh()
+    assert [one.state for one in queue.partitions] == ["draining", "open"]
+    gone = Target(first.id, queue.queue_id, queue.version)
+    assert await world.nodes.retire(gone, 0)
+    return queue, world.node(first.id), gone
+
+
+async def test_a_partition_that_the_map_still_has_is_not_forgotten_by_a_node_that_begins(world: World) -> None:
+    """Else no call for all of the queue's partitions would come to an end.  (Found by the simulator.)"""
+    queue, node, gone = await drained_and_not_noted(world)
+    assert node._incarnation is not None
+    await Collector(node._incarnation).run([gone.partition])
+    assert not await world.at(lambda _: queue.partitions[0], "watch", 0, known=queue)
+    await world.send(1)
+    assert len(await world.receive_all()) == 1
+    assert await finished(world)
+    assert len((await world.fresh()).partitions) == 1
+
+
+async def test_a_partition_that_was_forgotten_before_the_map_is_told_goes_out_of_it(world: World) -> None:
+    """(Found by the simulator.)"""
+    _, node, gone = await drained_and_not_noted(world)
+    await node.forget(gone)
+    assert await finished(world)
+    assert len((await world.fresh()).partitions) == 1
 
 
 async def test_an_act_from_an_old_version_is_refused(world: World) -> None:
