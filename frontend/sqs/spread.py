@@ -184,23 +184,35 @@ class Spread:
 
     async def _ready(self, view: QueueView) -> tuple[QueueView, list[int]]:
         """The partitions that have messages now.  Raises what they raise if none can be asked."""
+        view, parts, answers = await self._ask_all(view, lambda view: view.receive_parts, self._backend.watch, 0)
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in failed:
+            if not isinstance(error, BackendError) or len(failed) == len(parts):
+                raise error
+        return view, [part.id for part, answer in zip(parts, answers, strict=True) if answer is True]
+
+    async def _ask_all(
+        self,
+        view: QueueView,
+        choose: Callable[[QueueView], Sequence[Part]],
+        method: Callable[Concatenate[Any, _P], Awaitable[_T]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> tuple[QueueView, Sequence[Part], list[_T | BaseException]]:
+        """Ask all partitions that ``choose`` finds, in the map as it is by then: which they are, and their answers or
+        errors.  Where one says that the map is another one, all are asked again."""
         for _ in range(TRIES):
-            parts = view.receive_parts
+            parts = choose(view)
             answers = await asyncio.gather(
-                *(self._backend.watch(part.target, 0) for part in parts), return_exceptions=True
+                *(method(part.target, *args, **kwargs) for part in parts), return_exceptions=True
             )
-            if any(isinstance(answer, STALE) for answer in answers):
-                view = await self._queues.refreshed(view)
-                stale = {part.id for part, answer in zip(parts, answers, strict=True) if isinstance(answer, STALE)}
-                for part in view.parts:
-                    if part.id in stale:
-                        await self._queues.configure_part(part)
-                continue
-            failed = [answer for answer in answers if isinstance(answer, BaseException)]
-            for error in failed:
-                if not isinstance(error, BackendError) or len(failed) == len(parts):
-                    raise error
-            return view, [part.id for part, answer in zip(parts, answers, strict=True) if answer is True]
+            stale = {part.id for part, answer in zip(parts, answers, strict=True) if isinstance(answer, STALE)}
+            if not stale:
+                return view, parts, answers
+            view = await self._queues.refreshed(view)
+            for part in view.parts:
+                if part.id in stale:
+                    await self._queues.configure_part(part)
         raise SqsError(SERVICE_UNAVAILABLE)
 
     async def _claim(self, view: QueueView, partition: int, once: Receive) -> list[Received]:
@@ -264,7 +276,8 @@ class Spread:
         **kwargs: _P.kwargs,
     ) -> list[_T]:
         """The answers of all partitions."""
-        return await _all(self._at(view, _id_picker(part.id), method, *args, **kwargs) for part in view.parts)
+        _, _, answers = await self._ask_all(view, lambda view: view.parts, method, *args, **kwargs)
+        return [_answer(one) for one in answers]
 
     async def counters(self, view: QueueView) -> Counters:
         found = await self._each(view, self._backend.counters)
@@ -381,8 +394,11 @@ async def _all(calls: Any) -> list[Any]:
     made: list[Coroutine[Any, Any, Any]] = list(calls)
     if len(made) == 1:
         return [await made[0]]
-    results = await asyncio.gather(*made, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results
+    return [_answer(result) for result in await asyncio.gather(*made, return_exceptions=True)]
+
+
+def _answer(result: _T | BaseException) -> _T:
+    """What was answered, not raised."""
+    if isinstance(result, BaseException):
+        raise result
+    return result

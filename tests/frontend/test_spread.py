@@ -631,3 +631,13 @@ async def test_handles_and_counters_of_a_partition_that_drains(spread: Spread) -
     await delete(spread.other, got)
     assert len((await spread.tended()).partitions) == 1
     assert bodies(await receive_all(spread.one)) == ["new"]
+
+
+async def test_each_partition_is_counted_once_though_the_map_has_just_changed(spread: Spread) -> None:
+    """One that is not there any more is not another one that is.  (Found by the simulator.)"""
+    await spread.one.make_queue("orders", HoldfastPartitions="3")
+    old = await spread.queues.find(KEY.account, "orders")
+    await spread.drain([0, 1])
+    assert len((await spread.tended()).partitions) == 1
+    await send(spread.other, "new")
+    assert (await spread.queues.run(old, spread.node.counters)).visible == 1
