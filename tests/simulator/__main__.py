@@ -11,6 +11,7 @@ from collections import Counter
 from tests.simulator.cluster import SECONDS, ClusterWorld
 from tests.simulator.cluster_mutations import MUTATIONS, run_mutated
 from tests.simulator.rules import RULES
+from tests.simulator.scenarios import SCENARIOS
 from tests.simulator.world import World
 
 
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument("--rot", action="store_true", help="flip bits on the disk too")
     parser.add_argument("--cluster", action="store_true", help="run whole clusters, each for some virtual seconds")
     parser.add_argument("--journal", choices=("quorum", "local"), help="with --cluster: only on this one")
+    parser.add_argument("--scenario", choices=tuple(SCENARIOS), help="with --cluster: only this one")
     parser.add_argument(
         "--mutations", action="store_true", help="take each rule out in turn; at most --seeds runs for each"
     )
@@ -42,7 +44,7 @@ def main() -> int:
         world: World | ClusterWorld
         if arguments.cluster:
             local = None if arguments.journal is None else arguments.journal == "local"
-            world = ClusterWorld(seed, local=local, trace=arguments.trace)
+            world = ClusterWorld(seed, local=local, scenario=arguments.scenario, trace=arguments.trace)
         else:
             world = World(seed, arguments.trace, arguments.rot)
         done += 1

@@ -42,9 +42,10 @@ from backend.watch import Watch
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, StoreError, StoreUnavailable
 from tests.simulator import quorum
-from tests.simulator.cluster import ClusterWorld, NodeProcess
+from tests.simulator.cluster import ClusterWorld
 from tests.simulator.disk import SimDisk
 from tests.simulator.hosts import HOST
+from tests.simulator.nodes import NodeProcess
 from tests.simulator.quorum import QuorumTables
 
 
@@ -138,7 +139,7 @@ def fence_read_too_early(world: ClusterWorld) -> AbstractContextManager[Any]:
 def fence_read_of_one_machine(world: ClusterWorld) -> AbstractContextManager[Any]:
     """The entry is read at another level than rows are written at: one machine is enough."""
     world.ledger.commit_seconds = 0.5
-    world.trouble = 1.5
+    world.troubles.pause = 1.5
 
     def read_state(self: QuorumTables, log_id: int, done: StateRead) -> None:
         machines = self._machines
@@ -159,7 +160,7 @@ def commits_not_awaited(world: ClusterWorld) -> Iterator[None]:
     """A successor reads the log before a majority knows that it is being recovered."""
     world.ledger.commits_awaited = False
     world.ledger.commit_seconds = 1.0
-    world.trouble = 1.5
+    world.troubles.pause = 1.5
     yield
 
 
@@ -216,7 +217,7 @@ def _dies(world: ClusterWorld, chance: float = 1.0) -> None:
     """The running process is killed: just here it matters."""
     host = HOST.get()
     if isinstance(host, NodeProcess) and not world.over and world.random.random() < chance:
-        Context().run(world.loop.call_soon, world.kill, host)
+        Context().run(world.loop.call_soon, world.nodes.kill, host)
 
 
 def _not_durable(incarnation: Incarnation) -> AbstractContextManager[Any]:
@@ -271,8 +272,8 @@ def other_bytes_when_sent_again(world: ClusterWorld) -> Iterator[None]:
 @contextmanager
 def any_number_of_rows_under_way(world: ClusterWorld) -> Iterator[None]:
     """Rows are sent however far the first one that is not complete lies behind."""
-    world.rows_at_once = 1000
-    world.row_bytes = 64
+    world.nodes.rows_at_once = 1000
+    world.nodes.row_bytes = 64
     with mock.patch.object(cassandra_log, "WINDOW", 1 << 30):
         yield
 
@@ -359,7 +360,7 @@ def tail_not_written_again(world: ClusterWorld) -> AbstractContextManager[Any]:
                 return
 
     async def replaced(number: int) -> None:
-        if await world._away(number, 2.0):
+        if await world.troubles.away(number, 2.0):
             world.machines.wipe(number)
 
     world.machines.repairs = False
@@ -660,14 +661,14 @@ def pieces_dropped_while_a_change_is_unsettled(world: ClusterWorld) -> AbstractC
 @contextmanager
 def rows_live_for_a_while(world: ClusterWorld) -> Iterator[None]:
     """Rows have a time to live."""
-    real = quorum._Machine.store
+    real = quorum.Machine.store
 
     def store(self: Any, partition: Any, row: Any, timestamp: int, value: Any) -> None:
         real(self, partition, row, timestamp, value)
         if partition[0] in ("journal", "pieces"):
             world.loop.call_later(12.0, self.cells.get(partition, {}).pop, row, None)
 
-    with mock.patch.object(quorum._Machine, "store", store):
+    with mock.patch.object(quorum.Machine, "store", store):
         yield
 
 

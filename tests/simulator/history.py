@@ -8,10 +8,12 @@ bounds that are documented: a shard's time is slewed by at most a tenth, and a n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from backend.api import AckLevel, Counters, HandleOutcome, NewMessage, PartitionSettings, Received, Stored
+from backend.api import AckLevel, Counters, HandleOutcome, NewMessage, Received, Stored
+from backend.engine.ids import message_id
+from frontend.sqs.spread import _partition_of as partition_of
 from tests.simulator.model import Violation
 
 SLEWED = 0.85
@@ -19,27 +21,32 @@ OFF_SECONDS = 1.5
 """A claim of ``s`` seconds holds for at least ``SLEWED * s - OFF_SECONDS`` of true time."""
 
 
+Place = tuple[int, int]
+"""(partition, number): where a message is, in the order in which a group's messages were stored."""
+
+
 @dataclass(eq=False)
 class Queue:
     """A queue, and where its messages may go."""
 
-    settings: PartitionSettings
+    queue_id: int
+    arn: str
+    fifo: bool = False
+    ack_level: AckLevel = AckLevel.QUORUM
+    partitions: list[int] = field(default_factory=list)
+    """All that it ever had, in the order in which it got them."""
     dead_letter: Queue | None = None
     max_receives: int = 3
     feeds: list[Queue] = field(default_factory=list)
     """Queues whose dead letters come here."""
-    groups: dict[str, dict[int, Msg]] = field(default_factory=dict)
-    """FIFO: what was stored, by group and number."""
+    groups: dict[str, dict[tuple[int, int], Msg]] = field(default_factory=dict)
+    """FIFO: what was stored, by group and place."""
     mine: list[Msg] = field(default_factory=list)
-
-    @property
-    def pid(self) -> int:
-        return self.settings.partition
 
     @property
     def weak(self) -> bool:
         """Its sends are answered before they are durable: what was not received since may be lost."""
-        return self.settings.ack_level is AckLevel.LEADER
+        return self.ack_level in (AckLevel.LEADER, AckLevel.NONE)
 
     @property
     def plain(self) -> bool:
@@ -49,7 +56,7 @@ class Queue:
 
 @dataclass(eq=False)
 class Claim:
-    number: int
+    place: Place
     asked: float
     holds_until: float
     changing: bool = False
@@ -75,8 +82,8 @@ class Msg:
     """When a delete was first asked for."""
     deleted_at: int = 1 << 62
     """When one was answered that must have hit it."""
-    claims: dict[tuple[int, int], dict[int, Claim]] = field(default_factory=dict)
-    """By place, (partition, number), and how often it had been received there."""
+    claims: dict[Place, dict[int, Claim]] = field(default_factory=dict)
+    """By place, and how often it had been received there."""
 
     @property
     def must(self) -> bool:
@@ -89,11 +96,10 @@ class History:
 
     def __init__(self) -> None:
         self.messages: dict[bytes, Msg] = {}
-        self.queues: dict[int, Queue] = {}
         self.counts: Counter[str] = Counter()
         self._tick = 0
         self._ids: dict[str, Msg] = {}
-        self._places: dict[tuple[int, int], Msg] = {}
+        self._places: dict[Place, Msg] = {}
         self._handles: set[str] = set()
 
     def tick(self) -> int:
@@ -114,87 +120,100 @@ class History:
             msgs.append(msg)
         return msgs
 
-    def sent(self, msgs: Sequence[Msg], answers: Sequence[Stored]) -> None:
+    def sent(self, msgs: Sequence[Msg], answers: Sequence[Stored], everywhere: Callable[[bytes], bool]) -> None:
+        """``everywhere`` says whether all replicas have, or had, a message."""
         at = self.tick()
         for msg, answer in zip(msgs, answers, strict=True):
             self.counts["sent"] += 1
             known = self._ids.setdefault(answer.message_id, msg)
             if known is not msg:
                 raise Violation(f"{msg.name} and {known.name} have the same message id")
-            if msg.stored is not None and msg.stored.number != answer.number and not msg.home.weak:
+            if msg.stored is not None and msg.stored.message_id != answer.message_id and not msg.home.weak:
                 raise Violation(f"a repeated send of {msg.name} was answered {answer}, before {msg.stored}")
+            at_all = msg.home.ack_level is AckLevel.ALL and msg.deleting_at > at and not answer.duplicate
+            if at_all and not everywhere(msg.payload):
+                raise Violation(f"{msg.name} was answered, and a replica never had it")
             if msg.stored is None:
                 msg.stored = answer
                 if not msg.home.weak:
                     msg.known_at = at
-                self._is_at(msg, msg.home, answer.number)
+                if (place := _place(msg.home, answer)) is not None:
+                    self._is_at(msg, msg.home, place)
 
-    def _is_at(self, msg: Msg, queue: Queue, number: int) -> None:
-        known = self._places.setdefault((queue.pid, number), msg)
+    def _is_at(self, msg: Msg, queue: Queue, place: Place) -> None:
+        known = self._places.setdefault(place, msg)
         if known is not msg:
-            raise Violation(f"{msg.name} and {known.name} have number {number} in {queue.settings.arn}")
-        if queue.settings.fifo and msg.group is not None:
-            queue.groups.setdefault(msg.group, {})[number] = msg
+            raise Violation(f"{msg.name} and {known.name} are both at {place} in {queue.arn}")
+        if queue.fifo and msg.group is not None:
+            queue.groups.setdefault(msg.group, {})[place] = msg
 
     # --- receives ---
 
     def received(
         self, queue: Queue, answer: Sequence[Received], seconds: int, asked_at: int, asked: float, now: float
-    ) -> None:
-        """``asked`` and ``now`` are true times, ``seconds`` is the visibility timeout that was asked for."""
+    ) -> list[tuple[str, Msg, Claim]]:
+        """``asked`` and ``now`` are true times, ``seconds`` is the visibility timeout that was asked for.
+
+        Returns the receipt handles, each with its message and claim.
+        """
         at = self.tick()
         self.counts["received"] += 1
-        numbers = {one.number for one in answer}
-        for one in answer:
+        places = [(partition_of(one.handle), one.number) for one in answer]
+        claimed: list[tuple[str, Msg, Claim]] = []
+        for one, place in zip(answer, places, strict=True):
             self.counts["delivered"] += 1
             msg = self.messages.get(one.payload)
             if msg is None:
                 raise Violation(f"{one.payload[:20]!r} was received and never sent")
-            where = f"{msg.name} (number {one.number} of {queue.settings.arn})"
-            self._fits(queue, one, msg, where)
+            where = f"{msg.name} (number {one.number} of partition {place[0]} of {queue.arn})"
+            self._fits(queue, one, place, msg, where)
             if one.handle in self._handles:
                 raise Violation(f"a receipt handle of {where} was given out twice")
             self._handles.add(one.handle)
             if asked_at > msg.deleted_at:
                 raise Violation(f"{where} was received after its delete was answered")
-            self._is_at(msg, queue, one.number)
-            if queue.plain and (places := {place for place in msg.claims if place != (queue.pid, one.number)}):
-                raise Violation(f"{where} was there before as {places}")
-            claims = msg.claims.setdefault((queue.pid, one.number), {})
+            self._is_at(msg, queue, place)
+            if queue.plain and (before := msg.claims.keys() - {place}):
+                raise Violation(f"{where} was there before as {before}")
+            claims = msg.claims.setdefault(place, {})
             if one.receives in claims:
                 raise Violation(f"{where} was received as number {one.receives} twice")
-            for receives, claim in claims.items():
-                if now < claim.holds_until:
+            for receives, known in claims.items():
+                if now < known.holds_until:
                     raise Violation(
                         f"{where} was received at {now:.3f} (time {one.receives}), claim {receives} of "
-                        f"{claim.asked:.3f} holds until {claim.holds_until:.3f}"
+                        f"{known.asked:.3f} holds until {known.holds_until:.3f}"
                     )
-            claims[one.receives] = Claim(one.number, asked, asked + seconds * SLEWED - OFF_SECONDS)
+            claims[one.receives] = claim = Claim(place, asked, asked + seconds * SLEWED - OFF_SECONDS)
+            claimed.append((one.handle, msg, claim))
             msg.known_at = min(msg.known_at, at)
-            if one.group is not None and queue.settings.fifo:
-                self._in_order(queue, one, msg, numbers, asked_at)
+            if one.group is not None and queue.fifo:
+                self._in_order(queue, one, place, msg, set(places), asked_at)
+        return claimed
 
-    def _fits(self, queue: Queue, one: Received, msg: Msg, where: str) -> None:
+    def _fits(self, queue: Queue, one: Received, place: Place, msg: Msg, where: str) -> None:
+        if place[0] not in queue.partitions:
+            raise Violation(f"{where} has a handle of none of its partitions")
         if msg.refused:
             raise Violation(f"{where} was received, and its sender was told that it is not stored")
         if queue is not msg.home and queue not in _reach(msg.home):
-            raise Violation(f"{where} was sent to {msg.home.settings.arn}")
+            raise Violation(f"{where} was sent to {msg.home.arn}")
         if one.group != msg.group:
             raise Violation(f"{where} has group {one.group}, not {msg.group}")
         stored = msg.stored if queue is msg.home and queue.plain else None
-        if stored is not None and (one.number, one.message_id) != (stored.number, stored.message_id):
+        if stored is not None and one.message_id != stored.message_id:
             raise Violation(f"{where} has id {one.message_id}, its sender was told {stored}")
         if queue.dead_letter is not None and one.receives > queue.max_receives:
             raise Violation(f"{where} was received {one.receives} times, {queue.max_receives} are allowed")
 
-    def _in_order(self, queue: Queue, one: Received, msg: Msg, numbers: set[int], asked_at: int) -> None:
+    def _in_order(self, queue: Queue, one: Received, place: Place, msg: Msg, places: set[Place], asked_at: int) -> None:
         if not queue.plain:
             return  # an earlier one may be a dead letter by now
         group = queue.groups[one.group or ""]
-        for number, other in list(group.items()):
+        for earlier, other in list(group.items()):
             if other.deleted_at < asked_at:
-                del group[number]
-            elif number < one.number and number not in numbers and other.must and other.known_at < asked_at:
+                del group[earlier]
+            elif earlier < place and earlier not in places and other.must and other.known_at < asked_at:
                 raise Violation(f"{msg.name} was received while {other.name}, before it in {one.group}, was not done")
 
     # --- receipt handles ---
@@ -204,13 +223,14 @@ class History:
         for msg in msgs:
             msg.deleting_at = min(msg.deleting_at, at)
 
-    def deleted(self, msg: Msg, claim: Claim, outcome: HandleOutcome, now: float) -> None:
+    def deleted(self, msg: Msg, claim: Claim, outcome: HandleOutcome, now: float, *, retired: bool) -> None:
+        """``retired``: the partition that the handle names is none of the queue's any more."""
         at = self.tick()
         self.counts["deletes"] += 1
         held = now < claim.holds_until
         if outcome is HandleOutcome.DONE and held:
             msg.deleted_at = min(msg.deleted_at, at)
-        elif outcome in (HandleOutcome.MALFORMED, HandleOutcome.OTHER_QUEUE):
+        elif outcome in (HandleOutcome.MALFORMED, HandleOutcome.OTHER_QUEUE) and not retired:
             raise Violation(f"a delete of {msg.name} was answered {outcome!r}")
         elif outcome is not HandleOutcome.DONE and held:
             raise Violation(f"a delete of {msg.name} was answered {outcome!r}, and its claim had not ended")
@@ -233,33 +253,43 @@ class History:
             return
         total = counters.visible + counters.in_flight + counters.delayed
         least = sum(1 for msg in queue.mine if msg.known_at < asked_at and msg.deleting_at == 1 << 62)
+        if len(queue.partitions) > 1:
+            least = 0  # whoever counts by an old map leaves those out that it does not know of
         most = sum(1 for msg in queue.mine if not msg.refused and msg.deleted_at > asked_at)
         if not least <= total <= most:
-            raise Violation(f"{queue.settings.arn} counts {total} messages, and stores {least} to {most}")
+            raise Violation(f"{queue.arn} counts {total} messages, and stores {least} to {most}")
         self.counts["counted"] += 1
 
     # --- the end ---
 
-    def taken(self, queue: Queue, msg: Msg, number: int) -> None:
+    def taken(self, queue: Queue, msg: Msg, place: Place) -> None:
         """It was received at the end, and deleted."""
         if msg.group is not None:
-            queue.groups.get(msg.group, {}).pop(number, None)
+            queue.groups.get(msg.group, {}).pop(place, None)
 
-    def finished(self, found: dict[bytes, list[tuple[Queue, int]]]) -> None:
+    def finished(self, found: dict[bytes, list[tuple[Queue, Place]]]) -> None:
         """This is all that there is."""
         for payload, places in found.items():
             msg = self.messages.get(payload)
             if msg is None:
                 raise Violation(f"{payload[:20]!r} is stored and was never sent")
-            where = [(queue.settings.arn, number) for queue, number in places]
+            where = [(queue.arn, place) for queue, place in places]
             if len(places) > 1:
                 raise Violation(f"{msg.name} is in several places: {where}")
             if msg.deleted_at < 1 << 62:
                 raise Violation(f"{msg.name} is in {where}, and its delete was answered")
         lost = [msg for payload, msg in self.messages.items() if msg.must and payload not in found]
         if lost:
-            names = [f"{msg.name} of {msg.home.settings.arn}" for msg in lost[:5]]
+            names = [f"{msg.name} of {msg.home.arn}" for msg in lost[:5]]
             raise Violation(f"{len(lost)} of {len(self.messages)} messages are lost: {names}")
+
+
+def _place(queue: Queue, stored: Stored) -> Place | None:
+    """Where a message is; None: where it was sent, its id was made by somebody else."""
+    for partition in queue.partitions:
+        if message_id(partition, stored.number) == stored.message_id:
+            return partition, stored.number
+    return None
 
 
 def _reach(queue: Queue) -> set[Queue]:

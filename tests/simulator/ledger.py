@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from backend.api import PartitionSettings, Target
 from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, Entries, StoreError, StoreUnavailable
 from tests.simulator.hosts import Net
@@ -51,7 +50,6 @@ class Ledger:
         self.beat_order: Callable[[Heartbeat], Any] = lambda beat: (beat.incarnation, beat.count)
         """A rule: the order of heartbeats is the writer's own count, and no clock."""
         self.cluster = ClusterEntry()
-        self.queues: dict[int, PartitionSettings] = {}
         self.sealed: list[tuple[float, LogEntry]] = []
         """Logs that were sealed, and when."""
         self._uncommitted: dict[int, tuple[str, int]] = {}
@@ -94,8 +92,7 @@ class Ledger:
 class HostEntries:
     """The ledger, as one process sees it.
 
-    Implements the stores of entries and of the cluster (:mod:`metadata_service.store`), and
-    :class:`backend.incarnation.Resolver`.
+    Implements the stores of entries and of the cluster (:mod:`metadata_service.store`).
     """
 
     def __init__(self, ledger: Ledger, name: str) -> None:
@@ -152,6 +149,10 @@ class HostEntries:
 
     async def _read(self, read: Callable[[], T]) -> T:
         return await self._ask(lambda: (read(), None))
+
+    async def decided(self, decide: Callable[[], T], *, changes: bool) -> T:
+        """Have this decided, on the condition that it raises :class:`ConditionFailed` for."""
+        return await self._ask(lambda: (decide(), None), changes=changes)
 
     # --- entries ---
 
@@ -237,21 +238,3 @@ class HostEntries:
             return ledger.cluster, None
 
         return await self._ask(decide, changes=True)
-
-    # --- the resolver ---
-
-    async def settings(self, target: Target) -> PartitionSettings | None:
-        def read() -> PartitionSettings | None:
-            settings = self._ledger.queues.get(target.partition)
-            return settings if settings is not None and settings.queue_id == target.queue_id else None
-
-        return await self._read(read)
-
-    async def target(self, arn: str, group: str | None = None) -> Target | None:
-        def read() -> Target | None:
-            for settings in self._ledger.queues.values():
-                if settings.arn == arn:
-                    return Target(settings.partition, settings.queue_id, settings.version)
-            return None
-
-        return await self._read(read)

@@ -20,7 +20,7 @@ from backend.journal.tables import CHUNK_BYTES, StateRead, Unanswered, Written, 
 Key = tuple[Any, ...]
 
 
-class _Machine:
+class Machine:
     def __init__(self) -> None:
         self.up = True
         self.cells: dict[Key, dict[Key, tuple[int, Any]]] = {}
@@ -54,7 +54,7 @@ class Machines:
         self, random: Random, count: int = 3, *, lost: float = 0.0, late: float = 0.0, repairs: bool = True
     ) -> None:
         self.random = random
-        self.machines = [_Machine() for _ in range(count)]
+        self.machines = [Machine() for _ in range(count)]
         self.majority = count // 2 + 1
         self.lost = lost
         self.late = late
@@ -94,19 +94,19 @@ class Machines:
     def ask(
         self,
         client: QuorumTables,
-        what: Callable[[_Machine], Any],
-        done: Callable[[list[tuple[_Machine, Any]] | Unanswered], None],
+        what: Callable[[Machine], Any],
+        done: Callable[[list[tuple[Machine, Any]] | Unanswered], None],
         needed: int | None = None,
     ) -> None:
         """Have all machines do something; ``done`` gets the answers of the first that are a majority, or ``needed``."""
         loop = asyncio.get_running_loop()
-        answers: list[tuple[_Machine, Any]] = []
+        answers: list[tuple[Machine, Any]] = []
         told = False
         self.statements += 1
         caller, outside = copy_context(), Context()
         """What is on its way does not stop when the client does."""
 
-        def tell(result: list[tuple[_Machine, Any]] | Unanswered) -> None:
+        def tell(result: list[tuple[Machine, Any]] | Unanswered) -> None:
             nonlocal told
             if client.held_until > loop.time():
                 loop.call_at(client.held_until + self.random.random() / 1000, tell, result)
@@ -122,7 +122,7 @@ class Machines:
                 if (back := self.delay(client, number, back=True)) is not None:
                     loop.call_later(back, hear, machine, answer)
 
-        def hear(machine: _Machine, answer: Any) -> None:
+        def hear(machine: Machine, answer: Any) -> None:
             answers.append((machine, answer))
             if len(answers) == (needed or self.majority):
                 tell(list(answers))
@@ -156,10 +156,10 @@ class QuorumTables:
     async def check(self) -> None:
         """They lose nothing that they have."""
 
-    def _write(self, change: Callable[[_Machine], None], done: Written) -> None:
+    def _write(self, change: Callable[[Machine], None], done: Written) -> None:
         self._machines.ask(self, change, lambda found: done(found if isinstance(found, Unanswered) else None))
 
-    async def _written(self, change: Callable[[_Machine], None]) -> None:
+    async def _written(self, change: Callable[[Machine], None]) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
@@ -172,7 +172,7 @@ class QuorumTables:
     def _select(self, partition: Key, done: Callable[[dict[Key, Any] | Unanswered], None]) -> None:
         """What a majority has, once a majority has all of it."""
 
-        def read(found: list[tuple[_Machine, tuple[int, dict[Key, tuple[int, Any]]]]] | Unanswered) -> None:
+        def read(found: list[tuple[Machine, tuple[int, dict[Key, tuple[int, Any]]]]] | Unanswered) -> None:
             if isinstance(found, Unanswered):
                 done(found)
                 return

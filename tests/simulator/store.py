@@ -7,14 +7,17 @@ applied without its caller hearing of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import TypeVar
 
 import msgspec
 
 from backend.api import PartitionSettings, Target
 from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, Entries, StoreUnavailable
+
+T = TypeVar("T")
 
 
 class SimStore:
@@ -47,6 +50,13 @@ class SimStore:
         if lost:
             await asyncio.sleep(self.random.uniform(0.0001, 0.003))
             raise StoreUnavailable("injected: applied")
+
+    async def decided(self, decide: Callable[[], T], *, changes: bool) -> T:
+        """Have something else decided, as of the metadata's other tables."""
+        lost = await self._before()
+        decided = decide()
+        await self._after(lost)
+        return decided
 
     # --- entries ---
 

@@ -17,7 +17,6 @@ from tests.simulator.rules import RULES
 NOTICED_SOON = (
     "answered_before_the_row",
     "zombie_answers",
-    "commits_not_awaited",
     "other_bytes_when_sent_again",
     "taken_from_the_living",
     "served_while_it_is_handed_over",

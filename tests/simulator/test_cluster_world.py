@@ -33,7 +33,7 @@ def test_a_zombie_finds_out_though_nobody_calls_it() -> None:
     world = ClusterWorld(1, local=False, scenario="outages")
 
     def seal_behind_its_back() -> None:
-        (node,) = [process.node for process in world.living() if process.name == "node0"]
+        (node,) = [process.node for process in world.nodes.living() if process.name == "node0"]
         assert node is not None
         assert node._checkpointer is not None
         node._checkpointer._unsettled = True
@@ -59,7 +59,7 @@ def test_a_zombie_finds_out_though_nobody_calls_it() -> None:
 
 def test_a_node_whose_clock_is_off_says_so() -> None:
     world = ClusterWorld(2, local=False, scenario="outages")
-    world.offsets["node1"] = 3600.0
+    world.nodes.offsets["node1"] = 3600.0
     world.begin()
     try:
         world.until(lambda: False, 5)
@@ -76,5 +76,5 @@ def test_a_node_whose_clock_is_off_says_so() -> None:
 def test_a_clock_that_is_an_hour_off_ends_nothing_early_and_holds_nothing_back(seed: int, off_seconds: float) -> None:
     """Shards move to that node, and away from it, with messages in flight.  (Found by these seeds.)"""
     world = ClusterWorld(seed, local=False, scenario="moving")
-    world.offsets["node1"] = off_seconds
+    world.nodes.offsets["node1"] = off_seconds
     world.run(8.0)

@@ -1,0 +1,114 @@
+"""The queues of a simulated cluster, as its metadata have them: with their maps, and whoever changes these.
+
+A read or a change is decided at one moment; how it gets there, and what goes wrong on the way, is whose process asks
+(:class:`tests.simulator.ledger.HostEntries`, :class:`tests.simulator.store.SimStore`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Protocol, TypeVar, cast
+
+import msgspec
+
+from backend.api import Peer
+from backend.incarnation import Resolver
+from frontend.services import Services
+from frontend.settings import FrontendSettings
+from frontend.sqs.arn import QueueArn
+from frontend.sqs.queues import Queues
+from holdfast.compose import StoreResolver
+from metadata_service.client import MetadataClient
+from metadata_service.models import Partition, Queue
+from metadata_service.partitions import with_partitions
+from metadata_service.store import ConditionFailed, QueueNotFound, QueueStore
+
+T = TypeVar("T")
+
+ACCOUNT = "000000000000"
+SETTINGS = FrontendSettings(deduplication_window_seconds=60, send_retry_window_seconds=60, encryption=False)
+
+
+def arn_of(name: str) -> str:
+    return str(QueueArn(SETTINGS.region, ACCOUNT, name))
+
+
+class Catalog:
+    """All queues."""
+
+    def __init__(self, first_partition: int, changed: Callable[[Queue], None]) -> None:
+        """``changed`` hears of each map when it takes effect."""
+        self.queues: dict[int, Queue] = {}
+        self._next_partition = first_partition
+        self._changed = changed
+
+    def new_partitions(self, count: int) -> list[int]:
+        first = self._next_partition
+        self._next_partition += count
+        return list(range(first, first + count))
+
+    def add(self, queue: Queue) -> None:
+        """Keep this, in the place of what was kept of the queue."""
+        self.queues[queue.queue_id] = queue
+        self._changed(queue)
+
+    def named(self, name: str) -> Queue:
+        for queue in self.queues.values():
+            if queue.name == name:
+                return queue
+        raise QueueNotFound(name)
+
+    def update(self, queue_id: int, version: int, partitions: Sequence[Partition]) -> Queue:
+        queue = self.queues[queue_id]
+        if queue.version != version:
+            raise ConditionFailed(f"queue {queue.name!r} has version {queue.version}, not {version}")
+        changed = msgspec.structs.replace(with_partitions(queue, partitions), version=version + 1)
+        self.add(changed)
+        return changed
+
+
+class Asks(Protocol):
+    """How a process has something decided by the metadata."""
+
+    async def decided(self, decide: Callable[[], T], *, changes: bool) -> T: ...
+
+
+class HostQueues:
+    """The catalog, as one process reaches it.  As much of a :class:`~metadata_service.store.QueueStore` as is used."""
+
+    def __init__(self, catalog: Catalog, asks: Asks) -> None:
+        self._catalog = catalog
+        self._asks = asks
+
+    async def new_partition_ids(self, cluster: int, count: int) -> list[int]:
+        assert cluster == 0
+        return await self._asks.decided(lambda: self._catalog.new_partitions(count), changes=True)
+
+    async def get_queue(self, account: str, name: str) -> Queue:
+        assert account == ACCOUNT
+        return await self._asks.decided(lambda: self._catalog.named(name), changes=False)
+
+    async def get_queue_by_id(self, queue_id: int) -> Queue | None:
+        return await self._asks.decided(lambda: self._catalog.queues.get(queue_id), changes=False)
+
+    async def update_queue(
+        self, queue_id: int, version: int, *, now_ms: int, partitions: Sequence[Partition] | None = None
+    ) -> Queue:
+        assert partitions is not None
+        return await self._asks.decided(lambda: self._catalog.update(queue_id, version, partitions), changes=True)
+
+
+def queues_over(store: HostQueues, backend: Peer) -> Queues:
+    """What a frontend knows of queues: looked up in this store, called at this backend."""
+    services = SimpleNamespace(
+        settings=SETTINGS, metadata=MetadataClient(cast(QueueStore, store)), backend=backend, naming=bytes(32)
+    )
+    return Queues(cast(Services, services))
+
+
+def resolver_over(store: HostQueues, backend: Peer) -> Resolver:
+    """What a node asks of the metadata about queues."""
+    resolver = StoreResolver(cast(QueueStore, store), SETTINGS.region)
+    resolver.queues.set_result(queues_over(store, backend))
+    return resolver

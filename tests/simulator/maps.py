@@ -1,0 +1,84 @@
+"""Whoever changes the maps of queues in a simulated cluster, and finishes what was begun: the manager outside."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+from backend.api import BackendError
+from frontend.sqs.errors import SqsError
+from metadata_service.models import Queue
+from metadata_service.partitions import NotPossible, changing, open_ones
+from metadata_service.store import ConditionFailed, StoreError
+from tests.simulator.fronts import Front
+
+if TYPE_CHECKING:
+    from tests.simulator.cluster import ClusterWorld
+
+LINGER_SECONDS = 3
+"""A real partition stays for as long as a claim can last."""
+LOOK_SECONDS = 0.5
+OPEN_MOST = 4
+"""Partitions of a queue that take sends."""
+REFUSED = (BackendError, StoreError, SqsError, ConditionFailed, NotPossible)
+
+
+class Maps:
+    """The acts on the queues whose maps change in this run."""
+
+    def __init__(self, world: ClusterWorld, random: Random) -> None:
+        self._world = world
+        self._random = random
+
+    def settled(self) -> bool:
+        """Whether all tokens are where they belong."""
+        return not any(changing(queue.partitions) for queue in self._queues())
+
+    def finished(self) -> bool:
+        """Whether all that drained has retired, too."""
+        return self.settled() and all(one.state == "open" for queue in self._queues() for one in queue.partitions)
+
+    def _queues(self) -> list[Queue]:
+        return [self._world.catalog.queues[queue_id] for queue_id in self._world.mapped]
+
+    async def change(self, random: Random) -> None:
+        """Begin one change."""
+        world = self._world
+        if world.mapped:
+            front = random.choice(world.fronts)
+            front.run(world.loop, self._change(front, random.choice(world.mapped), random))
+
+    async def _change(self, front: Front, queue_id: int, random: Random) -> None:
+        try:
+            queue = await front.splits._store.get_queue_by_id(queue_id)
+            assert queue is not None
+            now = open_ones(queue.partitions)
+            some = [one.id for one in random.sample(now, random.randint(1, max(1, len(now) - 1)))]
+            act = random.choice(("split", "drain", "move"))
+            if act == "split" and len(now) < OPEN_MOST:
+                await front.splits.split(queue, [0] * random.randint(1, OPEN_MOST - len(now)))
+            elif act == "move":
+                await front.splits.move(queue, dict.fromkeys(some, 0))
+            else:
+                await front.splits.drain(queue, some)
+            self._world.event(act, queue_id, some)
+        except REFUSED:
+            self._world.counts["map not changed"] += 1
+
+    async def run(self) -> None:
+        """Finish what was begun, also when the world is healed."""
+        world = self._world
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for queue_id in world.mapped:
+                front = self._random.choice(world.fronts)
+                work = front.run(world.loop, self._finish(front, queue_id))
+                while not work.done():
+                    await asyncio.sleep(0.05)
+
+    async def _finish(self, front: Front, queue_id: int) -> None:
+        try:
+            await front.splits.finish(queue_id, linger_seconds=LINGER_SECONDS)
+        except REFUSED:
+            self._world.counts["map not finished"] += 1

@@ -1,0 +1,169 @@
+"""The backend nodes of a simulated cluster: started, killed, and started again by whoever watches over them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from backend.api import BackendError
+from backend.clock import SteadyClock
+from backend.cluster import ClusterBackend
+from backend.journal.cassandra_journal import CassandraJournal
+from backend.journal.cassandra_log import CassandraLogSettings
+from backend.journal.log import LogSettings
+from backend.journal.segments import LogInUse
+from backend.living import WATCH_SECONDS, time_of
+from backend.manager import Member
+from backend.node import Node, NodeSettings
+from backend.partition import Partition
+from metadata_service.store import StoreError
+from tests.simulator.catalog import resolver_over
+from tests.simulator.fleet import Process
+from tests.simulator.machines import HostTables
+from tests.simulator.wires import Server
+from tests.simulator.world import EPOCH
+
+if TYPE_CHECKING:
+    from tests.simulator.cluster import ClusterWorld
+
+
+class NodeProcess(Server):
+    """One start of a backend node."""
+
+    def __init__(self, name: str, process: Process | None) -> None:
+        super().__init__(name)
+        self.node: Node | None = None
+        self.member: Member | None = None
+        self.process = process
+        """Its hold on the machine's disk, where it has one."""
+
+
+class Nodes:
+    """All nodes, each a process at a time."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        random = world.random
+        self.names = [f"node{number}" for number in range(random.choice((3, 3, 4, 5)))]
+        self.processes: dict[str, NodeProcess] = {}
+        """The last process of each."""
+        self.gone: set[str] = set()
+        """Nodes that never come back."""
+        self.offsets = dict.fromkeys(self.names, 0.0)
+        """Seconds that their wall clocks are off."""
+        self.rates = {name: random.choice((1.0, 1.0, 0.99, 1.01)) for name in self.names}
+        """Of their monotonic clocks."""
+        self.checkpoint_segments = random.choice((1, 2, 4))
+        self.segment_bytes = random.choice((4, 16)) << 10
+        self.row_bytes = random.choice((1, 4)) << 10
+        self.rows_at_once = random.choice((4, 8))
+        self.window_bytes = random.choice((0, 20_000, 1 << 20))
+        self._world = world
+
+    def living(self) -> list[NodeProcess]:
+        return [process for process in self.processes.values() if process.alive]
+
+    def any_one(self, random: Random) -> NodeProcess | None:
+        living = self.living()
+        return random.choice(living) if living else None
+
+    def store_of(self, process: NodeProcess) -> Any:
+        """The entries, as the process reaches them."""
+        return process.process.store if process.process is not None else self._world.entries(process.name)
+
+    def partitions(self) -> list[Partition]:
+        """All that is open anywhere."""
+        return [
+            partition
+            for process in self.living()
+            if process.node is not None and process.node._incarnation is not None
+            for partition in process.node._incarnation.partitions.values()
+        ]
+
+    def kill(self, process: NodeProcess) -> None:
+        if process.alive:
+            self._world.event("killed", process.name)
+            if process.process is not None:
+                process.process.kill()
+            self._world.loop.kill(process)
+
+    async def keep(self, name: str, random: Random) -> None:
+        """The supervisor of a node: starts it again when it is dead."""
+        world = self._world
+        while name not in self.gone:
+            process = self._start(name)
+            if not world.over and world.troubles.pause and "kill" in world.troubles.faults and random.random() < 0.15:
+                await asyncio.sleep(random.random())
+                self.kill(process)
+            while process.alive:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(random.choice((0.05, 1.0, 6.0, 12.0)) if not world.over else 0.05)
+
+    def _start(self, name: str) -> NodeProcess:
+        world = self._world
+        hold = Process(world.disk, world.store) if world.local else None
+        process = self.processes[name] = NodeProcess(name, hold)
+        work = process.run(world.loop, self._serve(process))
+        work.add_done_callback(lambda task: self._served(process, task), context=Context())
+        return process
+
+    def _served(self, process: NodeProcess, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if not isinstance(error, (StoreError, BackendError, LogInUse, OSError)):
+            self._world.failed(error)
+        self._world.event("not started", process.name, type(error).__name__)
+        self.kill(process)
+
+    async def _serve(self, process: NodeProcess) -> None:
+        """What the process of a node does."""
+        world, name, rate = self._world, process.name, self.rates[process.name]
+        loop, store = world.loop, self.store_of(process)
+
+        def wall_ms() -> int:
+            return int((EPOCH + loop.now + self.offsets[name]) * 1000)
+
+        clock = SteadyClock(lambda: wall_ms() / 1000, lambda: loop.now * rate, lambda: loop.now * rate)
+        time_ms = await time_of(store, name, wall_ms)
+        if time_ms is not None:
+            clock.go_to(time_ms)
+
+        async def nodes() -> dict[str, Any]:
+            return {beat.node: beat.address for beat in await store.heartbeats()}
+
+        elsewhere = await ClusterBackend.connect(nodes, secret=bytes(16), name=name, limits=world.limits)
+        resolver = resolver_over(world.queues_for(name), elsewhere)
+        settings = NodeSettings(
+            name,
+            LogSettings(segment_bytes=max(16 << 10, self.segment_bytes), row_bytes=self.row_bytes, low_water_bytes=0),
+            checkpoint_segments=self.checkpoint_segments,
+            window_bytes=self.window_bytes,
+            shards=(),
+        )
+        if process.process is not None:
+            node = await Node.start(
+                process.process, "/journal", store, resolver, clock=clock, settings=settings, elsewhere=elsewhere
+            )
+        else:
+            tables = HostTables(world.machines, name)
+            log = CassandraLogSettings(
+                segment_bytes=self.segment_bytes,
+                row_bytes=self.row_bytes,
+                rows_at_once=self.rows_at_once,
+                stall_seconds=1.0,
+            )
+            node = await Node.start_on(
+                lambda: CassandraJournal(tables, log),
+                store,
+                resolver,
+                clock=clock,
+                settings=settings,
+                elsewhere=elsewhere,
+            )
+        member = Member(name, node, store, wall_ms, name, acquaint_seconds=WATCH_SECONDS)
+        member.start()
+        process.node, process.member, process.backend = node, member, node
+        world.event("started", name, node.ownership.log_id)
+        await node.lost
