@@ -12,6 +12,9 @@
 * :mod:`billing.budgets`: what tenants mean to use, and who is told when it is passed.
 * :mod:`billing.plans`: price plans and who has which, read strictly (:mod:`billing.strict_yaml`).
 * :mod:`billing.months`: months that are billed; :mod:`billing.money`: amounts, and where they are rounded.
+* :mod:`billing.rated`: what the rating (``spark_analytics.rating``) has made of months.
+* :mod:`billing.charges`: the lines of a month, with what an invoice adds to them.
+* :mod:`billing.invoices`: months that are closed, their invoices, and corrections of them.
 * :mod:`billing.documents`: pages from templates, and the same as PDF.
 
 Imports none of the service's layers.

@@ -1,0 +1,382 @@
+"""Invoices: a month is closed once, and what was written then never changes.
+
+In the lake, ``invoices/period=2026-11/`` has, once the month is closed:
+
+* ``closed.json``: that it is, when, by which price book, and in which folder what follows is;
+* ``<run>/heads.parquet``: the invoices without their lines;
+* ``<run>/lines.parquet``: their lines.
+
+The folder of the run is written first.  ``closed.json``, whole or not at all, is what makes it count: the month is
+closed from then on, and only then have the invoices' numbers been given away.  So whoever is killed while closing has
+left at most a folder that nobody knows, which is removed when a later month is closed; numbers have no gaps.
+
+Usage that comes after a month was closed is charged with a later month's invoices: they have the lines by which what
+is charged for the month now differs from what was charged, by the prices of when it was closed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from billing.charges import CHARGED, Line, charged, differences, lines_of, ordered, statement, summed, total
+from billing.lake import Lake
+from billing.money import to_minor
+from billing.months import Month
+from billing.plans import Book, Customer, Customers, Issuer
+from billing.rated import Rated, RatedMonth, Rating
+
+FOLDER: Final = "invoices"
+_HEADS: Final = pa.schema(
+    [
+        pa.field("account", pa.string(), nullable=False),
+        pa.field("number", pa.string(), nullable=False),
+        pa.field("head", pa.string(), nullable=False),  # JSON
+    ]
+)
+
+
+class CannotClose(Exception):
+    """The month cannot be closed now; the text says why and what to do.  Nothing was changed."""
+
+
+class NoInvoice(LookupError):
+    """There is no such invoice."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """An invoice without its lines."""
+
+    number: str
+    """Empty: a draft, of a month that is not closed."""
+    account: str
+    period: str
+    """The month, such as ``2026-11``."""
+    starts: datetime
+    ends: datetime
+    """Of the month, UTC; the end is excluded."""
+    time_zone: str
+    closed_at: datetime
+    final: bool
+    """The tenant was deleted in this month: there will be no other, unless usage comes late."""
+    corrects: tuple[str, ...]
+    """Earlier months that it corrects."""
+    issuer: Issuer
+    customer: Customer
+    plan_title: str
+    currency: str
+    minor_places: int
+    net: Decimal
+    tax: Decimal
+    total: Decimal
+
+
+class Invoice(Head, frozen=True):
+    """An invoice.  Its lines sum up to its total, exactly."""
+
+    lines: tuple[Line, ...] = ()
+
+
+Heads = list[Head]
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """That a month is closed."""
+
+    period: str
+    closed_at: datetime
+    run: str
+    """The folder."""
+    rated: dict[str, str]
+    """By month, this one and those that were corrected: the run of the rating that was charged."""
+    next_number: int
+    """Of the issuer's next invoice."""
+    invoices: int
+    totals: dict[str, Decimal]
+    """By currency."""
+    book: Book
+    customers: Customers
+
+
+class Invoices:
+    """The invoices in a lake.  All methods raise :class:`~billing.lake.LakeUnavailable`."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._rated = Rated(lake)
+
+    def closed(self) -> dict[Month, Closed]:
+        """The months that are closed, in their order."""
+        found = {}
+        for path in self._lake.paths(FOLDER):
+            folder, _, name = path.rpartition("/")
+            data = self._lake.read_bytes(path) if name == "closed.json" else None
+            if data is not None:
+                found[Month.parse(folder.rpartition("period=")[2])] = msgspec.json.decode(data, type=Closed)
+        return dict(sorted(found.items()))
+
+    def list(self, account: str | None = None, period: str | None = None) -> Heads:
+        """The invoices of an account, or all; of a month, or all.  In the order of their numbers."""
+        return [
+            head
+            for month, closed in self.closed().items()
+            if period is None or period == str(month)
+            for head in self._heads(month, closed, account)
+        ]
+
+    def get(self, account: str, period: str) -> Invoice:
+        """Raises :class:`NoInvoice`, and :class:`ValueError` for what is no month."""
+        month = Month.parse(period)
+        data = self._lake.read_bytes(_closed_path(month))
+        if data is None:
+            raise NoInvoice(f"{period} is not closed yet: there are no invoices")
+        closed = msgspec.json.decode(data, type=Closed)
+        for head in self._heads(month, closed, account):
+            lines = self._lines(month, closed)
+            mine = lines.filter(pc.equal(lines["account"], account))
+            return _invoice(head, lines_of(mine.select(CHARGED.names)))
+        raise NoInvoice(f"account {account} has no invoice for {period}")
+
+    def all_of(self, period: str) -> Iterator[Invoice]:
+        """All invoices of a month, in the order of their numbers; none if it is not closed."""
+        month = Month.parse(period)
+        closed = self.closed().get(month)
+        if closed is not None:
+            yield from _with_lines(self._heads(month, closed, None), self._lines(month, closed))
+
+    def draft(self, account: str, period: str) -> Invoice:
+        """What the invoice would be if the month ended with what is rated now; without corrections.
+
+        Raises :class:`NoInvoice` if nothing is rated yet, and :class:`ValueError` for what is no month.
+        """
+        month = Month.parse(period)
+        rated = self._rated.of(month)
+        if rated is None:
+            raise NoInvoice(f"nothing of {period} is rated yet")
+        usage = charged(rated.lines.filter(pc.equal(rated.lines["account"], account)), month)
+        lines = ordered(statement(usage, month, rated.rating.book, rated.rating.customers, [account]))
+        head = _head(account, month, lines, rated.rating, rated.rating.rated_at, None)
+        return _invoice(head, lines_of(lines))
+
+    def close(self, period: str, now: datetime) -> Closed:
+        """Write the month's invoices, from what is rated.  A month that is closed stays as it is, and is returned.
+
+        One process at a time closes months of a lake.  Raises :class:`CannotClose`, and :class:`ValueError` for what is
+        no month.
+        """
+        month = Month.parse(period)
+        before = self.closed()
+        if month in before:
+            return before[month]
+        rated = _closable(month, list(before), self._rated.of(month), now)
+        rating = rated.rating
+        others = _without_usage(month, rating.book, rating.customers)
+        corrections, ratings = self._corrections(before)
+        own = statement(charged(rated.lines, month), month, rating.book, rating.customers, others)
+        table = ordered(pa.concat_tables([own, corrections]))
+        _in_one_currency(table, rating.book, rating.customers, before)
+        slices = dict(_slices(table["account"].to_pylist()))
+        number = _next_number(rating.book.issuer, before)
+        heads = [
+            _head(account, month, table.slice(*slices.get(account, (0, 0))), rating, now, at)
+            for at, account in enumerate(sorted({*slices, *others}), number)
+        ]
+        run = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ-") + secrets.token_hex(4)
+        self._lake.write_table(f"{_folder(month)}/{run}/lines.parquet", table)
+        self._lake.write_table(f"{_folder(month)}/{run}/heads.parquet", _heads_table(heads))
+        totals: defaultdict[str, Decimal] = defaultdict(Decimal)
+        for head in heads:
+            totals[head.currency] += head.total
+        closed = Closed(
+            str(month),
+            now.astimezone(UTC),
+            run,
+            {**ratings, str(month): rating.run},
+            number + len(heads),
+            len(heads),
+            dict(totals),
+            rating.book,
+            rating.customers,
+        )
+        if self._lake.read_bytes(_closed_path(month)) is not None:
+            raise CannotClose(f"{month} was closed by another process meanwhile; its invoices are those that count")
+        self._lake.write_bytes(_closed_path(month), msgspec.json.encode(closed))
+        self._forget_unfinished(before)
+        return closed
+
+    def _corrections(self, before: dict[Month, Closed]) -> tuple[pa.Table, dict[str, str]]:
+        """Lines by which what is charged for closed months changes, and the ratings from which they are."""
+        last: dict[str, str] = {}
+        for closed in before.values():
+            last.update(closed.rated)
+        lines, ratings = CHARGED.empty_table(), {}
+        for month, closed in before.items():
+            rating = self._rated.rating(month)
+            if rating is None or rating.run == last[str(month)]:
+                continue
+            rated = self._rated.of(month)
+            assert rated is not None
+            charged_before = self._charged(month, before)
+            accounts = set(charged_before["account"].to_pylist())
+            now = statement(charged(rated.lines, month), month, closed.book, closed.customers, accounts)
+            lines = pa.concat_tables([lines, differences(now, charged_before)])
+            ratings[str(month)] = rated.rating.run
+        return lines, ratings
+
+    def _charged(self, month: Month, closed: dict[Month, Closed]) -> pa.Table:
+        """All lines about a month, on its invoices and on those that corrected them, summed up."""
+        found = []
+        for when, one in closed.items():
+            if str(month) in one.rated:
+                lines = self._lines(when, one).select(CHARGED.names)
+                found.append(lines.filter(pc.equal(lines["month"], str(month))))
+        return summed(pa.concat_tables(found))
+
+    def _heads(self, month: Month, closed: Closed, account: str | None) -> Heads:
+        table = self._lake.read_table(f"{_folder(month)}/{closed.run}/heads.parquet")
+        assert table is not None, "what closed.json names was written before it"
+        if account is not None:
+            table = table.filter(pc.equal(table["account"], account))
+        return [msgspec.json.decode(head, type=Head) for head in table["head"].to_pylist()]
+
+    def _lines(self, month: Month, closed: Closed) -> pa.Table:
+        table = self._lake.read_table(f"{_folder(month)}/{closed.run}/lines.parquet")
+        assert table is not None, "what closed.json names was written before it"
+        return table
+
+    def _forget_unfinished(self, closed: dict[Month, Closed]) -> None:
+        """What those have left who were killed while closing these months."""
+        for month, one in closed.items():
+            for path in self._lake.paths(_folder(month)):
+                if path != _closed_path(month) and not path.startswith(f"{_folder(month)}/{one.run}/"):
+                    self._lake.remove(path)
+
+
+def _closable(month: Month, closed: list[Month], rated: RatedMonth | None, now: datetime) -> RatedMonth:
+    """What is rated of the month, if it can be closed with it.  Raises :class:`CannotClose`."""
+    if closed and month != closed[-1].next:
+        raise CannotClose(f"months are closed one after the other: after {closed[-1]} comes {closed[-1].next}")
+    if rated is None:
+        raise CannotClose(f"nothing of {month} is rated: run the batch and the rating for {month} first")
+    ends = max(plan.edges(month)[1] for plan in rated.rating.book.plans.values())
+    if now < ends:
+        raise CannotClose(f"{month} ends at {ends:%Y-%m-%d %H:%M} UTC: close it after that")
+    if rated.rating.covers < ends:
+        raise CannotClose(
+            f"{month} was rated with the usage before {rated.rating.covers:%Y-%m-%d %H:%M} UTC, and ends at "
+            f"{ends:%Y-%m-%d %H:%M} UTC: run the batch and the rating for {month} again"
+        )
+    return rated
+
+
+def _without_usage(month: Month, book: Book, customers: Customers) -> list[str]:
+    """Accounts that get an invoice also if they used nothing: for a minimum, or because it is their last."""
+    found = []
+    for account, customer in customers.named.items():
+        minimum = book.plan(customer.plan).segments(month)[-1].version.minimum
+        gone = customer.deleted is not None and customer.deleted < month.first
+        if _is_final(customer, month) or (minimum and not gone):
+            found.append(account)
+    return found
+
+
+def _is_final(customer: Customer, month: Month) -> bool:
+    return customer.deleted is not None and month.first <= customer.deleted < month.next.first
+
+
+def _next_number(issuer: Issuer, closed: dict[Month, Closed]) -> int:
+    """An issuer's numbers go on for as long as the prefix is the same."""
+    return max((one.next_number for one in closed.values() if one.book.issuer.prefix == issuer.prefix), default=1)
+
+
+def _in_one_currency(lines: pa.Table, book: Book, customers: Customers, closed: dict[Month, Closed]) -> None:
+    """An invoice is in one currency.  Raises :class:`CannotClose` if a correction would be in another."""
+    kinds = lines.group_by(["account", "month", "plan"], use_threads=False).aggregate([])
+    for account, when, plan in zip(*(kinds[name].to_pylist() for name in ("account", "month", "plan")), strict=True):
+        earlier = closed.get(Month.parse(when))
+        if earlier is None:
+            continue
+        was, currency = earlier.book.plan(plan).currency, book.plan(customers.of(account).plan).currency
+        if was != currency:
+            raise CannotClose(
+                f"account {account} was charged for {when} in {was}, and has late usage there, but its plan is in "
+                f"{currency} now: let it have a plan in {was} until this month is closed"
+            )
+
+
+def _slices(sorted_names: list[str]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Of each name: where it begins, and how often it is there."""
+    first = 0
+    for at, name in enumerate(sorted_names, 1):
+        if at == len(sorted_names) or sorted_names[at] != name:
+            yield name, (first, at - first)
+            first = at
+
+
+def _head(account: str, month: Month, lines: pa.Table, rating: Rating, now: datetime, number: int | None) -> Head:
+    """Of the invoice with these lines.  ``number``: None: it is a draft."""
+    customer = rating.customers.of(account)
+    plan = rating.book.plan(customer.plan)
+    everything = tax = Decimal(0)
+    sums = lines.group_by("category", use_threads=False).aggregate([("amount", "sum")])
+    for category, amount in zip(sums["category"].to_pylist(), sums["amount_sum"].to_pylist(), strict=True):
+        everything += amount
+        tax += amount if category == "tax" else 0
+    net, tax, everything = (to_minor(one, plan.minor_places) for one in (everything - tax, tax, everything))
+    starts, ends = plan.edges(month)
+    return Head(
+        "" if number is None else f"{rating.book.issuer.prefix}{number:06}",
+        account,
+        str(month),
+        starts,
+        ends,
+        plan.time_zone,
+        now.astimezone(UTC),
+        _is_final(customer, month),
+        tuple(sorted(set(lines["month"].to_pylist()) - {str(month)})),
+        rating.book.issuer,
+        customer,
+        plan.title,
+        plan.currency,
+        plan.minor_places,
+        net,
+        tax,
+        everything,
+    )
+
+
+def _invoice(head: Head, lines: list[Line]) -> Invoice:
+    assert total(lines) == head.total, "the lines of an invoice sum up to its total"
+    return Invoice(**{name: getattr(head, name) for name in head.__struct_fields__}, lines=tuple(lines))
+
+
+def _with_lines(heads: list[Head], lines: pa.Table) -> Iterator[Invoice]:
+    slices = dict(_slices(lines["account"].to_pylist()))
+    for head in heads:
+        first, count = slices.get(head.account, (0, 0))
+        yield _invoice(head, lines_of(lines.slice(first, count).select(CHARGED.names)))
+
+
+def _heads_table(heads: list[Head]) -> pa.Table:
+    columns = [
+        [head.account for head in heads],
+        [head.number for head in heads],
+        [msgspec.json.encode(head).decode() for head in heads],
+    ]
+    return pa.table([pa.array(one, pa.string()) for one in columns], schema=_HEADS)
+
+
+def _folder(month: Month) -> str:
+    return f"{FOLDER}/period={month}"
+
+
+def _closed_path(month: Month) -> str:
+    return f"{_folder(month)}/closed.json"

@@ -1,0 +1,106 @@
+"""What the rating has made of months: lines of usage with what they cost.
+
+In the lake, ``rated/month=2026-11.json`` says of a month which run of the rating counts, and names its files, which are
+in ``rated/month=2026-11/<run>/``.  It is replaced whole, so a reader sees all of one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from billing.charges import RATED
+from billing.lake import Lake, LakeUnavailable
+from billing.months import Month
+from billing.plans import Book, Customers
+
+FOLDER: Final = "rated"
+
+
+class Rating(msgspec.Struct, frozen=True):
+    """A run of the rating of a month."""
+
+    month: str
+    run: str
+    rated_at: datetime
+    covers: datetime
+    """All usage before this had been summed up by the batch.  UTC."""
+    read: dict[str, dict[str, str]]
+    """The runs of the batch whose sums were rated, by table and day."""
+    book: Book
+    customers: Customers
+    files: tuple[str, ...]
+    """Their paths in the lake."""
+    lines: int
+    amount: Decimal
+    """All that the lines cost, whatever the currency: it says whether they have been read whole."""
+
+
+class RatedMonth(msgspec.Struct, frozen=True):
+    """A rating with its lines, as :data:`~billing.charges.RATED`."""
+
+    rating: Rating
+    lines: pa.Table
+
+
+class Rated:
+    """The ratings in a lake.  All methods raise :class:`~billing.lake.LakeUnavailable`."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def rating(self, month: Month) -> Rating | None:
+        """The run that counts; None: the month was not rated yet."""
+        data = self._lake.read_bytes(_pointer(month))
+        return None if data is None else msgspec.json.decode(data, type=Rating)
+
+    def of(self, month: Month) -> RatedMonth | None:
+        """It with its lines."""
+        rating = self.rating(month)
+        while rating is not None:
+            lines = self._lines(rating.files)
+            if lines is not None:
+                amount = pc.sum(lines["amount"]).as_py() or Decimal(0)
+                if (lines.num_rows, amount) != (rating.lines, rating.amount):
+                    raise LakeUnavailable(
+                        f"the rating {rating.run} of {month} has {lines.num_rows} lines that cost {amount}, "
+                        f"but {rating.lines} that cost {rating.amount} were made: its files are damaged; rate it again"
+                    )
+                return RatedMonth(rating, lines)
+            again = self.rating(month)  # another run has taken its place meanwhile
+            if again is not None and again.run == rating.run:
+                raise LakeUnavailable(f"files of the rating {rating.run} of {month} are missing: rate it again")
+            rating = again
+        return None
+
+    def publish(self, rating: Rating) -> None:
+        """Let a run count from now on, whose files are in the lake; those of the month's other runs are removed."""
+        month = Month.parse(rating.month)
+        self._lake.write_bytes(_pointer(month), msgspec.json.encode(rating))
+        for path in self._lake.paths(f"{FOLDER}/month={month}"):
+            if path not in rating.files:
+                self._lake.remove(path)
+
+    def _lines(self, files: Sequence[str]) -> pa.Table | None:
+        found = [RATED.empty_table()]
+        for path in files:
+            table = self._lake.read_table(path, RATED.names)
+            if table is None:
+                return None
+            found.append(table.cast(RATED))
+        return pa.concat_tables(found)
+
+
+def folder_of(month: Month, run: str) -> str:
+    """Where the files of a run go."""
+    return f"{FOLDER}/month={month}/{run}"
+
+
+def _pointer(month: Month) -> str:
+    return f"{FOLDER}/month={month}.json"

@@ -1,0 +1,77 @@
+"""Ratings for tests, made without Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import count
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from billing.charges import RATED
+from billing.lake import Lake
+from billing.money import line_amount
+from billing.months import Month
+from billing.plans import Book, Customers, Meter
+from billing.rated import Rated, Rating, folder_of
+
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+_NUMBERS = count()
+
+
+class Used(msgspec.Struct, frozen=True):
+    """What a queue used, all of it in one tier."""
+
+    account: str
+    units: int
+    meter: Meter = "requests_standard"
+    queue: str = "orders"
+    tags: dict[str, str] = {}
+    tier: int = 1
+
+
+def lines_of_used(month: Month, book: Book, customers: Customers, used: list[Used]) -> pa.Table:
+    rows = []
+    for one in used:
+        customer = customers.of(one.account)
+        plan = book.plan(customer.plan)
+        version = plan.segments(month)[0].version
+        tier = version.prices[one.meter][one.tier - 1]
+        per = plan.units_per(one.meter, month)
+        discount = version.discounts[one.meter] + customer.discount
+        rows.append(
+            {
+                "account": one.account,
+                "plan": plan.name,
+                "version": version.starts,
+                "meter": one.meter,
+                "tier": one.tier,
+                "tier_starts": tier.starts,
+                "tier_ends": tier.ends,
+                "queue": one.queue,
+                "queue_id": 1,
+                "tags": msgspec.json.encode(dict(sorted(one.tags.items()))).decode(),
+                "units": one.units,
+                "price": tier.price,
+                "per": per,
+                "discount": discount,
+                "list": line_amount(one.units, tier.price, per),
+                "amount": line_amount(one.units, tier.price, per, discount),
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=RATED)
+
+
+def rate(lake: Lake, period: str, book: Book, customers: Customers, *used: Used, covers: datetime = LATER) -> Rating:
+    """Let this be what is rated of a month."""
+    month = Month.parse(period)
+    lines = lines_of_used(month, book, customers, list(used))
+    run = f"20300101T000000-{next(_NUMBERS):08x}"
+    path = f"{folder_of(month, run)}/part-0.parquet"
+    lake.write_table(path, lines)
+    amount = pc.sum(lines["amount"]).as_py() or Decimal(0)
+    rating = Rating(period, run, LATER, covers, {}, book, customers, (path,), lines.num_rows, amount)
+    Rated(lake).publish(rating)
+    return rating
