@@ -36,6 +36,7 @@ demo: $(VENV)/.dev
 test: $(VENV)/.dev
 	@scripts/need redis-server java mvn pango
 	@scripts/install-test-clients
+	@scripts/install-helm
 	@$(BIN)/python -m bench.cassandra_server
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 

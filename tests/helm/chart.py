@@ -1,0 +1,92 @@
+"""The chart as helm renders it, without a cluster."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "helm" / "holdfast"
+HELM = ROOT / ".cache" / "helm" / "helm"
+RELEASE, NAMESPACE = "mine", "queues"
+FILES = {"default": CHART / "values.yaml", "demo": CHART / "values-demo.yaml"} | {
+    file.stem: file for file in sorted((Path(__file__).parent / "values").glob("*.yaml"))
+}
+"""The values files that the chart is tried with."""
+
+Manifest = dict[str, Any]
+
+
+class Refused(Exception):
+    """What helm said."""
+
+
+def helm(*arguments: str) -> str:
+    """Raises :class:`Refused`."""
+    if not HELM.exists():
+        raise FileNotFoundError(f"{HELM} is missing: scripts/install-helm fetches it")
+    done = subprocess.run([str(HELM), *arguments], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise Refused(done.stderr + done.stdout)
+    return done.stdout
+
+
+def render(*arguments: str, release: str = RELEASE) -> list[Manifest]:
+    """All that is installed, with these arguments of ``helm template``.  Raises :class:`Refused`."""
+    text = helm("template", release, str(CHART), "--namespace", NAMESPACE, *arguments)
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest is not None]
+
+
+@functools.cache
+def rendered(name: str) -> tuple[Manifest, ...]:
+    """Of one of :data:`FILES`; not to be changed."""
+    return tuple(render("--values", str(FILES[name])))
+
+
+def kinds(manifests: tuple[Manifest, ...], *wanted: str) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["kind"] in wanted]
+
+
+class Pod(NamedTuple):
+    """What runs: a pod, or the template of some."""
+
+    name: str
+    """Of what makes it."""
+    labels: dict[str, str]
+    spec: dict[str, Any]
+    replicas: int
+    volumes: frozenset[str]
+    """Names of volumes, with those that are claimed for each pod."""
+
+    @property
+    def component(self) -> str:
+        return self.labels["app.kubernetes.io/component"]
+
+    @property
+    def containers(self) -> list[dict[str, Any]]:
+        return [*self.spec.get("initContainers", ()), *self.spec["containers"]]
+
+
+def pods(manifests: tuple[Manifest, ...]) -> Iterator[Pod]:
+    for manifest in manifests:
+        name, spec = manifest["metadata"]["name"], manifest.get("spec", {})
+        if manifest["kind"] == "Pod":
+            template, replicas = manifest, 1
+        elif manifest["kind"] in ("StatefulSet", "Deployment"):
+            template, replicas = spec["template"], spec.get("replicas", 2)
+        else:
+            assert "template" not in spec, f"{manifest['kind']} makes pods, and the tests do not know it"
+            continue
+        claimed = {claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", ())}
+        volumes = frozenset(claimed | {volume["name"] for volume in template["spec"].get("volumes", ())})
+        yield Pod(name, template["metadata"]["labels"], template["spec"], replicas, volumes)
+
+
+def own(manifests: tuple[Manifest, ...]) -> list[Pod]:
+    """Those that run Holdfast."""
+    return [pod for pod in pods(manifests) if pod.component not in ("cassandra", "redis")]

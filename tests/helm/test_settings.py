@@ -1,0 +1,249 @@
+"""What the containers are told, read as Holdfast reads it: every command, setting, port and path really exists."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from backend.address import Address
+from holdfast import cli
+from holdfast.metadata import _own_member
+from holdfast.peers import advertised, listening
+from holdfast.settings import Settings, is_distributed, load
+from holdfast.stores import replication_of, view_of
+from tests.helm.chart import CHART, FILES, Manifest, Pod, kinds, own, render, rendered
+
+SECRETS = {
+    "access-key-id": "AKIAHOLDFASTTESTS001",
+    "secret-access-key": "tests/only/secret",
+    "master-key": "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE=",
+    "username": "holdfast",
+    "password": "tests only",
+    "url": "redis://:secret@redis.databases.svc:6379/0",
+}
+"""What is in the Secrets that are given, by entry."""
+ROLES = {"single": "serve", "frontend": "frontend", "backend": "backend", "metadata": "metadata", "manager": "manager"}
+
+all_files = pytest.mark.parametrize("name", FILES)
+
+
+def environment(pod: Pod, number: int) -> dict[str, str]:
+    """Of the container, as Kubernetes makes it."""
+    (container,) = pod.spec["containers"]
+    found = {"POD_NAME": f"{pod.name}-{number}"}
+    for variable in container["env"]:
+        source = variable.get("valueFrom")
+        if source is None:
+            value = variable["value"]
+        elif "fieldRef" in source:
+            assert (variable["name"], source["fieldRef"]["fieldPath"]) == ("POD_NAME", "metadata.name")
+            continue
+        else:
+            value = SECRETS[source["secretKeyRef"]["key"]]
+        assert variable["name"] not in found, f"{variable['name']} is given twice"
+        found[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda match: found[match[1]], value)
+    return found
+
+
+def command(pod: Pod) -> argparse.Namespace:
+    (container,) = pod.spec["containers"]
+    assert "command" not in container, "the image's own: holdfast, below an init"
+    return cli._parser().parse_args(container["args"])
+
+
+def settings(pod: Pod, manifests: tuple[Manifest, ...], folder: Path, number: int = 0) -> Settings:
+    variables = environment(pod, number)
+    config = variables.get("HOLDFAST_CONFIG")
+    if config is not None:
+        assert config == mounted(pod, "file") + "/holdfast.toml"
+        (file,) = kinds(manifests, "ConfigMap")
+        variables["HOLDFAST_CONFIG"] = str(folder / "holdfast.toml")
+        (folder / "holdfast.toml").write_text(file["data"]["holdfast.toml"])
+    return load({}, variables)
+
+
+def mounted(pod: Pod, volume: str) -> str:
+    (container,) = pod.spec["containers"]
+    (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == volume)
+    return str(mount["mountPath"])
+
+
+def opened(pod: Pod) -> dict[str, int]:
+    (container,) = pod.spec["containers"]
+    return {port["name"]: port["containerPort"] for port in container["ports"]}
+
+
+def serving(name: str) -> Iterator[tuple[Pod, tuple[Manifest, ...]]]:
+    manifests = rendered(name)
+    yield from ((pod, manifests) for pod in own(manifests) if pod.component != "test")
+
+
+@all_files
+def test_each_container_runs_its_role(name: str, tmp_path: Path) -> None:
+    for pod, manifests in serving(name):
+        (container,) = pod.spec["containers"]
+        assert container["args"] == [ROLES[pod.component]]
+        command(pod)
+        given = settings(pod, manifests, tmp_path)
+        assert is_distributed(given) == (pod.component != "single")
+        if pod.component in ("single", "frontend"):
+            assert (given.host, given.port) == ("0.0.0.0", opened(pod)["clients"])
+            assert str(given.data).startswith(mounted(pod, "data") + "/"), "a folder that can be made nobody else's"
+            assert given.root_access_key_id == SECRETS["access-key-id"]
+        if pod.component == "frontend":
+            assert given.master_key == SECRETS["master-key"]
+        if pod.component != "single":
+            assert replication_of(given.cassandra_replication)
+
+
+@all_files
+def test_nodes_are_reached_where_they_say(name: str, tmp_path: Path) -> None:
+    """In the names of a headless Service, by a certificate of it if there is one."""
+    for pod, manifests in serving(name):
+        if pod.component not in ("backend", "metadata"):
+            continue
+        names = set()
+        for number in range(pod.replicas):
+            given = settings(pod, manifests, tmp_path, number)
+            where = f"{pod.name}-{number}.{pod.name}.queues.svc"
+            if pod.component == "backend":
+                listen = listening(given)
+                assert (listen.host, listen.port) == ("0.0.0.0", opened(pod)["nodes"])
+                assert advertised(given, listen) == Address(host=where, port=opened(pod)["nodes"])
+                names.add(given.backend_node)
+            else:
+                member = _own_member(given)
+                scheme = "http" if given.cluster_tls_cert is None else "https"
+                assert member.address == f"{scheme}://{where}:{opened(pod)['nodes']}"
+                assert given.host == "0.0.0.0"
+                names.add(member.name)
+            (service,) = (one for one in kinds(manifests, "Service") if one["metadata"]["name"] == pod.name)
+            assert service["spec"]["publishNotReadyAddresses"] is True
+        assert len(names) == pod.replicas
+
+
+@all_files
+def test_all_know_the_same_metadata_nodes(name: str, tmp_path: Path) -> None:
+    found = {pod.component: settings(pod, manifests, tmp_path) for pod, manifests in serving(name)}
+    views = {(one.metadata_nodes, one.metadata_nodes_version) for one in found.values()}
+    assert len(views) == 1
+    if "metadata" in found:
+        (pod,) = (pod for pod, _ in serving(name) if pod.component == "metadata")
+        assert len(view_of(found["frontend"]).members) == pod.replicas
+
+
+@all_files
+def test_health_is_asked_where_it_is_answered(name: str, tmp_path: Path) -> None:
+    for pod, manifests in serving(name):
+        given = settings(pod, manifests, tmp_path)
+        (container,) = pod.spec["containers"]
+        for probe, path in (("startupProbe", "live"), ("livenessProbe", "live"), ("readinessProbe", "ready")):
+            asked = container[probe]["httpGet"]
+            assert asked["path"] == f"/health/{path}"
+            scheme = "HTTP"
+            if pod.component in ("single", "frontend"):
+                assert asked["port"] == "clients"
+                scheme = "HTTPS" if given.tls_cert else "HTTP"
+            else:
+                assert asked["port"] == "health"
+                assert Address.parse(given.health_listen) == Address(host="0.0.0.0", port=opened(pod)["health"])
+            assert asked.get("scheme", "HTTP") == scheme
+
+
+@all_files
+def test_files_that_settings_name_are_mounted(name: str, tmp_path: Path) -> None:
+    """Each from a Secret of its own, readable by the group of the pod alone."""
+    for pod, manifests in serving(name):
+        given = settings(pod, manifests, tmp_path)
+        for member in given.__struct_fields__:
+            value = getattr(given, member)
+            if not isinstance(value, Path) or member == "data":
+                continue
+            (volume,) = (
+                one for one in pod.spec["volumes"] if "secret" in one and mounted(pod, one["name"]) == str(value.parent)
+            )
+            assert volume["secret"]["defaultMode"] == 0o440
+            expected = {"cluster_secret_file": "cluster-secret"}
+            assert value.name == expected.get(
+                member, {"ca": "ca.crt", "cert": "tls.crt", "key": "tls.key"}.get(member[member.rindex("_") + 1 :])
+            )
+
+
+@all_files
+def test_no_secret_is_in_a_manifest(name: str) -> None:
+    """Those that are not from a Secret are in no variable and no argument."""
+    for pod, _ in serving(name):
+        (container,) = pod.spec["containers"]
+        for variable in container["env"]:
+            if re.search(r"SECRET_ACCESS_KEY|MASTER_KEY|PASSWORD", variable["name"]):
+                assert "secretKeyRef" in variable["valueFrom"]
+
+
+def test_settings_and_queues_of_the_values_reach_the_service(tmp_path: Path) -> None:
+    (pod,) = (pod for pod, _ in serving("single-everything"))
+    given = settings(pod, rendered("single-everything"), tmp_path)
+    assert given.external_url == "https://mq.example.com"
+    assert given.default_limits == "calls=1000:5000 queues=500"
+    assert (given.drain_seconds, given.memory_limit, given.auto_create_queues) == (45, 5_000_000_000, True)
+    assert (given.frontends, given.backends) == (3, 2)
+    assert (given.usage, given.lake) == ("on", "s3://bucket/usage")
+    dead, orders = given.queues
+    assert dead.name == "dead"
+    assert orders.tags == {"team": 'shop & "café"'}
+    assert orders.attributes["VisibilityTimeout"] == "60"
+    assert orders.attributes["MaximumMessageSize"] == "1048576"
+    policy = json.loads(str(orders.attributes["RedrivePolicy"]))
+    assert policy == {"deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:dead", "maxReceiveCount": 5}
+
+
+def test_many_machines_share_a_redis_and_cassandra(tmp_path: Path) -> None:
+    for pod, manifests in serving("many-everything"):
+        given = settings(pod, manifests, tmp_path)
+        assert given.rate_limit_storage == given.metadata_hints == SECRETS["url"]
+        assert (given.cassandra, given.cassandra_port, given.cassandra_keyspace) == ("10.0.1.1,10.0.1.2", 9142, "mq")
+        assert (given.cassandra_scope, given.cassandra_datacenter, given.cassandra_strict) == ("dc1", "dc1", True)
+        assert (given.cassandra_user, given.cassandra_password) == (SECRETS["username"], SECRETS["password"])
+        assert given.account == "123456789012"
+        if pod.component == "backend":
+            assert given.cluster == "east"
+        if pod.component == "frontend":
+            assert given.rate_limit_processes == 3
+        if pod.component == "metadata":
+            assert given.metadata_full_copy is True
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_check_signs_in_at_the_service(name: str) -> None:
+    (pod,) = (pod for pod in own(rendered(name)) if pod.component == "test")
+    parsed = command(pod)
+    assert parsed.act.__name__ == "_check"
+    variables = environment(pod, 0)
+    endpoint = httpx.URL(variables["HOLDFAST_ENDPOINT"])
+    services = {one["metadata"]["name"]: one for one in kinds(rendered(name), "Service")}
+    assert endpoint.host.endswith(".queues.svc")
+    (port,) = services[endpoint.host.split(".")[0]]["spec"]["ports"]
+    assert endpoint.port == port["port"] or (endpoint.port is None and port["port"] == 443)
+    assert variables["AWS_SECRET_ACCESS_KEY"] == SECRETS["secret-access-key"]
+    if endpoint.scheme == "https":
+        assert str(parsed.ca_file) == mounted(pod, "tls") + "/ca.crt"
+    load({}, variables)
+
+
+def test_the_data_folder_of_a_pod_can_be_named_to_commands() -> None:
+    """The notes show it."""
+    (pod,) = (pod for pod, _ in serving("default"))
+    assert "/var/lib/holdfast/data/keyring.toml" in (CHART / "templates" / "NOTES.txt").read_text()
+    assert environment(pod, 0)["HOLDFAST_DATA"] == "/var/lib/holdfast/data"
+
+
+def test_a_value_that_is_no_setting_would_be_seen(tmp_path: Path) -> None:
+    manifests = tuple(render("--set", "settings.default_limits=sends=5"))
+    (pod,) = (pod for pod in own(manifests) if pod.component == "single")
+    with pytest.raises(Exception, match="default_limits: 'sends' is no limit"):
+        settings(pod, manifests, tmp_path)

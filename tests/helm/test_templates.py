@@ -1,0 +1,354 @@
+"""What the chart makes of each values file: valid, connected with itself, and nobody's risk."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from kubernetes_validate import utils
+
+from tests.helm.chart import (
+    CHART,
+    FILES,
+    NAMESPACE,
+    Manifest,
+    Pod,
+    Refused,
+    helm,
+    kinds,
+    own,
+    pods,
+    render,
+    rendered,
+)
+
+NOT_KUBERNETES = {"HTTPRoute"}
+"""Of the Gateway API, whose schemas are not among Kubernetes's."""
+
+all_files = pytest.mark.parametrize("name", FILES)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _schemas_are_read_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
+        yield
+
+
+def invalid(manifest: Manifest, version: str) -> str:
+    try:
+        kubernetes_validate.validate(manifest, version, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return f"{manifest['kind']} {manifest['metadata']['name']}: {error.message}"
+    return ""
+
+
+@all_files
+def test_lint(name: str) -> None:
+    said = helm("lint", "--strict", str(CHART), "--values", str(FILES[name]))
+    assert "1 chart(s) linted, 0 chart(s) failed" in said
+
+
+@all_files
+@pytest.mark.parametrize("version", ["1.28", "1.35"])
+def test_every_manifest_is_valid(name: str, version: str) -> None:
+    found = [invalid(manifest, version) for manifest in rendered(name) if manifest["kind"] not in NOT_KUBERNETES]
+    assert found
+    assert not "".join(found)
+
+
+def test_a_misspelt_field_is_not() -> None:
+    manifest = copy.deepcopy(kinds(rendered("default"), "StatefulSet")[0])
+    manifest["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    assert "readynessProbe" in invalid(manifest, "1.35")
+
+
+@all_files
+def test_every_object_has_one_name_a_namespace_and_labels(name: str) -> None:
+    manifests = rendered(name)
+    names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests]
+    assert len(set(names)) == len(names)
+    for manifest in manifests:
+        assert manifest["metadata"]["namespace"] == NAMESPACE
+        assert manifest["metadata"]["labels"]["app.kubernetes.io/instance"] == "mine"
+        if name.endswith("everything"):
+            assert manifest["metadata"]["labels"]["team"] == "platform"
+
+
+def test_the_longest_names_fit() -> None:
+    release = "a" * 53
+    for manifest in render("--values", str(FILES["many"]), release=release):
+        room = 63 - len("-0123456789") if manifest["kind"] in ("StatefulSet", "Deployment") else 63
+        assert len(manifest["metadata"]["name"]) <= room
+    for pod in pods(tuple(render("--values", str(FILES["many"]), release=release))):
+        assert all(len(label) <= 63 for label in pod.labels.values())
+
+
+# --- pods ---------------------------------------------------------------------------------------------------------
+
+
+def against_restricted(pod: Pod) -> Iterator[str]:
+    """What Kubernetes's Pod Security profile "restricted" refuses."""
+    spec, security = pod.spec, pod.spec.get("securityContext", {})
+    for member in ("hostNetwork", "hostPID", "hostIPC"):
+        if spec.get(member):
+            yield member
+    for volume in spec.get("volumes", ()):
+        if not volume.keys() & {"configMap", "emptyDir", "secret", "projected", "persistentVolumeClaim"}:
+            yield f"volume {volume}"
+    for container in pod.containers:
+        own = container.get("securityContext", {})
+        if own.get("allowPrivilegeEscalation") is not False or own.get("privileged"):
+            yield "may get more rights"
+        if own.get("capabilities") != {"drop": ["ALL"]}:
+            yield "capabilities"
+        if not own.get("runAsNonRoot", security.get("runAsNonRoot")) or not own.get("runAsUser", security["runAsUser"]):
+            yield "root"
+        if own.get("seccompProfile", security.get("seccompProfile")) != {"type": "RuntimeDefault"}:
+            yield "seccomp"
+        if any("hostPort" in port for port in container.get("ports", ())):
+            yield "hostPort"
+
+
+@all_files
+def test_pods_are_restricted_and_write_to_volumes_alone(name: str) -> None:
+    found = list(pods(rendered(name)))
+    assert found
+    for pod in found:
+        assert not list(against_restricted(pod)), pod.name
+        assert pod.spec["automountServiceAccountToken"] is False
+        assert pod.spec["enableServiceLinks"] is False, "HOLDFAST_PORT=tcp://... would be taken for a setting"
+        for container in pod.containers:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+
+
+@all_files
+def test_what_pods_refer_to_is_there(name: str) -> None:
+    manifests = rendered(name)
+    made = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
+    for pod in pods(manifests):
+        for container in pod.containers:
+            mounted = [mount["name"] for mount in container["volumeMounts"]]
+            assert set(mounted) <= pod.volumes, pod.name
+            assert len({mount["mountPath"] for mount in container["volumeMounts"]}) == len(mounted)
+            ports = {port["name"] for port in container.get("ports", ())}
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                if probe in container:
+                    (how,) = container[probe].keys() & {"httpGet", "tcpSocket"}
+                    assert container[probe][how]["port"] in ports
+            for kind, wanted in referred(container, pod.spec):
+                assert (kind, wanted) in made or wanted.startswith("given-"), f"{pod.name}: {kind} {wanted}"
+        if "serviceAccountName" in pod.spec:
+            assert ("ServiceAccount", pod.spec["serviceAccountName"]) in made
+
+
+def referred(container: dict[str, Any], spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for variable in container.get("env", ()):
+        source = variable.get("valueFrom", {})
+        if "secretKeyRef" in source:
+            yield "Secret", source["secretKeyRef"]["name"]
+    for source in container.get("envFrom", ()):
+        yield "Secret", source["secretRef"]["name"]
+    for volume in spec.get("volumes", ()):
+        if "secret" in volume:
+            yield "Secret", volume["secret"]["secretName"]
+        if "configMap" in volume:
+            yield "ConfigMap", volume["configMap"]["name"]
+
+
+@all_files
+def test_what_selects_pods_selects_those_of_one_component(name: str) -> None:
+    manifests = rendered(name)
+    found = list(pods(manifests))
+
+    def selected(labels: dict[str, str]) -> Pod:
+        (one,) = (pod for pod in found if labels.items() <= pod.labels.items())
+        return one
+
+    for service in kinds(manifests, "Service"):
+        pod = selected(service["spec"]["selector"])
+        ports = {port["name"] for container in pod.containers for port in container.get("ports", ())}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+    for owner in kinds(manifests, "StatefulSet", "Deployment"):
+        assert selected(owner["spec"]["selector"]["matchLabels"]).name == owner["metadata"]["name"]
+    for budget in kinds(manifests, "PodDisruptionBudget"):
+        assert selected(budget["spec"]["selector"]["matchLabels"]).name == budget["metadata"]["name"]
+    services = {service["metadata"]["name"]: service for service in kinds(manifests, "Service")}
+    for owner in kinds(manifests, "StatefulSet"):
+        headless = services[owner["spec"]["serviceName"]]["spec"]
+        assert headless["clusterIP"] == "None"
+        assert selected(headless["selector"]).name == owner["metadata"]["name"]
+    for scaler in kinds(manifests, "HorizontalPodAutoscaler"):
+        (scaled,) = (
+            one
+            for one in kinds(manifests, scaler["spec"]["scaleTargetRef"]["kind"])
+            if one["metadata"]["name"] == scaler["spec"]["scaleTargetRef"]["name"]
+        )
+        assert "replicas" not in scaled["spec"], "an upgrade would undo what the autoscaler has decided"
+    for ingress in kinds(manifests, "Ingress"):
+        (rule,) = ingress["spec"]["rules"]
+        (path,) = rule["http"]["paths"]
+        assert path["backend"]["service"]["name"] in services
+
+
+# --- networks -----------------------------------------------------------------------------------------------------
+
+
+def let_in(policy: Manifest, pod: Pod) -> bool:
+    """Whether a policy lets this pod of its own namespace in."""
+    for rule in policy["spec"].get("ingress", ()):
+        if "from" not in rule:
+            return True
+        for peer in rule["from"]:
+            selector = peer.get("podSelector")
+            if selector is None:
+                continue
+            labels = selector.get("matchLabels", {}).items() <= pod.labels.items()
+            if labels and all(pod.labels[one["key"]] in one["values"] for one in selector.get("matchExpressions", ())):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "many-few"])
+def test_each_tier_is_reached_by_those_that_have_to(name: str) -> None:
+    manifests = rendered(name)
+    found = {pod.component: pod for pod in pods(manifests)}
+    policies = {
+        policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]: policy
+        for policy in kinds(manifests, "NetworkPolicy")
+    }
+    assert policies.keys() == found.keys() - {"test"}, "every tier but the check has a policy"
+    roles = {"frontend", "backend", "metadata", "manager"}
+    allowed = {
+        "backend": {"frontend", "backend", "manager"},
+        "metadata": roles,
+        "cassandra": roles,
+        "redis": roles,
+        "manager": set(),
+    }
+    for component, policy in policies.items():
+        callers = {caller for caller, pod in found.items() if let_in(policy, pod)}
+        if component in allowed:
+            assert callers == allowed[component] & found.keys(), component
+        else:
+            assert "test" in callers
+            assert ("redis" in callers) == ("redis" in found and name == "demo")
+        ports = [port["port"] for rule in policy["spec"].get("ingress", ()) for port in rule["ports"]]
+        opened = {port["containerPort"] for one in found[component].containers for port in one.get("ports", ())}
+        assert set(ports) <= opened
+
+
+def test_who_may_reach_other_things_is_told() -> None:
+    for name in ("single-everything", "many-everything"):
+        for policy in kinds(rendered(name), "NetworkPolicy"):
+            assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+            ports = [port["port"] for rule in policy["spec"]["egress"] for port in rule.get("ports", ())]
+            assert 53 in ports
+            assert (9142 in ports) == name.startswith("many")
+
+
+# --- forms --------------------------------------------------------------------------------------------------------
+
+
+def test_without_cassandra_there_is_one_pod_with_a_volume() -> None:
+    manifests = rendered("default")
+    assert {pod.component for pod in pods(manifests)} == {"single", "test"}
+    (one,) = kinds(manifests, "StatefulSet")
+    assert one["spec"]["replicas"] == 1
+    (claim,) = one["spec"]["volumeClaimTemplates"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
+    (container,) = one["spec"]["template"]["spec"]["containers"]
+    assert {"name": "data", "mountPath": "/var/lib/holdfast"} in container["volumeMounts"]
+
+
+def test_with_cassandra_there_are_all_parts() -> None:
+    assert {pod.component: pod.replicas for pod in pods(rendered("many"))} == {
+        "frontend": 2,
+        "backend": 3,
+        "metadata": 2,
+        "manager": 2,
+        "test": 1,
+    }
+    assert {pod.component for pod in pods(rendered("many-few"))} == {"frontend", "backend", "test"}
+    assert {"cassandra", "redis"} <= {pod.component for pod in pods(rendered("demo"))}
+
+
+def test_volumes_of_what_is_scaled_down_stay() -> None:
+    for name in FILES:
+        for one in kinds(rendered(name), "StatefulSet"):
+            if one["spec"].get("volumeClaimTemplates"):
+                kept = one["spec"].get("persistentVolumeClaimRetentionPolicy", {"whenScaled": "Retain"})
+                assert kept["whenScaled"] == "Retain"
+
+
+@all_files
+def test_the_end_leaves_time_to_drain(name: str) -> None:
+    """What calls under way get, a minute for shards that are handed over, and what goes before."""
+    for pod in own(rendered(name)):
+        if pod.component in ("test", "manager"):
+            continue
+        drain = 45 if name == "single-everything" else 30
+        (container,) = pod.spec["containers"]
+        before = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
+        assert before[0] == "sleep"
+        hand_over = 60 if pod.component in ("backend", "single") else 0
+        assert pod.spec["terminationGracePeriodSeconds"] >= drain + hand_over + int(before[1]) + 10
+        assert (int(before[1]) > 0) == (pod.component == "frontend" and name != "many-few")
+
+
+@all_files
+def test_a_start_that_takes_long_is_not_ended(name: str) -> None:
+    for pod in own(rendered(name)):
+        if pod.component in ("frontend", "single"):
+            probe = pod.spec["containers"][0]["startupProbe"]
+            assert probe["periodSeconds"] * probe["failureThreshold"] >= 86_400
+
+
+def test_pods_are_started_anew_when_their_configuration_changes() -> None:
+    def annotations(manifests: Iterable[Manifest]) -> dict[str, str]:
+        return {
+            one["metadata"]["name"]: one["spec"]["template"]["metadata"]["annotations"]["holdfast/configuration"]
+            for one in manifests
+            if one["kind"] in ("StatefulSet", "Deployment")
+        }
+
+    before = annotations(rendered("many-everything"))
+    after = annotations(render("--values", str(FILES["many-everything"]), "--set", "queues[0].name=other.fifo"))
+    assert before.keys() == after.keys()
+    assert not before.items() & after.items()
+
+
+def test_keys_that_the_chart_makes_stay() -> None:
+    made = kinds(rendered("demo"), "Secret")
+    assert {one["metadata"]["name"] for one in made} == {
+        "mine-holdfast-root-key",
+        "mine-holdfast-master-key",
+        "mine-holdfast-cluster",
+    }
+    for secret in made:
+        assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert not kinds(rendered("many-everything"), "Secret"), "all were given"
+
+
+@pytest.mark.parametrize(("name", "endpoint"), [("default", "http"), ("many-everything", "https")])
+def test_the_notes_have_the_lines_to_use_it(name: str, endpoint: str) -> None:
+    said = helm(
+        "install", "mine", str(CHART), "--namespace", NAMESPACE, "--dry-run=client", "--values", str(FILES[name])
+    )
+    notes = said[said.index("NOTES:") :]
+    assert f"{endpoint}://mine-holdfast.{NAMESPACE}.svc:9324" in notes
+    assert f"kubectl -n {NAMESPACE} port-forward service/mine-holdfast 9324:9324" in notes
+    assert "helm test mine" in notes
+    for secret in re.findall(r"get secret (\S+)", notes):
+        assert secret in ("mine-holdfast-root-key", "given-root")
+
+
+def test_an_older_kubernetes_is_refused() -> None:
+    with pytest.raises(Refused, match="kubeVersion"):
+        render("--kube-version", "1.27.0")
