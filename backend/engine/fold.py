@@ -10,7 +10,7 @@ sees only the times of records, reaches the same state as the run that also adva
 
 What must change together: a message's state, the counters (``visible``, ``delayed``, ``moving``, ``in_flight``), its
 place in a list (:mod:`~backend.engine.order`) and, when it dies, the count of living messages of its segment and the
-sum of their bytes (``stored_bytes``).
+sum of their bytes (``stored_bytes``), with its moments (``byte_moments``).
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ class Fold(State):
         """Go on under a new owner: numbers of this epoch are larger than all before."""
         # Numbers that go on from another partition's may be of a higher epoch than the shard's.
         self.next_number = first_number(max(epoch, (self.next_number >> COUNTER_BITS) + 1))
+        self.byte_moments = self.stored_bytes * self.now
 
     # --- messages -----------------------------------------------------------------------------------------
 
@@ -114,6 +115,7 @@ class Fold(State):
             self._age(sent, key)
         lane.live += 1
         self.stored_bytes += size
+        self.byte_moments += size * now
         segment = position >> SEGMENT_SHIFT
         self.segments[segment] = self.segments.get(segment, 0) + 1
         if delayed:
@@ -164,7 +166,9 @@ class Fold(State):
         block, index = found
         self._count_out(block.positions[index])
         block.positions[index] = position
-        self.stored_bytes += size - block.sizes[index]
+        grown = size - block.sizes[index]
+        self.stored_bytes += grown
+        self.byte_moments += grown * now
         block.sizes[index] = size
         block.ref = None
         segment = position >> SEGMENT_SHIFT
@@ -265,7 +269,9 @@ class Fold(State):
         was = block.states[index]
         lane = self.lanes[block.lanes[index]] if block.lanes is not None else self.default_lane
         self._count_out(block.positions[index])
-        self.stored_bytes -= block.sizes[index]
+        size = block.sizes[index]
+        self.stored_bytes -= size
+        self.byte_moments -= size * now
         block.positions[index] = 0
         block.states[index] = DEAD
         block.live -= 1
@@ -534,6 +540,7 @@ class Fold(State):
             self.order = FifoOrder(self.links, self.lanes, self.order.delay_ms)
         else:
             self.order = StandardOrder(self.links, self.default_lane)
+        self.byte_moments -= self.stored_bytes * self.now
         self.visible = self.delayed = self.moving = self.stored_bytes = 0
         for number, place, size, sent, group in sorted(moving):
             lane = self.default_lane if group is None else self.lane_names.get(group) or self.new_lane(group)
@@ -543,6 +550,7 @@ class Fold(State):
             lane.live += 1
             self.moving += 1
             self.stored_bytes += size
+            self.byte_moments += size * self.now
             segment = place >> SEGMENT_SHIFT
             self.segments[segment] = self.segments.get(segment, 0) + 1
         self._rebuild_ages()

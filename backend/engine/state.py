@@ -57,6 +57,7 @@ class State:
         "attempts_order",
         "awaiting",
         "blocks",
+        "byte_moments",
         "changed",
         "default_lane",
         "delayed",
@@ -117,6 +118,8 @@ class State:
         self.quarantined = 0
         self.stored_bytes = 0
         """Of the payloads of all living messages, in whatever state."""
+        self.byte_moments = 0
+        """Each change of ``stored_bytes``, times when it happened; see :meth:`stored_byte_ms`."""
         self.blocks: dict[int, Block] = {}
         self.links = Links(self.blocks)
         self.default_lane = Lane(0, None)
@@ -163,6 +166,22 @@ class State:
     def stored_messages(self) -> int:
         """All living ones, in whatever state."""
         return self.visible + self.delayed + self.moving + len(self.in_flight)
+
+    def stored_byte_ms(self, until: int) -> int:
+        """The bytes that were stored, times how long they were (ms), since :meth:`Fold.open` and until this time, not
+        before the last change.
+
+        A byte that is stored from a to b counts b - a: so the sum is that of all bytes times ``until``, less the
+        moments at which they came, and plus those at which they went.
+        """
+        return self.stored_bytes * until - self.byte_moments
+
+    def first_sent_ms(self) -> int:
+        """When the first living message by number was sent; 0 if there is none."""
+        for block in self.blocks.values():
+            dead = len(block.states) - len(block.states.lstrip(b"\0"))
+            return block.sent[dead]
+        return 0
 
     def memory_bytes(self) -> int:
         """About what all this takes in memory."""
