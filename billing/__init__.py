@@ -1,7 +1,10 @@
-"""Usage and what it costs: every answered call is counted once, and what was counted reaches the usage lake.
+"""Usage and what it costs: every answered call is counted once, what queues store is recorded minute by minute, and
+both reach the usage lake.
 
 * :mod:`billing.usage`: what is counted, and as what it is recorded.
 * :mod:`billing.buffers`: counters in a mapped file, which outlive the process that counts.
+* :mod:`billing.storage`: what is recorded of what queues store.
+* :mod:`billing.storage_file`: the files in which it waits.
 * :mod:`billing.meter`: the counters of one process, a buffer for each minute.
 * :mod:`billing.lake`: the usage lake: Parquet files under ``date=/hour=``, in a folder or an object store.
 * :mod:`billing.seal`: the way from finished buffers to the lake.

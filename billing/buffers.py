@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from billing.spool import finished_files
 from billing.usage import COUNTS, UsageKey, UsageRecord
 
 ABANDONED_SECONDS: Final = 3600
@@ -236,24 +237,8 @@ def _key_at(data: bytes, at: int) -> tuple[UsageKey | None, int]:
 def finished(folder: Path) -> Iterator[Finished]:
     """The buffers below a folder that nobody counts into any more, those of a boot in their order.  Whoever iterates
     closes them.  Raises :class:`OSError`."""
-    for path in sorted(folder.rglob(f"*{SUFFIX}")):
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # sealed meanwhile
-            continue
-        buffer = Finished(path, file)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = os.fstat(file).st_nlink > 0  # else sealed between the opening and the lock
-        except BlockingIOError:  # it is counted into, or being sealed
-            free = False
-        except BaseException:
-            buffer.close()
-            raise
-        if free:
-            yield buffer
-        else:
-            buffer.close()
+    for path, file in finished_files(folder, SUFFIX):
+        yield Finished(path, file)
 
 
 def clear(folder: Path) -> None:

@@ -20,7 +20,7 @@ from billing.buffers import sync_folder
 from billing.usage import COUNTS, UsageRecord
 
 TABLE: Final = "usage"
-"""The folder of the records; others beside it may hold what is made of them."""
+"""The folder of the records of calls; others beside it hold those of storage, and what is made of them."""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 _ADDED: Final = ("empty",)
@@ -90,9 +90,9 @@ class Lake:
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{without_secrets(url)} is no place for a lake: {error}") from None
 
-    def write(self, hour: str, name: str, table: pa.Table) -> str:
+    def write(self, hour: str, name: str, table: pa.Table, *, folder: str = TABLE) -> str:
         """Store a table as a file of this hour, as :meth:`write_table` does; returns its path in the lake."""
-        path = f"{TABLE}/{hour}/{name}.parquet"
+        path = f"{folder}/{hour}/{name}.parquet"
         self.write_table(path, table)
         return path
 

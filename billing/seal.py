@@ -1,8 +1,8 @@
 """``python -m billing.seal SPOOL LAKE``: bring what was counted to the lake.
 
-Reads the finished buffers below the folder ``SPOOL``, writes their records as Parquet files to ``LAKE``, and removes a
-buffer when all of its records are there.  Killed in between, it is done again: the same records, with the same ids.
-While the lake is away the buffers wait.
+Reads the finished buffers below the folder ``SPOOL``, and the finished files of storage, writes their records as
+Parquet files to ``LAKE``, and removes a file when all of its records are there.  Killed in between, it is done again:
+the same records, with the same ids.  While the lake is away the files wait.
 
 It is a process of its own, started now and then: so the library for Parquet takes no memory from those who serve, and
 no time.  Exit codes: 0 done, 1 the lake or the spool is unavailable (try again), 2 wrong arguments.
@@ -19,14 +19,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from billing import storage_table
 from billing.buffers import BufferDamaged, Finished, clear, finished
 from billing.lake import Lake, LakeUnavailable, hour_of, table_of
+from billing.storage import StorageRecord
+from billing.storage_file import FinishedStorage, finished_storage
 from billing.usage import UsageRecord
 
 logger = logging.getLogger("holdfast.usage")
 
 BUFFERS_AT_ONCE: Final = 256
 """As many are open, and in memory, at a time."""
+STORAGE_AT_ONCE: Final = 50_000
+"""So many records of storage are in memory, and in a file of the lake."""
 DAMAGED: Final = ".damaged"
 
 
@@ -34,19 +39,28 @@ class Sealed(NamedTuple):
     """What was brought to the lake."""
 
     buffers: int
+    """Files of the spool, of either kind."""
     records: int
     files: int
     damaged: int
-    """Buffers that could not be read, and were put aside."""
+    """Of these, what could not be read, and was put aside."""
+
+    def and_(self, more: Sealed) -> Sealed:
+        return Sealed(*(one + other for one, other in zip(self, more, strict=True)))
 
 
 def seal(spool: Path, lake: Lake) -> Sealed:
-    """Bring all finished buffers below ``spool`` to the lake.
+    """Bring all that is finished below ``spool`` to the lake.
 
     Raises :class:`LakeUnavailable` and :class:`OSError`; what was not brought waits for the next time.
     """
-    buffers = records = files = damaged = 0
     clear(spool)
+    return seal_calls(spool, lake).and_(seal_storage(spool, lake))
+
+
+def seal_calls(spool: Path, lake: Lake) -> Sealed:
+    """The buffers alone; as :func:`seal`."""
+    buffers = records = files = damaged = 0
     found = finished(spool)
     while True:
         with ExitStack() as stack:
@@ -62,8 +76,7 @@ def seal(spool: Path, lake: Lake) -> Sealed:
                 try:
                     counted = buffer.records()
                 except BufferDamaged as error:
-                    logger.error("usage is lost: %s; it is kept as %s", error, buffer.path.name + DAMAGED)
-                    buffer.path.rename(buffer.path.with_name(buffer.path.name + DAMAGED))
+                    _put_aside(buffer.path, error)
                     damaged += 1
                     continue
                 for what in buffer.lost:
@@ -78,6 +91,49 @@ def seal(spool: Path, lake: Lake) -> Sealed:
             for buffer in whole:
                 buffer.remove()
                 buffers += 1
+
+
+def seal_storage(spool: Path, lake: Lake) -> Sealed:
+    """The files of storage alone; as :func:`seal`."""
+    done = Sealed(0, 0, 0, 0)
+    for file in finished_storage(spool):
+        try:
+            done = done.and_(_seal_storage(file, lake))
+        finally:
+            file.close()
+    return done
+
+
+def _seal_storage(file: FinishedStorage, lake: Lake) -> Sealed:
+    records = files = 0
+    by_hour: defaultdict[str, list[StorageRecord]] = defaultdict(list)
+
+    def write(hour: str) -> None:
+        nonlocal records, files
+        of_hour = by_hour.pop(hour)
+        lake.write(hour, storage_table.name_of(of_hour), storage_table.table_of(of_hour), folder=storage_table.TABLE)
+        records, files = records + len(of_hour), files + 1
+
+    try:
+        for record in file.records():
+            hour = hour_of(record.minute_s)
+            by_hour[hour].append(record)
+            if len(by_hour[hour]) == STORAGE_AT_ONCE:
+                write(hour)
+    except BufferDamaged as error:
+        _put_aside(file.path, error)
+        return Sealed(0, 0, 0, 1)
+    for what in file.lost:
+        logger.error("usage is lost: of %s cannot be read %s", file.path, what)
+    for hour in sorted(by_hour):
+        write(hour)
+    file.remove()
+    return Sealed(1, records, files, 0)
+
+
+def _put_aside(path: Path, why: BufferDamaged) -> None:
+    logger.error("usage is lost: %s; it is kept as %s", why, path.name + DAMAGED)
+    path.rename(path.with_name(path.name + DAMAGED))
 
 
 def _name(records: list[UsageRecord]) -> str:
@@ -103,7 +159,7 @@ def main(arguments: list[str]) -> int:
     except (LakeUnavailable, OSError) as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"{done.records} records of {done.buffers} buffers in {done.files} files")
+    print(f"{done.records} records of {done.buffers} files of the spool in {done.files} files")
     return 0
 
 

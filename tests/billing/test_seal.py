@@ -13,9 +13,12 @@ import pyarrow.dataset as ds
 import pytest
 
 from billing import seal as sealing
+from billing import storage_table
 from billing.buffers import Buffer, Finished, Head, waiting
 from billing.lake import SCHEMA, Lake, LakeUnavailable, table_of, without_secrets
 from billing.seal import main, seal
+from billing.storage import StorageKey
+from billing.storage_file import Entry, StorageFile
 from billing.usage import CALLS, UsageKey, UsageRecord
 
 HOUR = 1_700_000_400 // 3600 * 3600
@@ -139,6 +142,86 @@ def test_many_buffers_go_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         count(spool, sequence, HOUR)
     assert seal(spool, Lake(str(path))) == (8, 8, 3, 0)
     assert len(ids(path)) == 8
+
+
+def store(spool: Path, number: int, minutes: int, partitions: int = 1) -> None:
+    """A file of storage from the hour's beginning on; each partition has one message of 10 bytes."""
+    spool.mkdir(exist_ok=True)
+    file = StorageFile.create(spool, BOOT, number, "host-1")
+    key = StorageKey("000000000000", "q", 7, "standard", (("team", "a"),))
+    entries = [Entry(one, 7, number, 5, 10, 1, 1, 0, 0, HOUR * 1000, False) for one in range(1, partitions + 1)]
+    file.append(HOUR, 1, [key], entries)
+    for minute in range(1, minutes):
+        file.append(HOUR + 60 * minute, minute + 1, [], [])
+    file.close()
+
+
+def stored(lake: Path) -> list[dict[str, object]]:
+    found = ds.dataset(lake / "storage", partitioning="hive").to_table().to_pylist()
+    return sorted(found, key=lambda row: (row["epoch"], row["partition"], row["minute"]))
+
+
+def test_storage_arrives_under_its_hours_beside_the_calls(tmp_path: Path) -> None:
+    spool, lake = tmp_path / "spool", tmp_path / "lake"
+    count(spool, 1, HOUR)
+    store(spool, 1, minutes=62)
+    assert seal(spool, Lake(str(lake))) == (2, 4, 3, 0)
+    assert waiting(spool) == (0, 0)
+    assert list(spool.iterdir()) == []
+    found = stored(lake)
+    assert [(row["hour"], row["minutes"], row["byte_milliseconds"]) for row in found] == [
+        (22, 1, 5),
+        (22, 59, 59 * 600_000),
+        (23, 2, 2 * 600_000),
+    ]
+    assert found[0]["minute"] == datetime.fromtimestamp(HOUR, UTC)
+    assert (found[0]["queue"], found[0]["tags"], found[0]["partition"]) == ("q", [("team", "a")], 1)
+    (first, _) = sorted((lake / "storage").rglob("*.parquet"))
+    assert pa.parquet.read_schema(first).equals(storage_table.SCHEMA)
+
+
+def test_storage_is_brought_in_parts_and_ended_between_any_two_steps_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "STORAGE_AT_ONCE", 10)
+    spool, path = tmp_path / "spool", tmp_path / "lake"
+    for number in (1, 2):
+        store(spool, number, minutes=2, partitions=13)
+    steps = 0
+    while True:
+        steps += 1
+        left = steps
+        real = Lake.write
+
+        def ended(*arguments: object, real: object = real, **folder: object) -> object:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise InterruptedError
+            assert callable(real)
+            return real(*arguments, **folder)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Lake, "write", ended)
+            try:
+                seal(spool, Lake(str(path)))
+            except InterruptedError:
+                continue
+        break
+    assert steps > 3
+    assert len(list((path / "storage").rglob("*.parquet"))) == 2 * 3, "what is written again has the same name"
+    assert len(stored(path)) == 2 * 26
+    assert list(spool.iterdir()) == []
+
+
+def test_a_damaged_file_of_storage_is_put_aside_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool = tmp_path / "spool"
+    store(spool, 1, minutes=1)
+    (first,) = spool.iterdir()
+    first.write_bytes(b"rubbish")
+    assert seal(spool, Lake(str(tmp_path / "lake"))) == (0, 0, 0, 1)
+    assert "usage is lost" in caplog.text
+    assert [path.name for path in spool.iterdir()] == [first.name + ".damaged"]
 
 
 def test_a_damaged_buffer_is_put_aside_and_told_and_the_others_arrive(
