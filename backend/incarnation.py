@@ -532,7 +532,9 @@ class Incarnation:
         data = encode_record(record.KIND, shard.number, fold.partition, shard.epoch, now, encode_head(record))
         self.log.append(data, reserve=True)
         fold.apply(record, now)
-        return self.shards.add(fold)
+        partition = self.shards.add(fold)
+        partition.made_here = True
+        return partition
 
     async def drop(self, target: Target) -> None:
         partition = self.partitions.get(target.partition)
@@ -684,7 +686,9 @@ class Incarnation:
     def close_shard(self, shard: Shard) -> None:
         """Take no more commands for the shard, end its long polls, and write nothing more of it."""
         gone = NotOwner(shard.number, None)
+        now = self.clock()
         for partition in self.shards.close(shard):
+            partition.fold.advance(now)  # what it stores is counted until then
             for task in (partition.ferry, partition.mover, partition.adoption):
                 if task is not None:
                     task.cancel()

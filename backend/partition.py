@@ -42,9 +42,11 @@ class Partition:
         "fold",
         "id",
         "loading",
+        "made_here",
         "mean_bytes",
         "mover",
         "queue",
+        "recorded_byte_ms",
         "shard",
         "waiters",
         "window",
@@ -70,6 +72,10 @@ class Partition:
         """When the node looks after this partition next."""
         self.closed = False
         """Its shard is being handed over, or is another node's by now: nothing may be written any more."""
+        self.made_here = False
+        """It never had another owner."""
+        self.recorded_byte_ms = 0
+        """Of what it stored for how long, since it was opened, what is recorded (:mod:`backend.storage_meter`)."""
         self.ferry: asyncio.Task[None] | None = None
         self.mover: asyncio.Task[None] | None = None
         self.adoption: asyncio.Task[None] | None = None

@@ -26,7 +26,7 @@ from backend.reporter import Reporter
 from backend.server import BackendServer, serve_backend
 from frontend.services import Services
 from frontend.sqs.queues import Queues
-from holdfast.compose import StoreResolver, frontend_settings, open_node
+from holdfast.compose import StoreResolver, frontend_settings, meter_storage, open_node
 from holdfast.folder import NODE
 from holdfast.serve import CannotStart, settle
 from holdfast.settings import Settings
@@ -185,6 +185,9 @@ async def run_backend(
         stack.push_async_callback(node.close)
         services = Services(frontend, Credentials(store), MetadataClient(store), node)
         resolver.queues.set_result(Queues(services))
+        storage = meter_storage(settings, node, store)
+        if storage is not None:
+            stack.push_async_callback(storage.close)
         role = await BackendRole.start(
             backend.node,
             node,

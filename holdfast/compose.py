@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ from backend.journal.segments import LogInUse
 from backend.load import Load
 from backend.node import Node, NodeSettings
 from backend.replay import JournalDamaged
+from backend.storage_meter import StorageMeter
 from billing.meter import Meter
 from billing.sealer import Sealer
 from frontend.admin.removal import finish_deletions
@@ -53,10 +54,11 @@ TRIES: Final = 3
 class Embedded:
     """Implements :class:`holdfast.serve.Service`."""
 
-    def __init__(self, app: FrontendApp, node: Node) -> None:
+    def __init__(self, app: FrontendApp, node: Node, storage: StorageMeter | None) -> None:
         self.app = app
         self.failed = node.lost
         self._node = node
+        self._storage = storage
 
     async def drain(self) -> None:
         self.app.begin_drain()
@@ -64,6 +66,8 @@ class Embedded:
 
     async def close(self) -> None:
         await self.app.settle()
+        if self._storage is not None:
+            await self._storage.close()
         await self._node.close()
         await self.app.services.close()
 
@@ -100,11 +104,12 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         await services.limiter.start()
         await finish_deletions(services)
         await declare(services, root, settings.queues)
+        storage = meter_storage(settings, node, store)
     except BaseException:
         await node.close()
         await services.close()
         raise
-    return Embedded(create_app(services), node)
+    return Embedded(create_app(services), node, storage)
 
 
 class Alone:
@@ -213,8 +218,31 @@ def count_usage(services: Services, settings: Settings, *, seals: bool = True) -
         raise CannotStart(f"usage cannot be counted in {settings.usage_folder}: {error.strerror}") from error
     services.meter.run()
     if seals:
-        services.sealer = Sealer(settings.usage_folder, settings.lake, settings.usage_seal_seconds, python())
-        services.sealer.start()
+        services.sealer = start_sealer(settings)
+
+
+def start_sealer(settings: Settings) -> Sealer:
+    """Bring what this process and others record in the data folder to the lake."""
+    sealer = Sealer(settings.usage_folder, settings.lake, settings.usage_seal_seconds, python())
+    sealer.start()
+    return sealer
+
+
+def meter_storage(settings: Settings, node: Node, store: QueueStore) -> StorageMeter | None:
+    """Record what the node stores, if the settings say so.  Raises :class:`CannotStart`."""
+    if settings.usage == "off":
+        return None
+
+    async def tags(queue_id: int) -> Mapping[str, str] | None:
+        queue = await store.get_queue_by_id(queue_id)
+        return None if queue is None else queue.tags
+
+    try:
+        meter = StorageMeter(node, settings.usage_folder, os.uname().nodename, tags)
+    except OSError as error:
+        raise CannotStart(f"storage cannot be recorded in {settings.usage_folder}: {error.strerror}") from error
+    meter.run()
+    return meter
 
 
 def frontend_settings(settings: Settings, processes: int = 1) -> FrontendSettings:

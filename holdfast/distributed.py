@@ -31,7 +31,7 @@ from frontend.services import Services
 from frontend.sqs.queues import Queues
 from holdfast import __version__, logs
 from holdfast.backend_role import BackendRole, now_ms
-from holdfast.compose import TRIES, StoreResolver, frontend_settings
+from holdfast.compose import TRIES, StoreResolver, frontend_settings, meter_storage, start_sealer
 from holdfast.folder import Claim
 from holdfast.health import serve_health
 from holdfast.keyring import naming_secret, open_shared_keyring
@@ -125,6 +125,10 @@ async def _backend(
                     raise CannotStart(f"the journal of {name} in Cassandra cannot be opened: {error}") from error
         services = Services(frontend, Credentials(metadata), MetadataClient(metadata), node)
         resolver.queues.set_result(Queues(services))
+        storage = meter_storage(settings, node, metadata)
+        if storage is not None:
+            closing.later(storage)
+            closing.later(start_sealer(settings))
         role = await BackendRole.start(
             name,
             node,

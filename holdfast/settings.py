@@ -116,14 +116,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(description="file of the audit log, rotated at 64 MiB; without it `audit.jsonl` in the data folder"),
     ] = None
     usage: Annotated[
-        Literal["on", "off"], Meta(description="whether calls are counted for reports and invoices, in `usage_lake`")
+        Literal["on", "off"],
+        Meta(description="whether calls and storage are recorded for reports and invoices, in `usage_lake`"),
     ] = "off"
     usage_lake: Annotated[
         str | None,
         Meta(description="folder or URL (`s3://`, `gs://`) of the usage lake; without it `lake` in the data folder"),
     ] = None
     usage_seal_seconds: Annotated[
-        int, Meta(ge=1, le=86_400, description="about how often what was counted is brought to the lake")
+        int, Meta(ge=1, le=86_400, description="about how often what was recorded is brought to the lake")
     ] = 300
     oidc_issuer: Annotated[
         str | None, Meta(description="OIDC issuer whose tokens are trusted, such as `https://login.example.com`")
