@@ -149,14 +149,14 @@ class Member:
         """
         await drain(self._store, self._name)
         for _ in range(int(seconds / EXPECT_SECONDS)):
-            if not self._node.owned or not self._heirs:
+            if self._node.free or not self._heirs:
                 break
             await asyncio.sleep(EXPECT_SECONDS)
         with contextlib.suppress(*TROUBLE):  # else the others notice after some seconds
             cluster = await self._store.cluster()
             if cluster.manager == self._node.ownership.log_id:
                 await self._store.update_cluster(msgspec.structs.replace(cluster, manager=0))
-        return not self._node.owned
+        return self._node.free
 
     async def _run(self) -> None:
         await self._forever(self._rejoin, None, "joining")

@@ -243,6 +243,11 @@ class Node:
         return {number for number, shard in self._incarnation.shards.owned.items() if not shard.leaving}
 
     @property
+    def free(self) -> bool:
+        """Whether it has no shard any more, nor one that is still on its way to another."""
+        return self._incarnation is None or not self._incarnation.shards.owned
+
+    @property
     def room(self) -> bool:
         """Whether new messages are taken."""
         incarnation = self._incarnation

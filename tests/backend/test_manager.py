@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -221,6 +222,29 @@ def test_a_drained_node_is_empty_within_twenty_seconds_and_full_again_afterwards
     three.run(undrain(three.store, "b"))
     three.settle(60)
     assert 80 <= three.shares()["b"] <= 91
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_who_has_left_has_nothing_that_is_still_on_its_way(
+    three: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever ends then would leave the last shards to be taken over, after some seconds that nobody serves them."""
+    log_id = three.nodes[name].ownership.log_id
+    at_once = three.store.update_shards
+
+    async def slowly(entries: Sequence[ShardEntry]) -> list[ShardEntry]:
+        await asyncio.sleep(0.3)
+        return await at_once(entries)
+
+    monkeypatch.setattr(three.store, "update_shards", slowly)
+
+    async def leave() -> bool:
+        left = await three.members[name].leave(60)
+        await three.members[name].stop()
+        return left
+
+    assert three.run(leave())
+    assert log_id not in {entry.owner_log for entry in three.run(three.store.shards())}
 
 
 def test_a_rolling_restart_loses_nothing(three: Cluster) -> None:
