@@ -8,6 +8,7 @@ both reach the usage lake.
 * :mod:`billing.meter`: the counters of one process, a buffer for each minute.
 * :mod:`billing.lake`: the usage lake: Parquet files under ``date=/hour=``, in a folder or an object store.
 * :mod:`billing.seal`: the way from finished buffers to the lake.
+* :mod:`billing.tables`: tables of hours, which the batch (``spark_analytics.batch``) makes of the records.
 * :mod:`billing.analysis`: what a month's usage tells, as it is kept for whoever shows it.
 * :mod:`billing.forecast`: what a month will come to.
 * :mod:`billing.estimate`: what sums of a month cost.

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyarrow import fs, parquet
@@ -42,6 +42,13 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """The columns, described in ``docs/usage-records.md``.  Columns are only ever added."""
+
+
+class LakeFile(NamedTuple):
+    """A file in the lake."""
+
+    path: str
+    size_bytes: int
 
 
 class LakeUnavailable(Exception):
@@ -82,9 +89,11 @@ class Lake:
     def __init__(self, url: str) -> None:
         """Raises :class:`ValueError` for a URL that no filesystem knows."""
         self.url = url
+        self._root: str
         try:
             if "://" in url:
-                self._files, self._root = fs.FileSystem.from_uri(url)
+                self._files, root = fs.FileSystem.from_uri(url)
+                self._root = root.rstrip("/")
             else:
                 self._files, self._root = fs.LocalFileSystem(), os.path.abspath(url)
         except (pa.ArrowException, OSError) as error:
@@ -116,7 +125,7 @@ class Lake:
     def read_bytes(self, path: str) -> bytes | None:
         """What is in a file; None: there is none.  Raises :class:`LakeUnavailable`."""
         try:
-            with self._files.open_input_file(f"{self._root}/{path}") as file:
+            with self._files.open_input_file(self._at(path)) as file:
                 data: bytes = file.read()
                 return data
         except FileNotFoundError:
@@ -124,24 +133,67 @@ class Lake:
         except (pa.ArrowException, OSError) as error:
             raise self._unavailable("read", error) from error
 
-    def paths(self, folder: str) -> list[str]:
-        """Of the files below a folder, however deep, sorted; without those whose names begin with a dot or an
-        underscore, which are none.  Raises :class:`LakeUnavailable`."""
-        below = fs.FileSelector(f"{self._root}/{folder}", recursive=True, allow_not_found=True)
+    def rows(
+        self, paths: Sequence[str], schema: pa.Schema, columns: Sequence[str] | None = None, account: str | None = None
+    ) -> pa.Table:
+        """The rows of Parquet files, as this schema says or only some of its columns, of all accounts or of one.
+
+        Columns that a file does not have are null.  Raises :class:`FileNotFoundError` if one of the files is gone, and
+        :class:`LakeUnavailable`.
+        """
+        from pyarrow import compute, dataset  # they take a while, and who writes needs neither
+
+        wanted = None if account is None else compute.field("account") == account
+        names = [self._at(path) for path in paths]
         try:
-            found = self._files.get_file_info(below)
+            found = dataset.dataset(names, schema=schema, filesystem=self._files, format="parquet")
+            return found.to_table(columns=None if columns is None else list(columns), filter=wanted)
+        except FileNotFoundError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise self._unavailable("read", error) from error
+
+    def files(self, folder: str, hidden: bool = False) -> list[LakeFile]:
+        """The files below a folder, however deep, by path; without those whose names, or those of folders on the way,
+        begin with a dot or an underscore, which are none, unless they are asked for.  Raises
+        :class:`LakeUnavailable`."""
+        top = self._at(folder)
+        try:
+            found = self._files.get_file_info(fs.FileSelector(top, recursive=True, allow_not_found=True))
+        except (pa.ArrowException, OSError) as error:
+            raise self._unavailable("read", error) from error
+        below = [(info.path.removeprefix(f"{top}/"), info.size) for info in found if info.is_file]
         return sorted(
-            info.path.removeprefix(f"{self._root}/")
-            for info in found
-            if info.is_file and not info.base_name.startswith((".", "_"))
+            LakeFile(f"{folder}/{path}", size)
+            for path, size in below
+            if hidden or not any(name.startswith((".", "_")) for name in path.split("/"))
         )
+
+    def paths(self, folder: str) -> list[str]:
+        """The paths of :meth:`files`."""
+        return [file.path for file in self.files(folder)]
+
+    def sync(self, paths: Sequence[str]) -> None:
+        """Make files durable that somebody else has written, such as Spark; an object store has done that.
+
+        Raises :class:`LakeUnavailable`, also if one of them is not there.
+        """
+        if not isinstance(self._files, fs.LocalFileSystem):
+            return
+        root = Path(self._root)
+        try:
+            for path in paths:
+                with open(root / path, "rb") as file:
+                    os.fsync(file.fileno())
+            for folder in {folder for path in paths for folder in Path(path).parents}:
+                sync_folder(root / folder)
+        except OSError as error:
+            raise self._unavailable("written", error) from error
 
     def remove(self, path: str) -> None:
         """A file that is not there is removed.  Raises :class:`LakeUnavailable`."""
         try:
-            self._files.delete_file(f"{self._root}/{path}")
+            self._files.delete_file(self._at(path))
         except FileNotFoundError:
             pass
         except (pa.ArrowException, OSError) as error:
@@ -154,10 +206,18 @@ class Lake:
             else:  # an object is there when it is complete
                 whole = pa.BufferOutputStream()
                 write(whole)
-                with self._files.open_output_stream(f"{self._root}/{path}") as file:
+                with self._files.open_output_stream(self._at(path)) as file:
                     file.write(whole.getvalue())
         except (pa.ArrowException, OSError) as error:
             raise self._unavailable("written", error) from error
+
+    @property
+    def root(self) -> str:
+        """Its folder; in an object store, the bucket and the folder."""
+        return self._root
+
+    def _at(self, path: str) -> str:
+        return f"{self._root}/{path}"
 
     def _unavailable(self, what: str, error: Exception) -> LakeUnavailable:
         return LakeUnavailable(f"the lake at {without_secrets(self.url)} cannot be {what}: {error}")

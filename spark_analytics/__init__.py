@@ -1,1 +1,12 @@
-"""Spark's jobs over the usage lake."""
+"""Spark's jobs over the usage lake: what usage and invoices are made of.
+
+``python -m spark_analytics JOB --lake URL …`` runs one, with Spark on this machine; ``spark-submit`` runs the same on a
+cluster.  See :mod:`spark_analytics.__main__` for what a job is.
+
+* :mod:`spark_analytics.session`: Spark, as the jobs need it.
+* :mod:`spark_analytics.records`: the records of a period, one for each id.
+* :mod:`spark_analytics.usage`: the batch, which makes the tables of :mod:`billing.tables`.
+
+Everything is computed by Spark itself, in DataFrames: no row is ever handled by Python.
+May import :mod:`billing`, and nothing else of the service.
+"""

@@ -1,0 +1,234 @@
+"""The batch: the tables of hours of a period, made of its records, day by day.
+
+A day for which nothing new has come is passed over; one for which late records have come is made anew, whole.  Each day
+is published when it is done (:mod:`billing.tables`), so a batch may be killed at any moment, and run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from billing.lake import Lake, LakeFile
+from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of, new_run
+from billing.usage import COUNTS
+from spark_analytics import records
+from spark_analytics.period import add_period, period_of
+from spark_analytics.session import SPARK_ERRORS, JobFailed, session, url_of
+from spark_analytics.usage import storage_hourly, usage_hourly
+
+HELP: Final = "make usage by tenant, queue, tag, action and hour out of the records of a period"
+
+FORMAT: Final = 1
+"""Of what is computed: days that were made with another one are made anew."""
+
+
+class _Source(NamedTuple):
+    """What a table is made of, and how."""
+
+    folder: str
+    schema: StructType
+    once: Callable[[DataFrame], DataFrame]
+    hourly: Callable[[DataFrame], DataFrame]
+    sums: Sequence[str]
+    """The columns that are added up for its pointer."""
+
+
+_SOURCES: Final[Mapping[str, _Source]] = {
+    USAGE_HOURLY: _Source(records.USAGE_FOLDER, records.USAGE, records.usage_once, usage_hourly, COUNTS),
+    STORAGE_HOURLY: _Source(
+        records.STORAGE_FOLDER, records.STORAGE, records.storage_once, storage_hourly, ("byte_milliseconds",)
+    ),
+}
+
+
+class Done(NamedTuple):
+    """What became of a day of a table."""
+
+    name: str
+    day: date
+    published: Day
+    made: bool
+    """Else nothing new had come, and it is as it was."""
+    seconds: float
+
+
+def batch(
+    spark: SparkSession,
+    lake: Lake,
+    first: date,
+    last: date,
+    *,
+    account: str | None = None,
+    again: bool = False,
+    told: Callable[[Done], object] = lambda done: None,
+) -> list[Done]:
+    """Make the tables of these days (UTC), both included, and publish them; ``told`` of each day of each table.
+
+    ``account``: make only this tenant's rows anew.  Those of the others stay as they are published, and a day that was
+    never published is made of all.  ``again``: also days for which nothing new has come.
+
+    Raises :class:`JobFailed`, :class:`billing.tables.Outrun` and :class:`billing.lake.LakeUnavailable`; what was
+    published before stays.
+    """
+    tables = Tables(lake)
+    now = datetime.now(UTC)
+    run = new_run(now)
+    for name in _SOURCES:
+        tables.sweep(name, now)
+    all_done = []
+    for day in days_of(first, last):
+        for name, source in _SOURCES.items():
+            begun = time.monotonic()
+            there = tables.day(name, day)
+            found = records.files(lake, source.folder, day, day)
+            made = there is None or account is not None or again or there.read.digest != _digest(found)
+            if there is None or made:
+                fresh = _make_of_what_stays(
+                    spark, lake, name, day, run, found, None if account is None else there, account
+                )
+                tables.publish(name, day, fresh, over=there)
+                there = fresh
+            done = Done(name, day, there, made, time.monotonic() - begun)
+            all_done.append(done)
+            told(done)
+    return all_done
+
+
+def _make_of_what_stays(
+    spark: SparkSession,
+    lake: Lake,
+    name: str,
+    day: date,
+    run: str,
+    found: Sequence[LakeFile],
+    beside: Day | None,
+    account: str | None,
+) -> Day:
+    """As :func:`_make`; and again, if files became one, and were removed, while they were read."""
+    while True:
+        try:
+            return _make(spark, lake, name, day, run, found, beside, account)
+        except SPARK_ERRORS:
+            listed, found = found, records.files(lake, _SOURCES[name].folder, day, day)
+            if set(listed) <= set(found):
+                raise
+
+
+def _make(
+    spark: SparkSession,
+    lake: Lake,
+    name: str,
+    day: date,
+    run: str,
+    found: Sequence[LakeFile],
+    beside: Day | None,
+    account: str | None,
+) -> Day:
+    """A day of a table, written: all of it, or one tenant's rows ``beside`` those of the others that are published."""
+    source = _SOURCES[name]
+    if not found:
+        return Day(run, (), 0, dict.fromkeys(source.sums, "0"), Read(0, 0, 0, _digest(found)))
+    raw = records.read(spark, lake, found, source.schema, None if beside is None else account)
+    rows = source.hourly(source.once(raw))
+    if beside is not None and beside.files:
+        others = spark.read.parquet(*(url_of(lake, path) for path in beside.files))
+        rows = rows.unionByName(others.where(F.col("account") != account), allowMissingColumns=True)
+    folder = Tables.folder(name, run, day)
+    seen = _write(rows, name, day, url_of(lake, folder))
+    if seen["astray"]:
+        raise JobFailed(
+            f"{seen['astray']} rows of {name} are of other days than {day}: files in {source.folder}/date={day} have "
+            "records of minutes that are not of that day; move them to the folders of their hours, and run this again"
+        )
+    if beside is None:
+        count, copies = seen["records"] or 0, seen["copies"] or 0
+        read = Read(len(found), count, copies - count, _digest(found))
+    else:
+        read = beside.read  # late records of the others are still to be read
+    sums = {column: str(int(seen[column] or 0)) for column in source.sums}
+    return Day(run, tuple(lake.paths(folder)), seen["rows"], sums, read)
+
+
+def _write(rows: DataFrame, name: str, day: date, where: str) -> Mapping[str, Any]:
+    """Write a day's rows; returns what they come to, which is counted on the way."""
+    seen = Observation()
+    observed = rows.observe(
+        seen,
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(F.to_date("hour") != F.lit(day)).alias("astray"),
+        F.sum("records").alias("records"),
+        F.sum("copies").alias("copies"),
+        *(F.sum(column).alias(column) for column in _SOURCES[name].sums),
+    )
+    observed.select(*SCHEMAS[name].names).sortWithinPartitions("account", "queue", "hour").write.parquet(
+        where, mode="overwrite"
+    )
+    return seen.get
+
+
+def _digest(found: Sequence[LakeFile]) -> str:
+    told = sha256(str(FORMAT).encode())
+    for file in found:
+        told.update(f"\n{file.path} {file.size_bytes}".encode())
+    return told.hexdigest()[:32]
+
+
+class _Progress:
+    """Tells of each day when it is done, and how long the rest will take."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._done = self._made = 0
+        self._seconds = 0.0
+
+    def __call__(self, done: Done) -> None:
+        self._done += 1
+        if not done.made:
+            became = "nothing new"
+        else:
+            self._made += 1
+            self._seconds += done.seconds
+            read = done.published.read
+            became = f"{read.records:,} records and {read.repeated:,} again, {done.published.rows:,} rows"
+            became += f" in {done.seconds:.1f} s"
+        left = self._steps - self._done
+        rest = f", about {left * self._seconds / self._made:.0f} s more" if left and self._made else ""
+        print(f"{done.day} {done.name}: {became} ({self._done} of {self._steps}{rest})", flush=True)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_period(parser)
+    parser.add_argument("--account", metavar="ID", help="make only this tenant's usage anew (default: everybody's)")
+    parser.add_argument("--again", action="store_true", help="also days for which nothing new has come")
+
+
+def run(options: argparse.Namespace, lake: Lake) -> int:
+    first, last = period_of(options)
+    last = min(last, datetime.now(UTC).date())
+    if last < first:
+        raise ValueError(f"{first} has not begun yet")
+    spark = session("holdfast batch", lake, master=options.master, memory=options.memory)
+    begun = time.monotonic()
+    done = batch(
+        spark,
+        lake,
+        first,
+        last,
+        account=options.account,
+        again=options.again,
+        told=_Progress(len(_SOURCES) * len(days_of(first, last))),
+    )
+    made = [one.published for one in done if one.made]
+    count = sum(one.read.records for one in made)
+    seconds = time.monotonic() - begun
+    print(f"{len(made)} of {len(done)} made: {count:,} records in {seconds:.1f} s, {count / seconds:,.0f} a second")
+    return 0

@@ -1,0 +1,45 @@
+"""The period that a job is about, as its arguments say it: days of UTC."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import date, timedelta
+
+from billing.months import Month
+
+
+def add_period(parser: argparse.ArgumentParser) -> None:
+    """Options for a day, a month, or any period."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--day", type=_day, metavar="2026-11-21", help="a day, UTC")
+    which.add_argument("--month", type=_month, metavar="2026-11", help="a month, UTC")
+    which.add_argument("--from", type=_day, metavar="2026-11-21", dest="first", help="with --to: any period, UTC")
+    parser.add_argument("--to", type=_day, metavar="2026-11-30", dest="last", help="its last day (default: one day)")
+
+
+def period_of(options: argparse.Namespace) -> tuple[date, date]:
+    """The first day and the last, both included.  Raises :class:`ValueError`."""
+    if options.last is not None and options.first is None:
+        raise ValueError("--to goes with --from")
+    if options.day is not None:
+        return options.day, options.day
+    if options.month is not None:
+        return options.month.first, options.month.next.first - timedelta(days=1)
+    last = options.last or options.first
+    if last < options.first:
+        raise ValueError(f"the period ends on {last}, before it begins on {options.first}")
+    return options.first, last
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no day: write it like 2026-11-21") from None
+
+
+def _month(text: str) -> Month:
+    try:
+        return Month.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,119 @@
+"""Spark, as the jobs need it, wherever it runs; and the lake's places as Spark calls them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pyspark
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from billing.lake import Lake
+
+LOCAL: Final = "local[*]"
+
+_ALWAYS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # of files that are listed already
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",  # a pointer says what is whole
+}
+_ON_THIS_MACHINE: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+SPARK_ERRORS: Final = (PySparkException, Py4JJavaError)
+"""What Spark raises; not all of the one comes as the other."""
+
+
+class JobFailed(Exception):
+    """A job ended without its result; the text says why, and what to do."""
+
+
+def session(
+    name: str,
+    lake: Lake | None = None,
+    *,
+    master: str | None = None,
+    memory: str | None = None,
+    partitions: int | None = None,
+) -> SparkSession:
+    """Spark, which can read and write this lake.
+
+    ``master`` and ``memory`` (of the driver, such as ``4g``) are those of ``spark-submit`` where it has started this
+    process, else all cores of this machine and Spark's own default.  ``partitions``: of a shuffle, at most; Spark takes
+    fewer where there is little to shuffle.
+    """
+    settings: dict[str, bool | float | int | str | None] = {**_ALWAYS}
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is None and not submitted:
+        master = LOCAL
+    if master is not None:
+        settings["spark.master"] = master
+    if master is not None and master.startswith("local"):
+        settings |= _ON_THIS_MACHINE
+    if memory is not None:
+        settings["spark.driver.memory"] = memory
+    if partitions is not None:
+        settings["spark.sql.shuffle.partitions"] = str(partitions)
+    if lake is not None and lake.url.startswith("s3://") and not submitted:
+        settings["spark.jars.packages"] = f"org.apache.hadoop:hadoop-aws:{_hadoop_version()}"
+    spark = SparkSession.builder.appName(name).config(map=settings).getOrCreate()
+    if lake is not None:
+        for key, value in s3a_settings(lake.url).items():
+            spark.conf.set(key, value)  # not at the start: those are seen in the list of processes
+    return spark
+
+
+def url_of(lake: Lake, path: str) -> str:
+    """A place in the lake as Spark calls it."""
+    scheme = urlsplit(lake.url).scheme if "://" in lake.url else "file"
+    return (
+        f"file://{lake.root}/{path}"
+        if scheme == "file"
+        else f"{ {'s3': 's3a'}.get(scheme, scheme) }://{lake.root}/{path}"
+    )
+
+
+def s3a_settings(url: str) -> dict[str, str]:
+    """What Hadoop's S3A has to be told to reach the bucket that pyarrow reaches by this URL; nothing for others."""
+    parts = urlsplit(url)
+    if parts.scheme != "s3":
+        return {}
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    prefix = f"fs.s3a.bucket.{parts.hostname}"
+    settings = {}
+    if "region" in options:
+        settings[f"{prefix}.endpoint.region"] = options["region"]
+    if "endpoint_override" in options:
+        endpoint = options["endpoint_override"]
+        scheme = options.get("scheme", "https")
+        settings[f"{prefix}.endpoint"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        settings[f"{prefix}.path.style.access"] = "true"
+    if parts.username:
+        settings[f"{prefix}.access.key"] = unquote(parts.username)
+        settings[f"{prefix}.secret.key"] = unquote(parts.password or "")
+    return settings
+
+
+def _hadoop_version() -> str:
+    """That of the Hadoop that comes with PySpark: S3A has to be of the same."""
+    (jar,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
+    return jar.stem.rpartition("-")[2]
+
+
+def said(error: Exception) -> str:
+    """What one of :data:`SPARK_ERRORS` says, without where in Java it was said."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.getMessage())
+    return str(error).partition("\n\nJVM stacktrace")[0]

@@ -1,0 +1,144 @@
+"""Lakes full of records, and what they come to by a calculation of its own: dictionaries in Python."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, date, datetime
+from hashlib import sha256
+from typing import Any
+
+import pyarrow as pa
+
+from billing.lake import Lake, hour_of, table_of
+from billing.usage import COUNTS, UsageKey, UsageRecord
+
+Row = dict[str, Any]
+
+STORAGE = pa.schema(
+    [
+        pa.field("minute", pa.timestamp("ms", tz="UTC")),
+        pa.field("minutes", pa.int32()),
+        *(pa.field(name, pa.string()) for name in ("account", "queue")),
+        pa.field("queue_id", pa.int64()),
+        pa.field("kind", pa.string()),
+        pa.field("partition", pa.int64()),
+        pa.field("tags", pa.map_(pa.string(), pa.string())),
+        *(
+            pa.field(name, pa.int64())
+            for name in (
+                "byte_milliseconds",
+                "messages",
+                "messages_most",
+                "in_flight",
+                "delayed",
+                "oldest_age_ms",
+                "epoch",
+                "sequence",
+            )
+        ),
+        pa.field("node", pa.string()),
+    ]
+)
+
+KEYS = [
+    UsageKey("111111111111", "orders", 7, "standard", "SendMessage", (("team", "a"),)),
+    UsageKey("111111111111", "orders", 7, "standard", "SendMessage", (("cost", "1"), ("team", "b"))),
+    UsageKey("111111111111", "orders", 8, "standard", "SendMessage", (("team", "a"),)),
+    UsageKey("111111111111", "orders", 7, "fair", "SendMessage", (("team", "a"),)),
+    UsageKey("111111111111", "", 0, "", "ListQueues"),
+    UsageKey("222222222222", "orders", 9, "fifo", "ReceiveMessage"),
+    UsageKey("333333333333", "jobs", 10, "standard", "DeleteMessage"),
+]
+
+
+def at(day: date, hour: int = 0, minute: int = 0) -> int:
+    """Seconds since the epoch."""
+    return int(datetime(day.year, day.month, day.day, hour, minute, tzinfo=UTC).timestamp())
+
+
+def calls(chance: random.Random, day: date, count: int) -> list[UsageRecord]:
+    """So many records of calls of a day.  Some are of a version that did not count empty receives."""
+    boot = f"{chance.getrandbits(64):016x}"
+    return [
+        UsageRecord(
+            f"node-{chance.randrange(3)}",
+            boot,
+            1 + number // 10,
+            number % 10,
+            at(day, chance.randrange(24), chance.randrange(60)),
+            chance.choice(KEYS),
+            tuple(chance.randrange(1000) for _ in COUNTS[: len(COUNTS) - chance.randrange(2)]),
+        )
+        for number in range(count)
+    ]
+
+
+def bring(lake: Lake, found: Iterable[UsageRecord]) -> None:
+    """Write records as the sealer does: a file for each hour, named by what is in it."""
+    hours = defaultdict(list)
+    for record in found:
+        hours[hour_of(record.minute_s)].append(record)
+    for hour, of_hour in hours.items():
+        name = sha256(repr(of_hour).encode()).hexdigest()[:32]
+        lake.write(hour, name, table_of(of_hour))
+
+
+def usage_hourly(found: Iterable[UsageRecord]) -> list[Row]:
+    """What records of calls come to, each counted once."""
+    once = {(record.node, record.boot, record.sequence, record.slot): record for record in found}
+    sums: defaultdict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0] * len(COUNTS))
+    for record in once.values():
+        key = record.key
+        whose = (key.account, key.queue, key.queue_id, key.kind, key.action, key.tags)
+        row = sums[(*whose, record.minute_s // 3600)]
+        for place, count in enumerate(record.counts):
+            row[place] += count
+    return in_order(
+        {
+            **dict(zip(("account", "queue", "queue_id", "kind", "action", "tags"), key[:-1], strict=True)),
+            "hour": datetime.fromtimestamp(key[-1] * 3600, UTC),
+            **dict(zip(COUNTS, counts, strict=True)),
+        }
+        for key, counts in sums.items()
+    )
+
+
+def stored(day: date, hour: int, minute: int, partition: int, **given: Any) -> Row:
+    """A record of storage."""
+    return {
+        "minute": datetime.fromtimestamp(at(day, hour, minute), UTC),
+        "minutes": 1,
+        "account": "111111111111",
+        "queue": "orders",
+        "queue_id": 7,
+        "kind": "standard",
+        "partition": partition,
+        "tags": [("team", "a")],
+        "byte_milliseconds": 1000,
+        "messages": 1,
+        "messages_most": 1,
+        "in_flight": 0,
+        "delayed": 0,
+        "oldest_age_ms": 5,
+        "epoch": 1,
+        "sequence": 1,
+        "node": "node-1",
+        **given,
+    }
+
+
+def bring_stored(lake: Lake, name: str, found: Iterable[Row]) -> None:
+    """Write records of storage: a file of this name for each hour."""
+    hours = defaultdict(list)
+    for record in found:
+        hours[record["minute"].strftime("date=%Y-%m-%d/hour=%H")].append(record)
+    for hour, of_hour in hours.items():
+        lake.write_table(f"storage/{hour}/{name}.parquet", pa.Table.from_pylist(of_hour, schema=STORAGE))
+
+
+def in_order(found: Iterable[Row]) -> list[Row]:
+    """Rows as they can be compared: sorted, with tags as tuples."""
+    plain = [{**row, "tags": tuple(sorted(tuple(tag) for tag in row["tags"]))} for row in found]
+    return sorted(plain, key=lambda row: [repr(row[name]) for name in sorted(row)])

@@ -1,0 +1,322 @@
+"""The batch: what its tables say is what an independent calculation says, however it is disturbed."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from billing.lake import Lake, LakeFile
+from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Tables
+from billing.usage import UsageRecord
+from spark_analytics import records
+from spark_analytics.__main__ import main
+from spark_analytics.batch import Done, batch
+from spark_analytics.session import SPARK_ERRORS, JobFailed
+from spark_analytics.usage import storage_hourly, usage_hourly
+from tests.spark_analytics import lakes
+
+DAY = date(2026, 10, 31)
+NEXT = date(2026, 11, 1)
+ONE, TWO = "111111111111", "222222222222"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    return random.Random(7)
+
+
+def published(lake: Lake, name: str = USAGE_HOURLY, account: str | None = None) -> list[lakes.Row]:
+    return lakes.in_order(Tables(lake).read(name, DAY, NEXT, account=account).to_pylist())
+
+
+def usage_made(done: list[Done]) -> list[date]:
+    return [one.day for one in done if one.made and one.name == USAGE_HOURLY]
+
+
+def test_records_are_counted_once_late_ones_too_and_nothing_is_done_twice(
+    spark: SparkSession, lake: Lake, chance: random.Random
+) -> None:
+    first, second, late = lakes.calls(chance, DAY, 300), lakes.calls(chance, NEXT, 200), lakes.calls(chance, DAY, 50)
+    lakes.bring(lake, first)
+    lakes.bring(lake, second)
+    lakes.bring(lake, first[100:180])  # a process was killed between storing and forgetting
+    done = batch(spark, lake, DAY, NEXT)
+    assert usage_made(done) == [DAY, NEXT]
+    assert published(lake) == lakes.usage_hourly(first + second)
+    told = Tables(lake).day(USAGE_HOURLY, DAY)
+    assert told is not None
+    assert (told.read.records, told.read.repeated) == (300, 80)
+    assert told.sums["calls"] == str(sum(record.counts[0] for record in first))
+
+    assert usage_made(batch(spark, lake, DAY, NEXT)) == []
+    assert Tables(lake).day(USAGE_HOURLY, DAY) == told
+
+    lakes.bring(lake, late)
+    assert usage_made(batch(spark, lake, DAY, NEXT)) == [DAY]
+    assert published(lake) == lakes.usage_hourly(first + second + late)
+    assert usage_made(batch(spark, lake, DAY, NEXT, again=True)) == [DAY, NEXT]
+    assert published(lake) == lakes.usage_hourly(first + second + late)
+
+
+def test_one_tenant_is_made_anew_and_the_others_stay_until_all_are(
+    spark: SparkSession, lake: Lake, chance: random.Random
+) -> None:
+    first, late = lakes.calls(chance, DAY, 300), lakes.calls(chance, DAY, 100)
+    lakes.bring(lake, first)
+    batch(spark, lake, DAY, DAY, account=ONE)
+    assert published(lake) == lakes.usage_hourly(first), "a day that was not published is made of all"
+    lakes.bring(lake, late)
+    batch(spark, lake, DAY, DAY, account=ONE)
+    ones_late = [record for record in late if record.key.account == ONE]
+    assert published(lake) == lakes.usage_hourly(first + ones_late)
+    assert published(lake, account=TWO) == [row for row in lakes.usage_hourly(first) if row["account"] == TWO]
+    assert usage_made(batch(spark, lake, DAY, DAY)) == [DAY], "the others' late records are not forgotten"
+    assert published(lake) == lakes.usage_hourly(first + late)
+
+
+def test_storage_of_the_latest_owner_counts(spark: SparkSession, lake: Lake) -> None:
+    tags_later = [("team", "b")]
+    found = [
+        # Two partitions of one queue; the second one is idle but for its backlog.
+        lakes.stored(DAY, 5, 0, 1, byte_milliseconds=2**62, messages=5, messages_most=9, oldest_age_ms=70),
+        lakes.stored(DAY, 5, 1, 1, byte_milliseconds=2**62, messages=4, messages_most=5, oldest_age_ms=90),
+        lakes.stored(DAY, 5, 0, 2, minutes=60, byte_milliseconds=2**62, messages=3, messages_most=3),
+        # The same minute by an old owner and by the new one, who said it twice.
+        lakes.stored(DAY, 5, 2, 1, epoch=1, sequence=9, byte_milliseconds=10, messages=100, messages_most=100),
+        lakes.stored(DAY, 5, 2, 1, epoch=2, sequence=1, byte_milliseconds=20, messages=100, messages_most=100),
+        lakes.stored(DAY, 5, 2, 1, epoch=2, sequence=2, byte_milliseconds=30, messages=2, messages_most=4),
+        # The tags change within the hour.
+        lakes.stored(DAY, 5, 3, 1, epoch=2, sequence=3, tags=tags_later, byte_milliseconds=5, messages=1),
+        lakes.stored(DAY, 6, 0, 1, epoch=2, sequence=4, tags=tags_later, byte_milliseconds=6, messages=0),
+        lakes.stored(DAY, 5, 0, 3, account=TWO, queue="jobs", queue_id=9, kind="fifo", tags=[], byte_milliseconds=7),
+    ]
+    lakes.bring_stored(lake, "one", found)
+    lakes.bring_stored(lake, "two", found[3:7])
+    batch(spark, lake, DAY, DAY)
+
+    def row(hour: int, tags: list[tuple[str, str]], *values: int, **given: object) -> lakes.Row:
+        whose = {"account": ONE, "queue": "orders", "queue_id": 7, "kind": "standard", "tags": tags, **given}
+        names = ("byte_milliseconds", "messages_most", "messages_last", "oldest_age_ms_most")
+        at = datetime(DAY.year, DAY.month, DAY.day, hour, tzinfo=UTC)
+        return {**whose, "hour": at, **dict(zip(names, (Decimal(values[0]), *values[1:]), strict=True))}
+
+    assert published(lake, STORAGE_HOURLY) == lakes.in_order(
+        [
+            row(5, [("team", "a")], 3 * 2**62 + 30, 9 + 3, 0 + 3, 90),
+            row(5, tags_later, 5, 1, 1, 5),
+            row(6, tags_later, 6, 1, 0, 5),
+            row(5, [], 7, 1, 1, 5, account=TWO, queue="jobs", queue_id=9, kind="fifo"),
+        ]
+    )
+    told = Tables(lake).day(STORAGE_HOURLY, DAY)
+    assert told is not None
+    assert (told.read.records, told.read.repeated) == (7, 2 + 4)
+    assert told.sums == {"byte_milliseconds": str(3 * 2**62 + 48)}
+
+
+KILLED = """
+import os, signal, sys
+from billing.tables import Tables
+from spark_analytics.__main__ import main
+
+publish, left = Tables.publish, [int(sys.argv[1])]
+
+def publish_or_die(*given, **named):
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    publish(*given, **named)
+
+Tables.publish = publish_or_die
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_batch_that_is_killed_between_its_steps_is_done_again(
+    spark: SparkSession, lake: Lake, chance: random.Random
+) -> None:
+    first, second = lakes.calls(chance, DAY, 100), lakes.calls(chance, NEXT, 100)
+    lakes.bring(lake, first + second)
+    lakes.bring_stored(lake, "one", [lakes.stored(NEXT, 5, 0, 1)])
+    batch(spark, lake, DAY, DAY)
+    before = published(lake)
+    late = lakes.calls(chance, DAY, 20)
+    lakes.bring(lake, late)
+    job = [
+        "batch",
+        "--lake",
+        lake.url,
+        "--master",
+        "local[2]",
+        "--memory",
+        "512m",
+        "--from",
+        str(DAY),
+        "--to",
+        str(NEXT),
+    ]
+    killed = subprocess.run([sys.executable, "-c", KILLED, "1", *job], check=False, timeout=110)
+    assert killed.returncode == -signal.SIGKILL
+    # The first day has its late records; of the second everything is written, and nothing published.
+    assert published(lake) == lakes.usage_hourly(first + late) != before
+    orphans = set(lake.paths("tables/usage_hourly/runs")) - set(Tables(lake).files(USAGE_HOURLY, DAY, NEXT))
+    assert any(f"date={NEXT}" in path for path in orphans)
+    assert usage_made(batch(spark, lake, DAY, NEXT)) == [NEXT]
+    assert published(lake) == lakes.usage_hourly(first + late + second)
+    assert len(published(lake, STORAGE_HOURLY)) == 1
+
+
+def test_a_record_in_the_folder_of_another_day_is_told_and_nothing_is_published(
+    spark: SparkSession, lake: Lake, chance: random.Random
+) -> None:
+    lakes.bring(lake, lakes.calls(chance, NEXT, 5))
+    (Path(lake.root) / f"usage/date={NEXT}").rename(Path(lake.root) / f"usage/date={DAY}")
+    with pytest.raises(JobFailed, match=f"rows of usage_hourly are of other days than {DAY}"):
+        batch(spark, lake, DAY, DAY)
+    assert Tables(lake).days(USAGE_HOURLY) == []
+
+
+def test_files_that_become_one_while_they_are_read_are_counted_once(
+    spark: SparkSession,
+    lake: Lake,
+    chance: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = lakes.calls(chance, DAY, 60)
+    lakes.bring(lake, found)
+    read = records.read
+
+    def merged_before(spark: SparkSession, lake: Lake, files: list[LakeFile], *given: Any) -> DataFrame:
+        raw = read(spark, lake, files, *given)
+        for file in files[:3]:
+            merged = lake.read_bytes(file.path)
+            if merged is not None and "merged-" not in file.path:
+                folder, _, name = file.path.rpartition("/")
+                lake.write_bytes(f"{folder}/merged-{name}", merged)
+                lake.remove(file.path)
+        return raw
+
+    monkeypatch.setattr(records, "read", merged_before)
+    batch(spark, lake, DAY, DAY)
+    assert published(lake) == lakes.usage_hourly(found)
+    monkeypatch.undo()
+    damaged = lake.paths("usage")[0]
+    (Path(lake.root) / damaged).write_bytes(b"no Parquet")
+    with pytest.raises(SPARK_ERRORS):
+        batch(spark, lake, DAY, DAY)
+    assert main(["batch", "--lake", lake.url, "--day", str(DAY)]) == 1
+    told = capsys.readouterr().err
+    assert damaged in told
+    assert "\tat " not in told
+    assert published(lake) == lakes.usage_hourly(found)
+
+
+def test_records_of_a_period_are_read_each_once(spark: SparkSession, lake: Lake, chance: random.Random) -> None:
+    first, second = lakes.calls(chance, DAY, 40), lakes.calls(chance, NEXT, 40)
+    lakes.bring(lake, first + second)
+    lakes.bring(lake, first[:7])
+    lakes.bring_stored(lake, "one", [lakes.stored(DAY, 5, 0, 1, epoch=epoch) for epoch in (1, 3, 2)])
+
+    def ids(found: DataFrame) -> list[tuple[Any, ...]]:
+        return sorted((row.node, row.boot, row.sequence, row.slot) for row in found.collect())
+
+    def ids_of(found: list[UsageRecord]) -> list[tuple[Any, ...]]:
+        return sorted((record.node, record.boot, record.sequence, record.slot) for record in found)
+
+    usage = records.usage(spark, lake, DAY, NEXT)
+    assert usage.columns == [*records.USAGE.names, "hour"]
+    assert ids(usage) == ids_of(first + second)
+    assert ids(records.usage(spark, lake, DAY, DAY)) == ids_of(first)
+    ones = [record for record in second if record.key.account == ONE]
+    assert ids(records.usage(spark, lake, NEXT, NEXT, ONE)) == ids_of(ones)
+    assert ids(records.usage(spark, lake, DAY - timedelta(days=2), DAY - timedelta(days=1))) == []
+    storage = records.storage(spark, lake, DAY, NEXT)
+    assert storage.columns == [*records.STORAGE.names, "hour"]
+    assert [row.epoch for row in storage.collect()] == [3]
+
+
+@pytest.mark.parametrize(
+    ("schema", "once", "hourly", "name"),
+    [
+        (records.USAGE, records.usage_once, usage_hourly, USAGE_HOURLY),
+        (records.STORAGE, records.storage_once, storage_hourly, STORAGE_HOURLY),
+    ],
+)
+def test_the_plan_shuffles_once_and_is_sparks_alone(
+    spark: SparkSession,
+    tmp_path: Path,
+    schema: Any,
+    once: Callable[[DataFrame], DataFrame],
+    hourly: Callable[[DataFrame], DataFrame],
+    name: str,
+) -> None:
+    spark.createDataFrame([], schema).write.parquet(f"{tmp_path}/raw")
+    planned = hourly(once(spark.read.schema(schema).parquet(f"{tmp_path}/raw")))
+    told = io.StringIO()
+    with redirect_stdout(told):
+        planned.explain()
+    plan = told.getvalue()
+    assert plan.count("Exchange") == plan.count("Exchange hashpartitioning(account") == 1, plan
+    assert plan.count("HashAggregate") == 2, plan
+    assert not re.search("Python|Arrow|Pandas|SortAggregate|ObjectHash|Broadcast|Collect|RDD", plan), plan
+    assert planned.columns == [*SCHEMAS[name].names, "records", "copies"]
+
+
+def test_the_columns_of_records_are_those_that_are_written() -> None:
+    from billing.lake import SCHEMA
+
+    assert sorted(records.USAGE.names) == sorted(SCHEMA.names)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--day", "2026-13-01"], "'2026-13-01' is no day: write it like 2026-11-21"),
+        (["--month", "November"], "'November' is no month"),
+        (["--month", "2026-10", "--to", "2026-10-02"], "--to goes with --from"),
+        (["--from", "2026-10-02", "--to", "2026-10-01"], "the period ends on 2026-10-01, before it begins"),
+        (["--day", "9999-01-01"], "9999-01-01 has not begun yet"),
+        ([], "one of the arguments --day --month --from is required"),
+    ],
+)
+def test_a_period_that_is_none_is_told(
+    given: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["batch", "--lake", str(tmp_path), *given])
+    assert said in capsys.readouterr().err
+
+
+def test_a_batch_shows_how_far_it_is(
+    spark: SparkSession, lake: Lake, chance: random.Random, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lakes.bring(lake, lakes.calls(chance, DAY, 10))
+    assert main(["batch", "--lake", lake.url, "--from", str(DAY), "--to", str(NEXT)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert re.match(
+        rf"{DAY} usage_hourly: 10 records and 0 again, \d+ rows in .* s \(1 of 4, about \d+ s more\)", lines[0]
+    )
+    assert lines[-1].startswith("4 of 4 made: 10 records in ")
+    assert main(["batch", "--lake", lake.url, "--day", str(DAY)]) == 0
+    assert f"{DAY} usage_hourly: nothing new (1 of 2)" in capsys.readouterr().out
