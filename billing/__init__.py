@@ -19,6 +19,7 @@ both reach the usage lake.
 * :mod:`billing.rated`: what the rating (``spark_analytics.rating``) has made of months.
 * :mod:`billing.charges`: the lines of a month, with what an invoice adds to them.
 * :mod:`billing.invoices`: months that are closed, their invoices, and corrections of them.
+* :mod:`billing.invoice_pages`: an invoice as page, PDF, text and e-mail; :mod:`billing.focus`: in FOCUS's columns.
 * :mod:`billing.documents`: pages from templates, and the same as PDF.
 
 Imports none of the service's layers.

@@ -11,6 +11,7 @@ the lines that take it from there to what it should be now.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, Literal
 
@@ -27,12 +28,15 @@ Category = Literal["usage", "rounding", "minimum", "tax"]
 _AMOUNT: Final = pa.decimal128(38, LINE_PLACES)
 _UNITS: Final = pa.decimal128(38, 0)
 _EDGE: Final = pa.decimal128(38, 9)
+_TIME: Final = pa.timestamp("us", tz="UTC")
 
 RATED: Final = pa.schema(
     [
         pa.field("account", pa.string(), nullable=False),
         pa.field("plan", pa.string(), nullable=False),
         pa.field("version", pa.date32(), nullable=False),  # the day from which it holds
+        pa.field("starts", _TIME, nullable=False),
+        pa.field("ends", _TIME, nullable=False),  # of the part of the month in which it does
         pa.field("meter", pa.string(), nullable=False),
         pa.field("tier", pa.int32(), nullable=False),  # from 1
         pa.field("tier_starts", _EDGE, nullable=False),  # in requests, GB-months or GB
@@ -76,6 +80,9 @@ class Line(msgspec.Struct, frozen=True):
     plan: str
     version: str
     """The day from which this version of the plan holds."""
+    starts: datetime
+    ends: datetime
+    """The part of the month in which it does; of what is no usage, all of the month."""
     tier: int
     """From 1; 0 where it is no usage."""
     tier_starts: Decimal
@@ -126,6 +133,7 @@ def statement(usage: pa.Table, month: Month, book: Book, customers: Customers, a
         customer = customers.of(account)
         plan = book.plan(customer.plan)
         version = plan.segments(month)[-1].version
+        starts, ends = plan.edges(month)
         places = plan.minor_places
         net = to_minor(exact, places)
         tax = version.tax if customer.tax is None else customer.tax
@@ -143,6 +151,8 @@ def statement(usage: pa.Table, month: Month, book: Book, customers: Customers, a
                 "account": account,
                 "plan": plan.name,
                 "version": version.starts,
+                "starts": starts,
+                "ends": ends,
                 "meter": "",
                 "tier": 0,
                 "tier_starts": 0,

@@ -266,7 +266,7 @@ def _closable(month: Month, closed: list[Month], rated: RatedMonth | None, now: 
         raise CannotClose(f"months are closed one after the other: after {closed[-1]} comes {closed[-1].next}")
     if rated is None:
         raise CannotClose(f"nothing of {month} is rated: run the batch and the rating for {month} first")
-    ends = max(plan.edges(month)[1] for plan in rated.rating.book.plans.values())
+    ends = max(rated.rating.book.plan(name).edges(month)[1] for name in rated.rating.customers.plans())
     if now < ends:
         raise CannotClose(f"{month} ends at {ends:%Y-%m-%d %H:%M} UTC: close it after that")
     if rated.rating.covers < ends:

@@ -183,6 +183,10 @@ class Customers(msgspec.Struct, frozen=True):
     def of(self, account: str) -> Customer:
         return self.named.get(account) or Customer(self.default)
 
+    def plans(self) -> list[str]:
+        """The names of the plans that somebody has."""
+        return sorted({self.default, *(customer.plan for customer in self.named.values())})
+
 
 def load_book(path: Path) -> Book:
     """The price book in a file.  Raises :class:`YamlError` and :class:`OSError`."""

@@ -37,7 +37,7 @@ def lines_of_used(month: Month, book: Book, customers: Customers, used: list[Use
     for one in used:
         customer = customers.of(one.account)
         plan = book.plan(customer.plan)
-        version = plan.segments(month)[0].version
+        starts, ends, version = plan.segments(month)[0]
         tier = version.prices[one.meter][one.tier - 1]
         per = plan.units_per(one.meter, month)
         discount = version.discounts[one.meter] + customer.discount
@@ -46,6 +46,8 @@ def lines_of_used(month: Month, book: Book, customers: Customers, used: list[Use
                 "account": one.account,
                 "plan": plan.name,
                 "version": version.starts,
+                "starts": starts,
+                "ends": ends,
                 "meter": one.meter,
                 "tier": one.tier,
                 "tier_starts": tier.starts,

@@ -1,0 +1,195 @@
+"""Invoices in the columns of FOCUS 1.2, the FinOps Open Cost and Usage Specification, as CSV and Parquet.
+
+A row for each line of an invoice, so the sum of ``BilledCost`` over an ``InvoiceId`` is the invoice's total, exactly.
+Given are all mandatory columns and those others that mean something here; tiers and versions of prices are in
+``SkuPriceDetails``.  Lines that correct an earlier month have the ``ChargeClass`` Correction, the billing period of the
+invoice that they are on, and the charge period that they correct.
+
+Source: FOCUS specification 1.2, https://focus.finops.org/focus-specification/v1-2/
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyarrow import parquet
+
+from billing.charges import Line
+from billing.invoice_pages import METER_TITLES
+from billing.invoices import Invoice
+from billing.money import BASIS_POINTS, LINE_PLACES
+
+VERSION: Final = "1.2"
+
+_TEXT: Final = pa.string()
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_DECIMAL: Final = pa.decimal128(38, LINE_PLACES)
+SCHEMA: Final = pa.schema(
+    [
+        ("BilledCost", _DECIMAL),
+        ("BillingAccountId", _TEXT),
+        ("BillingAccountName", _TEXT),
+        ("BillingCurrency", _TEXT),
+        ("BillingPeriodEnd", _TIME),
+        ("BillingPeriodStart", _TIME),
+        ("ChargeCategory", _TEXT),
+        ("ChargeClass", _TEXT),
+        ("ChargeDescription", _TEXT),
+        ("ChargeFrequency", _TEXT),
+        ("ChargePeriodEnd", _TIME),
+        ("ChargePeriodStart", _TIME),
+        ("ConsumedQuantity", _DECIMAL),
+        ("ConsumedUnit", _TEXT),
+        ("ContractedCost", _DECIMAL),
+        ("ContractedUnitPrice", _DECIMAL),
+        ("EffectiveCost", _DECIMAL),
+        ("InvoiceId", _TEXT),
+        ("InvoiceIssuerName", _TEXT),
+        ("ListCost", _DECIMAL),
+        ("ListUnitPrice", _DECIMAL),
+        ("PricingCategory", _TEXT),
+        ("PricingQuantity", _DECIMAL),
+        ("PricingUnit", _TEXT),
+        ("ProviderName", _TEXT),
+        ("PublisherName", _TEXT),
+        ("ResourceId", _TEXT),
+        ("ResourceName", _TEXT),
+        ("ResourceType", _TEXT),
+        ("ServiceCategory", _TEXT),
+        ("ServiceName", _TEXT),
+        ("ServiceSubcategory", _TEXT),
+        ("SkuId", _TEXT),
+        ("SkuMeter", _TEXT),
+        ("SkuPriceDetails", _TEXT),
+        ("SkuPriceId", _TEXT),
+        ("Tags", _TEXT),
+    ]
+)
+
+_SERVICE: Final = "Holdfast"
+_CATEGORIES: Final = {"usage": "Usage", "rounding": "Adjustment", "minimum": "Adjustment", "tax": "Tax"}
+_BYTE_MILLISECONDS_OF_GB_HOUR: Final = 10**9 * 3_600_000
+_CONSUMED: Final[Mapping[str, tuple[str, int]]] = {
+    "requests_standard": ("Requests", 1),
+    "requests_fair": ("Requests", 1),
+    "requests_fifo": ("Requests", 1),
+    "storage": ("GB-Hours", _BYTE_MILLISECONDS_OF_GB_HOUR),
+    "bytes_out": ("GB", 10**9),
+}
+_PRICED: Final = {
+    "requests_standard": "1000000 Requests",
+    "requests_fair": "1000000 Requests",
+    "requests_fifo": "1000000 Requests",
+    "storage": "GB-Months",
+    "bytes_out": "GB",
+}
+_CONTEXT: Final = Context(prec=76, rounding=ROUND_HALF_UP)
+_PLACE: Final = Decimal(1).scaleb(-LINE_PLACES)
+
+
+def table_of(invoices: Iterable[Invoice]) -> pa.Table:
+    """All lines of these invoices."""
+    return pa.Table.from_pylist([_row(one, line) for one in invoices for line in one.lines], schema=SCHEMA)
+
+
+def csv_of(invoices: Iterable[Invoice]) -> bytes:
+    """They as CSV (UTF-8, with the names of the columns); null is empty, numbers are written in full."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(SCHEMA.names)
+    for row in table_of(invoices).to_pylist():
+        writer.writerow([_written(value) for value in row.values()])
+    return file.getvalue().encode()
+
+
+def parquet_of(invoices: Iterable[Invoice]) -> bytes:
+    """They as Parquet; costs and quantities are decimals, times are in UTC."""
+    file = io.BytesIO()
+    parquet.write_table(table_of(invoices), file, compression="zstd")
+    return file.getvalue()
+
+
+def _row(invoice: Invoice, line: Line) -> dict[str, Any]:
+    row = {
+        "BilledCost": line.amount,
+        "BillingAccountId": invoice.account,
+        "BillingAccountName": invoice.customer.name or None,
+        "BillingCurrency": invoice.currency,
+        "BillingPeriodEnd": invoice.ends,
+        "BillingPeriodStart": invoice.starts,
+        "ChargeCategory": _CATEGORIES[line.category],
+        "ChargeClass": "Correction" if line.month != invoice.period else None,
+        "ChargeDescription": line.name
+        or f"{METER_TITLES[line.meter]}, tier {line.tier}, of {line.queue or 'no queue'}",
+        "ChargeFrequency": "Usage-Based" if line.category == "usage" else "Recurring",
+        "ChargePeriodEnd": line.ends,
+        "ChargePeriodStart": line.starts,
+        "ContractedCost": line.amount,
+        "EffectiveCost": line.amount,
+        "InvoiceId": invoice.number or None,
+        "InvoiceIssuerName": invoice.issuer.name,
+        "ListCost": line.list,
+        "ProviderName": invoice.issuer.name,
+        "PublisherName": invoice.issuer.name,
+        "ServiceCategory": "Integration",
+        "ServiceName": _SERVICE,
+        "ServiceSubcategory": "Messaging",
+    }
+    return {**row, **_usage(invoice, line)} if line.category == "usage" else row
+
+
+def _usage(invoice: Invoice, line: Line) -> dict[str, Any]:
+    """What only a line of usage has."""
+    unit, of = _CONSUMED[line.meter]
+    price = line.price.quantize(_PLACE, context=_CONTEXT)
+    return {
+        "ConsumedQuantity": _quotient(line.units, of),
+        "ConsumedUnit": unit,
+        "ContractedUnitPrice": _quotient(price * (BASIS_POINTS - line.discount), BASIS_POINTS),
+        "ListUnitPrice": price,
+        "PricingCategory": "Standard",
+        "PricingQuantity": _quotient(line.units, int(line.per)),
+        "PricingUnit": _PRICED[line.meter],
+        "ResourceId": f"{invoice.account}/{line.queue}/{line.queue_id}" if line.queue else None,
+        "ResourceName": line.queue or None,
+        "ResourceType": "Queue" if line.queue else None,
+        "SkuId": f"{line.plan}/{line.meter}",
+        "SkuMeter": METER_TITLES[line.meter],
+        "SkuPriceDetails": _json(
+            {
+                "x_PlanVersion": line.version,
+                "x_TierStart": f"{line.tier_starts.normalize():f}",
+                **({} if line.tier_ends is None else {"x_TierEnd": f"{line.tier_ends.normalize():f}"}),
+            }
+        ),
+        "SkuPriceId": f"{line.plan}/{line.version}/{line.meter}/{line.tier}",
+        "Tags": _json(line.tags),
+    }
+
+
+def _quotient(number: Decimal, of: int) -> Decimal:
+    return _CONTEXT.divide(number, Decimal(of)).quantize(_PLACE, context=_CONTEXT)
+
+
+def _json(values: dict[str, str]) -> str:
+    return msgspec.json.encode(dict(sorted(values.items()))).decode()
+
+
+def _written(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case Decimal():
+            text = f"{value:f}"
+            return (text.rstrip("0").rstrip(".") if "." in text else text) or "0"
+        case datetime():
+            return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        case _:
+            return str(value)
