@@ -97,7 +97,8 @@ class Lake:
             else:
                 self._files, self._root = fs.LocalFileSystem(), os.path.abspath(url)
         except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"{without_secrets(url)} is no place for a lake: {error}") from None
+            said = str(error).replace(url, without_secrets(url))
+            raise ValueError(f"{without_secrets(url)} is no place for a lake: {said}") from None
 
     def write(self, hour: str, name: str, table: pa.Table, *, folder: str = TABLE) -> str:
         """Store a table as a file of this hour, as :meth:`write_table` does; returns its path in the lake."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from holdfast import __version__
 from holdfast.command import Group, run
 from holdfast.commands import add_commands
+from holdfast.report_command import add_report_command
 from holdfast.settings import Settings, SettingsError, describe, describe_one, is_distributed, load
 
 _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "backends", "log_level")
@@ -306,6 +307,15 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(run=_show_keys)
 
     add_commands(commands, key)
+
+    report = commands.add_parser(
+        "report",
+        help="write a month's usage as a page with charts, and as PDF",
+        description="Write the usage of a month as one HTML page that needs no network, and as PDF.  It is read from "
+        "the usage lake, so the service need not be running.",
+    )
+    add_report_command(report)
+    _add_flags(report, ("data",))
 
     keyring = commands.add_parser("keyring", help="the master keys under which everything is stored encrypted")
     keyring_commands = keyring.add_subparsers(required=True, metavar="COMMAND")

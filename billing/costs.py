@@ -1,0 +1,126 @@
+"""What a month costs, by queue: what the rating has made of its usage, put together for people."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+import pyarrow.compute as pc
+
+from billing.invoices import Invoices
+from billing.lake import Lake
+from billing.money import to_minor
+from billing.months import Month
+from billing.plans import Meter
+from billing.rated import Rated, Rating
+
+CHARGES: Final[Mapping[Meter, str]] = {
+    "requests_standard": "Requests",
+    "requests_fair": "Requests",
+    "requests_fifo": "Requests",
+    "storage": "Storage",
+    "bytes_out": "Bytes out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCost:
+    """What a queue costs."""
+
+    account: str
+    queue: str
+    """Empty: calls about no queue, and what is charged for none."""
+    tags: str
+    charges: Mapping[str, Decimal]
+    """By what is charged for, such as ``Requests``."""
+    total: Decimal
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a month costs, of one account or of all."""
+
+    account: str | None
+    name: str
+    """What the sum is: invoiced, or what has come together so far."""
+    note: str
+    queues: Sequence[QueueCost]
+    """The dearest first."""
+    totals: Mapping[str, Decimal]
+    """By currency: what ``name`` says."""
+    explained: str
+    """What is in the costs of queues and what is not, for people."""
+
+    def by_account(self) -> dict[str, dict[str, Decimal]]:
+        """What queues cost together, by account and currency."""
+        sums: dict[str, dict[str, Decimal]] = {}
+        for one in self.queues:
+            of_account = sums.setdefault(one.account, {})
+            of_account[one.currency] = of_account.get(one.currency, Decimal(0)) + one.total
+        return sums
+
+
+def read_costs(lake: Lake, period: str, account: str | None) -> Costs | None:
+    """What the month costs an account, or all; None: it was not rated yet.
+
+    Raises :class:`~billing.lake.LakeUnavailable`, and :class:`ValueError` for what is no month.
+    """
+    month = Month.parse(period)
+    found = Rated(lake).of(month)
+    if found is None:
+        return None
+    rating, lines = found.rating, found.lines
+    if account is not None:
+        lines = lines.filter(pc.equal(lines["account"], account))
+    summed = lines.group_by(["account", "queue", "tags", "meter"]).aggregate([("amount", "sum")])
+    parts: defaultdict[tuple[str, str, str], dict[str, Decimal]] = defaultdict(dict)
+    for row in summed.to_pylist():
+        charges = parts[row["account"], row["queue"], row["tags"]]
+        name = CHARGES[row["meter"]]
+        charges[name] = charges.get(name, Decimal(0)) + row["amount_sum"]
+    queues = [
+        QueueCost(
+            whose,
+            queue,
+            ", ".join(f"{key}={value}" for key, value in json.loads(tags).items()),
+            {name: charges[name] for name in dict.fromkeys(CHARGES.values()) if name in charges},
+            sum(charges.values(), Decimal(0)),
+            _currency(rating, whose),
+        )
+        for (whose, queue, tags), charges in parts.items()
+    ]
+    queues.sort(key=lambda one: (-one.total, one.account, one.queue, one.tags))
+    if month in Invoices(lake).closed():
+        invoiced: defaultdict[str, Decimal] = defaultdict(Decimal)
+        for head in Invoices(lake).list(account, period):
+            invoiced[head.currency] += head.total
+        return Costs(account, "Invoiced", "with tax and corrections", queues, dict(invoiced), _explained(rating))
+    return Costs(account, "Cost so far", "before tax and minimums", queues, _so_far(queues, rating), _explained(rating))
+
+
+def _so_far(queues: Sequence[QueueCost], rating: Rating) -> dict[str, Decimal]:
+    """In the currency's minor unit, rounded once for each account as on its invoice."""
+    exact: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for one in queues:
+        exact[one.account] += one.total
+    totals: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for account, amount in exact.items():
+        plan = rating.book.plan(rating.customers.of(account).plan)
+        totals[plan.currency] += to_minor(amount, plan.minor_places)
+    return dict(totals)
+
+
+def _currency(rating: Rating, account: str) -> str:
+    return rating.book.plan(rating.customers.of(account).plan).currency
+
+
+def _explained(rating: Rating) -> str:
+    return (
+        f"By the prices and the usage before {rating.covers:%Y-%m-%d %H:%M} UTC, as rated on "
+        f"{rating.rated_at:%Y-%m-%d at %H:%M} UTC; costs of queues are before rounding, minimums and tax."
+    )

@@ -1,0 +1,82 @@
+"""Periods that people ask about: a month, a day, or from one day to another; days are those of UTC."""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange
+from collections.abc import Iterator
+from datetime import date, timedelta
+from typing import Final, Self
+
+import msgspec
+
+DAYS_MOST: Final = 400
+"""A year and a month: what one question may be about."""
+_YEARS: Final = range(1970, 9999)
+_MONTH = re.compile(r"\d{4}-\d{2}\Z", re.ASCII)
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}\Z", re.ASCII)
+
+
+class Period(msgspec.Struct, frozen=True):
+    """From the beginning of one day to the end of another."""
+
+    first: date
+    last: date
+
+    @classmethod
+    def of_month(cls, text: str) -> Self:
+        """A month, such as ``2026-11``.  Raises :class:`ValueError`."""
+        if not _MONTH.match(text):
+            raise ValueError(f"{text!r} is no month: it is written like 2026-11")
+        first = _date(f"{text}-01", text, "month")
+        return cls(first, first.replace(day=monthrange(first.year, first.month)[1]))
+
+    @classmethod
+    def of_day(cls, text: str) -> Self:
+        """A day, such as ``2026-11-21``.  Raises :class:`ValueError`."""
+        day = parse_day(text)
+        return cls(day, day)
+
+    @classmethod
+    def between(cls, first: str, last: str) -> Self:
+        """Both days belong to it.  Raises :class:`ValueError`."""
+        made = cls(parse_day(first), parse_day(last))
+        if made.last < made.first:
+            raise ValueError(f"{last} is before {first}")
+        if (made.last - made.first).days >= DAYS_MOST:
+            raise ValueError(f"a period has at most {DAYS_MOST} days")
+        return made
+
+    @classmethod
+    def asked(cls, month: str | None, day: str | None, first: str | None, last: str | None, *, today: date) -> Self:
+        """What was asked for in one of these ways; the month of ``today`` if in none.  Raises :class:`ValueError`."""
+        if (first is None) != (last is None):
+            raise ValueError("from and to go together")
+        if sum(one is not None for one in (month, day, first)) > 1:
+            raise ValueError("a month, a day, or from and to: one of them")
+        if day is not None:
+            return cls.of_day(day)
+        if first is not None and last is not None:
+            return cls.between(first, last)
+        return cls.of_month(today.strftime("%Y-%m") if month is None else month)
+
+    def days(self) -> Iterator[date]:
+        for number in range((self.last - self.first).days + 1):
+            yield self.first + timedelta(days=number)
+
+
+def parse_day(text: str) -> date:
+    """Raises :class:`ValueError`."""
+    if not _DAY.match(text):
+        raise ValueError(f"{text!r} is no day: it is written like 2026-11-21")
+    return _date(text, text, "day")
+
+
+def _date(iso: str, text: str, what: str) -> date:
+    try:
+        found = date.fromisoformat(iso)
+    except ValueError:
+        raise ValueError(f"there is no {what} {text}") from None
+    if found.year not in _YEARS:
+        raise ValueError(f"nothing was counted in {text}")
+    return found

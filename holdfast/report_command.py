@@ -1,0 +1,113 @@
+"""``holdfast report``: a month's usage as a page that people look at."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.files import put
+from holdfast.progress import Progress
+from holdfast.settings import Settings, SettingsError
+from holdfast.spark_jobs import JobFailed, run_job
+
+if TYPE_CHECKING:
+    from billing.periods import Period
+
+_MISSING = "reports need packages that are not installed here ({}): pip install 'holdfast[billing]'"
+
+
+def write_report(parsed: argparse.Namespace, settings: Settings) -> int:
+    """Write the page, and the PDF if it is asked for; returns the exit code.
+
+    Raises :class:`SettingsError` for what was asked wrongly.
+    """
+    from auth.credentials import check_account
+    from billing.periods import Period
+
+    now = datetime.now(UTC)
+    month = parsed.month or now.strftime("%Y-%m")
+    try:
+        period = Period.of_month(month)
+        account = None if parsed.account is None else check_account(parsed.account)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    lake = parsed.lake or settings.lake
+    output = parsed.output or Path(f"holdfast-{month}.html")
+    progress = Progress()
+    try:
+        if parsed.refresh:
+            refresh(lake, month, progress)
+        return _write(lake, period, account, now, output, parsed.pdf, progress)
+    except ImportError as error:
+        return _failed(_MISSING.format(error.name))
+    except JobFailed as error:
+        return _failed(str(error))
+    finally:
+        progress.done()
+
+
+def refresh(lake: str, month: str, progress: Progress) -> None:
+    """Sum up the month anew.  Raises :class:`JobFailed`."""
+    run_job("batch", ["--lake", lake, "--month", month], f"Summing up the usage of {month}", progress)
+
+
+def _write(
+    url: str, period: Period, account: str | None, now: datetime, output: Path, pdf: bool, progress: Progress
+) -> int:
+    from billing.analysis import NoAnalysis, decode, path_of
+    from billing.costs import read_costs
+    from billing.documents import PdfUnavailable, pdf_of
+    from billing.lake import Lake, LakeUnavailable, without_secrets
+    from billing.overview import read_overview
+    from billing.report import report_of
+    from billing.tables import Tables
+
+    month = period.first.strftime("%Y-%m")
+    try:
+        lake = Lake(url)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    try:
+        progress.step(f"Reading the usage of {month}")
+        overview = read_overview(Tables(lake), period, account=account, today=now.date(), progress=progress.within)
+        if not overview.days:
+            return _failed(
+                f"the lake {without_secrets(url)} has no results of the batch for {month}: make them with --refresh, "
+                "or `python -m spark_analytics batch`"
+            )
+        costs = read_costs(lake, month, account)
+        kept = lake.read_bytes(path_of(month))
+        analysis = None if kept is None else decode(kept)
+        if analysis is not None and account is not None:
+            analysis = analysis.of(account)
+        progress.step("Drawing the charts")
+        report = report_of(overview, costs, analysis, made_at=now)
+        put(output, report.html().encode())
+        print(output)
+        if pdf:
+            progress.step("Making the PDF")
+            put(output.with_suffix(".pdf"), pdf_of(report.for_print()))
+            print(output.with_suffix(".pdf"))
+    except (LakeUnavailable, NoAnalysis, PdfUnavailable) as error:
+        return _failed(str(error))
+    except OSError as error:
+        return _failed(f"{error.filename} cannot be written: {error.strerror}")
+    return 0
+
+
+def _failed(why: str) -> int:
+    print(f"holdfast: {why}", file=sys.stderr)
+    return 1
+
+
+def add_report_command(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--month", metavar="MONTH", help="such as 2026-11 (default: this month)")
+    parser.add_argument("--account", metavar="ACCOUNT", help="of this tenant alone")
+    parser.add_argument("--lake", metavar="URL", help="the usage lake (default: that of the settings)")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="the page (default: holdfast-MONTH.html)")
+    parser.add_argument("--pdf", action="store_true", help="write the same as PDF, beside the page")
+    parser.add_argument("--refresh", action="store_true", help="let Spark sum up the month first")
+    parser.set_defaults(part=write_report)

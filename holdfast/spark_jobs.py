@@ -1,0 +1,36 @@
+"""Starts Spark's jobs as processes of their own, for the commands that have them do something first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from importlib.util import find_spec
+from shutil import which
+
+from holdfast.progress import Progress
+from holdfast.python import python
+
+
+class JobFailed(Exception):
+    """A job was not done; the text says why."""
+
+
+def run_job(name: str, arguments: Sequence[str], about: str, progress: Progress) -> str:
+    """Run ``python -m spark_analytics NAME ARGUMENTS``; returns what it printed.
+
+    What it says on standard error goes to ours.  Raises :class:`JobFailed`.
+    """
+    if find_spec("pyspark") is None:
+        raise JobFailed(f"{about} needs Spark, which is not installed here: pip install 'holdfast[spark]'")
+    if which("java") is None and not os.path.exists(os.path.join(os.environ.get("JAVA_HOME", ""), "bin/java")):
+        raise JobFailed(
+            f"{about} needs Spark, and Spark needs Java 17 or newer, which is not installed here "
+            "(Debian, Ubuntu: sudo apt-get install default-jre-headless)"
+        )
+    progress.step(f"{about}, with Spark")
+    command = [*python(), "-m", "spark_analytics", name, *arguments]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise JobFailed(f"{about} was not done: spark_analytics {name} ended with {done.returncode}")
+    return done.stdout

@@ -1,0 +1,88 @@
+"""A month of usage, made up by rule: what is in it can be worked out again."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import cache
+
+from billing.analysis import Analysis, EmptyReceives, Forecast
+from billing.costs import Costs, QueueCost
+from billing.overview import Day, Overview, Tenant, measured
+from billing.periods import Period
+from billing.report import Report, report_of
+
+PERIOD = Period.of_month("2026-11")
+TODAY = date(2026, 11, 22)
+MADE_AT = datetime(2026, 11, 22, 8, 30, tzinfo=UTC)
+ACCOUNTS = tuple(f"{number:012}" for number in range(100_000_000_001, 100_000_000_031))
+QUEUES = ("orders", "payments-dead-letters", "mail", "thumbnails", "a-queue-whose-name-is-longer-than-most-0001")
+
+
+def day_of(day: date) -> Day:
+    """More on working days, and a little more each day."""
+    scale = (100 + day.day) * (2 if day.weekday() >= 5 else 5)
+    return Day(day, scale * 1200, scale * 2100, scale * 1150, scale * 40, scale * 9, scale * 20, day.day)
+
+
+def overview_of(account: str | None, *, today: date = TODAY, missing: tuple[date, ...] = ()) -> Overview:
+    days = [day_of(day) for day in PERIOD.days() if day < today and day not in missing]
+    calls = sum(day.calls for day in days)
+    tenants = [
+        Tenant(name, calls // 2 ** (at + 1), calls // 2**at, 10**12 // 2**at, 1000 // 2**at, 10**20 // 2**at)
+        for at, name in enumerate(ACCOUNTS if account is None else [account])
+    ]
+    before = [PERIOD.first - timedelta(days=number) for number in range(1, 15)]
+    requests = {day: day_of(day).calls for day in before} | {day.day: day.calls for day in days}
+    return Overview(
+        PERIOD,
+        account,
+        days,
+        [day for day in missing if day <= today],
+        tenants,
+        measured(requests, PERIOD, today),
+        measured({day: count * 700 for day, count in requests.items()}, PERIOD, today),
+        measured({day: count * 10**12 for day, count in requests.items()}, PERIOD, today),
+    )
+
+
+def costs_of(account: str | None) -> Costs:
+    queues = [
+        QueueCost(
+            ACCOUNTS[at % 7] if account is None else account,
+            f"{QUEUES[at % 5]}-{at}",
+            "stage=prod, team=shop" if at % 2 else "",
+            {"Requests": Decimal(21235) / 100 / (at + 1), "Storage": Decimal("12.10") / (at + 1)},
+            Decimal(22445) / 100 / (at + 1),
+            "EUR",
+        )
+        for at in range(30)
+    ]
+    total = sum((one.total for one in queues), Decimal(0))
+    return Costs(account, "Cost so far", "the month is not closed", queues, {"EUR": total}, "Before tax and rounding.")
+
+
+def analysis_of(account: str | None) -> Analysis:
+    lines = [
+        EmptyReceives(
+            ACCOUNTS[at % 4] if account is None else account,
+            f"{QUEUES[at % 5]}-{at}",
+            100_000 - 5_000 * at,
+            90_000 - 5_500 * at,
+            (90_000 - 5_500 * at) / (100_000 - 5_000 * at),
+            "Receive with WaitTimeSeconds=20: nine of ten receives found nothing.",
+            Decimal("3.456"),
+        )
+        for at in range(14)
+    ]
+    so_far, low, likely, high = map(Decimal, ("812.30", "1000", "1100", "1200"))
+    whose = ACCOUNTS[0] if account is None else account
+    bill = Forecast(whose, "bill", so_far, low, likely, high, days=20, currency="EUR")
+    return Analysis("2026-11", MADE_AT, [], [], lines, [], [], [], [bill], "")
+
+
+@cache
+def report(account: str | None = None, *, today: date = TODAY, missing: tuple[date, ...] = ()) -> Report:
+    """With everything that there can be."""
+    overview = overview_of(account, today=today, missing=missing)
+    return report_of(overview, costs_of(account), analysis_of(account), made_at=MADE_AT)

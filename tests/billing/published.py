@@ -1,0 +1,54 @@
+"""Results of the batch, as a test wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from billing.lake import Lake
+from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, new_run
+from billing.usage import COUNTS
+
+
+def publish(lake: Lake, name: str, day: date, rows: Sequence[dict[str, Any]]) -> None:
+    """Let these rows be a day of a table; what they leave out is zero, or empty."""
+    schema = SCHEMAS[name]
+    empty: dict[str, Any] = {
+        "account": "",
+        "queue": "",
+        "queue_id": 0,
+        "kind": "standard",
+        "action": "",
+        "tags": {},
+        "hour": datetime(day.year, day.month, day.day, tzinfo=UTC),
+    }
+    columns = [
+        [list(value.items()) if field.name == "tags" else value for value in _column(field.name, rows, empty)]
+        for field in schema
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    run = new_run(datetime.now(UTC))
+    path = f"{Tables.folder(name, run, day)}/part-0.parquet"
+    lake.write_table(path, pa.table(arrays, schema=schema))
+    Tables(lake).publish(name, day, Day(run, (path,), len(rows), {}, Read(1, len(rows), 0, "")))
+
+
+def _column(name: str, rows: Sequence[dict[str, Any]], empty: dict[str, Any]) -> list[Any]:
+    return [row.get(name, empty.get(name, 0)) for row in rows]
+
+
+def calls(account: str, queue: str, action: str, count: int, **more: Any) -> dict[str, Any]:
+    """A row of the calls' table."""
+    counts = {name: count * (at + 1) for at, name in enumerate(COUNTS)}
+    return {"account": account, "queue": queue, "action": action, **counts, "calls": count, **more}
+
+
+def publish_calls(lake: Lake, day: date, *rows: dict[str, Any]) -> None:
+    publish(lake, USAGE_HOURLY, day, rows)
+
+
+def publish_storage(lake: Lake, day: date, *rows: dict[str, Any]) -> None:
+    publish(lake, STORAGE_HOURLY, day, rows)

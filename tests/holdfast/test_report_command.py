@@ -1,0 +1,124 @@
+"""``holdfast report``: a page and a PDF of what is in a lake."""
+
+from __future__ import annotations
+
+import sys
+from datetime import date
+from pathlib import Path
+
+import msgspec
+import pytest
+from pypdf import PdfReader
+
+from billing.analysis import encode, path_of
+from billing.lake import Lake
+from billing.plans import book_of, customers_of
+from holdfast.cli import main
+from tests.billing.months import analysis_of
+from tests.billing.published import calls, publish_calls
+from tests.billing.rated_lines import Used, rate
+from tests.billing.test_invoices import BOOK
+from tests.billing.test_report import Page
+
+A, B = "000000000001", "000000000002"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake(str(tmp_path / "lake"))
+    publish_calls(lake, date(2026, 10, 1), calls(A, "orders", "SendMessage", 30), calls(B, "mail", "SendMessage", 4))
+    publish_calls(lake, date(2026, 10, 2), calls(A, "orders", "ReceiveMessage", 50))
+    return lake
+
+
+def rated_and_analysed(lake: Lake) -> None:
+    book = book_of(BOOK, "prices.yaml")
+    customers = customers_of("default: plain", "accounts.yaml", book)
+    rate(lake, "2026-10", book, customers, Used(A, 10**7, tier=2), Used(B, 10**6, tier=2, queue="mail"))
+    lake.write_bytes(path_of("2026-10"), encode(msgspec.structs.replace(analysis_of(A), month="2026-10")))
+
+
+def test_a_page_is_written_from_a_lake(lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rated_and_analysed(lake)
+    file = tmp_path / "october.html"
+    assert main(["report", "--month", "2026-10", "--lake", lake.url, "--output", str(file), "--pdf"]) == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [str(file), str(tmp_path / "october.pdf")]
+    assert "Reading the usage of 2026-10 …" in told.err
+    tables = Page(file.read_text()).tables
+    assert [row[:2] for row in tables["Calls by day"][1:]] == [["1 Oct", "34"], ["2 Oct", "0"], ["Month", "34"]]
+    assert tables["Calls by day"][2][2] == "50"
+    assert tables["Top tenants"][1][:2] == [A, "80"]
+    assert [row[-1] for row in tables["Cost by queue"][1:]] == ["4.00 EUR", "0.40 EUR"]
+    assert "Receives that found nothing" in tables
+    text = "".join(page.extract_text() for page in PdfReader(tmp_path / "october.pdf").pages)
+    assert "Usage in October 2026" in text
+    assert {path.name for path in tmp_path.iterdir()} == {"lake", "october.html", "october.pdf"}
+
+
+def test_of_one_tenant(lake: Lake, tmp_path: Path) -> None:
+    rated_and_analysed(lake)
+    file = tmp_path / "b.html"
+    assert main(["report", "--month", "2026-10", "--account", B, "--lake", lake.url, "--output", str(file)]) == 0
+    html = file.read_text()
+    assert A not in html
+    assert Page(html).tables["Cost by queue"][1][0] == "mail"
+
+
+def test_what_was_not_worked_out_is_said(lake: Lake, tmp_path: Path) -> None:
+    file = tmp_path / "r.html"
+    assert main(["report", "--month", "2026-10", "--lake", lake.url, "--output", str(file)]) == 0
+    assert "not rated yet" in file.read_text()
+    assert "not analysed yet" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--month", "2026-09"], 1, "has no results of the batch for 2026-09"),
+        (["--month", "2026-9"], 2, "is no month: it is written like 2026-11"),
+        (["--account", "12"], 2, "12 digits"),
+        (["--lake", "nosuch://user:secret@place"], 2, "is no place for a lake"),
+        (["--output", "nowhere/r.html"], 1, "nowhere/r.html cannot be written: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    lake: Lake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "--month", "2026-10", "--lake", lake.url, "--output", "r.html", *arguments]) == code
+    told = capsys.readouterr()
+    assert said in told.err
+    assert "secret" not in told.err
+    assert told.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["lake"]
+
+
+def test_packages_that_are_missing_are_named(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("matplotlib", "mpl_toolkits")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["report", "--month", "2026-10", "--lake", lake.url]) == 1
+    assert "pip install 'holdfast[billing]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "java"])
+def test_spark_that_is_missing_is_named(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str
+) -> None:
+    if missing == "pyspark":
+        monkeypatch.setattr("holdfast.spark_jobs.find_spec", lambda name: None)
+    else:
+        monkeypatch.setattr("holdfast.spark_jobs.which", lambda name: None)
+        monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert main(["report", "--month", "2026-10", "--lake", lake.url, "--refresh"]) == 1
+    said = capsys.readouterr().err
+    assert ("holdfast[spark]" if missing == "pyspark" else "default-jre-headless") in said
