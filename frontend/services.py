@@ -15,6 +15,7 @@ from auth.service_keys import ServiceKeys
 from auth.sessions import Sessions
 from backend.api import Backend
 from billing.meter import Meter
+from billing.reader import Reader
 from billing.sealer import Sealer
 from frontend.bodies import Room
 from frontend.polls import LongPolls
@@ -58,6 +59,8 @@ class Services:
     """Counts what is answered; None: nobody does."""
     sealer: Sealer | None = None
     """Brings what was counted to the lake; None: another process does."""
+    lake: Reader | None = None
+    """What was made of the usage that was counted; None: none is."""
     fleet: Fleet | None = None
     """The backend clusters, among which new queues are shared out; None: there is just one."""
     alone: Callable[[], Awaitable[ClusterReport]] | None = None

@@ -7,7 +7,7 @@ import json
 import os
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,13 +100,21 @@ class Client:
         self, method: str, *path: str, query: Mapping[str, str | int | None] | None = None, body: Any = None
     ) -> Any:
         """The answer's JSON; None if it has none.  ``path`` are parts after ``/v1``.  Raises :class:`CommandFailed`."""
+        content = self._call(method, path, query, body)
+        return json.loads(content) if content else None
+
+    def fetch(self, *path: str, query: Mapping[str, str | int | None] | None = None) -> bytes:
+        """What there is at a path, as it is.  Raises :class:`CommandFailed`."""
+        return self._call("GET", path, query, None)
+
+    def _call(self, method: str, path: Sequence[str], query: Mapping[str, str | int | None] | None, body: Any) -> bytes:
         url = self._endpoint + "/v1/" + "/".join(quote(part, safe="") for part in path)
         given = {name: value for name, value in (query or {}).items() if value not in (None, "")}
         if given:
             url += "?" + urlencode(given, quote_via=quote)
         response = self._send(self._http.build_request(method, url, json=body))
         if response.is_success:
-            return response.json() if response.content else None
+            return response.content
         raise _failure(response, self._endpoint)
 
     def sqs(self, action: str, **parameters: Any) -> Any:

@@ -18,7 +18,7 @@ EXIT_CODES = """exit codes:
   0  done
   1  refused, or failed
   2  wrong arguments
-  3  there is no such tenant, key, role, queue, cluster or node
+  3  there is no such tenant, key, role, queue, cluster, node or invoice
   4  not signed in, or not permitted
   5  the service cannot be reached, or asks to try again later
 """
@@ -69,28 +69,29 @@ class Group:
         self, name: str, action: Action, about: str, *arguments: str, asks: bool = False
     ) -> argparse.ArgumentParser:
         """A command with these positional arguments, and the options that all have."""
-        parser = self.commands.add_parser(
-            name,
-            help=about,
-            description=about[0].upper() + about[1:] + ".",
-            epilog=_SIGNING_IN + EXIT_CODES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        parser = self.commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
         for argument in arguments:
             parser.add_argument(argument, metavar=argument.upper())
-        parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
-        if asks:
-            parser.add_argument("--yes", action="store_true", help="do not ask: this cannot be undone")
-        service = parser.add_argument_group("which service, and as whom")
-        service.add_argument(
-            "--endpoint", metavar="URL", help="default: HOLDFAST_ENDPOINT, then that of --data, then port 9324 here"
-        )
-        service.add_argument("--api-key-file", metavar="FILE", type=Path, help="file that holds an API key")
-        service.add_argument("--data", metavar="DIR", type=Path, help="data folder of the service on this machine")
-        service.add_argument("--config", metavar="FILE", type=Path, help="with --data: the service's TOML file")
-        service.add_argument("--ca-file", metavar="FILE", type=Path, help="certificates (PEM) to trust instead")
-        parser.set_defaults(act=action)
+        make_command(parser, action, asks=asks)
         return parser
+
+
+def make_command(parser: argparse.ArgumentParser, action: Action, *, asks: bool = False) -> None:
+    """Make what the parser parses a call of a running service, with the options that all of these have."""
+    parser.epilog = _SIGNING_IN + EXIT_CODES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
+    if asks:
+        parser.add_argument("--yes", action="store_true", help="do not ask: this cannot be undone")
+    service = parser.add_argument_group("which service, and as whom")
+    service.add_argument(
+        "--endpoint", metavar="URL", help="default: HOLDFAST_ENDPOINT, then that of --data, then port 9324 here"
+    )
+    service.add_argument("--api-key-file", metavar="FILE", type=Path, help="file that holds an API key")
+    service.add_argument("--data", metavar="DIR", type=Path, help="data folder of the service on this machine")
+    service.add_argument("--config", metavar="FILE", type=Path, help="with --data: the service's TOML file")
+    service.add_argument("--ca-file", metavar="FILE", type=Path, help="certificates (PEM) to trust instead")
+    parser.set_defaults(act=action)
 
 
 def account_option(*parsers: argparse.ArgumentParser) -> None:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cluster_commands import add_cluster_commands
 from holdfast.command import Group, Parsed, account_option, confirm, pages, tell
+from holdfast.invoice_commands import add_invoice_commands
 from holdfast.key_commands import add_key_commands, add_role_commands, add_token_commands
+from holdfast.usage_commands import add_usage_command
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -311,6 +313,8 @@ def add_commands(commands: Any, key: Group) -> None:
         ("role", "make, list and delete the roles that sessions are begun with", add_role_commands),
         ("token", "buy short-lived tokens with an API key", add_token_commands),
         ("cluster", "look at backend clusters and nodes, drain, retire and split (operators)", add_cluster_commands),
+        ("usage", "show what was used, by day, queue, tag or action", add_usage_command),
+        ("invoice", "list, show, save and close invoices", add_invoice_commands),
     )
     for name, about, add in groups:
         add(commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + "."))

@@ -24,6 +24,7 @@ from backend.node import Node, NodeSettings
 from backend.replay import JournalDamaged
 from backend.storage_meter import StorageMeter
 from billing.meter import Meter
+from billing.reader import Reader
 from billing.sealer import Sealer
 from frontend.admin.removal import finish_deletions
 from frontend.app import FrontendApp, create_app
@@ -217,6 +218,7 @@ def count_usage(services: Services, settings: Settings, *, seals: bool = True) -
     except OSError as error:
         raise CannotStart(f"usage cannot be counted in {settings.usage_folder}: {error.strerror}") from error
     services.meter.run()
+    services.lake = Reader(settings.lake, python())
     if seals:
         services.sealer = start_sealer(settings)
 

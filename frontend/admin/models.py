@@ -377,3 +377,59 @@ class PartitionShown(BaseModel):
 class PartitionList(BaseModel):
     partitions: list[PartitionShown]
     pinned: int | None = Field(description="how many an operator wants")
+
+
+# --- usage ---------------------------------------------------------------------------------------------------
+
+
+class UsageLine(BaseModel):
+    """A sum of usage."""
+
+    account: str | None = Field(description="whose; null: of all that were asked for")
+    name: str = Field(
+        description="the queue, tag (`team=shop`), action, account, hour or day; empty: calls about no queue, or what "
+        "has no such tag"
+    )
+    calls: int = Field(description="answered with success")
+    refused: int = Field(description="answered with an error that the caller can mend")
+    throttled: int = Field(description="refused by a limit")
+    failed: int = Field(description="answered with an error of the service: they cost nothing")
+    chunks: int = Field(description="of 64 KiB, that successful calls carried; at least one a call")
+    messages: int
+    bytes_in: int
+    bytes_out: int
+    empty: int = Field(description="calls that came to no message, such as receives from an empty queue")
+    byte_milliseconds: int = Field(description="stored bytes, integrated over time; zero by action")
+
+
+class UsageShown(BaseModel):
+    """Usage of a period: days of UTC, from the beginning of the first to the end of the last."""
+
+    first: str
+    last: str
+    account: str | None = Field(description="null: all")
+    by: str
+    total: UsageLine = Field(description="of everything, also of what was left off")
+    lines: list[UsageLine] = Field(description="hours and days in their order; else those with most calls first")
+    more: int = Field(description="so many lines were left off")
+    missing: list[str] = Field(description="days up to today that the batch has not summed up yet")
+
+
+class InvoiceLine(BaseModel):
+    """An invoice in a list."""
+
+    number: str
+    account: str
+    period: str = Field(description="the month")
+    closed_at: str
+    final: bool = Field(description="the tenant's last one")
+    corrects: list[str] = Field(description="earlier months that it corrects as well")
+    currency: str
+    net: str = Field(description="a decimal number, as all amounts")
+    tax: str
+    total: str
+
+
+class InvoiceList(BaseModel):
+    invoices: list[InvoiceLine]
+    next: str | None = Field(None, description="give it as `after` to get the next page; null: this is the last one")

@@ -1,0 +1,90 @@
+"""Asks the lake, in a process of its own (:mod:`billing.read`).
+
+Whoever serves calls loads neither pyarrow nor what draws documents, and a document that takes a second of computing
+takes it elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from billing.questions import Answered, InvoiceAsked, InvoicesAsked, Question, UsageAsked
+
+logger = logging.getLogger("holdfast.usage")
+
+AT_ONCE: Final = 2
+"""Processes that read for one that serves; who asks meanwhile waits."""
+PATIENCE_SECONDS: Final = 50.0
+"""Less than clients wait.  With it goes the time that was spent waiting for a turn."""
+
+
+class NotFound(Exception):
+    """There is no such thing in the lake."""
+
+
+class Refused(Exception):
+    """The question cannot be answered as it was put; the text says why."""
+
+
+class Unmade(Exception):
+    """What was asked for is there and cannot be made on this machine; the text says what is missing."""
+
+
+class Unavailable(Exception):
+    """The lake cannot be read now.  Why is in the log: where the lake is concerns operators only."""
+
+
+class Reader:
+    """Answers questions about a lake."""
+
+    def __init__(self, lake: str, python: Sequence[str] = (sys.executable,)) -> None:
+        """``lake``: its URL, or a folder.  ``python``: the command that runs a module with ``-m``."""
+        self._lake = lake
+        self._command = (*python, "-m", "billing.read")
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(self, asked: UsageAsked | InvoicesAsked | InvoiceAsked) -> bytes:
+        """The content of the answer.
+
+        Raises :class:`NotFound`, :class:`Refused`, :class:`Unmade` and :class:`Unavailable`.
+        """
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS), self._turns:
+                answered, content = await self._answer(msgspec.json.encode(Question(self._lake, asked)))
+        except TimeoutError:
+            logger.error("%r was not read within %.0f s", asked, PATIENCE_SECONDS)
+            raise Unavailable(f"what was asked for was not read within {PATIENCE_SECONDS:.0f} s") from None
+        match answered.outcome:
+            case "found":
+                return content
+            case "none":
+                raise NotFound(answered.text)
+            case "refused":
+                raise Refused(answered.text)
+            case "unmade":
+                raise Unmade(answered.text)
+            case "unavailable":
+                logger.error("%s", answered.text)
+                raise Unavailable("the usage lake cannot be read now")
+
+    async def _answer(self, question: bytes) -> tuple[Answered, bytes]:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, stderr=pipe)
+        try:
+            printed, said = await process.communicate(question)
+        except BaseException:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            raise
+        head, _, content = printed.partition(b"\n")
+        if process.returncode != 0:
+            logger.error("the lake was not read: %s", said.decode(errors="replace").strip() or process.returncode)
+            raise Unavailable("the usage lake was not read")
+        return msgspec.json.decode(head, type=Answered), content

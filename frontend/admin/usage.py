@@ -1,0 +1,177 @@
+"""What was used, and the invoices for it: for a tenant's administrators their own, for operators everybody's."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from billing.periods import Period
+from billing.questions import (
+    LINES_MOST,
+    MEDIA_TYPES,
+    SUFFIXES,
+    By,
+    Format,
+    InvoiceAsked,
+    InvoicesAsked,
+    UsageAsked,
+)
+from billing.reader import NotFound, Refused, Unavailable, Unmade
+from frontend.admin.models import InvoiceList, UsageShown
+from frontend.admin.problems import Problem, invalid, not_found, not_permitted
+from frontend.admin.visitor import ManagingRoute, Visitor, Who
+from frontend.services import Services
+from frontend.sqs.errors import shown
+
+ALL = "all"
+"""In place of an account: every one."""
+
+_SHOWN = ("json", "html", "pdf")
+"""By a browser; the others are saved."""
+_QUALITY = re.compile(r"(0(\.\d{0,3})?|1(\.0{0,3})?)\Z", re.ASCII)
+
+Account = Annotated[str | None, Query(description="operators: another account than that of the key, or `all`")]
+
+
+def create_router(services: Services) -> APIRouter:
+    """The routes of usage."""
+    router = APIRouter(route_class=ManagingRoute, tags=["usage"])
+
+    @router.get("/usage", name="usage.show", response_model=UsageShown)
+    async def show_usage(
+        who: Who,
+        account: Account = None,
+        month: Annotated[str | None, Query(description="such as 2026-11; without any of these, this month")] = None,
+        day: Annotated[str | None, Query(description="such as 2026-11-21")] = None,
+        first: Annotated[str | None, Query(alias="from", description="the first day; goes with `to`")] = None,
+        last: Annotated[str | None, Query(alias="to", description="the last day")] = None,
+        by: Annotated[By, Query(description="what the lines tell apart")] = "day",
+        tag: Annotated[str | None, Query(description="with `by=tag`: only this tag, a line for each value")] = None,
+        limit: Annotated[int, Query(ge=1, le=LINES_MOST, description="lines at most")] = 1000,
+    ) -> Response:
+        """What was used in a month, a day, or from one day to another (UTC), as far as the batch has summed it up.
+
+        By tag a line is for each tag and value, so that a queue with several tags is in several lines.
+        """
+        whose = _whose(who, account)
+        if tag is not None and by != "tag":
+            raise invalid("'tag' goes with by=tag.")
+        try:
+            period = Period.asked(month, day, first, last, today=datetime.fromtimestamp(services.clock(), UTC).date())
+        except ValueError as error:
+            raise invalid(_sentence(error)) from None
+        return _json(await _ask(UsageAsked(period, by, whose, tag, limit), "usage"))
+
+    @router.get("/invoices", name="invoice.list", response_model=InvoiceList)
+    async def list_invoices(
+        who: Who,
+        account: Account = None,
+        period: Annotated[str | None, Query(description="only those of this month, such as 2026-11")] = None,
+        after: Annotated[str, Query(description="only those after the one with this number")] = "",
+        limit: Annotated[int, Query(ge=1, le=LINES_MOST)] = 100,
+    ) -> Response:
+        """The invoices of months that are closed, by number."""
+        whose = _whose(who, account)
+        if period is not None:
+            _month(period)
+        return _json(await _ask(InvoicesAsked(whose, period, after, limit), "invoices"))
+
+    @router.get(
+        "/invoices/{period}",
+        name="invoice.show",
+        responses={200: {"content": {kind.partition(";")[0]: {} for kind in MEDIA_TYPES.values()}}},
+    )
+    async def show_invoice(
+        who: Who,
+        request: Request,
+        period: Annotated[str, Path(description="the month, such as 2026-11")],
+        account: Annotated[str | None, Query(description="operators: another account than that of the key")] = None,
+        format_: Annotated[
+            Format | None, Query(alias="format", description="without it, as the header Accept asks; else JSON")
+        ] = None,
+        draft: Annotated[bool, Query(description="of a month that is not closed: as if it ended now")] = False,
+    ) -> Response:
+        """An invoice with all its lines, as JSON or as a document."""
+        who.require_role("operator", "admin")
+        whose = who.account(account)
+        _month(period)
+        wanted = format_ or _accepted(request.headers.get("accept", ""))
+        content = await _ask(InvoiceAsked(whose, period, wanted, draft), f"invoice for {period}")
+        name = f"invoice-{period}-{whose}{SUFFIXES[wanted]}"
+        return Response(
+            content,
+            media_type=MEDIA_TYPES[wanted],
+            headers={"content-disposition": f'{"inline" if wanted in _SHOWN else "attachment"}; filename="{name}"'},
+        )
+
+    def _whose(who: Visitor, account: str | None) -> str | None:
+        """The account that is asked about; None: all."""
+        who.require_role("operator", "admin")
+        if account != ALL:
+            return who.account(account)
+        who.target = ALL
+        if who.principal.role != "operator":
+            raise not_permitted("Only an operator may look at all accounts.")
+        return None
+
+    async def _ask(asked: UsageAsked | InvoicesAsked | InvoiceAsked, what: str) -> bytes:
+        if services.lake is None:
+            raise Problem(
+                409,
+                "UsageNotCounted",
+                'This service does not count usage.  Its operator switches that on with the setting usage = "on" '
+                "(HOLDFAST_USAGE=on).",
+            )
+        try:
+            return await services.lake.ask(asked)
+        except NotFound:
+            raise not_found(what) from None
+        except Refused as error:
+            raise invalid(_sentence(error)) from None
+        except Unmade as error:
+            raise Problem(409, "NotInstalled", f"The service cannot make this: {error}.") from None
+        except Unavailable as error:
+            raise Problem(503, "UsageUnavailable", _sentence(f"{error}; try again later")) from None
+
+    return router
+
+
+def _json(content: bytes) -> Response:
+    return Response(content, media_type="application/json")
+
+
+def _sentence(text: object) -> str:
+    said = str(text)
+    return f"{said[:1].upper()}{said[1:]}."
+
+
+def _month(period: str) -> None:
+    try:
+        Period.of_month(period)
+    except ValueError as error:
+        raise invalid(_sentence(error)) from None
+
+
+def _accepted(header: str) -> Format:
+    """The format that the header asks for; JSON where it says nothing.
+
+    Of FOCUS's two files each has its own media type, so all formats can be asked for.
+    """
+    asked: list[tuple[float, Format]] = []
+    for part in header.split(",") if header.strip() else ["*/*"]:
+        kind, *parameters = (one.strip().lower() for one in part.split(";"))
+        quality = next((one[2:] for one in parameters if one.startswith("q=")), "1")
+        found = next((name for name, media in MEDIA_TYPES.items() if _matches(kind, media.partition(";")[0])), None)
+        if found is not None and _QUALITY.match(quality) and float(quality) > 0:
+            asked.append((float(quality), found))
+    if not asked:
+        there_are = ", ".join(media.partition(";")[0] for media in MEDIA_TYPES.values())
+        raise Problem(406, "NotAcceptable", f"An invoice is made as {there_are}, not as {shown(header)}.")
+    return max(asked, key=lambda one: one[0])[1]
+
+
+def _matches(asked: str, media: str) -> bool:
+    return asked in ("*/*", media) or (asked.endswith("/*") and media.startswith(asked[:-1]))

@@ -1,0 +1,156 @@
+"""Questions about a lake, answered by a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from billing import reader as reader_module
+from billing.invoices import Invoices
+from billing.lake import Lake
+from billing.periods import Period
+from billing.plans import book_of, customers_of
+from billing.questions import Format, InvoiceAsked, InvoicesAsked, UsageAsked
+from billing.reader import NotFound, Reader, Refused, Unavailable
+from tests.billing.published import calls, publish_calls
+from tests.billing.rated_lines import Used, rate
+from tests.billing.test_invoices import BOOK
+
+A, B = "000000000001", "000000000002"
+NOVEMBER = Period.of_month("2026-11")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    lake = Lake(str(tmp_path_factory.mktemp("lakes") / "lake"))
+    publish_calls(lake, date(2026, 11, 1), calls(A, "orders", "SendMessage", 3), calls(B, "mail", "SendMessage", 4))
+    book = book_of(BOOK, "prices.yaml")
+    customers = customers_of("default: plain", "accounts.yaml", book)
+    rate(lake, "2026-11", book, customers, Used(A, 10**7, tier=2), Used(B, 10**6, tier=2))
+    rate(lake, "2026-12", book, customers, Used(A, 10**6, tier=2))
+    Invoices(lake).close("2026-11", datetime(2026, 12, 1, tzinfo=UTC))
+    return lake
+
+
+async def ask(lake: Lake, asked: UsageAsked | InvoicesAsked | InvoiceAsked) -> Any:
+    return msgspec.json.decode(await Reader(lake.url).ask(asked))
+
+
+async def test_usage(lake: Lake) -> None:
+    summary = await ask(lake, UsageAsked(NOVEMBER, "queue", None, None, 1))
+    assert [(line["account"], line["name"], line["calls"]) for line in summary["lines"]] == [(B, "mail", 4)]
+    assert (summary["total"]["calls"], summary["more"]) == (7, 1)
+    assert (summary["first"], summary["last"], summary["account"]) == ("2026-11-01", "2026-11-30", None)
+    assert "2026-11-02" in summary["missing"] or datetime.now(UTC).date() < date(2026, 11, 2)
+
+
+async def test_invoices(lake: Lake) -> None:
+    both = await ask(lake, InvoicesAsked(None, None, "", 10))
+    assert [(one["number"], one["account"], one["total"]) for one in both["invoices"]] == [
+        ("X-000001", A, "4.76"),
+        ("X-000002", B, "0.48"),
+    ]
+    assert both["next"] is None
+    assert set(both["invoices"][0]) == {
+        *("number", "account", "period", "closed_at", "final", "corrects", "currency", "net", "tax", "total")
+    }
+    first = await ask(lake, InvoicesAsked(None, "2026-11", "", 1))
+    assert first["next"] == "X-000001"
+    second = await ask(lake, InvoicesAsked(None, "2026-11", first["next"], 1))
+    assert ([one["number"] for one in second["invoices"]], second["next"]) == (["X-000002"], None)
+    assert [one["account"] for one in (await ask(lake, InvoicesAsked(B, None, "", 10)))["invoices"]] == [B]
+    assert (await ask(lake, InvoicesAsked(None, "2026-12", "", 10)))["invoices"] == []
+    with pytest.raises(Refused, match="no invoice 'X-9'"):
+        await ask(lake, InvoicesAsked(None, None, "X-9", 10))
+
+
+async def test_an_invoice(lake: Lake) -> None:
+    invoice = await ask(lake, InvoiceAsked(A, "2026-11", "json", draft=False))
+    assert (invoice["number"], invoice["total"]) == ("X-000001", "4.76")
+    assert invoice["lines"][0]["units"] == "10000000"
+    draft = await ask(lake, InvoiceAsked(A, "2026-12", "json", draft=True))
+    assert (draft["number"], draft["total"]) == ("", "0.48")
+    for account, period, is_draft, said in (
+        (A, "2026-12", False, "not closed yet"),
+        ("9" * 12, "2026-11", False, "has no invoice"),
+        (A, "2026-10", True, "nothing of 2026-10 is rated"),
+    ):
+        with pytest.raises(NotFound, match=said):
+            await ask(lake, InvoiceAsked(account, period, "json", draft=is_draft))
+
+
+@pytest.mark.parametrize(
+    ("form", "begins"),
+    [
+        ("json", b"{"),
+        ("html", b"<!DOCTYPE html>"),
+        ("pdf", b"%PDF-"),
+        ("focus-csv", b"BilledCost,"),
+        ("focus-parquet", b"PAR1"),
+    ],
+)
+async def test_an_invoice_in_each_format(lake: Lake, form: Format, begins: bytes) -> None:
+    content = await Reader(lake.url).ask(InvoiceAsked(A, "2026-11", form, draft=False))
+    assert content.startswith(begins)
+    assert B.encode() not in content
+    if form not in ("pdf", "focus-parquet"):
+        assert A.encode() in content
+
+
+async def test_a_lake_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    damaged = tmp_path / "tables" / "usage_hourly" / "days" / "2026-11-01.json"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("no pointer")
+    with pytest.raises(Unavailable, match="cannot be read now") as found:
+        await Reader(str(tmp_path)).ask(UsageAsked(NOVEMBER, "day", None, None, 10))
+    assert str(tmp_path) not in str(found.value), "where it is concerns operators"
+    assert "tables/usage_hourly/days/2026-11-01.json in the lake is damaged" in caplog.text
+
+
+async def test_secrets_of_the_lake_are_on_no_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = "nosuch://user:very-secret@bucket/lake?token=very-secret"
+    started: list[object] = []
+    start = asyncio.create_subprocess_exec
+
+    async def starting(*command: str, **named: Any) -> Any:
+        started.extend(command)
+        return await start(*command, **named)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", starting)
+    with pytest.raises(Refused) as found:
+        await Reader(url).ask(InvoicesAsked(None, None, "", 1))
+    assert "-m" in started
+    assert "very-secret" not in f"{started} {found.value} {caplog.text}"
+
+
+async def test_a_process_that_fails_or_hangs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    asked = InvoicesAsked(None, None, "", 1)
+    with pytest.raises(Unavailable, match="was not read"):
+        await Reader("/nowhere", (sys.executable, "-c", "import sys; sys.exit('out of memory')")).ask(asked)
+    assert "out of memory" in caplog.text
+    monkeypatch.setattr(reader_module, "PATIENCE_SECONDS", 0.5)
+    hanging = Reader("/nowhere", (sys.executable, "-c", "import time, os; print(os.getpid()); time.sleep(100)"))
+    with pytest.raises(Unavailable, match="not read within"):
+        await hanging.ask(asked)
+
+
+async def test_a_question_that_nobody_waits_for_leaves_no_process(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    waits = f"import os, time; open({os.fspath(told)!r}, 'w').write(str(os.getpid())); time.sleep(100)"
+    task = asyncio.create_task(Reader("/nowhere", (sys.executable, "-c", waits)).ask(InvoicesAsked(None, None, "", 1)))
+    async with asyncio.timeout(30):
+        while not (told.exists() and told.read_text()):
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)
