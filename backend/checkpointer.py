@@ -246,17 +246,20 @@ class Checkpointer:
         The pieces are durable then, and so is every record that they hold, and every answer that was given.
         """
         node = self._node
+        ahead = await self._pieces.begin(node.log.log_id)
         writer = await self._pieces.begin(node.log.log_id)
         taken: dict[int, _Taken] = {}
         began = time.perf_counter()
         try:
-            for shard in shards:  # while they are served still, so that there is little left to do when they are not
+            # Taken and stored while they are served still, so that there is little left to do when they are not.
+            for shard in shards:
                 if shard.damage is None:
                     taken[shard.number] = _Taken(shard)
-                    for _ in self._take_ahead(taken[shard.number], writer):
+                    for _ in self._take_ahead(taken[shard.number], ahead):
                         if time.perf_counter() - began > SLICE_SECONDS:
                             await asyncio.sleep(0)
                             began = time.perf_counter()
+            await ahead.finish()
             for shard in shards:
                 node.close_shard(shard)
             for one in taken.values():

@@ -6,6 +6,7 @@ for another.  Only the incarnation that owns a log makes files under it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from zlib import crc32
 
@@ -17,6 +18,8 @@ from metadata_service.models import PieceRef
 GAP_BYTES = 64 << 10
 SPAN_BYTES = 2 << 20
 """Pieces at most so far apart are read in one go, up to this size."""
+SPANS_AT_ONCE = 4
+"""So many of these reads are under way together."""
 
 
 class CassandraPieceWriter:
@@ -70,22 +73,29 @@ class CassandraPieces:
 
     async def get_many(self, refs: Sequence[PieceRef]) -> list[bytes]:
         found: dict[PieceRef, bytes] = {}
+        spans = _spans(refs)
         try:
-            for span in _spans(refs):
-                first, last = span[0], span[-1]
-                length = last.offset + last.length - first.offset
-                data = await self._tables.get_bytes(first.log_id, first.file, first.offset, length)
-                if len(data) < length:  # one machine alone may have the rest
-                    data = await self._tables.everyone().get_bytes(first.log_id, first.file, first.offset, length)
-                for ref in span:
-                    piece = data[ref.offset - first.offset :][: ref.length]
-                    if len(piece) != ref.length or crc32(piece) != ref.crc:
-                        what = "the piece is rotten" if len(piece) == ref.length else "the piece is missing"
-                        raise PieceDamaged(f"checkpoints, log {ref.log_id}, file {ref.file}", ref.offset, what)
-                    found[ref] = piece
+            for at in range(0, len(spans), SPANS_AT_ONCE):
+                for pieces in await asyncio.gather(*map(self._get_span, spans[at : at + SPANS_AT_ONCE])):
+                    found.update(pieces)
         except Unanswered as error:
             raise Unavailable(f"a checkpoint cannot be read: {error}") from error
         return [found[ref] for ref in refs]
+
+    async def _get_span(self, span: list[PieceRef]) -> dict[PieceRef, bytes]:
+        first, last = span[0], span[-1]
+        length = last.offset + last.length - first.offset
+        data = memoryview(await self._tables.get_bytes(first.log_id, first.file, first.offset, length))
+        if len(data) < length:  # one machine alone may have the rest
+            data = memoryview(await self._tables.everyone().get_bytes(first.log_id, first.file, first.offset, length))
+        found = {}
+        for ref in span:
+            piece = bytes(data[ref.offset - first.offset :][: ref.length])
+            if len(piece) != ref.length or crc32(piece) != ref.crc:
+                what = "the piece is rotten" if len(piece) == ref.length else "the piece is missing"
+                raise PieceDamaged(f"checkpoints, log {ref.log_id}, file {ref.file}", ref.offset, what)
+            found[ref] = piece
+        return found
 
     async def drop_file(self, log_id: int, file: int) -> None:
         try:
