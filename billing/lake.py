@@ -49,6 +49,7 @@ class LakeFile(NamedTuple):
 
     path: str
     size_bytes: int
+    modified: datetime
 
 
 class LakeUnavailable(Exception):
@@ -119,7 +120,10 @@ class Lake:
         self._write(path, lambda file: file.write(data))
 
     def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table | None:
-        """What a Parquet file has; None: there is none.  Raises :class:`LakeUnavailable`."""
+        """What a Parquet file has; None: there is none.
+
+        Raises :class:`LakeUnavailable`, and :class:`pyarrow.ArrowException` for what is no such file.
+        """
         data = self.read_bytes(path)
         return None if data is None else parquet.read_table(pa.BufferReader(data), columns=columns)
 
@@ -132,6 +136,19 @@ class Lake:
         except FileNotFoundError:
             return None
         except (pa.ArrowException, OSError) as error:
+            raise self._unavailable("read", error) from error
+
+    def footer(self, path: str) -> parquet.FileMetaData | None:
+        """What a Parquet file says of itself, which is read alone; None: there is none.
+
+        Raises :class:`LakeUnavailable`, and :class:`pyarrow.ArrowException` for what is no such file.
+        """
+        try:
+            with self._files.open_input_file(self._at(path)) as file:
+                return parquet.read_metadata(file)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
             raise self._unavailable("read", error) from error
 
     def rows(
@@ -163,10 +180,10 @@ class Lake:
             found = self._files.get_file_info(fs.FileSelector(top, recursive=True, allow_not_found=True))
         except (pa.ArrowException, OSError) as error:
             raise self._unavailable("read", error) from error
-        below = [(info.path.removeprefix(f"{top}/"), info.size) for info in found if info.is_file]
+        below = [(info.path.removeprefix(f"{top}/"), info) for info in found if info.is_file]
         return sorted(
-            LakeFile(f"{folder}/{path}", size)
-            for path, size in below
+            LakeFile(f"{folder}/{path}", info.size, info.mtime.astimezone(UTC))
+            for path, info in below
             if hidden or not any(name.startswith((".", "_")) for name in path.split("/"))
         )
 

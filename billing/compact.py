@@ -1,0 +1,221 @@
+"""``python -m billing.compact LAKE``: write the many small files of each hour again as one.
+
+For an hour that has been over for a while, the records of its small files are written to a file ``merged-…``, which
+says whose records it has.  The small files stay beside it for hours, so that whoever has listed them can read them;
+then they are removed.  As long as both are there, the ids of the records say that they are the same.
+
+Killed in between, or done by two at a time, nothing is lost, for a file is removed only when one is there that says
+that it has its records: what was begun is finished the next time.  Files that are new are left alone, so are those
+with columns that this version does not know.  One file is in memory at a time, and the one that is being made.
+
+Exit codes: 0 done, 1 the lake is unavailable (try again), 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyarrow import parquet
+
+from billing import lake as calls
+from billing import storage_table as storage
+from billing.lake import Lake, LakeUnavailable, LakeFile
+
+logger = logging.getLogger("holdfast.usage")
+
+TABLES: Final = {calls.TABLE: calls.SCHEMA, storage.TABLE: storage.SCHEMA}
+DAYS: Final = 8
+"""So many days are looked through; what comes later stays as it is."""
+HOUR: Final = timedelta(hours=1)
+OVER: Final = timedelta(hours=3)
+"""So long an hour has been over before its files are merged."""
+YOUNG: Final = timedelta(hours=1)
+"""A file that is not as old as this is left alone."""
+KEPT: Final = timedelta(hours=6)
+"""So long the small files stay beside the one that has their records."""
+SMALL_BYTES: Final = 16 << 20
+MERGED_BYTES: Final = 64 << 20
+"""Of the files that become one, at the most."""
+ROWS_AT_ONCE: Final = 100_000
+PREFIX: Final = "merged-"
+
+_KEY: Final = b"holdfast.merged"
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """What a merged file says of itself."""
+
+    rows: int
+    names: tuple[str, ...]
+    """Of the files whose records it has, in the same folder."""
+
+
+class Compacted(NamedTuple):
+    """What was done."""
+
+    written: int
+    """Merged files."""
+    removed: int
+    """Small ones."""
+
+
+def compact(lake: Lake, now: datetime) -> Compacted:
+    """Merge the small files of hours that are over, and remove those that were merged long ago.
+
+    Raises :class:`LakeUnavailable`; it may be done again at any time.
+    """
+    written = removed = 0
+    for table, schema in TABLES.items():
+        for days in range(DAYS):
+            day = (now - timedelta(days=days)).date()
+            by_hour: defaultdict[str, list[LakeFile]] = defaultdict(list)
+            for file in lake.files(f"{table}/date={day}"):
+                by_hour[file.path.rpartition("/")[0]].append(file)
+            for folder, files in sorted(by_hour.items()):
+                hour = _hour(folder)
+                if hour is not None and hour + HOUR + OVER <= now:
+                    made, gone = _compact_hour(lake, folder, files, schema, now)
+                    written, removed = written + made, removed + gone
+    return Compacted(written, removed)
+
+
+def _hour(folder: str) -> datetime | None:
+    """When the hour began whose folder it is; None: it is no such folder."""
+    try:
+        return datetime.strptime(folder.partition("/")[2], "date=%Y-%m-%d/hour=%H").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _compact_hour(lake: Lake, folder: str, files: list[LakeFile], schema: pa.Schema, now: datetime) -> tuple[int, int]:
+    small = {name: file for file in files if not (name := file.path.rpartition("/")[2]).startswith(PREFIX)}
+    if not small:
+        return 0, 0
+    removed = 0
+    covered: set[str] = set()
+    for file in files:
+        if not file.path.rpartition("/")[2].startswith(PREFIX):
+            continue
+        merged = _said(lake, file.path)
+        if merged is None:
+            continue
+        covered.update(merged.names)
+        if file.modified + KEPT <= now:
+            for name in merged.names:
+                if name in small:
+                    lake.remove(f"{folder}/{name}")
+                    removed += 1
+    candidates = [
+        file
+        for name, file in sorted(small.items())
+        if name not in covered and file.size_bytes <= SMALL_BYTES and file.modified + YOUNG <= now
+    ]
+    return sum(_merge(lake, folder, group, schema) for group in _groups(candidates)), removed
+
+
+def _said(lake: Lake, path: str) -> Merged | None:
+    """Whose records a merged file has; None: it does not say so, or is not whole, and nothing may rest on it."""
+    try:
+        footer = lake.footer(path)
+    except pa.ArrowException as error:
+        logger.error("%s cannot be read, and what it was made of is kept: %s", path, error)
+        return None
+    said = None if footer is None else (footer.metadata or {}).get(_KEY)
+    if footer is None or said is None:
+        logger.error("%s does not say what was merged in it, which is kept", path)
+        return None
+    merged = msgspec.json.decode(said, type=Merged)
+    if merged.rows != footer.num_rows:
+        logger.error("%s has %d records of %d, and what it was made of is kept", path, footer.num_rows, merged.rows)
+        return None
+    return merged
+
+
+def _groups(files: Iterable[LakeFile]) -> Iterator[list[LakeFile]]:
+    """Those that become one file each: at least two."""
+    group: list[LakeFile] = []
+    size = 0
+    for file in files:
+        if group and size + file.size_bytes > MERGED_BYTES:
+            if len(group) > 1:
+                yield group
+            group, size = [], 0
+        group.append(file)
+        size += file.size_bytes
+    if len(group) > 1:
+        yield group
+
+
+def _merge(lake: Lake, folder: str, group: list[LakeFile], schema: pa.Schema) -> int:
+    """Write the records of these files as one; says how many were written: one, or none."""
+    names: list[str] = []
+    rows = 0
+    target = pa.BufferOutputStream()
+    with parquet.ParquetWriter(target, schema, compression="zstd") as writer:
+        some: list[pa.Table] = []
+        for file in group:
+            fitted = _read(lake, file.path, schema)
+            if fitted is None:
+                continue
+            names.append(file.path.rpartition("/")[2])
+            rows += len(fitted)
+            some.append(fitted)
+            if sum(map(len, some)) >= ROWS_AT_ONCE:
+                writer.write_table(pa.concat_tables(some))
+                some = []
+        if some:
+            writer.write_table(pa.concat_tables(some))
+        writer.add_key_value_metadata({_KEY: msgspec.json.encode(Merged(rows, tuple(names)))})
+    if len(names) < 2:
+        return 0
+    digest = sha256("\n".join(names).encode()).hexdigest()[:32]
+    lake.write_bytes(f"{folder}/{PREFIX}{digest}.parquet", target.getvalue())
+    return 1
+
+
+def _read(lake: Lake, path: str, schema: pa.Schema) -> pa.Table | None:
+    """What a file has, with nulls for columns that its version did not know; None: it is to be left alone."""
+    try:
+        table = lake.read_table(path)
+    except pa.ArrowException as error:
+        logger.error("%s cannot be read, and is left alone: %s", path, error)
+        return None
+    if table is None or set(table.column_names) - set(schema.names):  # another was faster; or it is of a later version
+        return None
+    columns = [
+        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def main(arguments: list[str]) -> int:
+    logging.basicConfig(format="%(message)s", level=logging.ERROR)
+    if len(arguments) != 1:
+        print("usage: python -m billing.compact LAKE", file=sys.stderr)
+        return 2
+    try:
+        lake = Lake(arguments[0])
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    try:
+        done = compact(lake, datetime.fromtimestamp(time.time(), UTC))
+    except LakeUnavailable as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{done.written} files were made of many, {done.removed} that were merged are removed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,125 @@
+"""The lake in an object store: a real server of S3's protocol, and a network before it that fails for a while."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from billing.buffers import Buffer, Head, waiting
+from billing.compact import Compacted, compact
+from billing.compact import main as compact_main
+from billing.lake import Lake
+from billing.seal import seal
+from billing.sealer import Sealer
+from billing.usage import CALLS, UsageKey
+from tests.billing.s3 import BUCKET, S3, SECRET
+
+HOUR = 1_700_000_400 // 3600 * 3600
+LATER = datetime.fromtimestamp(HOUR, UTC) + timedelta(hours=5)
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with S3(tmp_path_factory.mktemp("s3")) as s3:
+        yield s3
+
+
+def count(spool: Path, sequence: int, calls: int = 1) -> None:
+    spool.mkdir(exist_ok=True)
+    buffer = Buffer.create(spool, Head("frontend-1", "00112233445566ff", sequence, HOUR), slots=8)
+    key = UsageKey("000000000000", "q", 1, "standard", "SendMessage", (("team", "a"),))
+    buffer.cells[buffer.add(key) + CALLS] += calls
+    buffer.close()
+
+
+def sequences(lake: Lake) -> list[int]:
+    """Of all records, each once."""
+    tables = [lake.read_table(path) for path in lake.paths("usage")]
+    return sorted({number for table in tables if table is not None for number in table["sequence"].to_pylist()})
+
+
+def test_files_are_written_read_listed_and_removed(s3: S3) -> None:
+    lake = Lake(s3.lake("files"))
+    assert lake.paths("live") == []
+    assert lake.read_bytes("live/now.json") is None
+    lake.write_bytes("live/now.json", b"one")
+    lake.write_bytes("live/now.json", b"two")
+    assert lake.read_bytes("live/now.json") == b"two"
+    table = pa.table({"calls": [3, 4]})
+    lake.write_table("live/days/a.parquet", table)
+    assert lake.read_table("live/days/a.parquet") == table
+    footer = lake.footer("live/days/a.parquet")
+    assert footer is not None
+    assert footer.num_rows == 2
+    lake.write_bytes("live/_begun", b"")
+    found = lake.files("live")
+    assert [(file.path, file.size_bytes) for file in found][1:] == [("live/now.json", 3)]
+    assert abs(datetime.now(UTC) - found[0].modified) < timedelta(minutes=1)
+    lake.remove("live/now.json")
+    lake.remove("live/now.json")
+    assert lake.paths("live") == ["live/days/a.parquet"]
+    objects = [key for key in s3.objects("files/") if not key.endswith("/")]  # else a mark that a folder is there
+    assert objects == ["files/live/_begun", "files/live/days/a.parquet"]
+
+
+def test_a_large_object_is_written_in_parts(s3: S3) -> None:
+    lake = Lake(s3.lake("large"))
+    data = bytes(range(256)) * (12 << 12)
+    lake.write_bytes("live/x", data)
+    assert lake.read_bytes("live/x") == data
+
+
+def test_records_are_brought_and_merged(s3: S3, tmp_path: Path) -> None:
+    lake = Lake(s3.lake("merged"))
+    for sequence in range(1, 6):
+        count(tmp_path / "spool", sequence)
+        assert seal(tmp_path / "spool", lake).files == 1
+    assert sequences(lake) == [1, 2, 3, 4, 5]
+    assert compact(lake, LATER) == Compacted(0, 0), "they have come a moment ago"
+    # The server says that its objects are of today: so it is today that they are looked at.
+    now = datetime.now(UTC) + timedelta(hours=2)
+    names = {path.rpartition("/")[2] for path in lake.paths("usage")}
+    today = f"usage/date={now.date()}/hour=00"
+    now = max(now, datetime(now.year, now.month, now.day, 5, tzinfo=UTC))
+    for path in lake.paths("usage"):
+        data = lake.read_bytes(path)
+        assert data is not None
+        lake.write_bytes(f"{today}/{path.rpartition('/')[2]}", data)
+        lake.remove(path)
+    assert compact(lake, now) == Compacted(1, 0)
+    assert compact(lake, now) == Compacted(0, 0)
+    (merged,) = [path for path in lake.paths("usage") if "merged-" in path]
+    assert sequences(lake) == [1, 2, 3, 4, 5]
+    assert len(lake.paths("usage")) == len(names) + 1
+    later = datetime.now(UTC) + timedelta(hours=7)
+    assert compact(lake, max(later, now)) == Compacted(0, 5)
+    assert lake.paths("usage") == [merged]
+    assert sequences(lake) == [1, 2, 3, 4, 5]
+
+
+async def test_while_it_is_away_everything_waits_and_arrives_when_it_is_back(
+    s3: S3, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spool, url = tmp_path / "spool", s3.lake("away")
+    sealer = Sealer(spool, url, 60)
+    count(spool, 1)
+    with caplog.at_level(logging.WARNING):
+        s3.network.cut()
+        assert not await sealer.seal()
+        assert compact_main([url]) == 1
+        s3.network.heal()
+        count(spool, 2)
+        assert waiting(spool)[0] == 2
+        assert await sealer.seal()
+    assert waiting(spool) == (0, 0)
+    assert sequences(Lake(url)) == [1, 2]
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    told = capsys.readouterr().err
+    assert f"the lake at s3://{BUCKET}/away cannot be written" in caplog.text
+    assert f"the lake at s3://{BUCKET}/away cannot be read" in told
+    assert SECRET not in caplog.text + told
