@@ -23,11 +23,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from billing.spool import finished_files
+from billing.spool import CALLS_SUFFIX, finished_files
 from billing.usage import COUNTS, UsageKey, UsageRecord
 
 ABANDONED_SECONDS: Final = 3600
-SUFFIX: Final = ".usage"
 UNFINISHED: Final = ".new"
 """What a process that was killed while it made a buffer leaves behind: nothing was counted into it."""
 FORMAT: Final = 2
@@ -90,7 +89,7 @@ class Buffer:
 
         Raises :class:`OSError`.
         """
-        path = folder / f"{head.boot}-{head.sequence:08d}{SUFFIX}"
+        path = folder / f"{head.boot}-{head.sequence:08d}{CALLS_SUFFIX}"
         fresh = path.with_suffix(UNFINISHED)
         encoded = _encode(head, slots)
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -237,7 +236,7 @@ def _key_at(data: bytes, at: int) -> tuple[UsageKey | None, int]:
 def finished(folder: Path) -> Iterator[Finished]:
     """The buffers below a folder that nobody counts into any more, those of a boot in their order.  Whoever iterates
     closes them.  Raises :class:`OSError`."""
-    for path, file in finished_files(folder, SUFFIX):
+    for path, file in finished_files(folder, CALLS_SUFFIX):
         yield Finished(path, file)
 
 
@@ -247,14 +246,3 @@ def clear(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
                 path.unlink()
-
-
-def waiting(spool: Path) -> tuple[int, int]:
-    """Buffers below a folder, those that are counted into among them, and their bytes."""
-    sizes = []
-    for path in spool.rglob(f"*{SUFFIX}"):
-        try:
-            sizes.append(path.stat().st_size)
-        except FileNotFoundError:  # sealed meanwhile
-            continue
-    return len(sizes), sum(sizes)

@@ -28,7 +28,7 @@ from pyarrow import parquet
 
 from billing import lake as calls
 from billing import storage_table as storage
-from billing.lake import Lake, LakeUnavailable, LakeFile
+from billing.lake import Lake, LakeFile, LakeUnavailable
 
 logger = logging.getLogger("holdfast.usage")
 

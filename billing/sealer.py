@@ -1,4 +1,5 @@
-"""Starts :mod:`billing.seal` now and then, as a process of its own, and tells what becomes of it."""
+"""Starts :mod:`billing.seal` and :mod:`billing.compact` now and then, as processes of their own, and tells what becomes
+of it."""
 
 from __future__ import annotations
 
@@ -6,17 +7,24 @@ import asyncio
 import logging
 import os
 import random
+import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from billing.buffers import waiting
+from billing.spool import waiting
 
 logger = logging.getLogger("holdfast.usage")
 
 WAITING_BYTES_MOST: Final = 256 << 20
 """More than this waits for the lake: that is told again and again."""
+WAITING_SECONDS_MOST: Final = 3 * 3600.0
+"""The same for what waits longer than this, beyond the time between two attempts.  A file of storage is written to for
+an hour."""
+COMPACT_SECONDS: Final = 3600.0
+"""About how often small files of the lake are merged."""
 PATIENCE_SECONDS: Final = 600.0
 """A process that takes longer is ended; nothing is lost by it."""
 
@@ -29,7 +37,7 @@ class Sealer:
         self._spool = spool
         self._lake = lake
         self._seconds = seconds
-        self._command = (*python, "-m", "billing.seal", os.fspath(spool), lake)
+        self._python = python
         self._running: asyncio.Task[None] | None = None
         self._failing = False
 
@@ -44,8 +52,47 @@ class Sealer:
 
     async def seal(self) -> bool:
         """Once, now.  Says whether everything that was finished is in the lake."""
+        code, lines = await self._run_module("billing.seal", os.fspath(self._spool), self._lake)
+        if code == 0:
+            for line in lines:
+                logger.error("%s", line)  # what could not be read: it speaks of nothing else
+            if self._failing:
+                logger.warning("usage reaches the lake again")
+            self._failing = False
+            return True
+        if not self._failing:
+            logger.error("usage does not reach the lake, and waits: %s", lines[-1] if lines else code)
+        self._failing = True
+        return False
+
+    async def compact(self) -> None:
+        """Merge small files of the lake, once, now."""
+        code, lines = await self._run_module("billing.compact", self._lake)
+        for line in lines:
+            logger.error("%s", line)
+        if code != 0 and not lines:
+            logger.error("small files of the lake are not merged now: the process ended with %d", code)
+
+    async def look(self) -> None:
+        """Tell if too much waits, or for too long.  Raises :class:`OSError`."""
+        found = await asyncio.to_thread(waiting, self._spool)
+        waited_s = max(0.0, time.time() - found.oldest_s) if found.files else 0.0
+        if found.size_bytes > WAITING_BYTES_MOST or waited_s > self._seconds + WAITING_SECONDS_MOST:
+            logger.error(
+                "%d files of usage, %d bytes, wait for the lake in %s, the oldest for %.1f hours; %d bytes are free",
+                found.files,
+                found.size_bytes,
+                self._spool,
+                waited_s / 3600,
+                shutil.disk_usage(self._spool).free,
+            )
+
+    async def _run_module(self, *command: str) -> tuple[int, list[str]]:
+        """Its exit code, and what it said on its standard error."""
         process = await asyncio.create_subprocess_exec(
-            *self._command,
+            *self._python,
+            "-m",
+            *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -58,28 +105,20 @@ class Sealer:
                 process.kill()
                 await process.wait()
             raise
-        lines = said.decode(errors="replace").splitlines()
-        if process.returncode == 0:
-            for line in lines:
-                logger.error("%s", line)  # what could not be read: it speaks of nothing else
-            if self._failing:
-                logger.warning("usage reaches the lake again")
-            self._failing = False
-            return True
-        if not self._failing:
-            logger.error("usage does not reach the lake, and waits: %s", lines[-1] if lines else process.returncode)
-        self._failing = True
-        return False
+        assert process.returncode is not None
+        return process.returncode, said.decode(errors="replace").splitlines()
 
     async def _run(self) -> None:
+        compacted_at = time.monotonic() - random.uniform(0, COMPACT_SECONDS)
         while True:
-            # Processes that share a machine do not all begin at once.
+            # Processes that share a machine, or a lake, do not all begin at once.
             await asyncio.sleep(random.uniform(0.8, 1.2) * self._seconds)
             try:
-                await self.seal()
-                buffers, size = await asyncio.to_thread(waiting, self._spool)
-                if size > WAITING_BYTES_MOST:
-                    logger.error("%d files of usage, %d bytes, wait for the lake in %s", buffers, size, self._spool)
+                sealed = await self.seal()
+                await self.look()
+                if sealed and time.monotonic() - compacted_at >= COMPACT_SECONDS:
+                    compacted_at = time.monotonic() + random.uniform(-0.1, 0.1) * COMPACT_SECONDS
+                    await self.compact()
             except TimeoutError:
                 logger.error("usage was not brought to the lake within %.0f s, and waits", PATIENCE_SECONDS)
             except OSError as error:

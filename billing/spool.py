@@ -10,6 +10,22 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final, NamedTuple
+
+CALLS_SUFFIX: Final = ".usage"
+"""Of buffers of calls (:mod:`billing.buffers`)."""
+STORAGE_SUFFIX: Final = ".storage"
+"""Of files of storage (:mod:`billing.storage_file`)."""
+SUFFIXES: Final = (CALLS_SUFFIX, STORAGE_SUFFIX)
+
+
+class Waiting(NamedTuple):
+    """Files that wait, those that are written to among them."""
+
+    files: int
+    size_bytes: int
+    oldest_s: int
+    """When the one was last written to that has waited longest, seconds since the Unix epoch; 0: none waits."""
 
 
 def finished_files(folder: Path, suffix: str) -> Iterator[tuple[Path, int]]:
@@ -32,3 +48,18 @@ def finished_files(folder: Path, suffix: str) -> Iterator[tuple[Path, int]]:
             yield path, file
         else:
             os.close(file)
+
+
+def waiting(spool: Path) -> Waiting:
+    """What waits below a folder.  Raises :class:`OSError`."""
+    files = size_bytes = oldest_s = 0
+    for path in spool.rglob("*"):
+        if path.suffix not in SUFFIXES:
+            continue
+        try:
+            found = path.stat()
+        except FileNotFoundError:  # sealed meanwhile
+            continue
+        files, size_bytes = files + 1, size_bytes + found.st_size
+        oldest_s = min(oldest_s or int(found.st_mtime), int(found.st_mtime))
+    return Waiting(files, size_bytes, oldest_s)

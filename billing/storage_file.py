@@ -23,10 +23,9 @@ from typing import BinaryIO, Final, NamedTuple
 import msgspec
 
 from billing.buffers import UNFINISHED, BufferDamaged, sync_folder
-from billing.spool import finished_files
+from billing.spool import STORAGE_SUFFIX, finished_files
 from billing.storage import HOUR_SECONDS, MINUTE_MS, MINUTE_SECONDS, StorageKey, StorageRecord
 
-SUFFIX: Final = ".storage"
 FORMAT: Final = 1
 ENTRIES_AT_ONCE: Final = 2_000
 """In a frame, at the most."""
@@ -94,7 +93,7 @@ class StorageFile:
     @classmethod
     def create(cls, folder: Path, boot: str, number: int, node: str) -> StorageFile:
         """A fresh one, the ``number``-th of this ``boot``.  Raises :class:`OSError`."""
-        path = folder / f"{boot}-{number:08d}{SUFFIX}"
+        path = folder / f"{boot}-{number:08d}{STORAGE_SUFFIX}"
         fresh = path.with_suffix(UNFINISHED)
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -273,5 +272,5 @@ def _record(entry: Entry, minute_s: int, minutes: int, key: StorageKey, node: st
 def finished_storage(folder: Path) -> Iterator[FinishedStorage]:
     """The files below a folder that nobody writes to any more.  Whoever iterates closes them.  Raises
     :class:`OSError`."""
-    for path, file in finished_files(folder, SUFFIX):
+    for path, file in finished_files(folder, STORAGE_SUFFIX):
         yield FinishedStorage(path, file)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from billing import buffers
-from billing.buffers import KEY_BYTES_MOST, SUFFIX, Buffer, BufferDamaged, BufferFull, Head, finished
+from billing.buffers import KEY_BYTES_MOST, Buffer, BufferDamaged, BufferFull, Head, finished
+from billing.spool import CALLS_SUFFIX
 from billing.usage import BYTES_IN, CALLS, COUNTS, UsageKey, UsageRecord
 
 HEAD = Head("frontend-1", "00112233445566ff", 1, 1_700_000_040)
@@ -164,7 +165,7 @@ def test_a_key_that_cannot_be_read_costs_what_comes_with_it_and_is_told(tmp_path
 def test_what_a_killed_process_began_to_make_is_no_buffer(tmp_path: Path) -> None:
     (tmp_path / "00112233445566ff-00000001.new").write_bytes(b"")
     assert list(finished(tmp_path)) == []
-    assert not list(tmp_path.glob(f"*{SUFFIX}"))
+    assert not list(tmp_path.glob(f"*{CALLS_SUFFIX}"))
 
 
 def test_no_buffer_is_left_when_there_is_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from billing.buffers import Buffer, Head, waiting
+from billing.buffers import Buffer, Head
 from billing.compact import Compacted, compact
 from billing.compact import main as compact_main
 from billing.lake import Lake
 from billing.seal import seal
 from billing.sealer import Sealer
+from billing.spool import waiting
 from billing.usage import CALLS, UsageKey
 from tests.billing.s3 import BUCKET, S3, SECRET
 
@@ -116,7 +117,7 @@ async def test_while_it_is_away_everything_waits_and_arrives_when_it_is_back(
         count(spool, 2)
         assert waiting(spool)[0] == 2
         assert await sealer.seal()
-    assert waiting(spool) == (0, 0)
+    assert waiting(spool) == (0, 0, 0)
     assert sequences(Lake(url)) == [1, 2]
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     told = capsys.readouterr().err

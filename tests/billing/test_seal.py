@@ -14,9 +14,10 @@ import pytest
 
 from billing import seal as sealing
 from billing import storage_table
-from billing.buffers import Buffer, Finished, Head, waiting
+from billing.buffers import Buffer, Finished, Head
 from billing.lake import SCHEMA, Lake, LakeUnavailable, table_of, without_secrets
 from billing.seal import main, seal
+from billing.spool import waiting
 from billing.storage import StorageKey
 from billing.storage_file import Entry, StorageFile
 from billing.usage import CALLS, UsageKey, UsageRecord
@@ -50,7 +51,7 @@ def test_records_arrive_under_their_hour_and_the_buffers_go(tmp_path: Path) -> N
     count(spool, 3, HOUR + 3600)
     done = seal(spool, Lake(str(lake)))
     assert done == (3, 4, 2, 0)
-    assert waiting(spool) == (0, 0)
+    assert waiting(spool) == (0, 0, 0)
     found = rows(lake)
     assert [row["calls"] for row in found] == [3, 3, 1, 1]
     assert found[0]["minute"] == datetime.fromtimestamp(HOUR + 60, UTC)
@@ -109,7 +110,7 @@ def test_ended_between_any_two_steps_it_yields_the_same_records(
     assert sorted(set(ids(path))) == [
         ("frontend-1", BOOT, sequence, slot) for sequence in range(1, 5) for slot in (0, 1)
     ]
-    assert waiting(spool) == (0, 0)
+    assert waiting(spool) == (0, 0, 0)
 
 
 def test_a_repetition_of_the_same_buffers_makes_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +167,7 @@ def test_storage_arrives_under_its_hours_beside_the_calls(tmp_path: Path) -> Non
     count(spool, 1, HOUR)
     store(spool, 1, minutes=62)
     assert seal(spool, Lake(str(lake))) == (2, 4, 3, 0)
-    assert waiting(spool) == (0, 0)
+    assert waiting(spool) == (0, 0, 0)
     assert list(spool.iterdir()) == []
     found = stored(lake)
     assert [(row["hour"], row["minutes"], row["byte_milliseconds"]) for row in found] == [

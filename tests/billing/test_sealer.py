@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from billing import sealer as sealing
-from billing.buffers import Buffer, Head, waiting
+from billing.buffers import Buffer, Head
+from billing.lake import Lake, table_of
 from billing.sealer import Sealer
+from billing.spool import waiting
 from billing.usage import UsageKey
 
 
@@ -33,7 +38,7 @@ async def test_it_tells_when_usage_does_not_reach_the_lake_and_when_it_does_agai
     assert not await sealer.seal()
     lake.unlink()
     assert await sealer.seal()
-    assert waiting(spool) == (0, 0)
+    assert waiting(spool) == (0, 0, 0)
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     assert f"the lake at {lake} cannot be written" in caplog.messages[0]
 
@@ -61,6 +66,36 @@ async def test_it_goes_on_by_itself_and_ends_at_once(
     assert "1 files of usage" in caplog.text
     assert waiting(tmp_path / "spool")[0] == 1
     held.close()
+
+
+async def test_what_waits_for_too_long_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    count(tmp_path, 1)
+    (path,) = tmp_path.iterdir()
+    sealer = Sealer(tmp_path, "unused", 60)
+    await sealer.look()
+    assert not caplog.records
+    long_ago = time.time() - sealing.WAITING_SECONDS_MOST - 61
+    os.utime(path, (long_ago, long_ago))
+    await sealer.look()
+    assert "1 files of usage" in caplog.text
+    assert "the oldest for 3.0 hours" in caplog.text
+
+
+async def test_small_files_of_the_lake_are_merged_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "COMPACT_SECONDS", 0.0)
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    folder = yesterday.strftime("date=%Y-%m-%d/hour=%H")
+    lake = Lake(str(tmp_path / "lake"))
+    for number in range(3):
+        path = tmp_path / "lake" / lake.write(folder, f"{number}", table_of([]))
+        os.utime(path, (yesterday.timestamp(), yesterday.timestamp()))
+    sealer = Sealer(tmp_path / "spool", str(tmp_path / "lake"), 0.01)
+    (tmp_path / "spool").mkdir()
+    sealer.start()
+    async with asyncio.timeout(60):
+        while not [path for path in lake.paths("usage") if "merged-" in path]:
+            await asyncio.sleep(0.02)
+    await sealer.close()
 
 
 async def test_a_process_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

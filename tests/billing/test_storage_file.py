@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from billing.buffers import BufferDamaged
-from billing.spool import finished_files
+from billing.spool import STORAGE_SUFFIX, finished_files
 from billing.storage import StorageKey, StorageRecord
-from billing.storage_file import SUFFIX, Entry, FinishedStorage, StorageFile, finished_storage
+from billing.storage_file import Entry, FinishedStorage, StorageFile, finished_storage
 
 HOUR = 1_700_000_400 // 3600 * 3600
 BOOT = "00112233445566ff"
@@ -155,7 +155,7 @@ def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
     data = bytearray(file.path.read_bytes())
     data[middle + 12] ^= 1
     file.path.write_bytes(data)
-    ((path, opened),) = finished_files(tmp_path, SUFFIX)
+    ((path, opened),) = finished_files(tmp_path, STORAGE_SUFFIX)
     found = FinishedStorage(path, opened)
     assert spans(list(found.records())) == [(1, 0, 1, 5)]
     assert found.lost == [f"what follows byte {middle}, of {len(data)}"]
@@ -164,7 +164,7 @@ def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rubbish", [b"", b"rubbish", b"hfstore1\x04\x00\x00\x00abc"])
 def test_what_is_no_such_file_is_told(tmp_path: Path, rubbish: bytes) -> None:
-    (tmp_path / f"1{SUFFIX}").write_bytes(rubbish)
+    (tmp_path / f"1{STORAGE_SUFFIX}").write_bytes(rubbish)
     (found,) = finished_storage(tmp_path)
     with pytest.raises(BufferDamaged, match=r"1\.storage"):
         list(found.records())
