@@ -69,13 +69,17 @@ class Sqs:
         self._extra: Extra = extra or Standard()
 
     def send(self, urls: Iterator[str]) -> Jobs:
-        """SendMessage, one queue after the other."""
+        """SendMessage, one queue after the other, until there are no more."""
 
-        def job() -> Job:
-            answer = yield self._send(next(urls))
+        def job(url: str) -> Job:
+            answer = yield self._send(url)
             return int(answer.status == 200)
 
-        return job
+        def jobs() -> Job | None:
+            url = next(urls, None)
+            return None if url is None else job(url)
+
+        return jobs
 
     def send_batch(self, urls: Iterator[str], messages: int | None = None) -> Jobs:
         """SendMessageBatch of 10; ``messages`` ends the load when so many are sent."""

@@ -34,7 +34,15 @@ async def _traffic(run: Run, server: Server, name: str) -> None:
     url = server.create_queue(f"{name}-one")
     await run.closed(f"{name} send", server, Sqs(server.signer).send(again(url)), by_part=True)
     many = await _queues(run, server, url, f"{name}-many-")
-    await run.closed(f"{name} send, many queues", server, Sqs(server.signer).send(itertools.cycle(many)), by_part=True)
+    await _warm_up(server, many)
+    # One queue is one backend's: so each has as many callers as that one had, and its commits are as full.
+    await run.closed(
+        f"{name} send, many queues",
+        server,
+        Sqs(server.signer).send(itertools.cycle(many)),
+        by_part=True,
+        connections=CONNECTIONS * BACKENDS,
+    )
     size = run.plan.receive_round // 4
     drained = server.create_queue(f"{name}-receive")
     await run.receive_rounds(f"{name} receive", server, Sqs(server.signer), drained, 0, size + size // 4, size, 2)
@@ -49,6 +57,15 @@ async def _queues(run: Run, server: Server, url: str, prefix: str) -> list[str]:
         if not made.errors:
             return [f"{url.rpartition('/')[0]}/{name}" for name in names]
     raise RuntimeError(f"{made.errors} queues could not be created: {made.first_error}")
+
+
+async def _warm_up(server: Server, urls: list[str]) -> None:
+    """Each frontend has called each queue: what is measured is a queue in use, not the first look for it."""
+    for port in server.ports:
+        async with Load(HOST, [port], CONNECTIONS) as load:
+            sent = await load.drain(Sqs(server.signer).send(iter(urls)))
+        if sent.errors:
+            raise RuntimeError(f"{sent.errors} queues could not be called: {sent.first_error}")
 
 
 async def limit(run: Run, server: Server) -> None:

@@ -43,8 +43,10 @@ class Run:
         )
         return row
 
-    async def closed(self, scenario: str, server: Server, jobs: Jobs, *, by_part: bool = False) -> Row:
-        """As fast as the server answers, on 32 connections.  ``by_part``: tell its processes apart."""
+    async def closed(
+        self, scenario: str, server: Server, jobs: Jobs, *, by_part: bool = False, connections: int = CONNECTIONS
+    ) -> Row:
+        """As fast as the server answers.  ``by_part``: tell its processes apart."""
         meter = Meter(server)
         parts: list[dict[str, float]] = []
 
@@ -53,13 +55,13 @@ class Run:
             if by_part:
                 parts.append(server.parts())
 
-        async with Load(HOST, server.ports, CONNECTIONS) as load:
+        async with Load(HOST, server.ports, connections) as load:
             with quiet_memory():
                 window = await load.closed(jobs, self.plan.warm_up_s, self.plan.measure_s, mark)
         for part, cpu_s in sorted(parts[1].items()) if parts else ():
             used = (cpu_s - parts[0].get(part, 0.0)) / max(window.messages, 1)
             self.figure(scenario, server, f"CPU of the {part}, a message", used * 1e6, "µs")
-        return self.add(row_of(scenario, server.name, CONNECTIONS, [window], meter.cpu_s, server.rss_mib()))
+        return self.add(row_of(scenario, server.name, connections, [window], meter.cpu_s, server.rss_mib()))
 
     async def paced(self, scenario: str, server: Server, jobs: Jobs, rate: float, seconds: float) -> Window:
         """At a given rate of jobs, on 32 connections."""
