@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Protocol
 
 import msgspec
@@ -25,6 +25,7 @@ from backend.journal.segments import LogInUse
 from backend.load import LOOK_SECONDS as LOAD_SECONDS
 from backend.load import Load
 from backend.node import Node
+from backend.reach import Reach, sample
 from backend.replay import JournalDamaged
 from backend.reporter import REPORT_SECONDS, Reporter
 from backend.tasks import Complaints
@@ -42,6 +43,8 @@ EXPECT_SECONDS = 0.1
 """How often a member looks for shards that are on their way to it."""
 MOVES_MOST = 32
 """Shards that are on their way at once, beside those of the dead."""
+GATHER_SECONDS = 10.0
+"""So long the first assignment of all waits for the members that are expected."""
 TROUBLE = (StoreError, BackendError, LogInUse, JournalDamaged, OSError)
 """What a member lives through, and tries again."""
 
@@ -61,7 +64,7 @@ def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
         owner, wanted = view.owner(shard), view.wanted(shard)
         present[shard] = wanted or owner
         moving += wanted is not None and owner != wanted
-    nodes = [placement.Node(name, draining=view.draining(name)) for name in view.live]
+    nodes = [placement.Node(name, draining=view.leaving(name)) for name in view.live]
     limit = max(0, moves_most - moving) if not all(node.draining for node in nodes) else 0  # else: nowhere to go to
     planned = placement.plan(present, nodes, limit=limit)
     assignment = tuple(planned.assignment.get(shard, "") for shard in range(SHARDS))
@@ -83,10 +86,13 @@ class Member:
         load: Load | None = None,
         reporter: Reporter | None = None,
         acquaint_seconds: float = 0.0,
+        expected: Collection[str] = (),
+        callers: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """``load``: what the heartbeats are to say of the node; ``reporter``: whom it tells of the cluster while it is
         the manager; ``acquaint_seconds``: so long a node without shards looks what the others' clocks say, before it
-        takes any (where nodes are on several machines, :data:`~backend.living.WATCH_SECONDS`)."""
+        takes any (where nodes are on several machines, :data:`~backend.living.WATCH_SECONDS`); ``expected``: the nodes
+        that start together; ``callers``: who is connected to the node."""
         self._name = name
         self._node = node
         self._store = store
@@ -104,6 +110,10 @@ class Member:
         self._clocks = Clocks()
         self._acquaint_seconds = acquaint_seconds
         self._acquainted_at = 0.0
+        self._expected = frozenset(expected)
+        self._gathered_at = 0.0
+        self._callers = callers
+        self._reach = Reach()
         self._complaints = Complaints()
         self._count = 0
         self._beaten_at: float | None = None
@@ -119,6 +129,7 @@ class Member:
         """Join: from now on the node gets shards, and gives some away."""
         loop = asyncio.get_running_loop()
         self._acquainted_at = loop.time() + self._acquaint_seconds
+        self._gathered_at = loop.time() + GATHER_SECONDS
         self._tasks = [
             loop.create_task(self._forever(self._beat, lambda: BEAT_SECONDS, "the heartbeat")),
             loop.create_task(self._run(), name="the member"),
@@ -190,6 +201,7 @@ class Member:
         beat = Heartbeat(
             *(self._name, entry.log_id, entry.incarnation, self._count, self._clock(), self._address),
             shard_time_ms=self._node.time_ms if self._node.owned else 0,
+            callers=sample(self._callers()),
         )
         if self._load is not None:
             beat = msgspec.structs.replace(beat, cpu=self._load.cpu, storage=self._load.storage, busy=self._load.busy)
@@ -202,7 +214,7 @@ class Member:
 
     async def _step(self) -> None:
         view = await self._look()
-        self._heirs = any(name != self._name and not view.draining(name) for name in view.live)
+        self._heirs = any(name != self._name and not view.leaving(name) for name in view.live)
         own = self._node.ownership.log_id
         mine = view.logs.get(own)
         if mine is not None and mine.state != "open":
@@ -259,7 +271,9 @@ class Member:
         }
         self._clocks.look(beats, self._clock())
         self._follow_clocks([beat.log_id for beat in live.values() if beat.node != self._name])
-        return View(cluster, logs, shards, live, {beat.node: beat for beat in beats if beat.node not in live})
+        self._reach.look(live.values(), now)
+        silent = {beat.node: beat for beat in beats if beat.node not in live}
+        return View(cluster, logs, shards, live, silent, self._reach.cut_off)
 
     def _follow_clocks(self, others: list[int]) -> None:
         """Let the node go by the cluster's time."""
@@ -298,10 +312,28 @@ class Member:
             if log_id in view.logs
         ):
             return view  # whether this one lives is not known yet: soon it is
+        if not view.shards and not self._gathered(view):
+            return view  # who is there first would get all, and then have to give most away
+        self._tell_cut_off(view)
         decided = decide(view)
         if decided == view.cluster:
             return view
         return view._replace(cluster=await self._store.update_cluster(decided))
+
+    def _gathered(self, view: View) -> bool:
+        return self._expected <= view.live.keys() or asyncio.get_running_loop().time() >= self._gathered_at
+
+    def _tell_cut_off(self, view: View) -> None:
+        for name in view.live:
+            what = f"the reach of {name}"
+            if name not in view.cut_off:
+                self._complaints.settled(what)
+            elif self._complaints.is_news(what, "cut off"):
+                logger.error(
+                    "node %s lives, but most of those who call the cluster are not connected to it: its shards go to "
+                    "others, where there are any; look at the network before it",
+                    name,
+                )
 
     async def _report(self) -> None:
         """Tell how the cluster is, now and then and when nodes come or go, and let an operator's word about its nodes

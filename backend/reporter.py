@@ -85,6 +85,7 @@ def _nodes(view: View, still: Callable[[int], float]) -> tuple[ReportedNode, ...
             cpu=beat.cpu,
             storage=beat.storage,
             draining=view.draining(name),
+            cut_off=name in view.cut_off,
         )
         for name, beat in sorted(beats.items())
     )

@@ -153,6 +153,11 @@ class BackendServer:
         self._empty = asyncio.Event()
         self._empty.set()
 
+    @property
+    def callers(self) -> set[str]:
+        """The names of those who are connected, and have proved that they know the secret."""
+        return {connection.peer for connection in self.connections if connection.peer}
+
     def make(self) -> Connection:
         return Connection(self, Answerer(self._secret, self._name, self._binding))
 

@@ -17,6 +17,8 @@ class View(NamedTuple):
     """By name, the nodes of which it is known that they live: their log is open, and their heartbeat moves."""
     silent: dict[str, Heartbeat]
     """The other nodes that there ever were, by name."""
+    cut_off: frozenset[str] = frozenset()
+    """Live nodes that callers do not reach (:mod:`backend.reach`)."""
 
     def owner(self, shard: int) -> str | None:
         """The live node that has a shard; None: nobody, or one that has ended."""
@@ -34,6 +36,12 @@ class View(NamedTuple):
         """The live node that is to have it; None: that is to be decided."""
         name = self.cluster.assignment[shard] if shard < len(self.cluster.assignment) else ""
         return name if name in self.live else None
+
+    def leaving(self, name: str) -> bool:
+        """Whether its shards are to go to others: it drains, or is cut off while there is one that is neither."""
+        if name not in self.cut_off:
+            return self.draining(name)
+        return any(other not in self.cut_off and not self.draining(other) for other in self.live)
 
     def draining(self, name: str) -> bool:
         """Whether the node is to give up all that it has, and to get nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -61,11 +61,12 @@ class BackendRole:
         tls: ServerTls | None = None,
         load: Load | None = None,
         reporter: Reporter | None = None,
+        expected: Collection[str] = (),
     ) -> BackendRole:
         """Serve the node to whoever knows the ``secret``, and join the cluster.
 
-        ``reached``: where others reach it, as its heartbeat is to say; else where it listens.  ``load`` and
-        ``reporter``: see :class:`~backend.manager.Member`.  The node is closed by whoever started it, after
+        ``reached``: where others reach it, as its heartbeat is to say; else where it listens.  ``load``, ``reporter``
+        and ``expected``: see :class:`~backend.manager.Member`.  The node is closed by whoever started it, after
         :meth:`close`.  Raises :class:`CannotStart`.
         """
         try:
@@ -86,6 +87,8 @@ class BackendRole:
             load=load,
             reporter=reporter,
             acquaint_seconds=WATCH_SECONDS if listen.host else 0.0,
+            expected=expected,
+            callers=lambda: server.callers,
         )
         member.start()
         return cls(node, server, member)
@@ -197,6 +200,7 @@ async def run_backend(
             reached=backend.reached,
             load=Load(node, settings.journal_folder),
             reporter=Reporter(store, FIRST_CLUSTER, now_ms),
+            expected=backend.nodes,
         )
         started(role)
         settle()

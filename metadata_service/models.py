@@ -162,6 +162,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """The partitions with the most to do."""
     shard_time_ms: int = 0
     """At which its shards are served: its clock, or where that is on the way to the cluster's time; 0: it has none."""
+    callers: tuple[int, ...] = ()
+    """Who is connected to the node (:func:`backend.reach.sample`)."""
 
 
 class ClusterEntry(msgspec.Struct, frozen=True):
@@ -211,6 +213,8 @@ class ReportedNode(msgspec.Struct, frozen=True):
     storage: float = 0.0
     """Of what it has least of, disk or memory for messages, as a part of the whole."""
     draining: bool = False
+    cut_off: bool = False
+    """Most of those who call the cluster are not connected to it."""
 
 
 class ClusterReport(msgspec.Struct, frozen=True):

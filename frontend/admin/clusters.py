@@ -249,12 +249,18 @@ def _node(node: ReportedNode) -> NodeShown:
     return NodeShown(
         name=node.name,
         address=node.address,
-        state="silent" if not node.live else "draining" if node.draining else "live",
+        state=_state(node),
         silent_seconds=round(node.silent_ms / 1000, 1),
         shards=node.shards,
         cpu=node.cpu,
         storage=node.storage,
     )
+
+
+def _state(node: ReportedNode) -> str:
+    if not node.live:
+        return "silent"
+    return "draining" if node.draining else "cut off" if node.cut_off else "live"
 
 
 def _nodes_of(fleet: Fleet, name: str) -> set[str]:

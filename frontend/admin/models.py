@@ -306,7 +306,10 @@ class NodeShown(BaseModel):
 
     name: str
     address: str
-    state: str = Field(description="live, draining (it gives up its shards, or has none) or silent")
+    state: str = Field(
+        description="live, draining (it gives up its shards, or has none), cut off (it lives, but most of those who "
+        "call the cluster do not reach it: the others get its shards) or silent"
+    )
     silent_seconds: float = Field(description="since its heartbeat moved last")
     shards: int
     cpu: float = Field(description="part of a core that it uses")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
 import pytest
 
 from backend.api import SHARDS, NewMessage, NotOwner, Target
-from backend.manager import MOVES_MOST, Member, decide, drain, undrain
+from backend.manager import GATHER_SECONDS, MOVES_MOST, Member, decide, drain, undrain
 from backend.node import Node
 from backend.reporter import REPORT_SECONDS, Reporter
 from backend.shards import shard_of
@@ -60,10 +60,12 @@ class Cluster(Fleet):
         self.members: dict[str, Member] = {}
         self.registry = Registry()
         self.stored: set[bytes] = set()
+        self.cut: set[str] = set()
+        """Nodes that no frontend reaches."""
         for name in names:
             self.join(name)
 
-    def join(self, name: str) -> Node:
+    def join(self, name: str, expected: Collection[str] = ()) -> Node:
         node = self.start(name)
         process = self.processes[name]
 
@@ -71,7 +73,12 @@ class Cluster(Fleet):
             return int((NOW + self.loop.now) * 1000)
 
         reporter = Reporter(cast(ClusterRegistry, self.registry), "east", clock)
-        member = Member(name, node, process.store, clock, f"{name}:1", reporter=reporter)
+        member = Member(
+            *(name, node, process.store, clock, f"{name}:1"),
+            reporter=reporter,
+            expected=expected,
+            callers=lambda: [] if name in self.cut else ["f1", "f2"],
+        )
         self.members[name] = member
 
         async def begin() -> None:
@@ -257,6 +264,61 @@ def test_a_rolling_restart_loses_nothing(three: Cluster) -> None:
         three.join(name)
         three.settle(60)
     assert three.found() == three.stored
+
+
+@pytest.mark.parametrize("what", ["the manager", "another"])
+def test_a_node_that_lives_and_is_not_reached_hands_its_shards_over(
+    three: Cluster, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = next(name for name, node in three.nodes.items() if node.ownership.log_id == three.store._cluster.manager)
+    victim = manager if what == "the manager" else next(name for name in three.nodes if name != manager)
+    three.cut = {victim}
+    three.loop.until(lambda: not three.nodes[victim].owned, 15)
+    three.settle(15)
+    assert f"node {victim} lives, but most of those who call the cluster are not connected to it" in caplog.text
+    assert [node.name for node in three.registry.report.nodes if node.cut_off] == [victim]
+    assert three.processes[victim].alive, "nothing was fenced"
+    three.store_some()
+    three.cut = set()
+    three.loop.until(lambda: 80 <= three.shares()[victim] <= 91, 30)
+    three.settle(30)
+    assert three.found() == three.stored
+
+
+def test_where_no_node_is_reached_the_shards_stay(three: Cluster) -> None:
+    before = three.store._cluster.assignment
+    three.cut = {"a", "b"}
+    three.loop.until(lambda: set(three.shares()) == {"c"} or three.shares()["c"] == SHARDS, 30)
+    three.cut = {"a", "b", "c"}
+    three.loop.run_for(30)
+    assert three.shares()["c"] < SHARDS, "nobody calls, so nobody is missed"
+    assert three.settled()
+    assert set(before) == {"a", "b", "c"}
+
+
+def test_the_first_assignment_waits_for_those_that_start_together() -> None:
+    cluster = Cluster()
+    try:
+        names = ("a", "b", "c")
+        for name in names:
+            cluster.join(name, names)
+            cluster.loop.run_for(2)
+        cluster.loop.until(cluster.settled, 30)
+        assert all(80 <= share <= 91 for share in cluster.shares().values())
+        assert all(entry.epoch == 1 for entry in cluster.store._shards.values()), "none had another owner before"
+    finally:
+        cluster.close()
+
+
+def test_the_first_assignment_does_not_wait_for_ever() -> None:
+    cluster = Cluster()
+    try:
+        cluster.join("a", ("a", "b"))
+        cluster.loop.run_for(GATHER_SECONDS - 2)
+        assert not cluster.shares()["a"]
+        cluster.loop.until(lambda: cluster.shares()["a"] == SHARDS, 5)
+    finally:
+        cluster.close()
 
 
 def test_where_nobody_is_left_to_drain_to_the_shards_stay(three: Cluster) -> None:
