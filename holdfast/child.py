@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from holdfast.listen import Server
 
 CONNECTION, RELOAD, DRAIN, LEAVE = b"connection", b"reload", b"drain", b"leave"
-"""What the supervisor says.  A connection comes with its file descriptor.  A backend that is to leave hands its shards
-over before it drains."""
+"""What the supervisor says.  A connection comes with its file descriptor.  Who is to leave drains while the others go
+on: a backend hands its shards over before, a frontend lets its clients go."""
 READY, SETTLED, LOAD = b"ready", b"settled", b"load "
 """What it is told: a backend has settled when it has its share of the shards, and each other shard is where it is to
-be; a load is followed by the number of connections."""
+be; a load is followed by the number of connections, and comes once a second from the process's beginning on."""
 MESSAGE_BYTES_MOST = 64
 LOAD_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1
@@ -128,14 +128,21 @@ class Line:
         self.leaves = False
         """The others go on."""
         self._sock = sock
+        self._load: Callable[[], int] = lambda: 0
         self._take: Callable[[socket.socket], None] | None = None
         self._reload: Callable[[], None] | None = None
 
     def open(
-        self, take: Callable[[socket.socket], None] | None = None, reload: Callable[[], None] | None = None
+        self,
+        take: Callable[[socket.socket], None] | None = None,
+        reload: Callable[[], None] | None = None,
+        load: Callable[[], int] = lambda: 0,
     ) -> None:
-        """The process is ready: say so, and do what the supervisor says from now on."""
-        self._take, self._reload = take, reload
+        """The process is ready: say so, and do what the supervisor says from now on.
+
+        ``load``: how many connections there are.
+        """
+        self._take, self._reload, self._load = take, reload, load
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._readable)
         self._sock.send(READY)
         log.info("ready %s", logs.facts(pid=os.getpid()))
@@ -144,13 +151,15 @@ class Line:
         """As a backend."""
         self._sock.send(SETTLED)
 
-    def tell_load(self, count: Callable[[], int]) -> None:
-        """Tell once a second how many connections there are, and so that the process runs."""
+    def tell_load(self) -> None:
+        """Tell from now on once a second how many connections there are, and so that the process runs."""
         try:
-            self._sock.send(LOAD + str(count()).encode())
+            self._sock.send(LOAD + str(self._load()).encode())
         except BlockingIOError:
             pass  # the supervisor has enough to read
-        asyncio.get_running_loop().call_later(LOAD_SECONDS, self.tell_load, count)
+        except OSError:
+            return  # it is gone: so is this process in a moment
+        asyncio.get_running_loop().call_later(LOAD_SECONDS, self.tell_load)
 
     def _readable(self) -> None:
         while True:
@@ -182,10 +191,10 @@ async def _backend(orders: Orders, line: Line) -> int:
 
     backend = in_folder(orders.settings.data, orders.name, orders.node, orders.nodes)
     settling: list[asyncio.Task[None]] = []
+    line.tell_load()
 
     def started(role: BackendRole) -> None:
         line.open()
-        line.tell_load(lambda: 0)
         settling.append(asyncio.create_task(settled(role)))
 
     async def settled(role: BackendRole) -> None:
@@ -209,13 +218,17 @@ async def _frontend(orders: Orders, line: Line) -> int:
     async def connect(store: SQLiteStore) -> ClusterBackend:
         return await ClusterBackend.connect(nodes_of(store, sockets.reach), secret=orders.secret, name=orders.name)
 
+    line.tell_load()
     service = await Frontend.start(settings, connect, processes=processes, first=orders.first)
 
     def started(server: Server) -> None:
-        line.open(server.take, certificate.reload if certificate else None)
-        line.tell_load(lambda: len(server.hall.connections) + len(server.hall.handshakes))
+        hall = server.hall
+        reload = certificate.reload if certificate else None
+        line.open(server.take, reload, lambda: len(hall.connections) + len(hall.handshakes))
 
-    return await run_frontend(settings, service, certificate, [], line.stop, started, processes=processes)
+    return await run_frontend(
+        settings, service, certificate, [], line.stop, started, processes=processes, lingers=lambda: line.leaves
+    )
 
 
 if __name__ == "__main__":

@@ -251,7 +251,8 @@ def _parser() -> argparse.ArgumentParser:
         "serve",
         help="run the service",
         description="Run the service, in one process or, with --frontends and --backends, in several.  Ctrl-C and "
-        "SIGTERM drain it; a second signal ends it at once.  Of several, SIGUSR1 restarts the backends one by one.",
+        "SIGTERM drain it; a second signal ends it at once.  Of several, SIGUSR1 restarts all but the supervisor, one "
+        "by one.",
         epilog=_all_settings(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -217,7 +217,7 @@ async def _frontend(settings: Settings, secret: bytes, tls: PeerTls) -> int:
             port = sockets[0].getsockname()[1]
             log.info("started %s", logs.facts(version=__version__, port=port, pid=os.getpid()))
 
-        code = await run_frontend(settings, service, certificate, sockets, stop, started)
+        code = await run_frontend(settings, service, certificate, sockets, stop, started, lingers=lambda: True)
     log.info("stopped")
     return code
 

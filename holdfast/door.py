@@ -302,14 +302,15 @@ class Connection(asyncio.Protocol):
         else:
             self.refuse(b"408 Request Timeout", b"The request did not arrive in time.")
 
-    def shutdown(self) -> None:
-        """Close the connection if it is idle; otherwise it closes after its last answer."""
+    def shutdown(self, *, idle: bool = True) -> None:
+        """Close the connection if it is idle, where idle ones are meant too; otherwise it closes after its last
+        answer."""
         if self.mid_message and self._receiving is None:
             return  # the request whose head is being read will be the last
         last = self.waiting[-1] if self.waiting else self._answering
         if last is not None:
             last.keep_alive = False
-        elif not self.mid_message:
+        elif idle and not self.mid_message:
             self._close()
 
     def refuse(self, status: bytes, text: bytes) -> None:

@@ -24,6 +24,9 @@ log = logging.getLogger("holdfast")
 BACKLOG = 2048
 SWEEP_TICKS = 10
 """uvicorn ticks every tenth of a second."""
+LINGER_SECONDS = 2.0
+"""So long a connection that is idle may have one more request answered, and learns by it that it is to close, where
+others go on and serve its client.  One that is closed while its client is just sending costs the client an attempt."""
 TELL_REFUSED_SECONDS = 60
 """The log tells at most so often that connections were refused."""
 _TURNS = 10
@@ -96,10 +99,12 @@ class Server(uvicorn.Server):
         stop: asyncio.Event,
         started: Callable[[], None],
         drain: Callable[[], Awaitable[None]],
+        lingers: Callable[[], bool] = lambda: False,
     ) -> None:
         """``forwarded`` is the application as trusted proxies call it.
 
-        ``drain`` has the application end its long polls, once no new connections come.
+        ``drain`` has the application end its long polls, once no new connections come.  ``lingers`` is asked when it
+        drains whether that is to be gentle: there are others, whom clients can go to (:data:`LINGER_SECONDS`).
         """
         super().__init__(
             uvicorn.Config(
@@ -125,6 +130,7 @@ class Server(uvicorn.Server):
         self._stop = stop
         self._when_started = started
         self._drain_app = drain
+        self._lingers = lingers
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Raises :class:`CannotListen`.  Without a socket, connections come by :meth:`take` alone."""
@@ -194,19 +200,17 @@ class Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         self.hall.draining = True
+        if self._lingers():
+            for connection in list(self.hall.connections):
+                connection.shutdown(idle=False)
+            await self._until_empty(LINGER_SECONDS)
         await _turns()  # and what those clients have sent is read
         for connection in list(self.hall.connections):
             connection.shutdown()
 
     async def finish(self, seconds: float) -> int:
         """Wait for all answers; after ``seconds`` cancel what is still under way.  Returns how many calls that were."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        while not self.hall.is_empty and (left := end - loop.time()) > 0:
-            self.hall.emptied.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.hall.emptied.wait(), min(left, 1))
-            await self.on_tick(0)
+        await self._until_empty(seconds)
         late = set(self.hall.tasks)
         for task in late:
             task.cancel()
@@ -217,6 +221,16 @@ class Server(uvicorn.Server):
         if late:
             await asyncio.wait(late, timeout=1)
         return len(late)
+
+    async def _until_empty(self, seconds: float) -> None:
+        """Wait for all connections to be gone, for so long at the most."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while not self.hall.is_empty and (left := end - loop.time()) > 0:
+            self.hall.emptied.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.hall.emptied.wait(), min(left, 1))
+            await self.on_tick(0)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -207,15 +207,19 @@ async def run_frontend(
     started: Callable[[Server], None],
     *,
     processes: int = 1,
+    lingers: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Serve clients until ``stop``, and return the exit code.  Without sockets they come by :meth:`Server.take`."""
+    """Serve clients until ``stop``, and return the exit code.  Without sockets they come by :meth:`Server.take`.
+
+    ``lingers`` is asked at the stop whether others go on, to which clients can go (:class:`Server`).
+    """
     try:
 
         def ready() -> None:
             started(server)
             settle()
 
-        server = server_of(settings, service, certificate, stop, ready, processes=processes)
+        server = server_of(settings, service, certificate, stop, ready, processes=processes, lingers=lingers)
         await server.serve(sockets)
         return 0
     finally:

@@ -155,6 +155,7 @@ def server_of(
     started: Callable[[], None],
     *,
     processes: int = 1,
+    lingers: Callable[[], bool] = lambda: False,
 ) -> Server:
     """The listener before a service.  ``processes``: among so many the limits on connections are divided."""
     of_client = settings.connections_per_client_limit
@@ -167,7 +168,9 @@ def server_of(
     )
     networks = parse_networks(settings.trusted_proxies)
     forwarded = Forwarded(service.app, networks, settings.forwarded_header) if networks else None
-    return Server(service.app, limits, certificate, forwarded, stop=stop, started=started, drain=service.drain)
+    return Server(
+        service.app, limits, certificate, forwarded, stop=stop, started=started, drain=service.drain, lingers=lingers
+    )
 
 
 def greet(settings: Settings, sockets: list[socket.socket], prepared: Prepared) -> None:

@@ -10,7 +10,8 @@ know.  A backend that hangs is killed, for its shards are locked as long as it i
 is lost by any of it: each backend has a log of its own, which is locked, so that no other writes it, and what a dead
 one had is taken over by the others or by its next life, whichever is first.
 
-Several backends are restarted one by one on SIGUSR1: each hands its shards over before it ends.
+On SIGUSR1 all children are restarted one by one: each backend hands its shards over before it ends, and each frontend
+lets its clients go to the others.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from holdfast import child, logs
 from holdfast.child import Orders
 from holdfast.dealer import Dealer
 from holdfast.folder import NODE, Claim
-from holdfast.listen import bind
+from holdfast.listen import LINGER_SECONDS, bind
 from holdfast.python import python
 from holdfast.serve import CannotStart, Prepared, certificate_of, greet, prepare
 from holdfast.settings import Settings
@@ -48,6 +49,8 @@ SILENT_SECONDS = 5.0
 HANGS_SECONDS = 10
 """A backend that was not heard for so long is killed.  Seconds in which the supervisor itself stood still, or the
 machine, do not count."""
+STARTS_SECONDS = 60
+"""The same for any child that is not ready yet: it is heard every second as soon as its loop runs."""
 FRONTEND_GRACE_SECONDS = 5.0
 """Beyond ``drain_seconds``, for what remains to be written after the last answer."""
 BACKEND_GRACE_SECONDS = 60.0
@@ -55,7 +58,7 @@ BACKEND_GRACE_SECONDS = 60.0
 HAND_OVER_SECONDS = 60.0
 """For a backend that gives its shards to others before it ends."""
 SETTLE_SECONDS = 120.0
-"""So long a restart of all backends waits until the one that was started has its shards."""
+"""So long a restart of all children waits until the one that was started is ready, and a backend has its shards."""
 
 log = logging.getLogger("holdfast")
 
@@ -89,7 +92,7 @@ async def _run(settings: Settings, sockets: list[socket.socket]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, supervisor.stop_or_quit, number)
     loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
-    loop.add_signal_handler(signal.SIGUSR1, supervisor.restart_backends)
+    loop.add_signal_handler(signal.SIGUSR1, supervisor.restart_all)
     code = await supervisor.run(prepared)
     log.info("stopped")
     return code
@@ -101,14 +104,16 @@ class Child:
     def __init__(self, orders: Orders) -> None:
         self.name = orders.name
         self.load = 0
-        self.has_begun = False
-        """In this life."""
+        self.begun = asyncio.Event()
+        """It is ready, in this life."""
         self.settled = asyncio.Event()
         """A backend, in this life."""
         self.ready = asyncio.Event()
         """It has been ready once."""
+        self.has_orders = False
+        """In this life."""
         self.silent_seconds = 0
-        """Counted by whoever looks after it; it is heard every second."""
+        """Counted by whoever looks after it; with its orders, it is heard every second."""
         self.leaves = False
         """It ends because it was told to, and is to be started again."""
         self.ended = asyncio.Event()
@@ -121,7 +126,11 @@ class Child:
     @property
     def is_ready(self) -> bool:
         """Whether it can be dealt connections."""
-        return self.has_begun and not self.is_silent
+        return self.has_begun and not self.is_silent and not self.leaves
+
+    @property
+    def has_begun(self) -> bool:
+        return self.begun.is_set()
 
     @property
     def is_silent(self) -> bool:
@@ -152,12 +161,13 @@ class Child:
                 )
             self._process, self._line = process, ours
             loop.add_reader(ours.fileno(), self._heard, ours)
-            ordering = asyncio.create_task(_order(process, child.encode(orders), after))
+            ordering = asyncio.create_task(self._order(process, child.encode(orders), after))
             try:
                 return await process.wait()
             finally:
                 ordering.cancel()
-                self.has_begun, self.load, self.silent_seconds = False, 0, 0
+                self.has_orders, self.load, self.silent_seconds = False, 0, 0
+                self.begun.clear()
                 self.settled.clear()
                 self.ended.set()
                 self.ended = asyncio.Event()
@@ -180,7 +190,7 @@ class Child:
             self._heard_at = asyncio.get_running_loop().time()
             self.silent_seconds = 0
             if said == child.READY:
-                self.has_begun = True
+                self.begun.set()
                 self.ready.set()
             elif said == child.SETTLED:
                 self.settled.set()
@@ -211,13 +221,13 @@ class Child:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
-
-async def _order(process: asyncio.subprocess.Process, orders: bytes, after: asyncio.Event | None) -> None:
-    if after is not None:
-        await after.wait()
-    assert process.stdin is not None
-    process.stdin.write(orders)
-    process.stdin.close()  # not waited for: who waits for the process will know how that ends
+    async def _order(self, process: asyncio.subprocess.Process, orders: bytes, after: asyncio.Event | None) -> None:
+        if after is not None:
+            await after.wait()
+        assert process.stdin is not None
+        process.stdin.write(orders)
+        process.stdin.close()  # not waited for: who waits for the process will know how that ends
+        self.has_orders = True
 
 
 class _GivenUp(Exception):
@@ -238,7 +248,7 @@ class Supervisor:
         """Every queue has a backend."""
         self._stop = asyncio.Event()
         self._restart: asyncio.Task[None] | None = None
-        """Of all backends, one by one."""
+        """Of all children, one by one."""
         self._serving = False
 
     def stop_or_quit(self, number: int) -> None:
@@ -255,32 +265,35 @@ class Supervisor:
         for each in self._frontends:
             each.say(child.RELOAD)
 
-    def restart_backends(self) -> None:
-        """One after the other, each when the one before has its shards again."""
+    def restart_all(self) -> None:
+        """One after the other: the backends, each when the one before has its shards again, and then the frontends."""
         if not self._serving or self._stop.is_set():
-            log.warning("the backends are not restarted: the service is not ready, or is ending")
+            log.warning("nothing is restarted: the service is not ready, or is ending")
         elif self._restart is not None and not self._restart.done():
-            log.warning("the backends are being restarted already")
+            log.warning("everything is being restarted already")
         else:
-            self._restart = asyncio.create_task(self._restart_backends(), name="restart")
+            self._restart = asyncio.create_task(self._restart_all(), name="restart")
 
-    async def _restart_backends(self) -> None:
-        log.info("the backends are restarted, one by one")
-        for each in self._backends:
-            if not await self._restarted(each):
-                log.error("%s is not there again as it was: the others are not restarted", each.name)
-                return
-        log.info("all backends have been restarted")
+    async def _restart_all(self) -> None:
+        log.info("the backends and frontends are restarted, one by one")
+        for children, what in ((self._backends, "backends"), (self._frontends, "frontends")):
+            for each in children:
+                if not await self._restarted(each):
+                    log.error("%s is not there again as it was: the others are not restarted", each.name)
+                    return
+            log.info("all %s have been restarted", what)
 
     async def _restarted(self, restarted: Child) -> bool:
-        """Whether it is there again, with its shards.  One that dies meanwhile is started again as ever."""
+        """Whether it is there again, a backend with its shards.  One that dies meanwhile is started again as ever."""
         if not restarted.has_begun:
             return False
+        is_backend = restarted in self._backends
+        seconds = HAND_OVER_SECONDS + BACKEND_GRACE_SECONDS if is_backend else LINGER_SECONDS + FRONTEND_GRACE_SECONDS
         ended = restarted.ended
         restarted.leaves = True
         restarted.say(child.LEAVE)
         try:
-            async with asyncio.timeout(HAND_OVER_SECONDS + self._settings.drain_seconds + BACKEND_GRACE_SECONDS):
+            async with asyncio.timeout(seconds + self._settings.drain_seconds):
                 await ended.wait()
         except TimeoutError:
             log.error("%s does not leave and is killed %s", restarted.name, logs.facts(pid=restarted.pid))
@@ -288,7 +301,7 @@ class Supervisor:
             await ended.wait()
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
-                await restarted.settled.wait()
+                await (restarted.settled if is_backend else restarted.begun).wait()
         except TimeoutError:
             return False
         return True
@@ -296,6 +309,7 @@ class Supervisor:
     async def run(self, prepared: Prepared) -> int:
         """Start, serve until the end, and return the exit code.  Raises :class:`~holdfast.listen.CannotListen`."""
         code = 0
+        watch = asyncio.create_task(self._watch())
         try:
             for each in self._children:
                 self._keepers[each] = asyncio.create_task(self._keep(each), name=each.name)
@@ -308,15 +322,12 @@ class Supervisor:
                 self._dealer.start()
                 self._serving = True
                 greet(self._settings, self._sockets, prepared)
-            watch = asyncio.create_task(self._watch())
-            try:
-                await self._until_stopped(self._stop)
-            finally:
-                watch.cancel()
+            await self._until_stopped(self._stop)
         except _GivenUp as error:
             log.error("the service cannot go on: %s", error)
             code = 3 if self._serving else 1
         finally:
+            watch.cancel()
             await self._end()
         return code
 
@@ -333,14 +344,18 @@ class Supervisor:
                 task.cancel()
 
     async def _watch(self) -> None:
-        """Tell of frontends that hang, and kill backends that do: nobody else can have their shards before."""
+        """Tell of frontends that hang, and kill backends that do: nobody else can have their shards before.
+
+        What hangs before it is ready is killed, too: it would never be started again, nor the start of all ever end.
+        """
         silent: set[Child] = set()
         while True:
             await asyncio.sleep(1)
-            for each in self._backends:
-                each.silent_seconds += each.has_begun
-                if each.silent_seconds > HANGS_SECONDS:
-                    facts = logs.facts(pid=each.pid, seconds=HANGS_SECONDS)
+            for each in self._children:
+                each.silent_seconds += each.has_orders
+                seconds = HANGS_SECONDS if each.has_begun else STARTS_SECONDS
+                if each.silent_seconds > seconds and (each in self._backends or not each.has_begun):
+                    facts = logs.facts(pid=each.pid, seconds=seconds)
                     log.error("%s does not answer and is killed %s", each.name, facts)
                     each.kill()
             for each in self._frontends:

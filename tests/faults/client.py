@@ -62,7 +62,7 @@ class Client:
         try:
             writer.write(self._signer.request(action, json.dumps(parameters).encode()))
             async with asyncio.timeout(ANSWER_SECONDS):  # wait_for may swallow a cancellation (before Python 3.12)
-                status, body = await _read(reader)
+                status, body, closes = await _read(reader)
         except (OSError, asyncio.IncompleteReadError) as error:
             if isinstance(error, TimeoutError):
                 raise
@@ -71,6 +71,8 @@ class Client:
         except BaseException:
             writer.transport.abort()
             raise
+        if closes:
+            await self.close()
         answer: dict[str, Any] = json.loads(body) if body else {}
         if status != 200:
             raise Refused(action, status, answer.get("__type", "").rpartition("#")[2], answer.get("message", ""))
@@ -104,8 +106,9 @@ class Client:
                 pass  # it was broken, which is why it is closed
 
 
-async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
+    """Status and body of an answer, and whether the connection closes after it."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     at = head.index(b"\r\ncontent-length:")
     length = int(head[at + 17 : head.index(b"\r\n", at + 2)])
-    return int(head[9:12]), await reader.readexactly(length)
+    return int(head[9:12]), await reader.readexactly(length), b"\r\nconnection: close\r\n" in head

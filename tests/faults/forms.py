@@ -123,7 +123,7 @@ class OneMachine(Form):
 
     def restart_all(self) -> None:
         self.until_logged(
-            "all backends have been restarted", lambda: os.kill(self.server.pid, signal.SIGUSR1), 3 * BACK_SECONDS
+            "all frontends have been restarted", lambda: os.kill(self.server.pid, signal.SIGUSR1), 3 * BACK_SECONDS
         )
 
     def log_text(self) -> str:

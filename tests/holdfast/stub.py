@@ -86,12 +86,18 @@ class Running:
         drain: Callable[[], Awaitable[None]] | None = None,
         certificate: Certificate | None = None,
         forwarded: Forwarded | None = None,
+        *,
+        lingers: bool = False,
     ) -> None:
         self._stop = asyncio.Event()
         started = asyncio.Event()
         self._started = asyncio.create_task(started.wait())
         self.server = Server(
-            app, limits, certificate, forwarded, stop=self._stop, started=started.set, drain=drain or _nothing
+            *(app, limits, certificate, forwarded),
+            stop=self._stop,
+            started=started.set,
+            drain=drain or _nothing,
+            lingers=lambda: lingers,
         )
         self._serving = asyncio.create_task(self.server.serve(sockets))
 

@@ -7,7 +7,9 @@ import gc
 import socket
 import weakref
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -23,12 +25,12 @@ CONNECTIONS = 20
 class Door:
     """A listener with the stub application, whose time is moved by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lingers: bool = False) -> None:
         self.service = StubService()
         self.sockets = bind("127.0.0.1", 0)
         self.port = self.sockets[0].getsockname()[1]
         limits = Limits(CONNECTIONS, READ_SECONDS, IDLE_SECONDS, drain_seconds=0)
-        self.running = Running(self.service.app, self.sockets, limits, self.service.drain)
+        self.running = Running(self.service.app, self.sockets, limits, self.service.drain, lingers=lingers)
         self.server = self.running.server
         self.hall = self.server.hall
         self.clients: list[Client] = []
@@ -79,14 +81,20 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.001)
 
 
-@pytest.fixture
-async def door() -> AsyncIterator[Door]:
-    door = Door()
+@asynccontextmanager
+async def opened(*, lingers: bool = False) -> AsyncIterator[Door]:
+    door = Door(lingers=lingers)
     await door.running.started()
     yield door
     for client in door.clients:
         client.writer.close()
     await door.running.stop()
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    async with opened() as door:
+        yield door
 
 
 async def test_a_connection_that_was_closed_is_freed_at_once(door: Door) -> None:
@@ -355,6 +363,39 @@ async def test_a_drain_answers_what_was_accepted(door: Door) -> None:
     assert (status, headers["connection"], body) == (200, "close", b"hello")
     assert await finished == 0
     assert not door.connections
+
+
+async def test_where_others_go_on_an_idle_connection_learns_by_an_answer_that_it_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.listen.LINGER_SECONDS", 60.0)
+    async with opened(lingers=True) as door:
+        idle, polling = await door.connect(), await door.connect()
+        idle.get("/")
+        assert await idle.answer() == (200, ANY, b"ok")
+        polling.get("/poll")
+        await until(lambda: door.service.waiting)
+        stopping = asyncio.create_task(door.running.stop())
+        await until(lambda: door.hall.draining)
+        idle.get("/")
+        status, headers, body = await idle.answer()
+        assert (status, headers["connection"], body) == (200, "close", b"ok")
+        assert await idle.end() == b""
+        assert not stopping.done()
+        door.service.draining.set()  # the long poll ends as ever
+        status, headers, body = await polling.answer()
+        assert (status, headers["connection"], body) == (200, "close", b"ended")
+        await stopping
+
+
+async def test_an_idle_connection_is_closed_though_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.listen.LINGER_SECONDS", 0.05)
+    async with opened(lingers=True) as door:
+        idle = await door.connect()
+        idle.get("/")
+        await idle.answer()
+        await door.running.stop()
+        assert await idle.end() == b""
 
 
 async def test_a_drain_answers_a_request_whose_head_is_arriving(door: Door) -> None:
