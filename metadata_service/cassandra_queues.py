@@ -96,7 +96,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
             return state
 
         while True:
-            await self._records.transact(_names(account), ["account", row, held], lambda rows: ({}, check(rows)))
+            check(await self._records.rows(_names(account), ["account", row, held]))
             queue_id = await self._records.next_id("queue")
             partition_ids = await self._partitions_in(clusters)
             queue = new_queue(queue_id, partition_ids, account, name, attributes, tags, now_ms)

@@ -44,6 +44,8 @@ PAGE = 1000
 """Rows that are read at once."""
 TOGETHER = 32
 """Reads that are under way at once for one caller."""
+TURN_TIMES: Final = 2
+"""A transaction waits for its turn for so many times the time that it may take itself, which begins then."""
 GONE: Final = ""
 """The record of a row that was emptied."""
 BEYOND = "\U0010ffff"
@@ -68,6 +70,8 @@ class Records:
         """Blocks."""
         self._keyspace = keyspace
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._numbers: dict[str, _Numbers] = {}
+        """By counter, those who wait for numbers."""
         records, marks = f"{keyspace.name}.records", f"{keyspace.name}.marks"
         prepare = keyspace.prepare
         bounds = "WHERE space = ? AND key >= ? AND key < ? LIMIT ?"
@@ -130,6 +134,11 @@ class Records:
                 return found
             least = after(rows[-1][0])
 
+    async def rows(self, space: str, keys: Iterable[str]) -> dict[str, Row]:
+        """Those of these that there are, after all that was answered before.  Raises :class:`StoreUnavailable`."""
+        rows = await self._read(space, sorted(set(keys)), self._keyspace.deadline())
+        return {key: row for key, row in rows.items() if row.record != GONE}
+
     async def transact(
         self, space: str, keys: Iterable[str], decide: Callable[[dict[str, Row]], tuple[Writes, T]]
     ) -> T:
@@ -139,8 +148,8 @@ class Records:
         without effect.  Raises :class:`StoreUnavailable`.
         """
         wanted = sorted(set(keys))
-        deadline = self._keyspace.deadline()
-        async with self._turn(space, deadline):
+        async with self._turn(space):
+            deadline = self._keyspace.deadline()
             while True:
                 rows = await self._read(space, wanted, deadline)
                 writes, answer = decide({key: row for key, row in rows.items() if row.record != GONE})
@@ -152,10 +161,10 @@ class Records:
                     )
 
     @asynccontextmanager
-    async def _turn(self, space: str, deadline: Deadline) -> AsyncIterator[None]:
+    async def _turn(self, space: str) -> AsyncIterator[None]:
         lock = self._locks.setdefault(space, asyncio.Lock())
         try:
-            async with asyncio.timeout(deadline.left):
+            async with asyncio.timeout(TURN_TIMES * self._keyspace.deadline().left):
                 await lock.acquire()
         except TimeoutError:
             raise StoreUnavailable(f"too many wait to change {space} in Cassandra: nothing was changed") from None
@@ -213,13 +222,36 @@ class Records:
         return (self._insert if key in read else self._put), values
 
     async def next_id(self, counter: str, count: int = 1) -> int:
-        """The first of the next ``count`` numbers of a counter, from 1; never given out again."""
+        """The first of the next ``count`` numbers of a counter, from 1; never given out again.
 
-        def take(rows: dict[str, Row]) -> tuple[Writes, int]:
-            number = int(rows["next"].record) if "next" in rows else 1
-            return {"next": str(number + count)}, number
+        Who asks while others get theirs waits, and all who wait share a transaction.
+        """
+        numbers = self._numbers.get(counter)
+        if numbers is None:
+            numbers = self._numbers[counter] = _Numbers()
+            giving = asyncio.create_task(self._give(counter, numbers), name=f"numbers of {counter}")
+            numbers.giving = giving
+        return await numbers.ask(count)
 
-        return await self.transact(f"counter/{counter}", ["next"], take)
+    async def _give(self, counter: str, numbers: _Numbers) -> None:
+        while numbers.asked:
+            asked, numbers.asked = numbers.asked, []
+            total = sum(count for count, _ in asked)
+
+            def take(rows: dict[str, Row], total: int = total) -> tuple[Writes, int]:
+                number = int(rows["next"].record) if "next" in rows else 1
+                return {"next": str(number + total)}, number
+
+            try:
+                first = await self.transact(f"counter/{counter}", ["next"], take)
+            except Exception as error:
+                numbers.fail(asked, error)
+                continue
+            for count, answer in asked:
+                if not answer.done():  # else whoever asked has left, and nobody gets these
+                    answer.set_result(first)
+                first += count
+        del self._numbers[counter]
 
     async def count(self, counter: str) -> int:
         """How many numbers of the counter were given out."""
@@ -256,6 +288,25 @@ class Records:
     async def some_marks(self, space: str, keys: Sequence[str]) -> dict[str, str]:
         """Those of these that there are."""
         return dict(await self._keyspace.run(self._some_marks, (space, keys)))
+
+
+class _Numbers:
+    """Those who wait for numbers of a counter."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, asyncio.Future[int]]] = []
+        """How many each wants, and where it hears of the first of them."""
+        self.giving: asyncio.Task[None]
+
+    async def ask(self, count: int) -> int:
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.asked.append((count, answer))
+        return await answer
+
+    def fail(self, asked: Sequence[tuple[int, asyncio.Future[int]]], error: Exception) -> None:
+        for _, answer in asked:
+            if not answer.done():
+                answer.set_exception(error)
 
 
 def after(key: str) -> str:

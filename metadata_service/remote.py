@@ -40,7 +40,7 @@ from metadata_service.signing import ANSWER_HEADER, HEADER, UNKNOWN, Signer
 from metadata_service.store import MetadataStore, QueueNotFound, StoreError, StoreUnavailable
 
 CONNECT_SECONDS = 1
-ANSWER_SECONDS = 10
+ANSWER_SECONDS = 20
 """Longer than a store takes that is about to say that it is unavailable."""
 REPEATABLE_ANSWER_SECONDS = 2
 """After which another node is asked what can be asked again: one that hangs is as good as dead."""

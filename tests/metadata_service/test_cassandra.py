@@ -21,7 +21,7 @@ from metadata_service.cassandra import CassandraStore
 from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings, ConnectionClosed, Unanswered
 from metadata_service.cassandra_records import Records, Row, Writes
 from metadata_service.cassandra_schema import SCHEMA_VERSION
-from metadata_service.models import LogEntry, Queue, ShardEntry
+from metadata_service.models import LogEntry, Queue, ShardEntry, partition_id
 from metadata_service.opening import CannotOpen
 from metadata_service.store import (
     ConditionFailed,
@@ -817,6 +817,52 @@ async def test_an_outcome_that_cannot_be_told_is_not_told(
     with pytest.raises(StoreUnavailable, match="not known"):
         await one.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": ""})
     assert (await one.get_queue(ACCOUNT, "orders")).tags == {"b": ""}
+
+
+async def test_many_who_create_queues_of_one_account_take_turns(stores: tuple[CassandraStore, CassandraStore]) -> None:
+    made = await asyncio.gather(*(create(stores[number % 2], f"q{number}") for number in range(32)))
+    assert len({queue.queue_id for queue in made}) == 32
+    assert len({one.id for queue in made for one in queue.partitions}) == 32
+    assert len(await stores[0].list_queues(ACCOUNT, limit=100)) == 32
+
+
+async def test_those_who_wait_for_numbers_share_a_transaction(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(place) as store:
+        attempts = 0
+
+        async def count(attempt: Attempt, statements: Any) -> bool:
+            nonlocal attempts
+            attempts += 1
+            return await attempt(statements)
+
+        losing(store, monkeypatch, count)
+        given = await asyncio.gather(*(store.new_partition_ids(7, number % 3 + 1) for number in range(30)))
+        assert sorted(one for ids in given for one in ids) == [partition_id(7, number) for number in range(1, 61)]
+        assert attempts <= 3
+        gone = asyncio.create_task(store.new_partition_ids(7, 1))
+        await ended(gone)
+        (left,) = await store.new_partition_ids(7, 1)
+        assert left > partition_id(7, 60)
+
+
+async def test_the_time_of_a_transaction_begins_with_its_turn(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(place.but(timeout_seconds=2)) as store:
+        reached = asyncio.Event()
+
+        async def dawdle(attempt: Attempt, statements: Any) -> bool:
+            if not reached.is_set():
+                reached.set()
+                await asyncio.sleep(2.2)
+            return await attempt(statements)
+
+        losing(store, monkeypatch, dawdle)
+        first = asyncio.create_task(store.put_tenant(Tenant(ACCOUNT, "one")))
+        await reached.wait()
+        await store.put_tenant(Tenant(ACCOUNT, "two"))
+        await first
+        tenant = await store.get_tenant(ACCOUNT)
+        assert tenant is not None
+        assert tenant.name == "two"
 
 
 async def test_who_waits_for_another_transaction_does_not_wait_forever(
