@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -26,11 +25,13 @@ from backend.reporter import Reporter
 from backend.server import BackendServer, serve_backend
 from frontend.services import Services
 from frontend.sqs.queues import Queues
-from holdfast.compose import StoreResolver, frontend_settings, meter_storage, open_node
+from holdfast.compose import StoreResolver, frontend_settings, meter_storage, now_ms, open_node
 from holdfast.folder import NODE
+from holdfast.managing import Managing, rule_of
 from holdfast.serve import CannotStart, settle
 from holdfast.settings import Settings
 from metadata_service.client import MetadataClient
+from metadata_service.fleet import Fleet
 from metadata_service.models import FIRST_CLUSTER
 from metadata_service.sqlite import SQLiteStore
 
@@ -106,11 +107,6 @@ class BackendRole:
         self.node.drain()
         await self._server.drain(drain_seconds)
         await self.member.stop()
-
-
-def now_ms() -> int:
-    """What the machine's clock says."""
-    return time.time_ns() // 1_000_000
 
 
 class Sockets:
@@ -202,6 +198,10 @@ async def run_backend(
             reporter=Reporter(store, FIRST_CLUSTER, now_ms),
             expected=backend.nodes,
         )
+        if len(backend.nodes) > 1:  # where there is one, nothing is won by splitting a queue
+            managing = Managing(store, Fleet(store), elsewhere, resolver, backend.name, rule_of(settings))
+            stack.push_async_callback(managing.close)
+            await managing.start()
         started(role)
         settle()
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]

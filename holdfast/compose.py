@@ -198,6 +198,11 @@ async def _given(name: str, nodes: Sequence[str], entries: EntryStore) -> Collec
     return {entry.shard for entry in await entries.shards() if entry.owner_log not in ours}
 
 
+def now_ms() -> int:
+    """What the machine's clock says."""
+    return time.time_ns() // 1_000_000
+
+
 def open_audit(settings: Settings) -> AuditLog:
     """Raises :class:`CannotStart`."""
     try:

@@ -30,8 +30,8 @@ from backend.router import ClusterRouter
 from frontend.services import Services
 from frontend.sqs.queues import Queues
 from holdfast import __version__, logs
-from holdfast.backend_role import BackendRole, now_ms
-from holdfast.compose import TRIES, StoreResolver, frontend_settings, meter_storage, start_sealer
+from holdfast.backend_role import BackendRole
+from holdfast.compose import TRIES, StoreResolver, frontend_settings, meter_storage, now_ms, start_sealer
 from holdfast.folder import Claim
 from holdfast.health import serve_health
 from holdfast.keyring import naming_secret, open_shared_keyring

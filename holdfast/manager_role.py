@@ -1,95 +1,30 @@
-"""``holdfast manager``: the out-cluster manager, as a process (:mod:`metadata_service.manager`).
+"""``holdfast manager``: the out-cluster manager, as a process (:mod:`holdfast.managing`).
 
-It needs the metadata, and a way to the nodes of all backend clusters, which it finds by their reports.  It keeps
-nothing: any number may run, of which one acts.
+It needs the metadata, and a way to the nodes of all backend clusters, which it finds by their reports.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 from contextlib import AsyncExitStack
 
 from auth.lookup import Credentials
 from backend.address import Address
-from backend.api import BackendError
 from backend.cluster import ReadNodes
 from backend.router import ClusterRouter
-from backend.splits import LINGER_SECONDS, Splits
 from frontend.services import Services
 from frontend.sqs.queues import Queues
 from holdfast import __version__, logs
-from holdfast.backend_role import now_ms
 from holdfast.compose import StoreResolver, frontend_settings
 from holdfast.health import serve_health
+from holdfast.managing import Managing, rule_of
 from holdfast.peers import PeerTls, peer_tls
 from holdfast.serve import log, settle
 from holdfast.settings import Settings, SettingsError, cluster_secret, is_distributed
 from holdfast.standalone import run, stop_of_signals
 from holdfast.stores import Stores
 from metadata_service.client import MetadataClient
-from metadata_service.clusters import SplitRule
-from metadata_service.election import Election
 from metadata_service.fleet import Fleet
-from metadata_service.manager import ActFailed, Manager
-from metadata_service.store import MetadataStore, StoreError
-
-
-class Managing:
-    """The manager with all that it works on, over any metadata."""
-
-    def __init__(
-        self,
-        metadata: MetadataStore,
-        settings: Settings,
-        secret: bytes,
-        tls: PeerTls,
-        name: str,
-        rule: SplitRule | None,
-    ) -> None:
-        self.fleet = Fleet(metadata)
-        self.router = ClusterRouter(
-            lambda number: _nodes(self.fleet, number),
-            lambda: [known.cluster.number for known in self.fleet.known()],
-            secret=secret,
-            name=name,
-            tls=tls.client,
-        )
-        frontend = frontend_settings(settings)
-        resolver = StoreResolver(metadata, frontend.region)
-        services = Services(frontend, Credentials(metadata), MetadataClient(metadata), self.router)
-        resolver.queues.set_result(Queues(services))
-        self.election = Election(metadata, name)
-        self.manager = Manager(
-            metadata, self.fleet, self.election, Acts(metadata, self.router, resolver, now_ms), rule=rule
-        )
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until ``stop``; then another one may be the manager at once.  Raises
-        :class:`~metadata_service.store.StoreError`, if the metadata cannot be read at the start."""
-        await self.fleet.start()
-        try:
-            working = asyncio.get_running_loop().create_task(self.manager.run(), name="the out-cluster manager")
-            await stop.wait()
-            working.cancel()
-            await asyncio.wait([working])
-            try:
-                await self.election.resign()
-            except StoreError as error:
-                log.warning("the next manager has to wait until this one is missed: %s", error)
-        finally:
-            await self.router.close()
-            await self.fleet.close()
-
-
-class Acts(Splits):
-    """Implements :class:`metadata_service.manager.Acts`."""
-
-    async def finish(self, queue_id: int, *, linger_seconds: int = LINGER_SECONDS) -> bool:
-        try:
-            return await super().finish(queue_id, linger_seconds=linger_seconds)
-        except BackendError as error:
-            raise ActFailed(str(error) or type(error).__name__) from error
 
 
 def manager(settings: Settings) -> int:
@@ -100,8 +35,8 @@ def manager(settings: Settings) -> int:
     """
     if not is_distributed(settings):
         raise SettingsError(
-            "a manager needs cassandra or metadata_nodes: it is for a service on many machines; in a data folder there "
-            "is one cluster of backends, which manages itself"
+            "a manager needs cassandra or metadata_nodes: it is for a service on many machines; of several "
+            "backends on one machine, each can do what it does"
         )
     secret = cluster_secret(settings)
     logs.set_up(settings.log_level)
@@ -116,19 +51,30 @@ async def _manager(settings: Settings, secret: bytes, tls: PeerTls) -> int:
         closing.push_async_callback(health.close)
         stores = Stores(settings, tls)
         closing.push_async_callback(stores.close)
-        managing = Managing(await stores.metadata(), settings, secret, tls, name, rule_of(settings))
+        metadata = await stores.metadata()
+        fleet = Fleet(metadata)
+        router = ClusterRouter(
+            lambda number: _nodes(fleet, number),
+            lambda: [known.cluster.number for known in fleet.known()],
+            secret=secret,
+            name=name,
+            tls=tls.client,
+        )
+        closing.push_async_callback(router.close)
+        frontend = frontend_settings(settings)
+        resolver = StoreResolver(metadata, frontend.region)
+        services = Services(frontend, Credentials(metadata), MetadataClient(metadata), router)
+        resolver.queues.set_result(Queues(services))
+        managing = Managing(metadata, fleet, router, resolver, name, rule_of(settings))
+        closing.push_async_callback(managing.close)
+        await managing.start()
         log.info("started %s", logs.facts(version=__version__, manager=name, pid=os.getpid()))
         print(f"Manager {name} is there.", flush=True)
         settle()
         health.status = "ready"
-        await managing.run(stop)
+        await stop.wait()
     log.info("stopped")
     return 0
-
-
-def rule_of(settings: Settings) -> SplitRule | None:
-    """When queues are split by their rates; None: never."""
-    return SplitRule(partition_rate=settings.partition_rate) if settings.partition_rate else None
 
 
 def _nodes(fleet: Fleet, number: int) -> ReadNodes:

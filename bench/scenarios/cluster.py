@@ -12,7 +12,11 @@ from bench.servers import HOST, Holdfast, Server
 
 BACKENDS = 2
 FRONTENDS = 2
-SEVERAL = {"HOLDFAST_BACKENDS": str(BACKENDS), "HOLDFAST_FRONTENDS": str(FRONTENDS)}
+SEVERAL = {
+    "HOLDFAST_BACKENDS": str(BACKENDS),
+    "HOLDFAST_FRONTENDS": str(FRONTENDS),
+    "HOLDFAST_PARTITION_RATE": "0",  # the one queue that is measured stays one partition
+}
 LIMIT_FRONTENDS = 3
 CREATE_CONNECTIONS = 4
 CREATE_TRIES = 3

@@ -1,4 +1,4 @@
-"""``holdfast manager`` over a real backend: from the messages that a partition gets to the split of its queue."""
+"""The out-cluster manager over real backends of one machine: from the messages of a partition to its queue's split."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import pytest
 
 from backend import load
 from backend import manager as members
-from backend.address import Address
 from backend.api import MapStale, NewMessage, Target
 from backend.cluster import ClusterBackend
-from holdfast.backend_role import alone
-from holdfast.manager_role import Managing
-from holdfast.peers import NO_TLS
+from backend.shards import shard_of
+from holdfast import backend_role
+from holdfast.backend_role import in_folder
 from metadata_service import manager as managers
 from metadata_service.clusters import SplitRule
 from metadata_service.partitions import changing
-from tests.holdfast.test_backend_role import SECRET, Folder
+from tests.holdfast.test_backend_role import TWO, Folder
 
 
 async def send_on(backend: ClusterBackend, target: Target) -> None:
@@ -37,11 +36,10 @@ async def test_a_queue_with_much_to_do_is_split(tmp_path: Path, monkeypatch: pyt
         (managers, "TICK_SECONDS", 0.2),
     ]:
         monkeypatch.setattr(module, name, value)
-    folder, stop = Folder(tmp_path), asyncio.Event()
-    await folder.start(alone(Address(path=str(tmp_path / "backend.sock"))))
-    rule = SplitRule(partition_rate=5, hot_seconds=1)
-    managing = Managing(folder.store, folder.settings, SECRET, NO_TLS, "m1", rule)
-    running = asyncio.create_task(managing.run(stop))
+    monkeypatch.setattr(backend_role, "rule_of", lambda _: SplitRule(partition_rate=5, hot_seconds=1))
+    folder = Folder(tmp_path)
+    running = await folder.start(*(in_folder(tmp_path, name, name, TWO) for name in TWO))
+    await folder.settled(*running)
     backend = await folder.connect()
     try:
         target = await folder.queue(backend, "orders")
@@ -58,12 +56,13 @@ async def test_a_queue_with_much_to_do_is_split(tmp_path: Path, monkeypatch: pyt
             while not (await folder.store.manager()).decisions:
                 await asyncio.sleep(0.05)
         assert len(queue.partitions) > 4
+        owned = [(await each.ready()).node.owned for each in running]
+        shards = {shard_of(one.id) for one in queue.partitions}
+        assert all(shards & of_one for of_one in owned), "both have a part of it"
         idle = await folder.store.get_queue("000000000000", "idle")
         assert len(idle.partitions) == 1
         (decision,) = (await folder.store.manager()).decisions
         assert f"/orders is split from 1 to {len(queue.partitions)} partitions: " in decision.text
     finally:
-        stop.set()
-        await running
         await backend.close()
         await folder.close()

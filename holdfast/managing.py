@@ -1,0 +1,71 @@
+"""The out-cluster manager (:mod:`metadata_service.manager`) as a part of a process: on many machines that is a process
+of its own (:mod:`holdfast.manager_role`), on one machine each of several backends.
+
+It keeps nothing: any number may stand for election, of which one acts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from backend.api import BackendError, Peer
+from backend.splits import LINGER_SECONDS, Splits
+from holdfast.compose import StoreResolver, now_ms
+from holdfast.serve import log
+from holdfast.settings import Settings
+from metadata_service.clusters import SplitRule
+from metadata_service.election import Election
+from metadata_service.fleet import Fleet
+from metadata_service.manager import ActFailed, Manager
+from metadata_service.store import MetadataStore, StoreError
+
+
+class Managing:
+    """A candidate from :meth:`start` to :meth:`close`."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        fleet: Fleet,
+        peer: Peer,
+        resolver: StoreResolver,
+        name: str,
+        rule: SplitRule | None,
+    ) -> None:
+        """``peer`` reaches the nodes of all clusters.  The ``fleet`` is not started yet, and is closed here.  ``rule``:
+        None: only an operator splits and drains queues."""
+        self._fleet = fleet
+        self._election = Election(metadata, name)
+        self._manager = Manager(metadata, fleet, self._election, Acts(metadata, peer, resolver, now_ms), rule=rule)
+        self._working: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Raises :class:`~metadata_service.store.StoreError`, if the metadata cannot be read."""
+        await self._fleet.start()
+        self._working = asyncio.get_running_loop().create_task(self._manager.run(), name="the out-cluster manager")
+
+    async def close(self) -> None:
+        """Another one may be the manager at once."""
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.wait([self._working])
+            try:
+                await self._election.resign()
+            except StoreError as error:
+                log.warning("the next manager has to wait until this one is missed: %s", error)
+        await self._fleet.close()
+
+
+class Acts(Splits):
+    """Implements :class:`metadata_service.manager.Acts`."""
+
+    async def finish(self, queue_id: int, *, linger_seconds: int = LINGER_SECONDS) -> bool:
+        try:
+            return await super().finish(queue_id, linger_seconds=linger_seconds)
+        except BackendError as error:
+            raise ActFailed(str(error) or type(error).__name__) from error
+
+
+def rule_of(settings: Settings) -> SplitRule | None:
+    """When queues are split by their rates; None: never."""
+    return SplitRule(partition_rate=settings.partition_rate) if settings.partition_rate else None
