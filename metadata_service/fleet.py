@@ -22,6 +22,8 @@ from metadata_service.models import BackendCluster, ClusterReport
 from metadata_service.store import ClusterRegistry, ConditionFailed, StoreError
 
 LOOK_SECONDS = 2.0
+GONE_SECONDS = 60.0
+"""A cluster that was emptied, and is silent for so long, has been turned off: it is not among the clusters any more."""
 
 log = logging.getLogger("holdfast.metadata")
 
@@ -66,8 +68,12 @@ class Fleet:
             await asyncio.wait([self._task])
 
     def known(self) -> list[Known]:
-        """Every registered cluster, ordered by number."""
-        return [self._known[number] for number in sorted(self._known)]
+        """Every registered cluster that there still is, ordered by number."""
+        return [known for _, known in sorted(self._known.items()) if not self._gone(known)]
+
+    def _gone(self, known: Known) -> bool:
+        cluster = known.cluster
+        return cluster.state == "retiring" and cluster.emptied and self.silent_s(known) > GONE_SECONDS
 
     def numbered(self, number: int) -> Known | None:
         """The cluster of this number."""

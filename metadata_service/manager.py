@@ -21,11 +21,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from metadata_service import partitions
 from metadata_service.clusters import SILENT_SECONDS, Heat, NoCluster, SplitRule, look
 from metadata_service.election import Election
-from metadata_service.fleet import Fleet
-from metadata_service.models import ManagerEntry, Pin, Queue, cluster_of
+from metadata_service.fleet import Fleet, change_cluster
+from metadata_service.models import BackendCluster, ManagerEntry, Pin, Queue, cluster_of
 from metadata_service.partitions import NotPossible
 from metadata_service.store import ConditionFailed, MetadataStore, QueueNotFound, StoreError
 
@@ -225,7 +227,7 @@ class Manager:
             queue = await anext(self._walk, None)
             if queue is None:
                 self._walk = None
-                self._tell_emptied()
+                await self._note_emptied()
                 return
             self._meet(queue, retiring)
 
@@ -254,13 +256,14 @@ class Manager:
                         with contextlib.suppress(QueueNotFound):
                             yield await self._store.get_queue(account, name)
 
-    def _tell_emptied(self) -> None:
+    async def _note_emptied(self) -> None:
         for number, since_s in self._retiring_since_s.items():
             known = self._fleet.numbered(number)
             if known is not None and number not in self._met and self._walk_began_s - since_s >= NOTICED_SECONDS:
-                self._tell(
-                    ("emptied", number), f"no queue is in cluster {known.cluster.name} any more: it may be turned off"
-                )
+                name = known.cluster.name
+                self._tell(("emptied", number), f"no queue is in cluster {name} any more: it may be turned off")
+                if not known.cluster.emptied:
+                    await change_cluster(self._store, name, _emptied)
 
     # --- changes ----------------------------------------------------------------------------------------
 
@@ -355,6 +358,10 @@ class Manager:
             self._said[about] = text
             log.info("%s", text)
             self._election.tell(text)
+
+
+def _emptied(cluster: BackendCluster) -> BackendCluster:
+    return msgspec.structs.replace(cluster, emptied=cluster.state == "retiring")
 
 
 def _made_with(queue: Queue) -> int:

@@ -194,6 +194,8 @@ class BackendCluster(msgspec.Struct, frozen=True):
     drained: tuple[str, ...] = ()
     """Nodes of it that are to have no shards, until an operator says otherwise."""
     version: int = 1
+    emptied: bool = False
+    """It is being retired, and no queue is there any more."""
 
 
 class ReportedNode(msgspec.Struct, frozen=True):

@@ -99,13 +99,13 @@ def create_router(services: Services) -> APIRouter:
         await fleet.look()
         if all(one.cluster.name == name or one.cluster.state == "retiring" for one in fleet.known()):
             raise Problem(409, "LastCluster", f"There is no other cluster than {name} that takes queues.")
-        return await _change(fleet, name, lambda cluster: msgspec.structs.replace(cluster, state="retiring"))
+        return await _change(fleet, name, _retiring)
 
     @router.post("/clusters/{name}/serve", name="cluster.serve")
     async def serve(who: Who, name: Name) -> ClusterShown:
         """Let a cluster that was being retired take queues again; those that have left it stay where they are."""
         fleet = _several(who, name)
-        return await _change(fleet, name, lambda cluster: msgspec.structs.replace(cluster, state="serving"))
+        return await _change(fleet, name, _serving)
 
     @router.put("/clusters/{name}/weight", name="cluster.weight")
     async def weigh(who: Who, name: Name, given: WeightGiven) -> ClusterShown:
@@ -238,7 +238,7 @@ def _shown(known: Known, silent_s: float) -> ClusterShown:
     return ClusterShown(
         name=cluster.name,
         number=cluster.number,
-        state=cluster.state,
+        state="retired" if cluster.emptied else cluster.state,
         weight=cluster.weight,
         nodes=[_node(node) for node in (report.nodes if report is not None else ())],
         **told,
@@ -255,6 +255,14 @@ def _node(node: ReportedNode) -> NodeShown:
         cpu=node.cpu,
         storage=node.storage,
     )
+
+
+def _retiring(cluster: BackendCluster) -> BackendCluster:
+    return cluster if cluster.state == "retiring" else msgspec.structs.replace(cluster, state="retiring", emptied=False)
+
+
+def _serving(cluster: BackendCluster) -> BackendCluster:
+    return msgspec.structs.replace(cluster, state="serving", emptied=False)
 
 
 def _state(node: ReportedNode) -> str:

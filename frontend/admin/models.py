@@ -290,7 +290,10 @@ class ClusterLine(BaseModel):
 
     name: str
     number: int
-    state: str = Field(description="serving, or retiring: its queues move to others")
+    state: str = Field(
+        description="serving; retiring: its queues move to others; retired: no queue is there any more, and it is not "
+        "listed when it has been turned off for a minute"
+    )
     weight: float = Field(description="how many of the new queues it gets beside others")
     utilisation: float | None = Field(description="of CPU or storage, whichever is used more; null: it never reported")
     reported_seconds: float | None = Field(description="how long ago it reported; null: never")

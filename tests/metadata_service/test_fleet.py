@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from metadata_service.clusters import SILENT_SECONDS, NoCluster
-from metadata_service.fleet import Fleet, change_cluster
+from metadata_service.fleet import GONE_SECONDS, Fleet, change_cluster
 from metadata_service.models import ClusterReport, ReportedNode
 from metadata_service.sqlite import SQLiteStore
 from tests.metadata_service.faulty import Faults
@@ -64,6 +64,35 @@ async def test_the_only_cluster_takes_all_whatever_it_reports(store: SQLiteStore
     clock.now += 1000
     await fleet.look()
     assert fleet.assign("a/b") == 1
+
+
+async def test_a_cluster_that_was_emptied_and_turned_off_is_not_among_the_clusters(
+    store: SQLiteStore, fleet: Fleet, clock: Clock
+) -> None:
+    def names() -> list[str]:
+        return [known.cluster.name for known in fleet.known()]
+
+    for name in ("local", "east", "west"):
+        await store.report_cluster(report((await store.register_cluster(name)).number))
+    await fleet.look()
+    for name, emptied in (("east", True), ("west", False)):
+        await change_cluster(
+            store,
+            name,
+            lambda cluster, is_so=emptied: msgspec.structs.replace(cluster, state="retiring", emptied=is_so),
+        )
+    await store.report_cluster(report(0, 2))
+    await fleet.look()
+    assert names() == ["local", "east", "west"]
+    clock.now += GONE_SECONDS + 1
+    await fleet.look()
+    assert names() == ["local", "west"]
+    gone = fleet.numbered(1)
+    assert gone is not None
+    assert gone.cluster.name == "east", "ids still name it"
+    await store.report_cluster(report(1, 2))  # it is started again
+    await fleet.look()
+    assert names() == ["local", "east", "west"]
 
 
 async def test_several_clusters_share_new_queues(store: SQLiteStore, fleet: Fleet, clock: Clock) -> None:

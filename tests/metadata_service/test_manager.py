@@ -277,11 +277,16 @@ async def test_queues_move_off_a_cluster_that_is_being_retired(world: World) -> 
     assert [one.state for one in (await world.queue("q1")).partitions] == ["draining", "open"]
     await world.pass_time(2 * WALK_SECONDS + NOTICED_SECONDS)
     assert not any("turned off" in text for text in await world.decisions()), "q1 still has messages there"
+    assert not any(cluster.emptied for cluster in await world.store.backend_clusters())
     world.holding.clear()
     await world.pass_time(2 * WALK_SECONDS + 4)
     assert [cluster_of(one.id) for one in (await world.queue("q1")).partitions] == [0]
     told = await world.decisions()
     assert told.count("no queue is in cluster east any more: it may be turned off") == 1
+    assert {cluster.name: cluster.emptied for cluster in await world.store.backend_clusters()} == {
+        "local": False,
+        "east": True,
+    }
     assert f"queue {ACCOUNT}/q1 moves off cluster east, which is being retired" in told
     assert len(told) == 12
 
