@@ -88,6 +88,8 @@ class CassandraNode:
     def __init__(self, host: str, port: int, storage_port: int, home: Path, command: Sequence[str], nodes: int) -> None:
         self.host = host
         self.port = port
+        self.environment: dict[str, str] = {}
+        """More variables than this process has, from the next start on."""
         self._storage_port = storage_port
         self._home = home
         self._command = command
@@ -110,6 +112,7 @@ class CassandraNode:
         self._process = subprocess.Popen(
             self._command,
             cwd=self._home,
+            env={**os.environ, **self.environment},
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,

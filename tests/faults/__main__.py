@@ -3,8 +3,9 @@
 First every fault is done to every form of several processes (:mod:`tests.faults.plans`), which takes what it takes;
 then faults chosen at random to one real server, for a chosen time.  ``--forms`` chooses among them.
 
-The exit code is 1 when a promise was broken; what was seen then goes to standard error.  ``--seed`` chooses the same
-faults again, though not the same moments: these are real processes.
+A fault that breaks a promise, or takes too long, is written down as that, and the others are done nevertheless.  At the
+end there is a summary.  The exit code is 1 when a promise was broken; what was seen then goes to standard error.
+``--seed`` chooses the same faults again, though not the same moments: these are real processes.
 """
 
 from __future__ import annotations
@@ -76,17 +77,35 @@ def of_forms(rows: list[Row], seed: int, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def run_forms(names: list[str], seed: int) -> list[Row]:
-    """Do what is planned for these forms; a form of which a promise was broken ends there."""
+def run_forms(names: list[str], seed: int, only: str) -> list[Row]:
+    """Do what is planned for these forms."""
 
     def told(row: Row) -> None:
-        print(whole.table([row]).splitlines()[-1], flush=True)
+        print(f"{datetime.now(UTC):%H:%M:%S} {whole.table([row]).splitlines()[-1]}", flush=True)
 
     rows: list[Row] = []
     for name in names:
         with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder:
-            rows += asyncio.run(plans.FORMS[name](Path(folder), seed, told))
+            try:
+                rows += asyncio.run(plans.FORMS[name](Path(folder), seed, told, only))
+            except Exception as error:  # the others are done nevertheless
+                rows.append(Row(name, "all of them", broken=[f"not done: {error!r}"]))
+                told(rows[-1])
     return rows
+
+
+def summary(rows: list[Row], seconds: float) -> str:
+    """In a few lines, what came of the faults on whole clusters."""
+    stalls = sorted(rows, key=lambda row: row.stall_seconds)[-3:]
+    broken = [row for row in rows if row.broken]
+    return "\n".join(
+        [
+            f"{len(rows)} faults in {seconds / 60:.1f} minutes, {sum(row.calls for row in rows)} calls, "
+            f"{sum(row.lost for row in rows)} messages lost, {len(broken)} faults after which a promise was broken:",
+            *(f"  BROKEN {row.form}: {row.fault}: {row.broken[0][:200]}" for row in broken),
+            "longest stalls: " + "; ".join(f"{row.stall_seconds:.1f} s, {row.fault}" for row in reversed(stalls)),
+        ]
+    )
 
 
 def main() -> int:
@@ -94,16 +113,20 @@ def main() -> int:
     forms = [*plans.FORMS, ONE_PROCESS]
     parser.add_argument("--forms", nargs="+", choices=forms, default=forms)
     parser.add_argument("--minutes", type=float, default=20.0, help="of the campaign on one process")
+    parser.add_argument("--only", default="", help="of the faults on whole clusters, those whose names contain this")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--keep", type=Path, help=f"write the tables into this file, below its line {MARK}")
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
     results: list[str] = []
+    summaries: list[str] = []
     broken: list[str] = []
     began = time.monotonic()
     if names := [name for name in arguments.forms if name != ONE_PROCESS]:
-        rows = run_forms(names, arguments.seed)
-        results.append(of_forms(rows, arguments.seed, time.monotonic() - began))
+        rows = run_forms(names, arguments.seed, arguments.only)
+        seconds = time.monotonic() - began
+        results.append(of_forms(rows, arguments.seed, seconds))
+        summaries.append(summary(rows, seconds))
         broken += [f"{row.form}, {row.fault}: {one}" for row in rows for one in row.broken]
     if ONE_PROCESS in arguments.forms:
         outcome = asyncio.run(Campaign(arguments.seed, arguments.minutes * 60).run())
@@ -117,6 +140,7 @@ def main() -> int:
         arguments.keep.write_text(f"{head}{mark}\n\n{result}{earlier}")
     for violation in broken:
         print(violation, file=sys.stderr)
+    print("\n".join(summaries))
     return 1 if broken else 0
 
 

@@ -1,11 +1,13 @@
 """The form on many machines: three Cassandra nodes, a Redis, metadata nodes, backends and frontends, all on loopback.
 
 Between the processes and Cassandra, and before each backend, stands a proxy (:mod:`tests.faults.proxy`), so that the
-network between any two of them can be made bad.
+network between any two of them can be made bad.  The clocks and disks of Cassandra can be made wrong
+(:mod:`tests.faults.wrong`).
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,12 +15,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.policies import WhiteListRoundRobinPolicy
+
 from bench.cassandra_server import QUICK_START, CassandraCluster
 from bench.cluster import ACCOUNT, HOST, REGION, LocalCluster, Process
 from tests.faults.forms import BACK_SECONDS, Form
 from tests.faults.owners import owner_of
 from tests.faults.proxy import Direction, Proxy
 from tests.faults.splitting import Splitter
+from tests.faults.wrong import NoCompiler, Wrong, make_library
 from tests.system.waiting import wait_until
 
 PROXY_HOST = "127.0.1.{number}"
@@ -37,6 +43,29 @@ class ProxiedCassandra(CassandraCluster):
             Proxy((node.host, self.port), (PROXY_HOST.format(number=number), self.port))
             for number, node in enumerate(self.nodes, 1)
         ]
+
+    def make_wrong(self, folder: Path) -> list[Wrong]:
+        """What can be made wrong with each node that is started from now on; nothing, where that cannot be."""
+        try:
+            library = make_library(folder)
+        except NoCompiler as error:
+            print(error, file=sys.stderr)
+            return []
+        wrongs = [Wrong(library, f"cassandra-{number}") for number in range(1, len(self.nodes) + 1)]
+        for node, wrong in zip(self.nodes, wrongs, strict=True):
+            node.environment |= wrong.environment
+        return wrongs
+
+    def clock_of(self, number: int) -> float:
+        """What the clock of a node says, as it says it itself."""
+        host = self.nodes[number].host
+        profile = ExecutionProfile(WhiteListRoundRobinPolicy([host]), request_timeout=30)
+        driver = Cluster([host], self.port, execution_profiles={EXEC_PROFILE_DEFAULT: profile})
+        try:
+            ((milliseconds,),) = driver.connect().execute("SELECT toUnixTimestamp(now()) FROM system.local")
+            return float(milliseconds) / 1000
+        finally:
+            driver.shutdown()
 
     @property
     def contact_points(self) -> list[str]:
@@ -64,6 +93,7 @@ class Distributed(Form):
         keyspace: str = "holdfast",
         metadata: int = 2,
         backends: int = 3,
+        managers: int = 0,
     ) -> None:
         """``cassandra``: one that runs, and is left alone; nothing is done to it.  Else there are three nodes."""
         self.folder = folder
@@ -72,12 +102,22 @@ class Distributed(Form):
         used = cassandra or self._own_cassandra
         assert used is not None
         self.cluster = LocalCluster(
-            cassandra=used, metadata=metadata, backends=backends, frontends=2, keyspace=keyspace
+            cassandra=used,
+            metadata=metadata,
+            backends=backends,
+            frontends=2,
+            managers=managers,
+            keyspace=keyspace,
+            settings={"PARTITION_RATE": "0"},  # queues are split when a fault wants it
         )
+        self.is_split = False
+        """The queue :data:`~tests.faults.traffic.WORK` has several partitions; else its dead-letter queue may have."""
+        self.wrongs = [] if self._own_cassandra is None else self._own_cassandra.make_wrong(folder)
         self.name = f"{len(used.nodes)} Cassandra, {metadata} metadata, {backends} backends, 2 frontends"
         self.backends = [process.name for process in self.cluster.of("backend")]
         self.frontends = [process.name for process in self.cluster.of("frontend")]
         self.metadata = [process.name for process in self.cluster.of("metadata")]
+        self.managers = [process.name for process in self.cluster.of("manager")]
         self.wires = {process.name: self._proxied(process) for process in self.cluster.of("backend")}
         for process in self.cluster:
             process.environment |= {"FAULTS_AT_START": str(folder), "FAULTS_NAME": process.name}
@@ -135,7 +175,7 @@ class Distributed(Form):
 
     def restart_all(self) -> None:
         """One after the other, and each backend has shards again before the next one goes."""
-        for name in (*self.metadata, *self.backends, *self.frontends):
+        for name in (*self.metadata, *self.backends, *self.frontends, *self.managers):
             if name in self.backends:
                 self.until_logged(TAKEN, partial(self.restart, name), of=name)
             else:
@@ -200,9 +240,15 @@ class Distributed(Form):
             for proxy in proxies:
                 proxy.heal()
 
-    def apart(self, name: str, direction: Direction, seconds: float) -> None:
-        """A backend and all who call it are apart for a while."""
+    def apart(self, name: str, direction: Direction, queue: str) -> None:
+        """A backend and all who call it are apart, until it has given to others what it has, the queue among it."""
         with self.bad_network([self.wires[name]], lambda proxy: proxy.hold(direction)):
+            wait_until(lambda: self.owner_of(queue) != name, f"{name} has handed {queue} over", BACK_SECONDS, 0.5)
+
+    def apart_from(self, name: str, frontend: str, direction: Direction, seconds: float) -> None:
+        """A backend and one frontend are apart for a while."""
+        pids = [self.pid(frontend)]
+        with self.bad_network([self.wires[name]], lambda proxy: proxy.hold(direction, pids)):
             time.sleep(seconds)
 
     def apart_from_cassandra(self, name: str, direction: Direction, seconds: float) -> None:
@@ -218,6 +264,28 @@ class Distributed(Form):
     def splitter(self) -> Splitter:
         """What gives queues other partitions."""
         return Splitter(self.cluster.settings(), ACCOUNT)
+
+    def wrong_clock(self, number: int, seconds: float, meanwhile: Callable[[], object]) -> None:
+        """The clock of a node of Cassandra is off for a while."""
+        cassandra, wrong = self._own_cassandra, self.wrongs[number]
+        assert cassandra is not None
+        wrong.set(clock_seconds=seconds)
+        try:
+            off = cassandra.clock_of(number) - time.time()
+            assert abs(off - seconds) < BACK_SECONDS, f"its clock is {off:.0f} s off"
+            meanwhile()
+        finally:
+            wrong.set()
+
+    def slow_syncs(self, numbers: Sequence[int], seconds: float, meanwhile: Callable[[], object]) -> None:
+        """The syncs of these nodes of Cassandra take longer for a while."""
+        for number in numbers:
+            self.wrongs[number].set(sync_seconds=seconds)
+        try:
+            meanwhile()
+        finally:
+            for number in numbers:
+                self.wrongs[number].set()
 
     def redis_away(self, seconds: float) -> None:
         """kill -9 of the Redis, and an empty one in its place."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.cassandra_server import QUICK_START, CassandraCluster
+from tests.faults import quorum
 from tests.faults.distributed import Distributed
 from tests.faults.forms import Form, OneMachine
 from tests.faults.proxy import Direction
-from tests.faults.traffic import ORDERS, WORK
-from tests.faults.whole import Fault, Row, run
+from tests.faults.traffic import DEAD, ORDERS, WORK
+from tests.faults.whole import FAULT_SECONDS, Fault, Row, campaign
 
 APART_SECONDS = 10.0
 """Longer than it takes to notice, and for somebody else to take over."""
@@ -74,7 +77,7 @@ def slow_disk(form: Form, name: str, sync_seconds: float) -> None:
 
 def on_one_machine(form: OneMachine) -> list[Fault[OneMachine]]:
     """``holdfast serve`` with several processes."""
-    one, *others = form.backends
+    one, *_ = form.backends
     faults: list[Fault[OneMachine]] = [
         *[Fault[OneMachine](f"kill -9 of {name}", killed(name)) for name in (*form.frontends, *form.backends)],
         Fault("kill -9 of all processes", OneMachine.kill_all),
@@ -85,9 +88,7 @@ def on_one_machine(form: OneMachine) -> list[Fault[OneMachine]]:
         Fault("a backend's clock an hour behind", lambda f: clock_off(f, one, -HOUR_SECONDS)),
         Fault("a backend's disk takes 0.3 s for a sync", lambda f: slow_disk(f, one, 0.3)),
     ]
-    if others:
-        faults.append(Fault("rolling restart of the backends", OneMachine.restart_all))
-    return faults
+    return [*faults, Fault("rolling restart of everything", OneMachine.restart_all)]
 
 
 def hung(form: OneMachine, name: str) -> None:
@@ -101,13 +102,18 @@ def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
     """All roles as processes of their own, on three nodes of Cassandra."""
     frontend, *_ = form.frontends
     metadata, *_ = form.metadata
-    return [
-        *[Fault[Distributed](f"kill -9 of {name}", killed(name)) for name in (metadata, *form.backends, frontend)],
+    named = [metadata, *form.backends, frontend, *form.managers]
+    faults = [
+        *[Fault[Distributed](f"kill -9 of {name}", killed(name)) for name in named],
         Fault("kill -9 of all of Holdfast", Distributed.kill_all),
         Fault("an owner of shards stands still past its takeover, and goes on", zombie(WORK)),
         Fault("a metadata node stands still, and goes on", lambda f: frozen(f, metadata)),
         Fault("a frontend stands still, and goes on", lambda f: frozen(f, frontend)),
         *[Fault(f"a backend and its callers apart{text}", apart(ORDERS, way)) for text, way in WAYS.items()],
+        *[
+            Fault(f"a backend and one frontend apart{text}", apart_from(WORK, frontend, way))
+            for text, way in WAYS.items()
+        ],
         *[Fault(f"a backend and Cassandra apart{text}", owner_apart(ORDERS, way)) for text, way in WAYS.items()],
         Fault("a frontend and Cassandra apart", no_cassandra(frontend)),
         Fault("a metadata node and Cassandra apart", no_cassandra(metadata)),
@@ -123,15 +129,26 @@ def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
         Fault("one Cassandra node killed, and back", lambda f: f.without_cassandra([0], APART_SECONDS)),
         Fault("two Cassandra nodes killed, and back", lambda f: f.without_cassandra([1, 2], APART_SECONDS)),
         Fault("rolling restart of everything", Distributed.restart_all),
+        Fault("a split, while the owner is a zombie", resized(WORK, 3, zombie(WORK)), alone=True),
         Fault(
-            "a queue is split in three, and its owner is killed meanwhile", split(lambda f: f.kill(f.owner_of(WORK)))
+            "a drain, while the owner and its callers are apart",
+            resized(WORK, 1, apart(WORK, Direction.BOTH)),
+            alone=True,
         ),
-        Fault("its partitions drain, and an owner is killed meanwhile", drain(lambda f: f.kill(f.owner_of(WORK)))),
-        Fault("a split, while the owner is a zombie", split(zombie(WORK))),
-        Fault("a drain, while the owner is a zombie", drain(zombie(WORK))),
-        Fault("a split, while the owner and Cassandra are apart", split(owner_apart(WORK, Direction.BOTH))),
-        Fault("a drain, while the owner and its callers are apart", drain(apart(WORK, Direction.BOTH))),
     ]
+    if form.wrongs:
+        faults += [
+            Fault("a Cassandra node's clock an hour ahead", lambda f: f.wrong_clock(0, HOUR_SECONDS, a_while)),
+            Fault("a Cassandra node's clock an hour behind", lambda f: f.wrong_clock(1, -HOUR_SECONDS, a_while)),
+            Fault("a Cassandra node's disk takes 0.3 s for a sync", lambda f: f.slow_syncs([0], 0.3, a_while)),
+            Fault("all disks of Cassandra take 0.3 s for a sync", lambda f: f.slow_syncs([0, 1, 2], 0.3, a_while)),
+        ]
+    return faults
+
+
+def a_while() -> None:
+    """What is wrong stays so."""
+    time.sleep(WRONG_SECONDS)
 
 
 def slow_cassandra(form: Distributed) -> None:
@@ -147,19 +164,19 @@ def killed_with_clock_off(form: Form, name: str) -> None:
         time.sleep(WRONG_SECONDS)
 
 
-def kill_owner(form: Distributed) -> None:
-    """kill -9 of the backend that has the standard queue."""
-    form.kill(form.owner_of(WORK))
-
-
 def zombie(queue: str) -> Callable[[Distributed], None]:
     """The backend that has the queue stands still past the takeover of its shards, and goes on."""
     return lambda form: form.wait_for_zombie(form.owner_of(queue))
 
 
 def apart(queue: str, direction: Direction) -> Callable[[Distributed], None]:
-    """The backend that has the queue, and all who call it, cannot reach each other for a while."""
-    return lambda form: form.apart(form.owner_of(queue), direction, APART_SECONDS)
+    """The backend that has the queue, and all who call it, cannot reach each other, until others have it."""
+    return lambda form: form.apart(form.owner_of(queue), direction, queue)
+
+
+def apart_from(queue: str, frontend: str, direction: Direction) -> Callable[[Distributed], None]:
+    """The backend that has the queue, and one frontend of two, cannot reach each other for a while."""
+    return lambda form: form.apart_from(form.owner_of(queue), frontend, direction, APART_SECONDS)
 
 
 def owner_apart(queue: str, direction: Direction) -> Callable[[Distributed], None]:
@@ -172,29 +189,83 @@ def no_cassandra(name: str) -> Callable[[Distributed], None]:
     return lambda form: form.apart_from_cassandra(name, Direction.BOTH, APART_SECONDS)
 
 
-def split(meanwhile: Callable[[Distributed], object]) -> Callable[[Distributed], None]:
-    """A queue gets two partitions more, and something happens."""
-    return lambda form: form.splitter().split(WORK, 2, lambda: meanwhile(form))
+def resized(queue: str, partitions: int, meanwhile: Callable[[Distributed], object]) -> Callable[[Distributed], None]:
+    """A queue gets so many partitions, and as soon as that has begun, something happens."""
+    return lambda form: form.splitter().resize({queue: partitions}, lambda: meanwhile(form))
 
 
-def drain(meanwhile: Callable[[Distributed], object]) -> Callable[[Distributed], None]:
-    """A queue is left with one partition, and something happens."""
-    return lambda form: form.splitter().drain(WORK, lambda: meanwhile(form))
+def split_and_drain(form: Distributed) -> None:
+    """One standard queue is split, and the other one drained, the next time the other way round."""
+    form.splitter().resize({WORK: 1, DEAD: 3} if form.is_split else {WORK: 3, DEAD: 1})
+    form.is_split = not form.is_split
 
 
-async def _one_machine(folder: Path, backends: int, seed: int, told: Callable[[Row], None]) -> list[Row]:
-    form = OneMachine(folder, backends)
-    return await run(form, on_one_machine(form), seed, told=told, early_share=EARLY_SHARE)
+async def _one_machine(folder: Path, backends: int, seed: int, told: Told, only: str) -> list[Row]:
+    return await campaign(
+        lambda number: OneMachine(made(folder / str(number)), backends),
+        on_one_machine,
+        seed,
+        told=told,
+        early_share=EARLY_SHARE,
+        only=only,
+    )
 
 
-async def _cassandra(folder: Path, seed: int, told: Callable[[Row], None]) -> list[Row]:
-    form = Distributed(folder)
-    return await run(form, on_cassandra(form), seed, told=told, early_share=EARLY_SHARE)
+async def _cassandra(folder: Path, seed: int, told: Told, only: str) -> list[Row]:
+    rows = await campaign(
+        lambda number: Distributed(made(folder / str(number)), managers=1),
+        on_cassandra,
+        seed,
+        told=told,
+        early_share=EARLY_SHARE,
+        amid=split_and_drain,
+        only=only,
+    )
+    return rows + await asyncio.to_thread(of_one_node, told, only)
 
 
-FORMS: dict[str, Callable[[Path, int, Callable[[Row], None]], Coroutine[None, None, list[Row]]]] = {
-    "frontends": lambda folder, seed, told: _one_machine(folder, 1, seed, told),
-    "backends": lambda folder, seed, told: _one_machine(folder, 3, seed, told),
+def of_one_node(told: Told, only: str) -> list[Row]:
+    """The faults of :mod:`tests.faults.quorum`, as rows."""
+    rows: list[Row] = []
+    numbers = [number for number, fault in enumerate(quorum.FAULTS) if only in fault.__name__]
+    if not numbers:
+        return rows
+    with CassandraCluster(3, heap="384m", java_options=QUICK_START) as cassandra:
+        for number in numbers:
+            row = Row("a backend's node on 3 Cassandra", quorum.FAULTS[number].__name__.replace("_", " "))
+            try:
+                seen = asyncio.run(_in_time(quorum.run(cassandra, "faults", number)))
+                row.fault, row.calls = seen.fault, seen.acknowledged + seen.refused
+                row.errors['refused, with "try again"'] = seen.refused
+                row.stall_seconds, row.lost = seen.stall_seconds, seen.lost
+                row.duplicates["twice"] = seen.duplicated
+                row.broken = [] if seen.kept else [str(seen)]
+            except Exception as error:
+                row.broken = [f"{error!r}"]
+            row.errors, row.duplicates = +row.errors, +row.duplicates
+            rows.append(row)
+            told(row)
+    return rows
+
+
+async def _in_time(seen: Coroutine[None, None, quorum.Seen]) -> quorum.Seen:
+    async with asyncio.timeout(FAULT_SECONDS):
+        return await seen
+
+
+def made(folder: Path) -> Path:
+    """The folder, which is there."""
+    folder.mkdir()
+    return folder
+
+
+Told = Callable[[Row], None]
+"""Hears of each row as it comes."""
+
+FORMS: dict[str, Callable[[Path, int, Told, str], Coroutine[None, None, list[Row]]]] = {
+    "frontends": lambda folder, seed, told, only: _one_machine(folder, 1, seed, told, only),
+    "backends": lambda folder, seed, told, only: _one_machine(folder, 3, seed, told, only),
     "cassandra": _cassandra,
 }
-"""By name, what does all that is planned for a form, in a folder of its own."""
+"""By name, what does all that is planned for a form, in a folder of its own; of what is planned, that whose name
+contains a text."""

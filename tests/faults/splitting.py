@@ -1,9 +1,10 @@
-"""Splits and drains of a queue's partitions, done from outside to a cluster under load."""
+"""Splits and drains of queues' partitions, done from outside to a cluster under load."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 from auth.lookup import Credentials
 from backend.api import BackendError
@@ -11,16 +12,24 @@ from backend.cluster import ClusterBackend, nodes_of
 from backend.splits import Splits
 from frontend.services import Services
 from frontend.sqs.queues import Queues
-from holdfast.compose import StoreResolver, frontend_settings
+from holdfast.compose import StoreResolver, frontend_settings, now_ms
 from holdfast.settings import Settings, cluster_secret
 from holdfast.stores import Stores
 from metadata_service.client import MetadataClient
-from metadata_service.models import Queue
-from metadata_service.partitions import open_ones
-from metadata_service.store import ConditionFailed, StoreUnavailable
+from metadata_service.opening import CannotOpen
+from metadata_service.partitions import NotPossible, changing, open_ones
+from metadata_service.store import MetadataStore, StoreError
 
-FINISHED_SECONDS = 90.0
+FINISHED_SECONDS = 150.0
+"""For what has to come by itself, once what is done to the cluster meanwhile is over."""
 AGAIN_SECONDS = 0.2
+TROUBLE = (BackendError, StoreError, NotPossible)
+"""What is tried again, as the manager does it, whatever is away meanwhile."""
+
+
+class _Hands(NamedTuple):
+    metadata: MetadataStore
+    splits: Splits
 
 
 class Splitter:
@@ -30,47 +39,66 @@ class Splitter:
         self._settings = settings
         self._account = account
 
-    def split(self, name: str, count: int, meanwhile: Callable[[], object]) -> None:
-        """Give the queue so many partitions more, do something, and return when the split is whole."""
-        asyncio.run(self._change(name, count, meanwhile))
+    def resize(self, wanted: Mapping[str, int], meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Give these queues so many partitions; return when all tokens have been handed over, and what drains is gone.
 
-    def drain(self, name: str, meanwhile: Callable[[], object]) -> None:
-        """Leave the queue one partition, do something, and return when the others are empty and gone."""
-        asyncio.run(self._change(name, None, meanwhile))
+        ``meanwhile`` is done as soon as each change has begun.
+        """
+        asyncio.run(self._resize(wanted, meanwhile))
 
-    async def _change(self, name: str, more: int | None, meanwhile: Callable[[], object]) -> None:
+    async def _resize(self, wanted: Mapping[str, int], meanwhile: Callable[[], object]) -> None:
+        async with asyncio.timeout(FINISHED_SECONDS):
+            while True:
+                try:
+                    await self._open_and_resize(wanted, meanwhile)
+                    return
+                except CannotOpen:
+                    await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _open_and_resize(self, wanted: Mapping[str, int], meanwhile: Callable[[], object]) -> None:
         stores = Stores(self._settings)
         try:
             metadata, entries = await stores.metadata(), await stores.entries()
-            peer = await ClusterBackend.connect(
-                nodes_of(entries), secret=cluster_secret(self._settings), name="splitter"
-            )
+            peer = ClusterBackend.begin(nodes_of(entries), secret=cluster_secret(self._settings), name="splitter")
             try:
                 frontend = frontend_settings(self._settings)
                 resolver = StoreResolver(metadata, frontend.region)
                 services = Services(frontend, Credentials(metadata), MetadataClient(metadata), peer)
                 resolver.queues.set_result(Queues(services))
-                splits = Splits(metadata, peer, resolver, services.now_ms)
-                queue = await metadata.get_queue(self._account, name)
-                if more is None:
-                    _, *others = open_ones(queue.partitions)
-                    await splits.drain(queue, [one.id for one in others])
-                else:
-                    await splits.split(queue, [0] * more)
+                hands = _Hands(metadata, Splits(metadata, peer, resolver, now_ms))
+                await asyncio.gather(*(self._until(hands, name, count, self._begun) for name, count in wanted.items()))
                 await asyncio.to_thread(meanwhile)
-                await self._finish(splits, queue)
+                await asyncio.gather(*(self._until(hands, name, count, self._ended) for name, count in wanted.items()))
             finally:
                 await peer.close()
         finally:
             await stores.close()
 
-    async def _finish(self, splits: Splits, queue: Queue) -> None:
-        """As the manager does: again and again, whatever is away meanwhile."""
-        async with asyncio.timeout(FINISHED_SECONDS):
-            while True:
-                try:
-                    if await splits.finish(queue.queue_id, linger_seconds=0):
-                        return
-                except (BackendError, StoreUnavailable, ConditionFailed):
-                    pass  # tried again, as all of it is
-                await asyncio.sleep(AGAIN_SECONDS)
+    async def _until(
+        self, hands: _Hands, name: str, count: int, is_so: Callable[[_Hands, str, int], Awaitable[bool]]
+    ) -> None:
+        while True:
+            try:
+                if await is_so(hands, name, count):
+                    return
+            except TROUBLE:
+                pass
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _begun(self, hands: _Hands, name: str, count: int) -> bool:
+        """Begin the change, unless it is under way, also if it is not known what became of an earlier attempt."""
+        queue = await hands.metadata.get_queue(self._account, name)
+        taking = open_ones(queue.partitions)
+        if len(taking) == count:
+            return True
+        if changing(queue.partitions):
+            await hands.splits.finish(queue.queue_id, linger_seconds=0)
+        elif len(taking) < count:
+            await hands.splits.split(queue, [0] * (count - len(taking)))
+        else:
+            await hands.splits.drain(queue, [one.id for one in taking[count:]])
+        return False
+
+    async def _ended(self, hands: _Hands, name: str, count: int) -> bool:
+        queue = await hands.metadata.get_queue(self._account, name)
+        return await hands.splits.finish(queue.queue_id, linger_seconds=0)

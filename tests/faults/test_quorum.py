@@ -5,6 +5,8 @@ All of :mod:`tests.faults.quorum` is for the campaign; here are one kill and the
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bench.cassandra_server import QUICK_START, CassandraCluster
@@ -12,9 +14,13 @@ from tests.faults.quorum import Rig, two_are_killed
 
 
 @pytest.mark.slow
-async def test_one_cassandra_node_may_die_and_without_a_second_one_sends_wait_for_it() -> None:
+async def test_one_cassandra_node_may_die_and_without_a_second_one_sends_wait_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with CassandraCluster(3, heap="256m", java_options=QUICK_START) as cassandra:
         async with Rig(cassandra, "faults", 7) as rig:
             seen = await two_are_killed(rig)
             assert seen.kept, seen
             assert seen.refused > 0
+    # The node that took over connected, with strict settings, while one was down.
+    assert re.search(r"the commit log of Cassandra at 127\.0\.0\.\d cannot be checked: .*marked down", caplog.text)

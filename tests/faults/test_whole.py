@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from tests.faults import whole
 from tests.faults.forms import STARTUP, OneMachine
 from tests.faults.whole import Fault, Row
+from tests.faults.wrong import Wrong, make_library
 
 
 def python(folder: Path, program: str, **more: str) -> str:
@@ -44,7 +46,28 @@ with open(sys.executable) as file:
     assert float(python(tmp_path, program, FAULTS_NAME="slow")) < 0.5
 
 
-async def test_a_fault_has_a_row_and_one_that_cannot_be_done_is_the_last(tmp_path: Path) -> None:
+def test_processes_that_are_not_python_have_wrong_clocks_and_slow_disks(tmp_path: Path) -> None:
+    program = "import os, sys, time; began = time.monotonic(); os.fdatasync(os.open(sys.executable, os.O_RDONLY)); " + (
+        "print(time.time(), time.monotonic() - began)"
+    )
+    wrong = Wrong(make_library(tmp_path), "it")
+
+    def seen() -> tuple[float, float]:
+        clock, took = python(tmp_path, program, **wrong.environment).split()
+        return float(clock) - time.time(), float(took)
+
+    off, took = seen()
+    assert abs(off) < 30
+    assert took < 0.3
+    wrong.set(clock_seconds=-3600.5, sync_seconds=0.4)
+    off, took = seen()
+    assert off == pytest.approx(-3600, abs=60)
+    assert took >= 0.4
+
+
+async def test_a_fault_has_a_row_and_after_one_that_cannot_be_done_another_cluster_has_the_others(
+    tmp_path: Path,
+) -> None:
     told: list[Row] = []
 
     def cannot(form: OneMachine) -> None:
@@ -53,11 +76,23 @@ async def test_a_fault_has_a_row_and_one_that_cannot_be_done_is_the_last(tmp_pat
     faults = [
         Fault[OneMachine]("kill -9", lambda form: form.kill("frontend-1")),
         Fault[OneMachine]("impossible", cannot),
-        Fault[OneMachine]("never done", cannot),
+        Fault[OneMachine]("unchosen", cannot),
+        Fault[OneMachine]("kill -9 again", lambda form: form.kill("frontend-2")),
     ]
-    rows = await whole.run(OneMachine(tmp_path), faults, 1, told=told.append)
+    made: list[OneMachine] = []
+    amid: list[OneMachine] = []
+
+    def make(number: int) -> OneMachine:
+        (folder := tmp_path / str(number)).mkdir()
+        made.append(OneMachine(folder))
+        return made[-1]
+
+    rows = await whole.campaign(make, lambda _: faults, 1, told=told.append, amid=amid.append, only="i")
     assert rows == told
-    assert [row.fault for row in rows] == ["kill -9", "impossible"]
+    assert [row.fault for row in rows] == ["kill -9", "impossible", "kill -9 again"]
+    assert len(made) == 2
+    assert amid == [made[0], made[0], made[1]]
+    assert (rows[2].lost, rows[2].broken) == (0, [])
     assert (rows[0].lost, rows[0].broken) == (0, [])
     assert rows[0].calls > whole.CALLS_BEFORE + whole.CALLS_AFTER
     assert rows[0].stall_seconds > 0
@@ -65,3 +100,22 @@ async def test_a_fault_has_a_row_and_one_that_cannot_be_done_is_the_last(tmp_pat
     table = whole.table(rows).splitlines()
     assert table[2].startswith("| --frontends 2 --backends 1 | kill -9 |")
     assert "impossible **BROKEN**" in table[3]
+
+
+async def test_a_fault_that_takes_too_long_is_broken_and_what_is_never_done_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole, "FAULT_SECONDS", 5.0)
+    monkeypatch.setattr(whole, "STARTS_MOST", 1)
+    ended = threading.Event()
+    faults = [
+        Fault[OneMachine]("endless", lambda _: ended.wait(60)),
+        Fault[OneMachine]("never done", lambda form: form.kill("frontend-1")),
+    ]
+    try:
+        rows = await whole.campaign(lambda _: OneMachine(tmp_path), lambda _: faults, 1, told=lambda _: None)
+    finally:
+        ended.set()
+    assert [row.fault for row in rows] == ["endless", "never done"]
+    assert "TimeoutError" in rows[0].broken[0]
+    assert rows[1].broken == ["not done: too much was broken before"]

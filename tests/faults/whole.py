@@ -1,7 +1,8 @@
 """Faults on whole clusters, one after the other while clients are at work, and the verdict on each.
 
 Each fault is done to a cluster under load; when it is over, calls have to be answered again, and the queues are
-emptied.  Then the history of all calls so far is judged (:mod:`tests.histories`).
+emptied.  Then the history of all calls so far is judged (:mod:`tests.histories`).  A fault that breaks a promise, or
+takes too long, or cannot be done, is written down as that, and the campaign goes on with another cluster.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ SomeForm = TypeVar("SomeForm", bound=Form)
 
 CALLS_BEFORE = 150
 CALLS_AFTER = 150
+FAULT_SECONDS = 240.0
+"""For all of a fault, from the calls before it to the empty queues."""
+STARTS_MOST = 8
+"""Clusters of one form, one after the other; what was not done then is said to be not done."""
 OPEN_MOST = 300
 """Messages under way at once: few, so that the queues are soon empty."""
 
@@ -30,6 +35,8 @@ class Fault(Generic[SomeForm]):
 
     name: str
     do: Callable[[SomeForm], object]
+    alone: bool = False
+    """Nothing else is done in its middle."""
 
 
 @dataclass
@@ -50,11 +57,12 @@ class Row:
 
 
 class Run(Generic[SomeForm]):
-    """A form, its clients and what is done to it."""
+    """A form, its clients and what is done to it; ``amid``: in the middle of each fault."""
 
-    def __init__(self, form: SomeForm, traffic: Traffic) -> None:
+    def __init__(self, form: SomeForm, traffic: Traffic, amid: Callable[[SomeForm], object] | None = None) -> None:
         self.form = form
         self._traffic = traffic
+        self._amid = amid
         self._before = _Counts(0, Counter(), 0, Counter(), 0)
 
     async def fault(self, fault: Fault[SomeForm]) -> Row:
@@ -62,9 +70,11 @@ class Run(Generic[SomeForm]):
         traffic, row = self._traffic, Row(self.form.name, fault.name)
         await traffic.answered(CALLS_BEFORE)
         began = time.monotonic()
-        doing = asyncio.create_task(asyncio.to_thread(fault.do, self.form))
-        await traffic.until(doing.done, f"{fault.name} is over", 300)
-        await doing
+        acts = [fault.do] if self._amid is None or fault.alone else [fault.do, self._amid]
+        doing = [asyncio.create_task(asyncio.to_thread(act, self.form)) for act in acts]
+        await traffic.until(lambda: all(each.done() for each in doing), f"{fault.name} is over", FAULT_SECONDS)
+        for each in doing:
+            await each
         await traffic.answered(CALLS_AFTER)
         row.stall_seconds = traffic.recorder.longest_stall_seconds(began, time.monotonic())
         verdict = await traffic.settle()
@@ -103,6 +113,7 @@ async def run(
     *,
     told: Callable[[Row], None] = lambda row: None,
     early_share: float = 0.0,
+    amid: Callable[[SomeForm], object] | None = None,
 ) -> list[Row]:
     """Start the form, do all these faults to it under load, and end it.
 
@@ -115,10 +126,11 @@ async def run(
             form.endpoint, seed, producers=2, groups=6, body_bytes=5_000, early_share=early_share, open_most=OPEN_MOST
         )
         async with traffic.running():
-            running = Run(form, traffic)
+            running = Run(form, traffic, amid)
             for fault in faults:
                 try:
-                    row = await running.fault(fault)
+                    async with asyncio.timeout(FAULT_SECONDS):
+                        row = await running.fault(fault)
                 except Exception as error:
                     row = Row(form.name, fault.name, broken=[f"{error!r}\n{form.log_text()[-8000:]}"])
                 rows.append(row)
@@ -128,6 +140,40 @@ async def run(
     finally:
         await asyncio.to_thread(form.close)
     return rows
+
+
+async def campaign(
+    make: Callable[[int], SomeForm],
+    plan: Callable[[SomeForm], Sequence[Fault[SomeForm]]],
+    seed: int,
+    *,
+    told: Callable[[Row], None],
+    early_share: float = 0.0,
+    amid: Callable[[SomeForm], object] | None = None,
+    only: str = "",
+) -> list[Row]:
+    """Do all that is planned, whatever becomes of each fault: after one that broke something, with another form.
+
+    ``make`` is told which of them it makes, from 0 on; ``plan`` names nothing that another form of the same kind does
+    not have; ``only``: faults whose names contain this.
+    """
+    rows: list[Row] = []
+    form = make(0)
+    name, faults = form.name, [fault for fault in plan(form) if only in fault.name]
+    for number in range(STARTS_MOST):
+        if number:
+            form = make(number)
+        left = faults[len(rows) :]
+        try:
+            rows += await run(form, left, seed + number, told=told, early_share=early_share, amid=amid)
+        except Exception as error:  # it did not start
+            rows.append(Row(name, left[0].name, broken=[f"not done: {error!r}"]))
+            told(rows[-1])
+        if len(rows) == len(faults):
+            return rows
+    return rows + [
+        Row(name, fault.name, broken=["not done: too much was broken before"]) for fault in faults[len(rows) :]
+    ]
 
 
 def table(rows: Iterable[Row]) -> str:

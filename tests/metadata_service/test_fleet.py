@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,7 @@ async def test_a_cluster_that_was_emptied_and_turned_off_is_not_among_the_cluste
         await store.report_cluster(report((await store.register_cluster(name)).number))
     await fleet.look()
     for name, emptied in (("east", True), ("west", False)):
-        await change_cluster(
-            store,
-            name,
-            lambda cluster, is_so=emptied: msgspec.structs.replace(cluster, state="retiring", emptied=is_so),
-        )
+        await change_cluster(store, name, partial(msgspec.structs.replace, state="retiring", emptied=emptied))
     await store.report_cluster(report(0, 2))
     await fleet.look()
     assert names() == ["local", "east", "west"]
