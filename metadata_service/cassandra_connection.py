@@ -21,7 +21,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +42,7 @@ from cassandra.policies import (
     ConstantSpeculativeExecutionPolicy,
     DCAwareRoundRobinPolicy,
     FallthroughRetryPolicy,
+    HostStateListener,
     RoundRobinPolicy,
     TokenAwarePolicy,
 )
@@ -169,6 +170,8 @@ class CassandraConnection:
         self.cluster = cluster
         self._inbox = _Inbox(loop)
         self._users = 1
+        self._checks: set[asyncio.Task[None]] = set()
+        """Of the commit logs of nodes that have just come."""
 
     @classmethod
     async def open(cls, settings: CassandraSettings) -> CassandraConnection:
@@ -181,6 +184,7 @@ class CassandraConnection:
             session = await asyncio.to_thread(cluster.connect)
             connection = cls(cluster, session, settings, asyncio.get_running_loop())
             await connection.check_commit_logs()
+            cluster.register_listener(_Comers(lambda host: connection._inbox.put(connection._came, host)))
         except CannotOpen:
             await asyncio.to_thread(cluster.shutdown)
             raise
@@ -204,35 +208,56 @@ class CassandraConnection:
         self._users -= 1
         assert self._users >= 0
         if not self._users:
+            for check in self._checks:
+                check.cancel()
             await asyncio.to_thread(self.cluster.shutdown)
 
     async def check_commit_logs(self) -> None:
         """An acknowledged write has to be on the disk: else it is lost when the nodes that have it end together.
 
-        Says which nodes acknowledge earlier, and raises :class:`UnsafeCommitLog` in strict mode.
+        Says which nodes acknowledge earlier, and raises :class:`UnsafeCommitLog` in strict mode.  A node that is away
+        is looked at when it comes.
         """
+        if text := await self._careless(self.cluster.metadata.all_hosts()):
+            if self.settings.strict:
+                raise UnsafeCommitLog(text)
+            log.error("%s", text)
+
+    def _came(self, host: Any) -> None:
+        """A node has come, or come back, perhaps with other settings.  What is served already goes on."""
+        if self._users:
+            check = asyncio.get_running_loop().create_task(self._check(host), name=f"the commit log of {host.address}")
+            self._checks.add(check)
+            check.add_done_callback(self._checks.discard)
+
+    async def _check(self, host: Any) -> None:
+        if text := await self._careless([host]):
+            strictly = "; strict settings forbid that: this process would not start now" if self.settings.strict else ""
+            log.error("%s%s", text, strictly)
+
+    async def _careless(self, hosts: Iterable[Any]) -> str:
+        """Which of these nodes acknowledge what is not on their disks, in words; nothing, if none does."""
         query = SimpleStatement(
             "SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'",
             consistency_level=ConsistencyLevel.ONE,
             is_idempotent=True,
         )
         careless: dict[str, list[str]] = {}
-        for host in self.cluster.metadata.all_hosts():
+        for host in hosts:
             try:
                 ((mode,),) = await self.ask(query, None, host=host)
-            except (Unanswered, ValueError) as error:
+            except (Unanswered, ConnectionClosed, ValueError) as error:
                 log.warning("the commit log of Cassandra at %s cannot be checked: %s", host.address, error)
                 continue
             if mode not in ("batch", "group"):
                 careless.setdefault(str(mode), []).append(host.address)
-        for mode, hosts in careless.items():
-            text = (
-                f"commitlog_sync is {mode} at {', '.join(sorted(hosts))}: Cassandra loses writes that were acknowledged"
-                " when its nodes end together; set it to batch (or group) in cassandra.yaml of each node"
-            )
-            if self.settings.strict:
-                raise UnsafeCommitLog(text)
-            log.error("%s", text)
+        if not careless:
+            return ""
+        modes = ", and ".join(f"{mode} at {', '.join(sorted(found))}" for mode, found in sorted(careless.items()))
+        return (
+            f"commitlog_sync is {modes}: Cassandra loses writes that were acknowledged when its nodes end together; "
+            "set it to batch (or group) in cassandra.yaml of each node"
+        )
 
     # --- statements -----------------------------------------------------------------------------------------
 
@@ -393,6 +418,19 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         idle_heartbeat_interval=2,  # a node that hangs is noticed, though its connections stay open
         idle_heartbeat_timeout=1,
     )
+
+
+class _Comers(HostStateListener):  # type: ignore[misc]  # the driver has no types
+    """Hears, in the driver's threads, of nodes that serve from now on."""
+
+    def __init__(self, came: Callable[[Any], None]) -> None:
+        self.on_up = self.on_add = came
+
+    def on_down(self, host: Any) -> None:
+        pass
+
+    def on_remove(self, host: Any) -> None:
+        pass
 
 
 class _Inbox:

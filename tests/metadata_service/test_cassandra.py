@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 from cassandra import InvalidRequest, OperationTimedOut
+from cassandra.cluster import NoHostAvailable
 
 from auth.credentials import AccessKey, ServiceKey, Tenant, TenantRole, new_access_key
 from auth.keyring import DataKey
@@ -817,6 +818,36 @@ async def test_an_outcome_that_cannot_be_told_is_not_told(
     with pytest.raises(StoreUnavailable, match="not known"):
         await one.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": ""})
     assert (await one.get_queue(ACCOUNT, "orders")).tags == {"b": ""}
+
+
+async def test_a_node_that_is_away_is_no_reason_to_refuse_and_is_looked_at_when_it_comes(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = await CassandraConnection.open(place.but(strict=True).settings)
+    try:
+        told = caplog.text
+        answer: list[tuple[str]] | Unanswered = Unanswered(NoHostAvailable("Host has been marked down or removed", {}))
+
+        async def ask(*_: Any, **__: Any) -> list[tuple[str]]:
+            if isinstance(answer, Unanswered):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(connection, "ask", ask)
+        await connection.check_commit_logs()
+        assert "the commit log of Cassandra at 127.0.0.1 cannot be checked" in caplog.text
+        assert "marked down" in caplog.text
+        (host,) = connection.cluster.metadata.all_hosts()
+        answer = [("periodic",)]
+        for listener in connection.cluster._listeners:  # as the driver does it when the node is there again
+            await asyncio.to_thread(listener.on_up, host)
+        async with asyncio.timeout(10):
+            while "this process would not start now" not in caplog.text:
+                await asyncio.sleep(0.01)
+        assert "commitlog_sync is periodic at 127.0.0.1" in caplog.text
+        assert "commitlog_sync" not in told
+    finally:
+        await connection.close()
 
 
 async def test_many_who_create_queues_of_one_account_take_turns(stores: tuple[CassandraStore, CassandraStore]) -> None:
