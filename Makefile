@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SEEDS ?= 1000
 ARGS ?=
 
-.PHONY: help serve cluster demo test lint format lock bench simulate fuzz faults scale clean
+.PHONY: help serve cluster demo test lint format lock bench simulate fuzz faults scale scale-billing clean
 
 help:
 	@echo "make serve             run the service on http://127.0.0.1:9324 with its data in ./data (ARGS: more options)"
@@ -20,6 +20,7 @@ help:
 	@echo "make fuzz              feed the parsers and the door with bad input"
 	@echo "make faults            end and break whole clusters and a real server in every way (ARGS: --minutes 60 --forms ...)"
 	@echo "make scale             the ring and the placement with 1,000 nodes and 10,000,000 queues, a minute of computing"
+	@echo "make scale-billing     a month of 5, 15 and 50 million usage records through the batch (ARGS: --millions 5)"
 	@echo "make lock              make requirements/*.txt anew from requirements/*.in (ARGS=--upgrade: with newer versions)"
 
 serve: $(VENV)/.runtime
@@ -69,6 +70,10 @@ faults: $(VENV)/.dev
 
 scale: $(VENV)/.dev
 	$(BIN)/python -m tests.scale $(ARGS)
+
+scale-billing: $(VENV)/.dev
+	@scripts/need java
+	$(BIN)/python -m bench.billing $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache

@@ -5,7 +5,8 @@ cluster.  See :mod:`spark_analytics.__main__` for what a job is.
 
 * :mod:`spark_analytics.session`: Spark, as the jobs need it.
 * :mod:`spark_analytics.records`: the records of a period, one for each id.
-* :mod:`spark_analytics.usage`: the batch, which makes the tables of :mod:`billing.tables`.
+* :mod:`spark_analytics.batch`: makes the tables of :mod:`billing.tables`, which :mod:`spark_analytics.usage` defines.
+* :mod:`spark_analytics.generator`: a month of records that is made up, for measuring.
 
 Everything is computed by Spark itself, in DataFrames: no row is ever handled by Python.
 May import :mod:`billing`, and nothing else of the service.

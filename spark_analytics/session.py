@@ -20,6 +20,9 @@ _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Compressed; so what a core sums up at a time fits into its memory, and a small day is one file.
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # of files that are listed already
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",  # a pointer says what is whole
 }

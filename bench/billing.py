@@ -1,0 +1,181 @@
+"""``python -m bench.billing``: the monthly batch at several sizes, on two cores and in four GiB.
+
+For each size a month is made up (:mod:`spark_analytics.generator`): the batch makes its tables, as an operator would
+start it; then late records come, and the batch is run again.  What the tables say is compared with a calculation of its
+own, by pyarrow, over all raw records.  Fails when they differ, or when more memory was taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from bench import proc
+from billing.lake import Lake
+from billing.months import Month
+from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Day, Tables
+from billing.usage import COUNTS
+
+CORES: Final = 2
+HEAP: Final = "3g"
+MEMORY_MIB: Final = 4096
+LOOK_SECONDS: Final = 0.2
+IDS: Final = ["node", "boot", "sequence", "slot"]
+
+
+class Ran(NamedTuple):
+    """A process that has ended well."""
+
+    seconds: float
+    cpu_s: float
+    rss_mib: float
+    """The most of it and what it started, together."""
+
+
+def ran(*arguments: str) -> Ran:
+    """Run one of Spark's jobs on two cores.  Raises :class:`RuntimeError` if it fails."""
+    begun = time.monotonic()
+    cores = sorted(os.sched_getaffinity(0))[:CORES]
+    command = [sys.executable, "-m", "spark_analytics", *arguments, "--master", f"local[{CORES}]", "--memory", HEAP]
+    process = subprocess.Popen(
+        ["taskset", "--cpu-list", ",".join(map(str, cores)), *command], stdout=subprocess.PIPE, text=True
+    )
+    cpu_s, rss_mib = [0.0], [0.0]
+
+    def watch() -> None:
+        while process.poll() is None:
+            with suppress(FileNotFoundError, ProcessLookupError):  # one of them has just ended
+                cpu_s.append(proc.cpu_seconds(process.pid))
+                rss_mib.append(proc.rss_mib(process.pid))
+            time.sleep(LOOK_SECONDS)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(" ", line, end="", flush=True)
+    process.wait()
+    seconds = time.monotonic() - begun
+    watching.join()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(arguments)} ended with {process.returncode}")
+    return Ran(seconds, max(cpu_s), max(rss_mib))
+
+
+def sums_of_raw(lake: Lake) -> tuple[int, int, dict[str, int], int]:
+    """Records, repeated ones, the sum of each count, and byte-milliseconds: by pyarrow, hour by hour."""
+    count = repeated = byte_milliseconds = 0
+    sums = dict.fromkeys(COUNTS, 0)
+    for folder in sorted({path.rpartition("/")[0] for path in lake.paths("usage")}):
+        hour = _together(lake, folder, [*IDS, *COUNTS])
+        once = hour.group_by(IDS).aggregate([(name, "max") for name in COUNTS])
+        count += len(once)
+        repeated += len(hour) - len(once)
+        for name in COUNTS:
+            sums[name] += pc.sum(once[f"{name}_max"]).as_py() or 0
+    for folder in sorted({path.rpartition("/")[0] for path in lake.paths("storage")}):
+        hour = _together(lake, folder, ["byte_milliseconds"])
+        byte_milliseconds += pc.sum(hour["byte_milliseconds"].cast(pa.decimal128(38, 0))).as_py()
+    return count, repeated, sums, int(byte_milliseconds)
+
+
+def _together(lake: Lake, folder: str, columns: list[str]) -> pa.Table:
+    files = [Path(lake.root) / path for path in lake.paths(folder)]
+    return pa.concat_tables([parquet.ParquetFile(file).read(columns=columns) for file in files])
+
+
+def sums_of_tables(lake: Lake, first: date, last: date) -> tuple[int, int, dict[str, int], int]:
+    """The same, of the tables' rows and what their pointers say was read."""
+    tables = Tables(lake)
+    count = sum(day.read.records for day in days(lake, USAGE_HOURLY))
+    repeated = sum(day.read.repeated for day in days(lake, USAGE_HOURLY))
+    usage = tables.read(USAGE_HOURLY, first, last, columns=COUNTS)
+    storage = tables.read(STORAGE_HOURLY, first, last, columns=["byte_milliseconds"])
+    sums = {name: pc.sum(usage[name]).as_py() or 0 for name in COUNTS}
+    return count, repeated, sums, int(pc.sum(storage["byte_milliseconds"]).as_py())
+
+
+def days(lake: Lake, name: str) -> list[Day]:
+    """The pointers of all published days."""
+    tables = Tables(lake)
+    return [found for found in (tables.day(name, day) for day in tables.days(name)) if found is not None]
+
+
+def measure(folder: Path, records: int, month: Month) -> list[str]:
+    """A row of the table that is printed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    lake = Lake(str(folder))
+    of = ["--lake", str(folder), "--month", str(month)]
+    made_up = ran("generate", *of, "--records", str(records), "--part", "punctual")
+    batch = ran("batch", *of)
+    ran("generate", *of, "--records", str(records), "--part", "late")
+    again = ran("batch", *of)
+    first, last = month.first, month.next.first - timedelta(days=1)
+    expected, found = sums_of_raw(lake), sums_of_tables(lake, first, last)
+    if found != expected or expected[0] != records:
+        raise RuntimeError(f"the tables say {found}, and the records {expected}")
+    stored = sum(day.read.records for day in days(lake, STORAGE_HOURLY))
+    size = sum(file.size_bytes for kind in ("usage", "storage") for file in lake.files(kind)) / (1 << 20)
+    if batch.rss_mib > MEMORY_MIB:
+        raise RuntimeError(f"the batch took {batch.rss_mib:,.0f} MiB of memory, more than {MEMORY_MIB:,}")
+    return [
+        f"{records / 1e6:g} million",
+        f"{stored / 1e6:.2f} million",
+        f"{size:,.0f}",
+        f"{made_up.seconds:,.0f}",
+        f"{batch.seconds:,.0f}",
+        f"{batch.cpu_s:,.0f}",
+        f"{(records + stored) / batch.seconds:,.0f}",
+        f"{batch.seconds / (records / 1e6):.1f}",
+        f"{batch.rss_mib:,.0f}",
+        f"{again.seconds:,.0f}",
+    ]
+
+
+HEAD: Final = [
+    "records of calls",
+    "of storage",
+    "MiB of files",
+    "made up, s",
+    "batch, s",
+    "its CPU, s",
+    "records a second",
+    "s a million",
+    "memory, MiB",
+    "again with late ones, s",
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.billing", description=__doc__)
+    parser.add_argument("--millions", type=float, nargs="+", default=[5, 15, 50], metavar="N", help="of records")
+    parser.add_argument("--month", type=Month.parse, default=Month(2026, 10), help="(default: %(default)s)")
+    parser.add_argument("--folder", type=Path, default=Path(".cache/billing"), help="for the lakes (%(default)s)")
+    options = parser.parse_args()
+    facts = proc.machine(Path("."))
+    rows = []
+    for millions in options.millions:
+        folder = options.folder / f"{millions:g}"
+        rows.append(measure(folder, int(millions * 1e6), options.month))
+        shutil.rmtree(folder)
+    print(f"\n{facts}\n")
+    for row in (HEAD, ["--:"] * len(HEAD), *rows):
+        print("|", " | ".join(row), "|")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
