@@ -47,9 +47,9 @@ class EmptyReceives(msgspec.Struct, frozen=True):
     account: str
     queue: str
     receives: int
-    """Of which is known whether they found something."""
+    """Answered with success."""
     empty: int
-    """Each is billed as one request."""
+    """Of them, those that found nothing; each is billed as one request.  Versions that did not count them have none."""
     ratio: float
     """Empty ones, 0 to 1."""
     advice: str

@@ -9,36 +9,58 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import NamedTuple
+from pathlib import Path
+from typing import Final
 
 from billing.money import BASIS_POINTS, add, line_amount, share, to_minor
 from billing.months import Month
-from billing.plans import Book, Customers, Meter, Plan, Version
+from billing.plans import Book, Customers, Meter, Plan, Version, load_book, load_customers
+
+METER_OF: Final[Mapping[str, Meter]] = {
+    "": "requests_standard",
+    "standard": "requests_standard",
+    "fair": "requests_fair",
+    "fifo": "requests_fifo",
+}
+"""What is measured of requests, by the kind of the call."""
 
 
-class Cost(NamedTuple):
-    """An amount of money."""
+class Prices:
+    """What usage costs, by a price book and who has which plan."""
 
-    amount: Decimal
-    currency: str
+    def __init__(self, book: Book, customers: Customers) -> None:
+        self._book = book
+        self._customers = customers
+
+    @classmethod
+    def load(cls, book: Path, customers: Path | None) -> Prices:
+        """As they are written in files.  Raises :class:`ValueError`."""
+        try:
+            loaded = load_book(book)
+            return cls(loaded, load_customers(customers, loaded))
+        except OSError as error:
+            raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from None
+
+    def cost(self, account: str, month: Month, units: Mapping[Meter, int]) -> Decimal:
+        """What the account is charged if this is all that it uses in the month, with tax.
+
+        ``units`` are those of the meters: chunks of 64 KiB, bytes, and byte-milliseconds.  Raises
+        :class:`~billing.plans.NoPrice`.
+        """
+        customer = self._customers.of(account)
+        plan = self._book.plan(customer.plan)
+        version = plan.segments(month)[-1].version
+        exact = add([_meter_cost(plan, version, customer.discount, month, meter, n) for meter, n in units.items()])
+        net = max(to_minor(exact, plan.minor_places), version.minimum)
+        tax = version.tax if customer.tax is None else customer.tax
+        return net + share(net, tax, plan.minor_places)
+
+    def currency(self, account: str) -> str:
+        """In which its costs are."""
+        return self._book.plan(self._customers.of(account).plan).currency
 
 
-def month_cost(book: Book, customers: Customers, account: str, month: Month, units: Mapping[Meter, int]) -> Cost:
-    """What the account is charged if this is all that it uses in the month, with tax.
-
-    ``units`` are those of the meters: chunks of 64 KiB, bytes, and byte-milliseconds.  Raises
-    :class:`~billing.plans.NoPrice`.
-    """
-    customer = customers.of(account)
-    plan = book.plan(customer.plan)
-    version = plan.segments(month)[-1].version
-    exact = add([meter_cost(plan, version, customer.discount, month, meter, count) for meter, count in units.items()])
-    net = max(to_minor(exact, plan.minor_places), version.minimum)
-    tax = version.tax if customer.tax is None else customer.tax
-    return Cost(net + share(net, tax, plan.minor_places), plan.currency)
-
-
-def meter_cost(plan: Plan, version: Version, discount: int, month: Month, meter: Meter, units: int) -> Decimal:
+def _meter_cost(plan: Plan, version: Version, discount: int, month: Month, meter: Meter, units: int) -> Decimal:
     """What so many units of one meter cost, tier by tier, before tax.
 
     ``discount``: basis points, on top of those of the version.

@@ -231,6 +231,12 @@ class Invoices:
             ratings[str(month)] = rated.rating.run
         return lines, ratings
 
+    def charged(self, month: Month) -> pa.Table | None:
+        """All lines about a month, on its invoices and on those that corrected them, summed up; None: it is not
+        closed."""
+        closed = self.closed()
+        return self._charged(month, closed) if month in closed else None
+
     def _charged(self, month: Month, closed: dict[Month, Closed]) -> pa.Table:
         """All lines about a month, on its invoices and on those that corrected them, summed up."""
         found = []

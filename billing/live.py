@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from billing.lake import Lake, LakeUnavailable
+from billing.months import Month
+from billing.tables import USAGE_HOURLY, Tables, days_of
 from billing.usage import COUNTS
 
 NOW: Final = "live/now.json"
@@ -52,6 +54,7 @@ LATE: Final = pa.schema(
     ]
 )
 """What came too late, by day; ``arrived``: when the last of it did."""
+_KINDS: Final = ["account", "kind", "action"]
 
 
 class WrongCheckpoint(Exception):
@@ -178,6 +181,87 @@ def _folded(lake: Lake, before: Now, batch: int, more: Fold, at: datetime) -> No
         lake.write_table(late, _plain(summed, LATE).filter(kept))
     now = Now(before.stream, batch, at, days, minutes, late)
     return msgspec.structs.replace(now, gone=tuple(sorted(before.files() - now.files())))
+
+
+class ToDate:
+    """The month so far: of each day what the batch has, or what the stream has, whichever knows of more records.
+
+    Both count each record once, so the one that knows of more is nearer to what was.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._tables = Tables(lake)
+        self._of_batch: dict[date, tuple[str, pa.Table]] = {}
+        """What is published of a day by which run, summed up."""
+
+    def read(self, month: Month) -> pa.Table:
+        """By account, kind and action.  Raises :class:`~billing.lake.LakeUnavailable`."""
+        now = read(self._lake)
+        streamed = {} if now is None else now.days
+        published = set(self._tables.days(USAGE_HOURLY))
+        parts = []
+        for day in days_of(month.first, month.next.first - timedelta(1)):
+            found = self._tables.day(USAGE_HOURLY, day) if day in published else None
+            if day in streamed and (found is None or found.read.records < _records(streamed[day])):
+                parts.append(streamed[day])
+            elif found is not None:
+                parts.append(self._summed(day, found.run))
+        return summed(parts, _KINDS)
+
+    def _summed(self, day: date, run: str) -> pa.Table:
+        before = self._of_batch.get(day)
+        if before is None or before[0] != run:
+            rows = self._tables.read(USAGE_HOURLY, day, day, columns=[*_KINDS, *COUNTS])
+            before = self._of_batch[day] = run, summed([rows], _KINDS)
+        return before[1]
+
+
+def _records(table: pa.Table) -> int:
+    return pc.sum(table["records"]).as_py() or 0
+
+
+class Late(NamedTuple):
+    """What came too late for the stream."""
+
+    day: date
+    """Of the minutes, UTC."""
+    account: str
+    records: int
+    """Repetitions of records that were counted may be among them."""
+    calls: int
+    arrived: datetime
+    """When the last of it did."""
+    corrected: bool
+    """The day has been made anew by a batch since, which has it."""
+
+
+def late(lake: Lake) -> list[Late]:
+    """What came too late, by day and account.  Raises :class:`~billing.lake.LakeUnavailable`."""
+    now = read(lake)
+    if now is None:
+        return []
+    tables = Tables(lake)
+    begun = {day: _begun(tables, day) for day in pc.unique(now.late["date"]).to_pylist()}
+    return sorted(
+        Late(
+            row["date"],
+            row["account"],
+            row["records"],
+            row["calls"],
+            row["arrived"],
+            row["arrived"] < begun[row["date"]],
+        )
+        for row in now.late.to_pylist()
+    )
+
+
+def _begun(tables: Tables, day: date) -> datetime:
+    """When the run began that has published a day."""
+    published = tables.day(USAGE_HOURLY, day)
+    if published is None:
+        return datetime.min.replace(tzinfo=UTC)
+    return datetime.strptime(published.run.partition("-")[0], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
 
 
 def summed(tables: Iterable[pa.Table], keys: Sequence[str]) -> pa.Table:

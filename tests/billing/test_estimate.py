@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from billing.estimate import month_cost
+from billing.estimate import Prices
 from billing.months import Month
 from billing.plans import Customer, Customers, Meter, NoPrice, book_of
 
@@ -49,22 +50,28 @@ plans:
     ],
 )
 def test_tiers_sum_up_and_tax_comes_on_top(units: dict[Meter, int], net: str) -> None:
-    cost = month_cost(BOOK, Customers("standard"), "000000000001", MONTH, units)
-    assert cost == (Decimal(net) * Decimal("1.2"), "USD")
+    prices = Prices(BOOK, Customers("standard"))
+    assert prices.cost("000000000001", MONTH, units) == Decimal(net) * Decimal("1.2")
+    assert prices.currency("000000000001") == "USD"
 
 
 def test_a_customers_discount_and_the_minimum_count() -> None:
     customers = Customers("standard", {"000000000001": Customer("standard", discount=5000, tax=0)})
     units: dict[Meter, int] = {"requests_standard": 5_000_000}
-    assert month_cost(BOOK, customers, "000000000001", MONTH, units).amount == Decimal("0.70")
+    assert Prices(BOOK, customers).cost("000000000001", MONTH, units) == Decimal("0.70")
     (version,) = BOOK.plans["standard"].versions
     plan = msgspec.structs.replace(
         BOOK.plans["standard"], versions=(msgspec.structs.replace(version, minimum=Decimal(5)),)
     )
     book = msgspec.structs.replace(BOOK, plans={"standard": plan})
-    assert month_cost(book, customers, "000000000001", MONTH, units).amount == 5
+    assert Prices(book, customers).cost("000000000001", MONTH, units) == 5
 
 
 def test_a_month_without_prices_is_told() -> None:
     with pytest.raises(NoPrice, match="has no prices"):
-        month_cost(BOOK, Customers("standard"), "000000000001", Month(2025, 11), {})
+        Prices(BOOK, Customers("standard")).cost("000000000001", Month(2025, 11), {})
+
+
+def test_files_that_are_not_there_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        Prices.load(tmp_path / "prices.yaml", None)

@@ -11,7 +11,9 @@ import pytest
 
 from billing import live
 from billing.lake import Lake, LakeUnavailable
-from billing.live import DAYS, LATE, MINUTES, Fold, WrongCheckpoint, fold, read, summed
+from billing.live import DAYS, LATE, MINUTES, Fold, ToDate, WrongCheckpoint, fold, late, read, summed
+from billing.months import Month
+from billing.tables import SCHEMAS, USAGE_HOURLY, Day, Read, Tables
 from billing.usage import COUNTS
 
 ONE, TWO = "000000000001", "000000000002"
@@ -194,6 +196,49 @@ def test_what_is_late_is_apart(lake: Lake) -> None:
         {"date": DAY, "account": TWO, "arrived": AT, "records": 1, "calls": 3},
     ]
     assert calls(lake) == {ONE: 0, TWO: 0}
+
+
+def publish(lake: Lake, day: date, began: datetime, records: int, calls: int) -> None:
+    """As the batch does."""
+    tables, run = Tables(lake), f"{began:%Y%m%dT%H%M%S}-00000000"
+    path = f"{Tables.folder(USAGE_HOURLY, run, day)}/part.parquet"
+    row = {"account": ONE, "queue": "q", "queue_id": 1, "kind": "fifo", "action": "SendMessage", "tags": []}
+    hour = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    lake.write_table(path, pa.Table.from_pylist([row | {"hour": hour} | counts(calls)], SCHEMAS[USAGE_HOURLY]))
+    there = tables.day(USAGE_HOURLY, day)
+    tables.publish(USAGE_HOURLY, day, Day(run, (path,), 1, {}, Read(1, records, 0, "")), over=there)
+
+
+def to_date(of: ToDate) -> list[tuple[str, str, str, int]]:
+    rows = of.read(Month(2026, 11)).to_pylist()
+    return sorted((row["account"], row["kind"], row["action"], row["calls"]) for row in rows)
+
+
+def test_of_each_day_counts_what_knows_of_more_records(lake: Lake) -> None:
+    of = ToDate(lake)
+    assert to_date(of) == []
+    fold(lake, "s", 0, batch((ONE, 3)), AT)
+    fold(lake, "s", 1, batch((ONE, 4)), AT)
+    assert to_date(of) == [(ONE, "fifo", "SendMessage", 7)]
+    publish(lake, DAY, AT, records=1, calls=3)  # in the middle of the day
+    publish(lake, DAY - timedelta(1), AT, records=1, calls=100)
+    publish(lake, date(2026, 10, 31), AT, records=1, calls=1000)
+    assert to_date(of) == [(ONE, "fifo", "SendMessage", 107)]
+    publish(lake, DAY, AT + timedelta(1), records=3, calls=8)  # with one that was late
+    assert to_date(of) == [(ONE, "fifo", "SendMessage", 108)]
+    publish(lake, DAY, AT + timedelta(2), records=4, calls=9)
+    assert to_date(of) == [(ONE, "fifo", "SendMessage", 109)]
+
+
+def test_what_was_late_is_corrected_by_a_batch_that_began_after_it(lake: Lake) -> None:
+    assert late(lake) == []
+    fold(lake, "s", 0, batch((ONE, 0), late=3), AT)
+    publish(lake, DAY, AT - timedelta(minutes=1), records=1, calls=1)
+    (told,) = late(lake)
+    assert told == (DAY, ONE, 1, 3, AT, False)
+    publish(lake, DAY, AT + timedelta(minutes=1), records=1, calls=1)
+    (told,) = late(lake)
+    assert told.corrected
 
 
 def test_what_cannot_be_read_is_told(lake: Lake) -> None:
