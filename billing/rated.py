@@ -19,6 +19,7 @@ from billing.charges import RATED
 from billing.lake import Lake, LakeUnavailable
 from billing.months import Month
 from billing.plans import Book, Customers
+from billing.tables import Outrun
 
 FOLDER: Final = "rated"
 
@@ -79,13 +80,21 @@ class Rated:
             rating = again
         return None
 
-    def publish(self, rating: Rating) -> None:
-        """Let a run count from now on, whose files are in the lake; those of the month's other runs are removed."""
+    def publish(self, rating: Rating, over: Rating | None) -> None:
+        """Let a run count from now on, whose files are in the lake; those of the month's other runs are removed.
+
+        ``over``: the run that counted when this was begun, and has to do so still.  Raises
+        :class:`billing.tables.Outrun`.
+        """
         month = Month.parse(rating.month)
+        there = self.rating(month)
+        if there is not None and (over is None or there.run != over.run):
+            raise Outrun(f"{month} was rated meanwhile by the run {there.run}; rate it again")
+        self._lake.sync(rating.files)
         self._lake.write_bytes(_pointer(month), msgspec.json.encode(rating))
-        for path in self._lake.paths(f"{FOLDER}/month={month}"):
-            if path not in rating.files:
-                self._lake.remove(path)
+        for file in self._lake.files(f"{FOLDER}/month={month}", hidden=True):
+            if file.path not in rating.files:
+                self._lake.remove(file.path)
 
     def _lines(self, files: Sequence[str]) -> pa.Table | None:
         found = [RATED.empty_table()]

@@ -7,6 +7,7 @@ cluster.  See :mod:`spark_analytics.__main__` for what a job is.
 * :mod:`spark_analytics.records`: the records of a period, one for each id.
 * :mod:`spark_analytics.batch`: makes the tables of :mod:`billing.tables`, which :mod:`spark_analytics.usage` defines.
 * :mod:`spark_analytics.generator`: a month of records that is made up, for measuring.
+* :mod:`spark_analytics.rating`: what the hours of a month cost, by the price plans of :mod:`billing.plans`.
 
 Everything is computed by Spark itself, in DataFrames: no row is ever handled by Python.
 May import :mod:`billing`, and nothing else of the service.

@@ -19,6 +19,7 @@ from spark_analytics.session import SPARK_ERRORS, JobFailed, said
 JOBS: Final = {
     "batch": "spark_analytics.batch",
     "generate": "spark_analytics.generator",
+    "rate": "spark_analytics.rating",
 }
 
 

@@ -75,5 +75,5 @@ def rate(lake: Lake, period: str, book: Book, customers: Customers, *used: Used,
     lake.write_table(path, lines)
     amount = pc.sum(lines["amount"]).as_py() or Decimal(0)
     rating = Rating(period, run, LATER, covers, {}, book, customers, (path,), lines.num_rows, amount)
-    Rated(lake).publish(rating)
+    Rated(lake).publish(rating, Rated(lake).rating(month))
     return rating

@@ -18,6 +18,7 @@ from billing.lake import Lake, LakeUnavailable
 from billing.months import Month
 from billing.plans import Book, Customers, book_of, customers_of
 from billing.rated import Rated
+from billing.tables import Outrun
 from tests.billing.rated_lines import Used, rate
 
 A, B, C = "000000000001", "000000000002", "000000000003"
@@ -438,3 +439,21 @@ def test_a_month_is_rated_anew(lake: Lake) -> None:
     assert found.rating == second
     assert lake.paths("rated/month=2026-11") == list(second.files)
     assert first.files != second.files
+
+
+def test_of_two_ratings_at_once_one_counts(lake: Lake) -> None:
+    first = rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2))
+    second = rate(lake, "2026-11", book(), customers(), Used(A, 6 * MILLION, tier=2))
+    for over in (None, first):
+        with pytest.raises(Outrun, match=f"rated meanwhile by the run {second.run}; rate it again"):
+            Rated(lake).publish(first, over)
+    assert Rated(lake).rating(Month(2026, 11)) == second
+
+
+def test_what_a_killed_rating_has_left_is_removed_by_the_next(lake: Lake) -> None:
+    rate(lake, "2026-11", book(), customers(), Used(A, 1))
+    for left in ("20291231T000000-00000000/_temporary/0/part-0.parquet", "20291231T000000-00000000/part-0.parquet"):
+        lake.write_bytes(f"rated/month=2026-11/{left}", b"half of it")
+    assert Invoices(lake).draft(A, "2026-11").lines[0].units == 1
+    second = rate(lake, "2026-11", book(), customers(), Used(A, 2))
+    assert [file.path for file in lake.files("rated/month=2026-11", hidden=True)] == list(second.files)

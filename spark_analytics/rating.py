@@ -1,0 +1,388 @@
+"""The rating: from a month's tables of hours to what each queue's usage costs, tier by tier.
+
+A unit's tier is its place in the order in which its account used the meter in the month: by hours, and within an hour
+by queue, its id and its tags.  To know the tiers only the sums of hours are put in order, one number for each account,
+meter and hour.  They say that most hours are in one tier as a whole, whoever used what in them; only in the few hours
+in which a tier ends, a handful for each account, are queues put in order as well.
+
+Money is :class:`DecimalType` throughout; what a line costs is what :func:`billing.money.line_amount` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from billing.charges import RATED
+from billing.invoices import Invoices
+from billing.lake import Lake
+from billing.money import BASIS_POINTS, PRICE_PLACES
+from billing.months import Month
+from billing.plans import METERS, Book, Customers, load_book, load_customers
+from billing.rated import Rated, Rating, folder_of
+from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of, new_run
+from spark_analytics.session import session, url_of
+
+HELP: Final = "what the usage of a month costs: for each queue and set of tags, tier by tier"
+
+_UNITS: Final = DecimalType(38, 0)
+_AMOUNT: Final = DecimalType(38, 15)
+_NAMED: Final = StructType(
+    [
+        StructField("account", StringType()),
+        StructField("plan", StringType()),
+        StructField("own_discount", IntegerType()),
+    ]
+)
+_RATES: Final = StructType(
+    [
+        StructField("plan", StringType()),
+        StructField("meter", StringType()),
+        StructField("segment", IntegerType()),
+        StructField("starts", TimestampType()),
+        StructField("ends", TimestampType()),
+        StructField("version", DateType()),
+        StructField("tier", IntegerType()),
+        StructField("from_units", _UNITS),
+        StructField("to_units", _UNITS),
+        StructField("tier_starts", DecimalType(38, 9)),
+        StructField("tier_ends", DecimalType(38, 9)),
+        StructField("price", DecimalType(12, PRICE_PLACES)),
+        StructField("per", DecimalType(20, 0)),
+        StructField("discount", IntegerType()),
+    ]
+)
+_HOURLY: Final = [
+    StructField("account", StringType()),
+    StructField("queue", StringType()),
+    StructField("queue_id", LongType()),
+    StructField("kind", StringType()),
+    StructField("tags", MapType(StringType(), StringType())),
+    StructField("hour", TimestampType()),
+]
+SCHEMAS: Final = {
+    USAGE_HOURLY: StructType([*_HOURLY, StructField("chunks", LongType()), StructField("bytes_out", LongType())]),
+    STORAGE_HOURLY: StructType([*_HOURLY, StructField("byte_milliseconds", DecimalType(38, 0))]),
+}
+"""What is read of the tables of hours."""
+_OF: Final = ("queue", "queue_id", "tags")
+_PLACED: Final = ("account", "plan", "segment", "meter", "tier")
+_BROADCAST_ROWS: Final = 1_000_000
+"""So many spans of hours are given to each executor; more are shuffled."""
+
+
+def units_of(calls: DataFrame, storage: DataFrame) -> DataFrame:
+    """The tables of hours as units of meters: ``account``, ``hour``, ``queue``, ``queue_id``, ``tags`` (JSON),
+    ``meter``, ``units``."""
+    kind = F.col("kind")
+    requests = (
+        F.when(kind == "fifo", "requests_fifo").when(kind == "fair", "requests_fair").otherwise("requests_standard")
+    )
+    measured = F.array(
+        F.struct(requests.alias("meter"), F.col("chunks").alias("units")),
+        F.struct(F.lit("bytes_out").alias("meter"), F.col("bytes_out").alias("units")),
+    )
+    tags = F.to_json(F.map_from_entries(F.array_sort(F.map_entries("tags")))).alias("tags")
+    named = ("account", "hour", "queue", "queue_id", tags)
+    of_calls = calls.select(*named, F.inline(measured))
+    of_storage = storage.select(*named, F.lit("storage").alias("meter"), F.col("byte_milliseconds").alias("units"))
+    units = of_calls.withColumn("units", F.col("units").cast(_UNITS)).unionByName(of_storage)
+    return units.where(F.col("units") > 0)
+
+
+def rates_of(spark: SparkSession, month: Month, book: Book, customers: Customers) -> DataFrame:
+    """A row for each tier of each meter in each part of the month, of the plans that somebody has.
+
+    Raises :class:`billing.plans.NoPrice`.
+    """
+    rows = []
+    for name in customers.plans():
+        plan = book.plan(name)
+        for number, segment in enumerate(plan.segments(month)):
+            for meter in METERS:
+                for tier_number, tier in enumerate(segment.version.prices[meter], 1):
+                    rows.append(
+                        (
+                            name,
+                            meter,
+                            number,
+                            segment.starts,
+                            segment.ends,
+                            segment.version.starts,
+                            tier_number,
+                            Decimal(plan.edge_units(meter, month, tier.starts)),
+                            None if tier.ends is None else Decimal(plan.edge_units(meter, month, tier.ends)),
+                            tier.starts,
+                            tier.ends,
+                            tier.price,
+                            Decimal(plan.units_per(meter, month)),
+                            segment.version.discounts[meter],
+                        )
+                    )
+    return spark.createDataFrame(rows, _RATES)
+
+
+def named_of(spark: SparkSession, customers: Customers) -> DataFrame:
+    """The accounts that have a plan or a discount of their own."""
+    rows = [(account, customer.plan, customer.discount) for account, customer in sorted(customers.named.items())]
+    return spark.createDataFrame(rows, _NAMED)
+
+
+def hours_in_order(units: DataFrame, rates: DataFrame, named: DataFrame, default: str) -> DataFrame:
+    """The sums of hours with the tiers in which they are: a row for each tier that an hour touches.
+
+    ``before``: the account's units of this meter in the month before this hour.  ``whole``: all of the hour is in this
+    tier.  Hours outside the plan's month are left out.
+    """
+    edges = rates.groupBy("plan").agg(F.min("starts").alias("month_starts"), F.max("ends").alias("month_ends"))
+    sums = (
+        units.groupBy("account", "meter", "hour")
+        .agg(F.sum("units").cast(_UNITS).alias("units"))
+        .join(F.broadcast(named.select("account", "plan")), "account", "left")
+        .withColumn("plan", F.coalesce("plan", F.lit(default)))
+        .join(F.broadcast(edges), "plan")
+        .where("hour >= month_starts and hour < month_ends")
+    )
+    earlier = Window.partitionBy("account", "meter").orderBy("hour").rowsBetween(Window.unboundedPreceding, -1)
+    sums = sums.withColumn("before", F.coalesce(F.sum("units").over(earlier), F.lit(0)).cast(_UNITS))
+    return (
+        sums.withColumn("after", (F.col("before") + F.col("units")).cast(_UNITS))
+        .join(
+            F.broadcast(rates.select("plan", "meter", "segment", "starts", "ends", "tier", "from_units", "to_units")),
+            ["plan", "meter"],
+        )
+        .where("hour >= starts and hour < ends and from_units < after and (to_units is null or to_units > before)")
+        .withColumn("whole", F.expr("from_units <= before and (to_units is null or after <= to_units)"))
+        .select(*_PLACED, "hour", "before", "from_units", "to_units", "whole")
+    )
+
+
+def placed(units: DataFrame, hours: DataFrame, spans_are_few: bool) -> DataFrame:
+    """All units in their tiers: :data:`_PLACED`, :data:`_OF` and ``units``.
+
+    ``hours``: of :func:`hours_in_order`.  ``spans_are_few``: they are sent to where the units are, instead of shuffling
+    these.
+    """
+    spans = spans_of(hours)
+    in_spans = units.join(F.broadcast(spans) if spans_are_few else spans, ["account", "meter"]).where(
+        "hour between first_hour and last_hour"
+    )
+    split = hours.where("not whole")
+    which = split.select("account", "meter", "hour", "before").distinct()
+    in_hour = Window.partitionBy("account", "meter", "hour").orderBy(*_OF)
+    queues = (
+        units.join(F.broadcast(which) if spans_are_few else which, ["account", "meter", "hour"])
+        .groupBy("account", "meter", "hour", "before", *_OF)
+        .agg(F.sum("units").cast(_UNITS).alias("units"))
+        .withColumn("ends", (F.col("before") + F.sum("units").over(in_hour)).cast(_UNITS))
+        .withColumn("begins", (F.col("ends") - F.col("units")).cast(_UNITS))
+        .drop("before", "units")
+        .join(split.drop("before", "whole"), ["account", "meter", "hour"])
+        .where("from_units < ends and (to_units is null or to_units > begins)")
+        .withColumn("until", F.least("ends", F.coalesce("to_units", "ends")))
+        .withColumn("units", (F.col("until") - F.greatest("begins", "from_units")).cast(_UNITS))
+    )
+    columns = (*_PLACED, *_OF, "units")
+    return in_spans.select(*columns).unionByName(queues.select(*columns))
+
+
+def spans_of(hours: DataFrame) -> DataFrame:
+    """From which hour to which an account's usage of a meter is in one tier, as a whole."""
+    return (
+        hours.where("whole").groupBy(*_PLACED).agg(F.min("hour").alias("first_hour"), F.max("hour").alias("last_hour"))
+    )
+
+
+def lines_of(units: DataFrame, rates: DataFrame, named: DataFrame) -> DataFrame:
+    """The lines, as :data:`billing.charges.RATED`, of the units of :func:`placed`."""
+    priced = rates.drop("from_units", "to_units")
+    summed = units.groupBy(*_PLACED, *_OF).agg(F.sum("units").cast(_UNITS).alias("units"))
+    lines = (
+        summed.join(F.broadcast(priced), ["plan", "segment", "meter", "tier"])
+        .join(F.broadcast(named.drop("plan")), "account", "left")
+        .withColumn("discount", F.col("discount") + F.coalesce("own_discount", F.lit(0)))
+    )
+    micros = (F.col("price") * F.lit(10**PRICE_PLACES)).cast(DecimalType(12, 0))
+    return (
+        lines.withColumn("cost", (F.col("units") * micros).cast(_UNITS))
+        .withColumn("list", _micros_of(F.col("cost"), F.col("per")))
+        .withColumn(
+            "amount",
+            _micros_of(
+                (F.col("cost") * (F.lit(BASIS_POINTS) - F.col("discount")).cast(DecimalType(5, 0))).cast(_UNITS),
+                (F.col("per") * F.lit(BASIS_POINTS)).cast(DecimalType(24, 0)),
+            ),
+        )
+        .select(*RATED.names)
+    )
+
+
+def _micros_of(cost: Column, per: Column) -> Column:
+    """A whole number of millionths, divided by a whole number: rounded half up at the 15th place.
+
+    Spark's own division of decimals this wide keeps six places.  So it is divided as on paper: first what goes in
+    whole, and then what is left, moved by nine places.
+    """
+    per = per.cast(DecimalType(24, 0))
+    rest = (cost % per).cast(DecimalType(24, 0))
+    whole = ((cost - rest) / per).cast(DecimalType(19, 0))
+    moved = (rest * F.lit(Decimal(2 * 10**9))).cast(_UNITS)
+    twice = (per * F.lit(Decimal(2))).cast(DecimalType(25, 0))
+    doubled = (moved + per).cast(_UNITS)
+    places = ((doubled - (doubled % twice)) / twice).cast(DecimalType(10, 0))
+    return (
+        whole * F.lit(Decimal("0.000001")).cast(DecimalType(6, 6))
+        + places * F.lit(Decimal("0.000000000000001")).cast(DecimalType(15, 15))
+    ).cast(_AMOUNT)
+
+
+class Rates(NamedTuple):
+    """By what a month is rated."""
+
+    month: Month
+    book: Book
+    customers: Customers
+
+    def edges(self) -> tuple[datetime, datetime]:
+        """From when to when usage is looked at: months of all time zones."""
+        edges = [self.book.plan(name).edges(self.month) for name in self.customers.plans()]
+        return min(starts for starts, _ in edges), max(ends for _, ends in edges)
+
+
+def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
+    """Rate a month anew, out of the tables as they are, and let it count.
+
+    Raises :class:`billing.plans.NoPrice`, :class:`billing.tables.Outrun` and :class:`billing.lake.LakeUnavailable`.
+    """
+    began = datetime.now(UTC)
+    over = Rated(lake).rating(by.month)
+    run = new_run(began)
+    read, covers = _published(lake, by)
+    rates = rates_of(spark, by.month, by.book, by.customers)
+    named = named_of(spark, by.customers)
+    units = units_of(_table(spark, lake, USAGE_HOURLY, by), _table(spark, lake, STORAGE_HOURLY, by))
+    hours = hours_in_order(units, rates, named, by.customers.default).persist()
+    try:
+        few = spans_of(hours).count() <= _BROADCAST_ROWS
+        lines = lines_of(placed(units, hours, few), rates, named)
+        seen = Observation()
+        observed = lines.observe(seen, F.count(F.lit(1)).alias("lines"), F.sum("amount").alias("amount"))
+        folder = folder_of(by.month, run)
+        observed.write.parquet(url_of(lake, folder))
+    finally:
+        hours.unpersist()
+    rating = Rating(
+        str(by.month),
+        run,
+        began,
+        covers,
+        read,
+        by.book,
+        by.customers,
+        tuple(lake.paths(folder)),
+        seen.get["lines"],
+        seen.get["amount"] or Decimal(0),
+    )
+    Rated(lake).publish(rating, over)
+    return rating
+
+
+def _days(by: Rates) -> list[date]:
+    starts, ends = by.edges()
+    return days_of(starts.date(), (ends - timedelta(microseconds=1)).date())
+
+
+def _published(lake: Lake, by: Rates) -> tuple[dict[str, dict[str, str]], datetime]:
+    """The runs of the batch whose tables are there, by table and day, and until when they have all usage."""
+    tables = Tables(lake)
+    read: dict[str, dict[str, str]] = {}
+    _, covers = by.edges()
+    for name in (USAGE_HOURLY, STORAGE_HOURLY):
+        runs = read[name] = {}
+        for day in _days(by):
+            published = tables.day(name, day)
+            if published is None:
+                covers = min(covers, datetime(day.year, day.month, day.day, tzinfo=UTC))
+                continue
+            runs[str(day)] = published.run
+            began = datetime.strptime(published.run.partition("-")[0], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+            if began.date() <= day:
+                covers = min(covers, began)
+    return read, covers
+
+
+def _table(spark: SparkSession, lake: Lake, name: str, by: Rates) -> DataFrame:
+    """The rows of the month's published days."""
+    days = _days(by)
+    files = Tables(lake).files(name, days[0], days[-1])
+    schema = SCHEMAS[name]
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*(url_of(lake, path) for path in files))
+
+
+def to_rate(lake: Lake, by: Rates) -> list[Rates]:
+    """What has to be rated: the month, and those before it that are closed and for which late usage has come.
+
+    A month that is closed is rated by the prices of when it was closed.
+    """
+    rated = Rated(lake)
+    found = []
+    for month, closed in Invoices(lake).closed().items():
+        then = Rates(month, closed.book, closed.customers)
+        rating = rated.rating(month)
+        if month <= by.month and (rating is None or rating.read != _published(lake, then)[0]):
+            found.append(then)
+        if month == by.month:
+            return found
+    return [*found, by]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--period", required=True, type=Month.parse, metavar="2026-11", help="the month")
+    parser.add_argument("--plan", required=True, type=Path, metavar="FILE", help="the price book, a YAML file")
+    parser.add_argument(
+        "--accounts", type=Path, metavar="FILE", help="who has which plan (default: everybody the book's only plan)"
+    )
+
+
+def run(options: argparse.Namespace, lake: Lake) -> int:
+    try:
+        book = load_book(options.plan)
+        customers = load_customers(options.accounts, book)
+    except OSError as error:
+        raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from None
+    asked = Rates(options.period, book, customers)
+    months = to_rate(lake, asked)
+    if not months:
+        print(f"{asked.month} is closed, and no usage has come for it since it was rated")
+        return 0
+    spark = session("holdfast rating", lake, master=options.master, memory=options.memory)
+    for by in months:
+        begun = time.monotonic()
+        rating = rate(spark, lake, by)
+        why = "" if by is asked else " again, by the prices of when it was closed, as usage has come since"
+        print(
+            f"{by.month} rated{why}: {rating.lines:,} lines in {time.monotonic() - begun:.1f} s, "
+            f"of all usage before {rating.covers:%Y-%m-%d %H:%M} UTC",
+            flush=True,
+        )
+    return 0

@@ -1,0 +1,512 @@
+"""The rating, against sums done by hand, and against one that takes a month unit by unit."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from billing.invoices import Invoices
+from billing.lake import Lake
+from billing.months import Month
+from billing.plans import Book, Customers, NoPrice, book_of, customers_of
+from billing.rated import Rated
+from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of
+from spark_analytics import rating
+from spark_analytics.__main__ import main
+from spark_analytics.rating import Rates, hours_in_order, lines_of, named_of, placed, rate, rates_of, to_rate, units_of
+
+MILLION = 10**6
+GB = 10**9
+KINDS = {"standard": "requests_standard", "fair": "requests_fair", "fifo": "requests_fifo", "": "requests_standard"}
+AFTER = "20300101T000000"
+"""When the batch ran: after everything."""
+
+
+class Hour(NamedTuple):
+    """What a queue used in an hour, of one action."""
+
+    account: str
+    at: str
+    """Such as ``2026-11-07T05``, UTC."""
+    chunks: int = 0
+    bytes_out: int = 0
+    stored: int = 0
+    """Byte-milliseconds."""
+    kind: str = "standard"
+    queue: str = "orders"
+    queue_id: int = 1
+    tags: Mapping[str, str] = MappingProxyType({})
+    action: str = "SendMessage"
+
+    @property
+    def hour(self) -> datetime:
+        return datetime.fromisoformat(self.at + ":00:00+00:00")
+
+
+def publish(lake: Lake, hours: Iterable[Hour], first: str, last: str, run: str = f"{AFTER}-00000000") -> None:
+    """Let this be what the batch has made of these days."""
+    hours = list(hours)
+    tables = Tables(lake)
+    for day in days_of(datetime.fromisoformat(first).date(), datetime.fromisoformat(last).date()):
+        mine = [one for one in hours if one.hour.date() == day]
+        for name in (USAGE_HOURLY, STORAGE_HOURLY):
+            rows: list[dict[str, Any]] = []
+            for one in mine:
+                of = {
+                    "account": one.account,
+                    "queue": one.queue,
+                    "queue_id": one.queue_id,
+                    "kind": one.kind,
+                    "tags": list(one.tags.items()),
+                    "hour": one.hour,
+                }
+                if name == USAGE_HOURLY and (one.chunks or one.bytes_out):
+                    rows.append({**of, "action": one.action, "chunks": one.chunks, "bytes_out": one.bytes_out})
+                if name == STORAGE_HOURLY and one.stored:
+                    rows.append({**of, "byte_milliseconds": one.stored})
+            files: tuple[str, ...] = ()
+            if rows:
+                files = (f"{Tables.folder(name, run, day)}/part-0.parquet",)
+                lake.write_table(files[0], pa.Table.from_pylist(rows, schema=SCHEMAS[name]))
+            tables.publish(name, day, Day(run, files, len(rows), {}, Read(0, 0, 0, "")), over=tables.day(name, day))
+
+
+def rated(spark: SparkSession, lake: Lake, month: str, book: Book, customers: Customers) -> list[dict[str, Any]]:
+    """The lines, as dictionaries."""
+    rate(spark, lake, Rates(Month.parse(month), book, customers))
+    found = Rated(lake).of(Month.parse(month))
+    assert found is not None
+    rows: list[dict[str, Any]] = found.lines.to_pylist()
+    return rows
+
+
+def short(rows: list[dict[str, Any]]) -> dict[str, list[tuple[Any, ...]]]:
+    """Of each account: meter, tier, queue, units, and what it costs."""
+    found = defaultdict(list)
+    for row in rows:
+        found[row["account"]].append(
+            (row["meter"], row["tier"], row["queue"], int(row["units"]), row["amount"].normalize())
+        )
+    return {account: sorted(lines) for account, lines in found.items()}
+
+
+def account(number: int) -> str:
+    return f"{number:012}"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"))
+
+
+TIERS = """
+issuer: {name: We}
+plans:
+  plain:
+    currency: EUR
+    minor_places: 2
+    versions:
+      - from: 2026-01-01
+        prices:
+          requests_standard: {free: 1000, tiers: [{up_to: 3000, price: 0.40}, {up_to: 10000, price: 0.3}, {price: 0.2}]}
+          requests_fair: {tiers: [{up_to: 1000, price: 0.50}, {price: 0.45}]}
+          requests_fifo: {free: 5, tiers: [{price: 0.60}]}
+          storage: {free: 1, tiers: [{up_to: 2.5, price: 0.10}, {price: 0.08}]}
+          bytes_out: {free: 1, tiers: [{up_to: 2, price: 0.09}, {price: 0.07}]}
+"""
+
+
+def test_tiers_at_their_edges(spark: SparkSession, lake: Lake) -> None:
+    """Each account is a case: hours in the order of time, and the lines done by hand."""
+    month = 30 * 24 * 3_600_000  # November's milliseconds
+    cases: list[tuple[list[Hour], list[tuple[Any, ...]]]] = [
+        # 999 of 1,000 free requests; all of them; and one more.
+        ([Hour("", "2026-11-01T00", 999)], [("requests_standard", 1, "orders", 999, Decimal(0))]),
+        ([Hour("", "2026-11-30T23", 1000)], [("requests_standard", 1, "orders", 1000, Decimal(0))]),
+        (
+            [Hour("", "2026-11-01T00", 1000), Hour("", "2026-11-01T01", 1)],
+            [
+                ("requests_standard", 1, "orders", 1000, Decimal(0)),
+                ("requests_standard", 2, "orders", 1, Decimal("0.0000004")),
+            ],
+        ),
+        # An hour that ends where a tier does, and the next one begins there.
+        (
+            [Hour("", "2026-11-02T00", 3000), Hour("", "2026-11-02T01", 7000), Hour("", "2026-11-02T02", 1)],
+            [
+                ("requests_standard", 1, "orders", 1000, Decimal(0)),
+                ("requests_standard", 2, "orders", 2000, Decimal("0.0008")),
+                ("requests_standard", 3, "orders", 7000, Decimal("0.0021")),
+                ("requests_standard", 4, "orders", 1, Decimal("0.0000002")),
+            ],
+        ),
+        # One hour over all tiers: 1,000 at 0, 2,000 at 0.40, 7,000 at 0.30 and 90,000 at 0.20 a million.
+        (
+            [Hour("", "2026-11-03T00", 100_000)],
+            [
+                ("requests_standard", 1, "orders", 1000, Decimal(0)),
+                ("requests_standard", 2, "orders", 2000, Decimal("0.0008")),
+                ("requests_standard", 3, "orders", 7000, Decimal("0.0021")),
+                ("requests_standard", 4, "orders", 90_000, Decimal("0.018")),
+            ],
+        ),
+        # Queues in one hour: by name, then id, then tags.  a has 600; b with id 1 the other 400 that are free, and 200;
+        # b with id 2 has 1,800 up to the tier's end at 3,000, and 200 above it.
+        (
+            [
+                Hour("", "2026-11-04T09", 2000, queue="b", queue_id=2),
+                Hour("", "2026-11-04T09", 400, queue="b"),
+                Hour("", "2026-11-04T09", 200, queue="b", action="ReceiveMessage"),
+                Hour("", "2026-11-04T09", 600, queue="a"),
+            ],
+            [
+                ("requests_standard", 1, "a", 600, Decimal(0)),
+                ("requests_standard", 1, "b", 400, Decimal(0)),
+                ("requests_standard", 2, "b", 200, Decimal("0.00008")),
+                ("requests_standard", 2, "b", 1800, Decimal("0.00072")),
+                ("requests_standard", 3, "b", 200, Decimal("0.00006")),
+            ],
+        ),
+        # What came first is in the first tier, whatever its name.
+        (
+            [Hour("", "2026-11-05T10", 1000, queue="a"), Hour("", "2026-11-05T09", 1000, queue="z")],
+            [
+                ("requests_standard", 1, "z", 1000, Decimal(0)),
+                ("requests_standard", 2, "a", 1000, Decimal("0.0004")),
+            ],
+        ),
+        # Kinds have meters of their own; calls about no queue are those of standard queues.
+        (
+            [
+                Hour("", "2026-11-06T00", 1001, kind="fair"),
+                Hour("", "2026-11-06T00", 6, kind="fifo", queue="f"),
+                Hour("", "2026-11-06T00", 7, kind="", queue="", queue_id=0),
+            ],
+            [
+                ("requests_fair", 1, "orders", 1000, Decimal("0.0005")),
+                ("requests_fair", 2, "orders", 1, Decimal("0.00000045")),
+                ("requests_fifo", 1, "f", 5, Decimal(0)),
+                ("requests_fifo", 2, "f", 1, Decimal("0.0000006")),
+                ("requests_standard", 1, "", 7, Decimal(0)),
+            ],
+        ),
+        # A byte more than a free GB, and than the 2 GB where a tier ends.
+        (
+            [Hour("", "2026-11-07T00", bytes_out=GB + 1), Hour("", "2026-11-07T01", bytes_out=GB)],
+            [
+                ("bytes_out", 1, "orders", GB, Decimal(0)),
+                ("bytes_out", 2, "orders", GB, Decimal("0.09")),
+                ("bytes_out", 3, "orders", 1, Decimal("0.00000000007")),
+            ],
+        ),
+        # 3 GB for all of November are 3 GB-months: 1 free, 1.5 at 0.10, and 0.5 at 0.08.
+        (
+            [Hour("", "2026-11-08T00", stored=3 * GB * month)],
+            [
+                ("storage", 1, "orders", GB * month, Decimal(0)),
+                ("storage", 2, "orders", 3 * GB * month // 2, Decimal("0.15")),
+                ("storage", 3, "orders", GB * month // 2, Decimal("0.04")),
+            ],
+        ),
+        # A byte-millisecond more than is free: 0.10 / (10^9 x 2,592,000,000) is less than half of the 15th place.
+        (
+            [Hour("", "2026-11-09T00", stored=GB * month), Hour("", "2026-11-09T05", stored=1)],
+            [("storage", 1, "orders", GB * month, Decimal(0)), ("storage", 2, "orders", 1, Decimal(0))],
+        ),
+        # One byte for a third of the month: 0.10 x (1/3) / 10^9 is 0.0000000000333..., in the second tier.
+        (
+            [Hour("", "2026-11-10T00", stored=GB * month), Hour("", "2026-11-10T01", stored=month // 3)],
+            [
+                ("storage", 1, "orders", GB * month, Decimal(0)),
+                ("storage", 2, "orders", month // 3, Decimal("0.000000000033333")),
+            ],
+        ),
+        # Hours of other months are not November's.
+        (
+            [
+                Hour("", "2026-10-31T23", 5000),
+                Hour("", "2026-11-01T00", 1),
+                Hour("", "2026-12-01T00", 5000, stored=1, bytes_out=1),
+            ],
+            [("requests_standard", 1, "orders", 1, Decimal(0))],
+        ),
+    ]
+    book = book_of(TIERS, "prices.yaml")
+    hours = [hour._replace(account=account(at)) for at, (given, _) in enumerate(cases) for hour in given]
+    publish(lake, hours, "2026-10-31", "2026-12-01")
+    found = short(rated(spark, lake, "2026-11", book, Customers("plain")))
+    assert found == {account(at): lines for at, (_, lines) in enumerate(cases)}
+
+
+PLANS = """
+issuer: {name: We}
+plans:
+  york:
+    currency: USD
+    minor_places: 2
+    time_zone: America/New_York
+    versions:
+      - from: 2026-01-01
+        prices: &first
+          requests_standard: {free: 10, tiers: [{up_to: 100, price: 1}, {price: 0.5}]}
+          requests_fair: {tiers: [{price: 1}]}
+          requests_fifo: {tiers: [{price: 1}]}
+          storage: {tiers: [{price: 0.10}]}
+          bytes_out: {tiers: [{price: 1}]}
+      - from: 2026-03-08 # the day on which summer time begins
+        prices:
+          requests_standard: {free: 20, tiers: [{up_to: 50, price: 10}, {price: 5}]}
+          requests_fair: {tiers: [{price: 10}]}
+          requests_fifo: {tiers: [{price: 10}]}
+          storage: {tiers: [{price: 1}]}
+          bytes_out: {tiers: [{price: 10}]}
+        discounts: {bytes_out: 12.5}
+  world:
+    currency: EUR
+    minor_places: 2
+    versions:
+      - from: 2024-01-01
+        prices: *first
+        discount: 10
+"""
+
+
+def test_prices_that_change_in_the_month_of_a_time_zone(spark: SparkSession, lake: Lake) -> None:
+    """March in New York: from 5:00 UTC on the 1st to 4:00 UTC on April 1st, an hour less than 31 days; prices change
+    on the 8th at midnight, 5:00 UTC, two hours before the clocks do."""
+    york, world = account(1), account(2)
+    march = (31 * 24 - 1) * 3_600_000
+    hours = [
+        Hour(york, "2026-03-01T04", 7),  # February's
+        Hour(york, "2026-03-01T05", 8),  # 8 of 10 free
+        Hour(york, "2026-03-08T04", 7),  # 2 free, and 5 at 1
+        Hour(york, "2026-03-08T05", 10),  # the 16th to 25th: up to 20 are free now, 5 at 10
+        Hour(york, "2026-04-01T03", 35),  # the 26th to 60th: up to 50 at 10, and 10 at 5
+        Hour(york, "2026-04-01T04", 9),  # April's
+        Hour(york, "2026-03-08T04", stored=GB * march, bytes_out=GB),
+        Hour(york, "2026-03-08T05", stored=GB * march, bytes_out=GB),
+        Hour(world, "2026-03-01T04", 11),  # of UTC's March, 10 free
+        Hour(world, "2026-04-01T03", 100),  # of UTC's April
+    ]
+    publish(lake, hours, "2026-03-01", "2026-04-01")
+    book = book_of(PLANS, "prices.yaml")
+    who = customers_of(f"default: york\naccounts: {{'{world}': {{plan: world, discount: 2.5}}}}", "accounts.yaml", book)
+    rows = rated(spark, lake, "2026-03", book, who)
+    assert short(rows) == {
+        york: [
+            ("bytes_out", 1, "orders", GB, Decimal(1)),
+            ("bytes_out", 1, "orders", GB, Decimal("8.75")),
+            ("requests_standard", 1, "orders", 5, Decimal(0)),  # at the new prices
+            ("requests_standard", 1, "orders", 10, Decimal(0)),
+            ("requests_standard", 2, "orders", 5, Decimal("0.000005")),
+            ("requests_standard", 2, "orders", 30, Decimal("0.0003")),
+            ("requests_standard", 3, "orders", 10, Decimal("0.00005")),
+            ("storage", 1, "orders", GB * march, Decimal("0.1")),
+            ("storage", 1, "orders", GB * march, Decimal(1)),
+        ],
+        world: [
+            ("requests_standard", 1, "orders", 10, Decimal(0)),
+            ("requests_standard", 2, "orders", 1, Decimal("0.000000875")),  # less 12.5 percent
+        ],
+    }
+    midnight = datetime(2026, 3, 8, 5, tzinfo=UTC)
+    for row in rows:
+        if row["account"] == york:
+            assert row["starts" if row["version"].month == 3 else "ends"] == midnight
+    (dear,) = [row for row in rows if row["meter"] == "bytes_out" and row["version"].month == 3]
+    assert (dear["list"], dear["price"], dear["discount"]) == (10, 10, 1250)
+
+
+@pytest.mark.parametrize(("month", "days"), [("2027-02", 28), ("2028-02", 29)])
+def test_a_leap_day_is_a_day_more(spark: SparkSession, lake: Lake, month: str, days: int) -> None:
+    """1 GB kept for 28 days is a GB-month in February, but for a leap day; what it costs is 10 percent less."""
+    stored = GB * 28 * 24 * 3_600_000
+    publish(lake, [Hour(account(1), f"{month}-{days}T23", 11, stored=stored)], f"{month}-01", f"{month}-{days}")
+    rows = rated(spark, lake, month, book_of(PLANS, "prices.yaml"), Customers("world"))
+    (storage,) = [row["amount"] for row in rows if row["meter"] == "storage"]
+    assert storage == (Decimal("0.09") if days == 28 else Decimal("0.086896551724138"))  # 0.09 x 28 / 29
+    assert sum(row["units"] for row in rows if row["meter"] == "requests_standard") == 11
+
+
+def by_units(
+    book: Book, customers: Customers, month: Month, hours: list[Hour]
+) -> dict[tuple[Any, ...], list[Fraction]]:
+    """An independent rating: everybody's usage in its order, taken into tiers bit by bit."""
+    used: defaultdict[tuple[str, str], defaultdict[tuple[Any, ...], int]] = defaultdict(lambda: defaultdict(int))
+    for one in hours:
+        tags = msgspec.json.encode(dict(sorted(one.tags.items()))).decode()
+        key = (one.hour, one.queue, one.queue_id, tags)
+        used[one.account, KINDS[one.kind]][key] += one.chunks
+        used[one.account, "bytes_out"][key] += one.bytes_out
+        used[one.account, "storage"][key] += one.stored
+    lines: defaultdict[tuple[Any, ...], list[Fraction]] = defaultdict(lambda: [Fraction(0), Fraction(0)])
+    for (who, meter), amounts in used.items():
+        customer = customers.of(who)
+        plan = book.plans[customer.plan]
+        unit = Fraction(plan.units_per(meter, month))  # type: ignore[arg-type]
+        place = Fraction(0)
+        for (hour, queue, queue_id, tags), units in sorted(amounts.items()):
+            for starts, ends, version in plan.segments(month):
+                if not starts <= hour < ends:
+                    continue
+                left = Fraction(units)
+                for number, tier in enumerate(version.prices[meter], 1):  # type: ignore[index]
+                    scale = Fraction(1) if meter.startswith("requests") else unit
+                    until = None if tier.ends is None else Fraction(tier.ends) * scale
+                    if until is not None and place >= until:
+                        continue
+                    taken = left if until is None else min(left, until - place)
+                    if taken:
+                        line = lines[who, version.starts, meter, number, queue, queue_id, tags]
+                        line[0] += taken
+                        off = version.discounts[meter] + customer.discount  # type: ignore[index]
+                        line[1] += taken * Fraction(tier.price) / unit * (10_000 - off) / 10_000
+                    place += taken
+                    left -= taken
+    return lines
+
+
+def test_a_month_of_chance_is_as_unit_by_unit(spark: SparkSession, lake: Lake) -> None:
+    chance = random.Random(7)
+    first = datetime(2026, 3, 1, tzinfo=UTC)
+    hours = [
+        Hour(
+            account(chance.randrange(4)),
+            f"{first + timedelta(hours=chance.randrange(31 * 24 + 12)):%Y-%m-%dT%H}",
+            chance.choice([0, 1, 3, 17]),
+            chance.choice([0, chance.randrange(GB)]),
+            chance.choice([0, chance.randrange(10**16)]),
+            chance.choice(list(KINDS)),
+            chance.choice(["a", "b", 'sil"ly', "größe"]),
+            chance.randrange(2),
+            chance.choice([{}, {"team": "a", "env": "b"}, {"env": "b", "team": "ä/\\"}]),
+            chance.choice(["SendMessage", "ReceiveMessage"]),
+        )
+        for _ in range(3000)
+    ]
+    publish(lake, hours, "2026-03-01", "2026-04-01")
+    book = book_of(PLANS, "prices.yaml")
+    who = customers_of(
+        f"default: york\naccounts: {{'{account(3)}': {{plan: world, discount: 3.33}}}}", "accounts.yaml", book
+    )
+    expected = by_units(book, who, Month(2026, 3), hours)
+    found = rated(spark, lake, "2026-03", book, who)
+    names = ("account", "version", "meter", "tier", "queue", "queue_id", "tags")
+    lines = {tuple(row[name] for name in names): row for row in found}
+    assert len(lines) == len(found) > 500
+    assert {key: Fraction(row["units"]) for key, row in lines.items()} == {key: of[0] for key, of in expected.items()}
+    half = Fraction(1, 2 * 10**15)
+    assert all(-half < Fraction(row["amount"]) - expected[key][1] <= half for key, row in lines.items())
+    assert sum(
+        row["units"] for row in found if row["meter"].startswith("requests") and row["account"] == account(3)
+    ) == sum(one.chunks for one in hours if one.account == account(3) and one.hour < datetime(2026, 4, 1, tzinfo=UTC))
+
+
+def test_late_usage_from_the_tables_to_the_next_invoice(spark: SparkSession, lake: Lake) -> None:
+    """Lake = rating = invoices, to the last unit, before and after usage that came late."""
+    book, who = book_of(TIERS, "prices.yaml"), Customers("plain")
+    november, december = Rates(Month(2026, 11), book, who), Rates(Month(2026, 12), book, who)
+    on_time = [Hour(account(1), "2026-11-10T10", 3_000_000), Hour(account(2), "2026-11-11T10", bytes_out=9 * GB)]
+    late = [Hour(account(1), "2026-11-10T09", 500_000, queue="late"), Hour(account(3), "2026-11-20T00", 7_000_000)]
+    then = [Hour(account(1), "2026-12-05T10", 2_000_000)]
+    publish(lake, on_time, "2026-11-01", "2026-11-30")
+    assert to_rate(lake, november) == [november]
+    rate(spark, lake, november)
+    invoices = Invoices(lake)
+    invoices.close("2026-11", datetime(2026, 12, 1, 6, tzinfo=UTC))
+    assert to_rate(lake, november) == [], "it is closed, and nothing is new"
+
+    dearer = book_of(TIERS.replace("0.40", "4").replace("0.2}", "2}"), "prices.yaml")
+    december = december._replace(book=dearer)
+    publish(lake, on_time + late, "2026-11-01", "2026-11-30", f"{AFTER}-00000001")
+    publish(lake, then, "2026-12-01", "2026-12-31")
+    assert to_rate(lake, december) == [november, december], "November by the prices of when it was closed"
+    for by in to_rate(lake, december):
+        rate(spark, lake, by)
+    invoices.close("2026-12", datetime(2027, 1, 1, 6, tzinfo=UTC))
+    assert to_rate(lake, december) == []
+
+    lines = [line for head in invoices.list() for line in invoices.get(head.account, head.period).lines]
+    for month, hours in (("2026-11", on_time + late), ("2026-12", then)):
+        usage = [line for line in lines if line.month == month and line.category == "usage"]
+        requests = sum(line.units for line in usage if line.meter == "requests_standard")
+        assert requests == sum(one.chunks for one in hours)
+        sent = sum(line.units for line in usage if line.meter == "bytes_out")
+        assert sent == sum(one.bytes_out for one in hours)
+    # By hand: 500,000 came an hour before, so the free 1,000 and the first tiers are theirs now; what is added costs
+    # 0.2 a million.  Account 3: 2,000 at 0.40, 7,000 at 0.30, 6,990,000 at 0.20: 1.4009, in cents 1.40.
+    first, third = invoices.get(account(1), "2026-12"), invoices.get(account(3), "2026-12")
+    assert sum(line.amount for line in first.lines if line.month == "2026-11" and line.category == "usage") == Decimal(
+        "0.1"
+    )
+    assert (third.total, third.corrects) == (Decimal("1.40"), ("2026-11",))
+    assert [head.account for head in invoices.list(period="2026-12")] == [account(1), account(3)]
+
+
+def test_how_far_the_usage_goes_that_is_rated(spark: SparkSession, lake: Lake) -> None:
+    by = Rates(Month(2026, 11), book_of(TIERS, "prices.yaml"), Customers("plain"))
+    publish(lake, [], "2026-11-01", "2026-11-29")
+    assert rate(spark, lake, by).covers == datetime(2026, 11, 30, tzinfo=UTC)
+    publish(lake, [], "2026-11-30", "2026-11-30", "20261130T221500-00000000")
+    found = rate(spark, lake, by)
+    assert (found.covers, found.lines, found.amount) == (datetime(2026, 11, 30, 22, 15, tzinfo=UTC), 0, Decimal(0))
+    publish(lake, [], "2026-11-30", "2026-11-30", "20261201T000000-00000000")
+    found = rate(spark, lake, by)
+    assert found.covers == datetime(2026, 12, 1, tzinfo=UTC)
+    assert found.read["usage_hourly"]["2026-11-30"] == "20261201T000000-00000000"
+
+
+def test_a_month_without_prices_is_not_rated(spark: SparkSession, lake: Lake) -> None:
+    by = Rates(Month(2025, 12), book_of(TIERS, "prices.yaml"), Customers("plain"))
+    with pytest.raises(NoPrice, match="no prices for all of 2025-12"):
+        rate(spark, lake, by)
+    assert Rated(lake).of(Month(2025, 12)) is None
+
+
+def test_the_command(
+    spark: SparkSession, lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_analytics.rating.session", lambda *_, **__: spark)
+    plan, accounts = tmp_path / "prices.yaml", tmp_path / "accounts.yaml"
+    plan.write_text(PLANS)
+    accounts.write_text("default: world")
+    publish(lake, [Hour(account(1), "2026-11-10T10", 3_000_000)], "2026-11-01", "2026-11-30")
+    command = ["rate", "--lake", lake.url, "--plan", str(plan), "--period", "2026-11"]
+    for given, said in (
+        ([*command, "--accounts", f"{tmp_path}/none.yaml"], "none.yaml cannot be read: No such file or directory"),
+        (command, "the price book has the plans world, york: say in a file who has which"),
+        ([*command[:-1], "november"], "argument --period"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(given)
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err
+    assert main([*command, "--accounts", str(accounts)]) == 0
+    assert "2026-11 rated: 3 lines in " in capsys.readouterr().out
+    Invoices(lake).close("2026-11", datetime(2026, 12, 1, 6, tzinfo=UTC))
+    assert main([*command, "--accounts", str(accounts)]) == 0
+    assert capsys.readouterr().out == "2026-11 is closed, and no usage has come for it since it was rated\n"
+
+
+def test_no_row_is_handled_by_python(spark: SparkSession) -> None:
+    """What Spark will do, as it says."""
+    book, who = book_of(TIERS, "prices.yaml"), Customers("plain")
+    calls = spark.createDataFrame([], rating.SCHEMAS[USAGE_HOURLY])
+    storage = spark.createDataFrame([], rating.SCHEMAS[STORAGE_HOURLY])
+    rates, named = rates_of(spark, Month(2026, 11), book, who), named_of(spark, who)
+    units = units_of(calls, storage)
+    hours = hours_in_order(units, rates, named, who.default)
+    plan = lines_of(placed(units, hours, True), rates, named)._jdf.queryExecution().toString()
+    assert "Python" not in plan
