@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SEEDS ?= 1000
+IMAGE ?= localhost/holdfast:try
 ARGS ?=
 
-.PHONY: help serve cluster demo test lint format lock bench simulate fuzz faults scale scale-billing clean
+.PHONY: help serve cluster demo test lint format lock bench simulate fuzz faults scale scale-billing image clean
 
 help:
 	@echo "make serve             run the service on http://127.0.0.1:9324 with its data in ./data (ARGS: more options)"
@@ -21,6 +22,7 @@ help:
 	@echo "make faults            end and break whole clusters and a real server in every way (ARGS: --minutes 60 --forms ...)"
 	@echo "make scale             the ring and the placement with 1,000 nodes and 10,000,000 queues, a minute of computing"
 	@echo "make scale-billing     a month of 5, 15 and 50 million usage records through the batch (ARGS: --millions 5)"
+	@echo "make image             build the image IMAGE, and try it as Kubernetes runs it (STAND_IN=1: where no registry of images is reached)"
 	@echo "make lock              make requirements/*.txt anew from requirements/*.in (ARGS=--upgrade: with newer versions)"
 
 serve: $(VENV)/.runtime
@@ -74,6 +76,11 @@ scale: $(VENV)/.dev
 scale-billing: $(VENV)/.dev
 	@scripts/need java
 	$(BIN)/python -m bench.billing $(ARGS)
+
+# As --stand-in says: the base is made of Debian's packages, and buildah builds, as root.
+image: $(VENV)/.dev
+	scripts/build-image --tag $(IMAGE) $(if $(STAND_IN),--stand-in)
+	$(if $(STAND_IN),eval "$$(scripts/build-image --shell)"; )$(BIN)/python -m tests.image $(IMAGE)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache

@@ -1,0 +1,78 @@
+# The image of the service, and with --target jobs that of what makes usage and invoices of its records.
+#
+#   docker build --tag holdfast .
+#   docker run --read-only --tmpfs /tmp --volume holdfast:/var/lib/holdfast --publish 9324:9324 holdfast
+#
+# Packages are those of the lock files, each checked by its hash; all of them are built elsewhere, so no stage has a
+# compiler.  What is in the image stands in /usr/share/doc/holdfast/sbom.json (CycloneDX); Debian's packages in dpkg.
+
+ARG BASE=python:3.12-slim-bookworm
+
+# --- the environment, built with tools that stay behind
+
+FROM ${BASE} AS build
+WORKDIR /src
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ONLY_BINARY=:all: PIP_NO_COMPILE=1 PIP_ROOT_USER_ACTION=ignore
+COPY requirements/build.txt requirements/base.txt requirements/sbom.txt requirements/
+RUN python -m venv /venv \
+    && /venv/bin/pip install --quiet --require-hashes -r requirements/build.txt -r requirements/base.txt
+RUN python -m venv /sbom && /sbom/bin/pip install --quiet --require-hashes -r requirements/sbom.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY requirements/*.in requirements/
+COPY holdfast holdfast
+COPY frontend frontend
+COPY metadata_service metadata_service
+COPY backend backend
+COPY auth auth
+COPY ratelimit ratelimit
+COPY billing billing
+COPY spark_analytics spark_analytics
+COPY scripts/finish-environment scripts/
+RUN PIP_ONLY_BINARY= /venv/bin/pip install --quiet --no-deps --no-build-isolation --no-index .
+
+FROM build AS service-environment
+RUN scripts/finish-environment /venv
+
+FROM build AS jobs-environment
+COPY requirements/billing.txt requirements/spark.txt requirements/
+RUN /venv/bin/pip install --quiet --require-hashes -r requirements/billing.txt -r requirements/spark.txt
+RUN scripts/finish-environment /venv
+
+# --- what both targets have
+
+FROM ${BASE} AS runtime
+RUN apt-get update -qq \
+    && apt-get install -y -qq --no-install-recommends tini \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* \
+    && groupadd --gid 10001 holdfast \
+    && useradd --uid 10001 --gid 10001 --no-log-init --home-dir /var/lib/holdfast --shell /usr/sbin/nologin holdfast \
+    && install --directory --owner 10001 --group 10001 --mode 0700 /var/lib/holdfast
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /var/lib/holdfast
+USER 10001:10001
+LABEL org.opencontainers.image.title=Holdfast \
+      org.opencontainers.image.description="A durable message queue service that speaks Amazon SQS's protocol" \
+      org.opencontainers.image.licenses=Apache-2.0
+
+# --- jobs: python -m spark_analytics, with the job as argument
+
+FROM runtime AS jobs
+USER 0:0
+RUN apt-get update -qq \
+    && apt-get install -y -qq --no-install-recommends default-jre-headless libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0 \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
+USER 10001:10001
+ENV SPARK_LOCAL_DIRS=/tmp MPLCONFIGDIR=/tmp
+COPY --from=jobs-environment /venv /venv
+COPY --from=jobs-environment /usr/share/doc/holdfast /usr/share/doc/holdfast
+ENTRYPOINT ["tini", "--", "python", "-m", "spark_analytics"]
+
+# --- service: holdfast, with the role as argument
+
+FROM runtime AS service
+COPY --from=service-environment /venv /venv
+COPY --from=service-environment /usr/share/doc/holdfast /usr/share/doc/holdfast
+VOLUME /var/lib/holdfast
+EXPOSE 9324
+ENTRYPOINT ["tini", "--", "holdfast"]
+CMD ["serve", "--host", "0.0.0.0", "--data", "/var/lib/holdfast/data"]

@@ -1,0 +1,40 @@
+"""What the Dockerfile takes is what there is: an image is built rarely, and packages come often."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+LET_IN = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+
+
+def copied() -> set[str]:
+    """What is copied from this folder."""
+    lines = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    return {name for line in lines for name in line.split()}
+
+
+def test_all_packages_are_in_the_image() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = {pattern.rstrip("*") for pattern in project["tool"]["setuptools"]["packages"]["find"]["include"]}
+    assert packages <= copied()
+
+
+def test_what_is_copied_is_there_and_is_let_in() -> None:
+    for name in copied():
+        assert list(ROOT.glob(name)), name
+        assert name.split("/")[0] in LET_IN or name in LET_IN, name
+    assert all((ROOT / name).exists() for name in LET_IN)
+
+
+def test_each_lock_file_that_is_installed_checks_hashes() -> None:
+    locks = set(re.findall(r"-r (requirements/\S+)", DOCKERFILE))
+    assert {Path(lock).stem for lock in locks} == {"build", "base", "billing", "spark", "sbom"}
+    for command in re.findall(r"pip install .*", DOCKERFILE):
+        assert "--require-hashes" in command or "--no-deps" in command
+    for lock in locks:
+        text = (ROOT / lock).read_text()
+        assert len(re.findall(r"^\S+==", text, re.MULTILINE)) <= text.count("--hash=sha256:")
