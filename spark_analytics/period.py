@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from billing.months import Month
+
+DAYS_MOST = 3660
+"""Ten years: more is a slip."""
 
 
 def add_period(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +17,9 @@ def add_period(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--day", type=_day, metavar="2026-11-21", help="a day, UTC")
     which.add_argument("--month", type=_month, metavar="2026-11", help="a month, UTC")
     which.add_argument("--from", type=_day, metavar="2026-11-21", dest="first", help="with --to: any period, UTC")
+    which.add_argument(
+        "--days", type=_count, metavar="35", help="so many days up to today, UTC: for what runs by a clock"
+    )
     parser.add_argument("--to", type=_day, metavar="2026-11-30", dest="last", help="its last day (default: one day)")
 
 
@@ -23,6 +29,9 @@ def period_of(options: argparse.Namespace) -> tuple[date, date]:
         raise ValueError("--to goes with --from")
     if options.day is not None:
         return options.day, options.day
+    if options.days is not None:
+        today = datetime.now(UTC).date()
+        return today - timedelta(days=options.days - 1), today
     if options.month is not None:
         return options.month.first, options.month.next.first - timedelta(days=1)
     last = options.last or options.first
@@ -36,6 +45,12 @@ def _day(text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no day: write it like 2026-11-21") from None
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= DAYS_MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of days: 1 to {DAYS_MOST}")
+    return int(text)
 
 
 def _month(text: str) -> Month:

@@ -79,6 +79,8 @@ def pods(manifests: tuple[Manifest, ...]) -> Iterator[Pod]:
             template, replicas = manifest, 1
         elif manifest["kind"] in ("StatefulSet", "Deployment"):
             template, replicas = spec["template"], spec.get("replicas", 2)
+        elif manifest["kind"] == "CronJob":
+            template, replicas = spec["jobTemplate"]["spec"]["template"], 1
         else:
             assert "template" not in spec, f"{manifest['kind']} makes pods, and the tests do not know it"
             continue
@@ -88,5 +90,5 @@ def pods(manifests: tuple[Manifest, ...]) -> Iterator[Pod]:
 
 
 def own(manifests: tuple[Manifest, ...]) -> list[Pod]:
-    """Those that run Holdfast."""
-    return [pod for pod in pods(manifests) if pod.component not in ("cassandra", "redis")]
+    """Those that run ``holdfast``."""
+    return [pod for pod in pods(manifests) if pod.component not in ("billing", "cassandra", "redis")]

@@ -17,7 +17,10 @@ from holdfast.metadata import _own_member
 from holdfast.peers import advertised, listening
 from holdfast.settings import Settings, is_distributed, load
 from holdfast.stores import replication_of, view_of
-from tests.helm.chart import CHART, FILES, Manifest, Pod, kinds, own, render, rendered
+from spark_analytics import __main__ as jobs
+from spark_analytics import batch
+from spark_analytics.period import period_of
+from tests.helm.chart import CHART, FILES, Manifest, Pod, kinds, own, pods, render, rendered
 
 SECRETS = {
     "access-key-id": "AKIAHOLDFASTTESTS001",
@@ -233,6 +236,25 @@ def test_the_check_signs_in_at_the_service(name: str) -> None:
     if endpoint.scheme == "https":
         assert str(parsed.ca_file) == mounted(pod, "tls") + "/ca.crt"
     load({}, variables)
+
+
+def test_the_batch_is_told_what_it_understands(monkeypatch: pytest.MonkeyPatch) -> None:
+    (pod,) = (pod for pod in pods(rendered("many-everything")) if pod.component == "billing")
+    (container,) = pod.spec["containers"]
+    assert "command" not in container, "the image's own: python -m spark_analytics"
+    told: list[argparse.Namespace] = []
+
+    def run(options: argparse.Namespace, _: object) -> int:
+        told.append(options)
+        return 0
+
+    monkeypatch.setattr(batch, "run", run)
+    monkeypatch.setattr(jobs, "Lake", lambda url: None)
+    assert jobs.main(container["args"]) == 0
+    (options,) = told
+    assert (options.lake, options.memory) == ("s3://bucket/usage?region=eu-central-1", "8g")
+    first, last = period_of(options)
+    assert (last - first).days == 61
 
 
 def test_the_data_folder_of_a_pod_can_be_named_to_commands() -> None:

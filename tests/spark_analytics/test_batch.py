@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import random
 import re
@@ -24,6 +25,7 @@ from billing.usage import UsageRecord
 from spark_analytics import records
 from spark_analytics.__main__ import main
 from spark_analytics.batch import Done, batch
+from spark_analytics.period import add_period, period_of
 from spark_analytics.session import SPARK_ERRORS, JobFailed
 from spark_analytics.usage import storage_hourly, usage_hourly
 from tests.spark_analytics import lakes
@@ -296,7 +298,9 @@ def test_the_columns_of_records_are_those_that_are_written() -> None:
         (["--month", "2026-10", "--to", "2026-10-02"], "--to goes with --from"),
         (["--from", "2026-10-02", "--to", "2026-10-01"], "the period ends on 2026-10-01, before it begins"),
         (["--day", "9999-01-01"], "9999-01-01 has not begun yet"),
-        ([], "one of the arguments --day --month --from is required"),
+        (["--days", "0"], "'0' is no number of days: 1 to 3660"),
+        (["--days", "2", "--to", "2026-10-02"], "--to goes with --from"),
+        ([], "one of the arguments --day --month --from --days is required"),
     ],
 )
 def test_a_period_that_is_none_is_told(
@@ -305,6 +309,16 @@ def test_a_period_that_is_none_is_told(
     with pytest.raises(SystemExit, match="2"):
         main(["batch", "--lake", str(tmp_path), *given])
     assert said in capsys.readouterr().err
+
+
+def test_days_are_counted_up_to_today() -> None:
+    parser = argparse.ArgumentParser()
+    add_period(parser)
+    before = datetime.now(UTC).date()
+    first, last = period_of(parser.parse_args(["--days", "35"]))
+    assert before <= last <= datetime.now(UTC).date()
+    assert (last - first).days == 34
+    assert period_of(parser.parse_args(["--days", "1"]))[0] >= before
 
 
 def test_a_batch_shows_how_far_it_is(
