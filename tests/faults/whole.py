@@ -76,7 +76,10 @@ class Run(Generic[SomeForm]):
         for each in doing:
             await each
         await traffic.answered(CALLS_AFTER)
-        row.stall_seconds = traffic.recorder.longest_stall_seconds(began, time.monotonic())
+        ended = time.monotonic()
+        row.stall_seconds = traffic.recorder.longest_stall_seconds(began, ended)
+        if self._amid is not None:
+            traffic.unseen.append((began, ended))  # queues have several partitions
         verdict = await traffic.settle()
         before, self._before = (
             self._before,
