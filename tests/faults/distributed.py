@@ -185,6 +185,9 @@ class Distributed(Form):
     def log_text(self) -> str:
         return "".join(process.log() for process in self.cluster)
 
+    def log_tail(self) -> str:
+        return "".join(f"--- {process.name}\n{process.log()[-2000:]}\n" for process in self.cluster)
+
     def log_of(self, name: str) -> str:
         """What one of them has said."""
         return self.cluster[name].log()
