@@ -91,8 +91,8 @@ _BROADCAST_ROWS: Final = 1_000_000
 
 
 def units_of(calls: DataFrame, storage: DataFrame) -> DataFrame:
-    """The tables of hours as units of meters: ``account``, ``hour``, ``queue``, ``queue_id``, ``tags`` (JSON),
-    ``meter``, ``units``."""
+    """The tables of hours as units of meters: ``account``, ``hour``, ``queue``, ``queue_id``, ``tags``, ``meter``,
+    ``units``."""
     kind = F.col("kind")
     requests = (
         F.when(kind == "fifo", "requests_fifo").when(kind == "fair", "requests_fair").otherwise("requests_standard")
@@ -101,8 +101,7 @@ def units_of(calls: DataFrame, storage: DataFrame) -> DataFrame:
         F.struct(requests.alias("meter"), F.col("chunks").alias("units")),
         F.struct(F.lit("bytes_out").alias("meter"), F.col("bytes_out").alias("units")),
     )
-    tags = F.to_json(F.map_from_entries(F.array_sort(F.map_entries("tags")))).alias("tags")
-    named = ("account", "hour", "queue", "queue_id", tags)
+    named = ("account", "hour", "queue", "queue_id", "tags")
     of_calls = calls.select(*named, F.inline(measured))
     of_storage = storage.select(*named, F.lit("storage").alias("meter"), F.col("byte_milliseconds").alias("units"))
     units = of_calls.withColumn("units", F.col("units").cast(_UNITS)).unionByName(of_storage)
@@ -177,7 +176,7 @@ def hours_in_order(units: DataFrame, rates: DataFrame, named: DataFrame, default
 
 
 def placed(units: DataFrame, hours: DataFrame, spans_are_few: bool) -> DataFrame:
-    """All units in their tiers: :data:`_PLACED`, :data:`_OF` and ``units``.
+    """All units in their tiers: :data:`_PLACED`, :data:`_OF` (tags as JSON) and ``units``.
 
     ``hours``: of :func:`hours_in_order`.  ``spans_are_few``: they are sent to where the units are, instead of shuffling
     these.
@@ -191,6 +190,7 @@ def placed(units: DataFrame, hours: DataFrame, spans_are_few: bool) -> DataFrame
     in_hour = Window.partitionBy("account", "meter", "hour").orderBy(*_OF)
     queues = (
         units.join(F.broadcast(which) if spans_are_few else which, ["account", "meter", "hour"])
+        .withColumn("tags", _tags_json())
         .groupBy("account", "meter", "hour", "before", *_OF)
         .agg(F.sum("units").cast(_UNITS).alias("units"))
         .withColumn("ends", (F.col("before") + F.sum("units").over(in_hour)).cast(_UNITS))
@@ -202,7 +202,13 @@ def placed(units: DataFrame, hours: DataFrame, spans_are_few: bool) -> DataFrame
         .withColumn("units", (F.col("until") - F.greatest("begins", "from_units")).cast(_UNITS))
     )
     columns = (*_PLACED, *_OF, "units")
-    return in_spans.select(*columns).unionByName(queues.select(*columns))
+    return in_spans.withColumn("tags", _tags_json()).select(*columns).unionByName(queues.select(*columns))
+
+
+def _tags_json() -> Column:
+    """Tags as JSON, by name: maps are no keys."""
+    by_name = F.map_from_entries(F.array_sort(F.map_entries("tags")))
+    return F.when(F.size("tags") == 0, "{}").otherwise(F.to_json(by_name))
 
 
 def spans_of(hours: DataFrame) -> DataFrame:
@@ -276,7 +282,7 @@ def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
     began = datetime.now(UTC)
     over = Rated(lake).rating(by.month)
     run = new_run(began)
-    read, covers = _published(lake, by)
+    read, covers = published(lake, by)
     rates = rates_of(spark, by.month, by.book, by.customers)
     named = named_of(spark, by.customers)
     units = units_of(_table(spark, lake, USAGE_HOURLY, by), _table(spark, lake, STORAGE_HOURLY, by))
@@ -311,7 +317,7 @@ def _days(by: Rates) -> list[date]:
     return days_of(starts.date(), (ends - timedelta(microseconds=1)).date())
 
 
-def _published(lake: Lake, by: Rates) -> tuple[dict[str, dict[str, str]], datetime]:
+def published(lake: Lake, by: Rates) -> tuple[dict[str, dict[str, str]], datetime]:
     """The runs of the batch whose tables are there, by table and day, and until when they have all usage."""
     tables = Tables(lake)
     read: dict[str, dict[str, str]] = {}
@@ -319,12 +325,12 @@ def _published(lake: Lake, by: Rates) -> tuple[dict[str, dict[str, str]], dateti
     for name in (USAGE_HOURLY, STORAGE_HOURLY):
         runs = read[name] = {}
         for day in _days(by):
-            published = tables.day(name, day)
-            if published is None:
+            there = tables.day(name, day)
+            if there is None:
                 covers = min(covers, datetime(day.year, day.month, day.day, tzinfo=UTC))
                 continue
-            runs[str(day)] = published.run
-            began = datetime.strptime(published.run.partition("-")[0], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+            runs[str(day)] = there.run
+            began = datetime.strptime(there.run.partition("-")[0], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
             if began.date() <= day:
                 covers = min(covers, began)
     return read, covers
@@ -350,7 +356,7 @@ def to_rate(lake: Lake, by: Rates) -> list[Rates]:
     for month, closed in Invoices(lake).closed().items():
         then = Rates(month, closed.book, closed.customers)
         rating = rated.rating(month)
-        if month <= by.month and (rating is None or rating.read != _published(lake, then)[0]):
+        if month <= by.month and (rating is None or rating.read != published(lake, then)[0]):
             found.append(then)
         if month == by.month:
             return found

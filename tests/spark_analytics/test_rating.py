@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -23,9 +23,23 @@ from billing.months import Month
 from billing.plans import Book, Customers, NoPrice, book_of, customers_of
 from billing.rated import Rated
 from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of
+from billing.usage import BYTES_OUT, CHUNKS
 from spark_analytics import rating
 from spark_analytics.__main__ import main
-from spark_analytics.rating import Rates, hours_in_order, lines_of, named_of, placed, rate, rates_of, to_rate, units_of
+from spark_analytics.batch import batch
+from spark_analytics.rating import (
+    Rates,
+    hours_in_order,
+    lines_of,
+    named_of,
+    placed,
+    published,
+    rate,
+    rates_of,
+    to_rate,
+    units_of,
+)
+from tests.spark_analytics.lakes import bring, calls
 
 MILLION = 10**6
 GB = 10**9
@@ -455,17 +469,45 @@ def test_late_usage_from_the_tables_to_the_next_invoice(spark: SparkSession, lak
     assert [head.account for head in invoices.list(period="2026-12")] == [account(1), account(3)]
 
 
-def test_how_far_the_usage_goes_that_is_rated(spark: SparkSession, lake: Lake) -> None:
+def test_from_records_to_invoices_nothing_is_lost_or_counted_twice(spark: SparkSession, lake: Lake) -> None:
+    chance, day = random.Random(3), date(2024, 2, 29)
+    records = calls(chance, day, 200)
+    bring(lake, records)
+    bring(lake, records[50:])  # some again
+    batch(spark, lake, date(2024, 2, 1), day)
+    by = Rates(Month(2024, 2), book_of(PLANS, "prices.yaml"), Customers("world"))
+    rate(spark, lake, by)
+    invoices = Invoices(lake)
+    invoices.close("2024-02", datetime(2024, 3, 1, tzinfo=UTC))
+    found: Counter[tuple[str, str]] = Counter()
+    for invoice in invoices.all_of("2024-02"):
+        for line in invoice.lines:
+            if line.category == "usage":
+                found[invoice.account, line.meter] += int(line.units)
+    expected: Counter[tuple[str, str]] = Counter()
+    for record in records:
+        expected[record.key.account, KINDS[record.key.kind]] += record.counts[CHUNKS]
+        expected[record.key.account, "bytes_out"] += record.counts[BYTES_OUT]
+    assert found == expected
+
+
+def test_how_far_the_usage_goes_that_is_rated(lake: Lake) -> None:
     by = Rates(Month(2026, 11), book_of(TIERS, "prices.yaml"), Customers("plain"))
     publish(lake, [], "2026-11-01", "2026-11-29")
-    assert rate(spark, lake, by).covers == datetime(2026, 11, 30, tzinfo=UTC)
+    assert published(lake, by)[1] == datetime(2026, 11, 30, tzinfo=UTC)
     publish(lake, [], "2026-11-30", "2026-11-30", "20261130T221500-00000000")
-    found = rate(spark, lake, by)
-    assert (found.covers, found.lines, found.amount) == (datetime(2026, 11, 30, 22, 15, tzinfo=UTC), 0, Decimal(0))
+    assert published(lake, by)[1] == datetime(2026, 11, 30, 22, 15, tzinfo=UTC)
     publish(lake, [], "2026-11-30", "2026-11-30", "20261201T000000-00000000")
+    runs, covers = published(lake, by)
+    assert covers == datetime(2026, 12, 1, tzinfo=UTC)
+    assert runs["usage_hourly"]["2026-11-30"] == "20261201T000000-00000000"
+
+
+def test_a_month_without_usage(spark: SparkSession, lake: Lake) -> None:
+    by = Rates(Month(2026, 11), book_of(TIERS, "prices.yaml"), Customers("plain"))
+    publish(lake, [], "2026-11-01", "2026-11-29")
     found = rate(spark, lake, by)
-    assert found.covers == datetime(2026, 12, 1, tzinfo=UTC)
-    assert found.read["usage_hourly"]["2026-11-30"] == "20261201T000000-00000000"
+    assert (found.covers, found.lines, found.amount) == (datetime(2026, 11, 30, tzinfo=UTC), 0, Decimal(0))
 
 
 def test_a_month_without_prices_is_not_rated(spark: SparkSession, lake: Lake) -> None:
