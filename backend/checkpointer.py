@@ -264,7 +264,8 @@ class Checkpointer:
                 node.close_shard(shard)
             for one in taken.values():
                 self._take(one, writer)
-            await asyncio.gather(node.durable(), writer.finish())  # nobody is served meanwhile
+            await node.durable()
+            await writer.finish()
         except BaseException:
             for one in taken.values():
                 one.undo()

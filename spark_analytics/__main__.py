@@ -18,6 +18,9 @@ from spark_analytics.session import SPARK_ERRORS, JobFailed, said
 
 JOBS: Final = {
     "batch": "spark_analytics.batch",
+    "stream": "spark_analytics.streaming",
+    "analyse": "spark_analytics.analytics",
+    "check": "spark_analytics.quality",
     "generate": "spark_analytics.generator",
     "rate": "spark_analytics.rating",
 }

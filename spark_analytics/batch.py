@@ -90,7 +90,7 @@ def batch(
             begun = time.monotonic()
             there = tables.day(name, day)
             found = records.files(lake, source.folder, day, day)
-            made = there is None or account is not None or again or there.read.digest != _digest(found)
+            made = there is None or account is not None or again or there.read.digest != digest_of(found)
             if there is None or made:
                 fresh = _make_of_what_stays(
                     spark, lake, name, day, run, found, None if account is None else there, account
@@ -136,7 +136,7 @@ def _make(
     """A day of a table, written: all of it, or one tenant's rows ``beside`` those of the others that are published."""
     source = _SOURCES[name]
     if not found:
-        return Day(run, (), 0, dict.fromkeys(source.sums, "0"), Read(0, 0, 0, _digest(found)))
+        return Day(run, (), 0, dict.fromkeys(source.sums, "0"), Read(0, 0, 0, digest_of(found)))
     raw = records.read(spark, lake, found, source.schema, None if beside is None else account)
     rows = source.hourly(source.once(raw))
     if beside is not None and beside.files:
@@ -151,7 +151,7 @@ def _make(
         )
     if beside is None:
         count, copies = seen["records"] or 0, seen["copies"] or 0
-        read = Read(len(found), count, copies - count, _digest(found))
+        read = Read(len(found), count, copies - count, digest_of(found))
     else:
         read = beside.read  # late records of the others are still to be read
     sums = {column: str(int(seen[column] or 0)) for column in source.sums}
@@ -175,7 +175,8 @@ def _write(rows: DataFrame, name: str, day: date, where: str) -> Mapping[str, An
     return seen.get
 
 
-def _digest(found: Sequence[LakeFile]) -> str:
+def digest_of(found: Sequence[LakeFile]) -> str:
+    """Of the names and sizes of files: what a day was made of."""
     told = sha256(str(FORMAT).encode())
     for file in found:
         told.update(f"\n{file.path} {file.size_bytes}".encode())

@@ -429,8 +429,7 @@ def records_of_other_epochs(world: ClusterWorld) -> AbstractContextManager[Any]:
 
 
 @_mutation("Recovery 5")
-@contextmanager
-def taken_from_the_living(world: ClusterWorld) -> Iterator[None]:
+def taken_from_the_living(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A shard is taken although the log of its owner is not sealed."""
     real = Ownership.take
 
@@ -443,8 +442,7 @@ def taken_from_the_living(world: ClusterWorld) -> Iterator[None]:
         with mock.patch.object(entries, "logs", as_if_sealed):
             return await real(self, numbers)
 
-    with mock.patch.object(View, "can_take", return_value=True), mock.patch.object(Ownership, "take", take):
-        yield
+    return mock.patch.object(Ownership, "take", take)
 
 
 @_mutation("Recovery 5")

@@ -1,0 +1,346 @@
+"""Quality checks: what a month comes to at each stage, and whether the differences are those that were promised.
+
+The stages are *answered* (what clients counted, if somebody knows it), the *lake* (its records, one for each id), the
+*tables* of the batch, what was *rated* of them, and the *invoices*.  The promise between each two:
+
+* answered ≤ lake ≤ answered + in doubt, for each account; in doubt are only calls that were under way when a process
+  was killed, and without a kill there are none;
+* lake = tables = rated = invoices, for each account, exactly.
+
+A stage that was made before there was more to read is *behind*, which is no breach: it is said what to run.  A stage
+that has read the same and comes to something else is a breach.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from billing.invoices import Invoices
+from billing.lake import Lake
+from billing.months import Month
+from billing.rated import Rated, RatedMonth
+from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
+from billing.usage import COUNTS
+from spark_analytics import records
+from spark_analytics.analytics import published
+from spark_analytics.batch import digest_of
+from spark_analytics.session import session
+
+HELP: Final = "compare what a month comes to at each stage, from what was answered to the invoices; a breach fails"
+
+STORED: Final = "byte_milliseconds"
+_RATED: Final = ("chunks", "bytes_out", STORED)
+_TOLD_MOST: Final = 20
+"""Accounts that are told of each difference."""
+
+Sums = Mapping[str, Mapping[str, int]]
+"""By account: what each count comes to."""
+Verdict = Literal["equal", "within", "behind", "breach"]
+
+
+class Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What clients of one account counted."""
+
+    calls: int
+    """Answered with success."""
+    in_doubt: int = 0
+    """Whose answer they never had."""
+
+
+class Difference(NamedTuple):
+    """Two stages do not come to the same for an account."""
+
+    account: str
+    name: str
+    before: int
+    after: int
+
+
+class Finding(NamedTuple):
+    """What became of one comparison."""
+
+    between: str
+    verdict: Verdict
+    differences: list[Difference]
+    advice: str
+    """What to do; empty if nothing."""
+
+
+# --- comparing ----------------------------------------------------------------------------------------------
+
+
+def compare_answered(answered: Mapping[str, Answered], lake: Sums) -> Finding:
+    """Whether what was answered is in the lake, but for what is in doubt."""
+    short, more, within = [], [], []
+    for account, known in sorted(answered.items()):
+        calls = lake.get(account, {}).get("calls", 0)
+        difference = Difference(account, "calls", known.calls, calls)
+        if calls < known.calls:
+            short.append(difference)
+        elif calls > known.calls + known.in_doubt:
+            more.append(difference)
+        elif calls != known.calls:
+            within.append(difference)
+    between = "answered and lake"
+    if short or more:
+        advice = []
+        if short:
+            advice.append(
+                "calls were answered that are not in the lake: see that `holdfast serve` runs on each machine that "
+                "answered, so that what waits in its usage folder is brought to the lake, and check again; if nothing "
+                "waits, they are lost"
+            )
+        if more:
+            advice.append(
+                "more calls are in the lake than were answered or in doubt: see who else calls with these accounts"
+            )
+        return Finding(between, "breach", short + more, "; ".join(advice) + ".")
+    return Finding(between, "within" if within else "equal", within, "")
+
+
+def compare(between: str, before: Sums, after: Sums, names: Sequence[str], *, same_read: bool, run: str) -> Finding:
+    """Whether two stages come to the same.
+
+    ``same_read``: the later one was made of all that is in the earlier one now.  ``run``: what makes it anew.
+    """
+    differences = [
+        Difference(account, name, left, right)
+        for account in sorted({*before, *after})
+        for name in names
+        if (left := before.get(account, {}).get(name, 0)) != (right := after.get(account, {}).get(name, 0))
+    ]
+    if not differences:
+        return Finding(between, "equal", [], "")
+    if not same_read:
+        return Finding(between, "behind", differences, f"there is more since: {run}.")
+    return Finding(
+        between,
+        "breach",
+        differences,
+        f"they were made of the same and have to be equal: close no month with them, {run} and check again; "
+        "if it stays so, it is an error of Holdfast: please report it with this output.",
+    )
+
+
+def total(sums: Sums, name: str) -> int:
+    return sum(counts.get(name, 0) for counts in sums.values())
+
+
+# --- what the stages come to --------------------------------------------------------------------------------
+
+
+def in_lake(spark: SparkSession, lake: Lake, month: Month) -> Sums:
+    """The records of the month (UTC), one for each id."""
+    first, last = month.first, month.next.first - timedelta(1)
+    return _together(
+        _by_account(records.usage(spark, lake, first, last), COUNTS),
+        _by_account(records.storage(spark, lake, first, last), [STORED]),
+    )
+
+
+def in_tables(spark: SparkSession, lake: Lake, month: Month) -> Sums:
+    """The tables of the month (UTC)."""
+    first, last = month.first, month.next.first - timedelta(1)
+    return _together(
+        _by_account(published(spark, lake, USAGE_HOURLY, first, last), COUNTS),
+        _by_account(published(spark, lake, STORAGE_HOURLY, first, last), [STORED]),
+    )
+
+
+def billable(spark: SparkSession, lake: Lake, month: Month, rated: RatedMonth) -> Sums:
+    """What of the tables is the month's as it is billed: between its edges in the time zone of each account's plan."""
+    rating = rated.rating
+    found: dict[str, dict[str, int]] = {}
+    for name in rating.customers.plans():
+        plan = rating.book.plan(name)
+        starts, ends = plan.edges(month)
+        last = (ends - timedelta(microseconds=1)).date()
+        hours = (F.col("hour") >= F.lit(starts)) & (F.col("hour") < F.lit(ends))
+        usage, storage = (
+            published(spark, lake, table, starts.date(), last).where(hours) for table in (USAGE_HOURLY, STORAGE_HOURLY)
+        )
+        sums = _together(_by_account(usage, COUNTS), _by_account(storage, [STORED]))
+        found |= {
+            account: dict(counts) for account, counts in sums.items() if rating.customers.of(account).plan == plan.name
+        }
+    return found
+
+
+def _days_billed(month: Month, rated: RatedMonth) -> list[date]:
+    """The days (UTC) of the month in the time zones of all plans."""
+    edges = [rated.rating.book.plan(name).edges(month) for name in rated.rating.customers.plans()]
+    last = max(ends for _, ends in edges) - timedelta(microseconds=1)
+    return days_of(min(starts for starts, _ in edges).date(), last.date())
+
+
+def of_lines(lines: pa.Table) -> Sums:
+    """What lines of usage charge, as counts."""
+    sums = lines.group_by(["account", "meter"]).aggregate([("units", "sum")])
+    found: dict[str, dict[str, int]] = {}
+    for row in sums.to_pylist():
+        name = _COUNT_OF.get(row["meter"], "chunks")
+        counts = found.setdefault(row["account"], {})
+        counts[name] = counts.get(name, 0) + int(row["units_sum"])
+    return found
+
+
+_COUNT_OF: Final = {"storage": STORED, "bytes_out": "bytes_out"}
+
+
+def _by_account(rows: DataFrame, names: Iterable[str]) -> DataFrame:
+    return rows.groupBy("account").agg(*(F.sum(F.col(name).cast("decimal(38,0)")).alias(name) for name in names))
+
+
+def _together(*parts: DataFrame) -> Sums:
+    found: dict[str, dict[str, int]] = {}
+    for part in parts:
+        for row in part.toLocalIterator():
+            counts: dict[str, Any] = row.asDict()
+            found.setdefault(counts.pop("account"), {}).update({name: int(n or 0) for name, n in counts.items()})
+    return found
+
+
+def _same_read(lake: Lake, tables: Tables, name: str, folder: str, month: Month) -> bool:
+    """Whether the tables were made of all files that there are now."""
+    for day in days_of(month.first, month.next.first - timedelta(1)):
+        files = records.files(lake, folder, day, day)
+        there = tables.day(name, day)
+        if (there is None and files) or (there is not None and there.read.digest != digest_of(files)):
+            return False
+    return True
+
+
+# --- the job ------------------------------------------------------------------------------------------------
+
+
+def check(
+    spark: SparkSession, lake: Lake, month: Month, answered: Mapping[str, Answered] | None
+) -> tuple[dict[str, Sums], list[Finding]]:
+    """What the month comes to at each stage that there is, and what is between them.
+
+    Raises :class:`~billing.lake.LakeUnavailable`.
+    """
+    tables = Tables(lake)
+    stages: dict[str, Sums] = {}
+    findings = []
+    if answered is not None:
+        stages["answered"] = {account: {"calls": known.calls} for account, known in answered.items()}
+    # What the tables have read is looked at first: what comes meanwhile is then in the lake, and they are behind.
+    same = all(
+        _same_read(lake, tables, name, folder, month)
+        for name, folder in ((USAGE_HOURLY, records.USAGE_FOLDER), (STORAGE_HOURLY, records.STORAGE_FOLDER))
+    )
+    stages["tables"] = in_tables(spark, lake, month)
+    stages["lake"] = in_lake(spark, lake, month)
+    if answered is not None:
+        findings.append(compare_answered(answered, stages["lake"]))
+    batch = f"run `python -m spark_analytics batch --month {month}`"
+    findings.append(
+        compare("lake and tables", stages["lake"], stages["tables"], [*COUNTS, STORED], same_read=same, run=batch)
+    )
+    rated = Rated(lake).of(month)
+    if rated is None:
+        return stages, findings
+    stages["rated"] = of_lines(rated.lines)
+    billed = billable(spark, lake, month, rated)
+    days = _days_billed(month, rated)
+    same = all(
+        rated.rating.read.get(name, {}).get(str(day))
+        == (None if (there := tables.day(name, day)) is None else there.run)
+        for name in (USAGE_HOURLY, STORAGE_HOURLY)
+        for day in days
+    )
+    again = f"run `python -m spark_analytics rate --period {month}`"
+    findings.append(compare("tables and rated", billed, stages["rated"], _RATED, same_read=same, run=again))
+    invoices = Invoices(lake)
+    lines = invoices.charged(month)
+    if lines is None:
+        return stages, findings
+    charged = [closed.rated[str(month)] for closed in invoices.closed().values() if str(month) in closed.rated]
+    stages["invoices"] = of_lines(lines.filter(pc.equal(lines["category"], "usage")))
+    findings.append(
+        compare(
+            "rated and invoices",
+            stages["rated"],
+            stages["invoices"],
+            _RATED,
+            same_read=charged[-1] == rated.rating.run,
+            run="the next month that is closed corrects it",
+        )
+    )
+    return stages, findings
+
+
+def report(month: Month, stages: Mapping[str, Sums], findings: Iterable[Finding]) -> str:
+    """For people."""
+    names = ("calls", "chunks", "messages", "bytes_out", STORED)
+    rows: list[tuple[str, ...]] = [("stage", *names)]
+    for stage in ("answered", "lake", "tables", "rated", "invoices"):
+        if stage in stages:
+            known = {name for counts in stages[stage].values() for name in counts}
+            rows.append((stage, *(f"{total(stages[stage], name):,}" if name in known else "-" for name in names)))
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    said = [f"Month {month}, UTC", ""]
+    said += [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(one.rjust(width) for one, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+    for found in findings:
+        said += ["", f"{found.between}: {_SAID[found.verdict]}"]
+        said += [
+            f"  account {one.account}: {one.name} {one.before:,} and {one.after:,} ({one.after - one.before:+,})"
+            for one in found.differences[:_TOLD_MOST]
+        ]
+        if len(found.differences) > _TOLD_MOST:
+            said.append(f"  and {len(found.differences) - _TOLD_MOST} more")
+        if found.advice:
+            said.append(f"  {found.advice[0].upper()}{found.advice[1:]}")
+    return "\n".join(said)
+
+
+_SAID: Final[Mapping[Verdict, str]] = {
+    "equal": "equal, exactly",
+    "within": "within the promise: what is in doubt may be counted",
+    "behind": "the later one is behind",
+    "breach": "THE PROMISE IS BROKEN",
+}
+
+
+def load_answered(path: Path) -> dict[str, Answered]:
+    """What clients counted, by account: ``{"000000000001": {"calls": 120, "in_doubt": 2}}``.
+
+    Raises :class:`ValueError`.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Answered])
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise ValueError(
+            f'{path} is not what clients counted, {{"000000000001": {{"calls": 120, "in_doubt": 2}}}}: {error}'
+        ) from None
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--month", type=Month.parse, required=True, metavar="2026-11", help="a month, UTC")
+    parser.add_argument("--answered", type=Path, metavar="FILE", help="what clients counted, JSON, where it is known")
+
+
+def run(options: argparse.Namespace, lake: Lake) -> int:
+    answered = None if options.answered is None else load_answered(options.answered)
+    spark = session("holdfast check", lake, master=options.master, memory=options.memory)
+    stages, findings = check(spark, lake, options.month, answered)
+    print(report(options.month, stages, findings))
+    return 1 if any(found.verdict == "breach" for found in findings) else 0

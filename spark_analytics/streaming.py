@@ -1,0 +1,370 @@
+"""The stream: records as they arrive, folded into the live tables (:mod:`billing.live`), and alerts of budgets.
+
+Two rules decide what a record that arrives is:
+
+* It is *late* if it arrived (the time of its file) more than ``late_after`` past its minute, or claims a minute that
+  has not come yet.  Late records are counted by account and day, in a table of their own, and in nothing else: the
+  batch, which reads all of a day's files, has them.
+* One that is not late counts once.  Spark keeps the ids of what arrived within a watermark that is longer than
+  ``late_after``: whatever repeats a record that was counted arrived in that time, or is late itself.  So the state is
+  bounded by the records of some hours, whatever the month has, and no repetition is ever counted.
+
+Spark's checkpoint says which files are which batch, and a batch that is done again has the same records; the live
+tables take each batch once.  So after ``kill -9`` at any moment the numbers are what they would have been.
+
+Files that the compaction has merged (``merged-…``) have records that arrived before, and are passed over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from billing import budgets as budgeting
+from billing import live
+from billing.budgets import Budget, Lines, Measured, Receiver, Webhook, load_budgets
+from billing.compact import PREFIX
+from billing.estimate import METER_OF, Prices
+from billing.lake import Lake, LakeUnavailable
+from billing.live import DAYS, LATE, MINUTES, Fold, WrongCheckpoint
+from billing.months import Month
+from billing.plans import Meter, NoPrice
+from billing.usage import COUNTS
+from spark_analytics import records
+from spark_analytics.session import session, url_of
+
+logger = logging.getLogger("holdfast.usage")
+
+HELP: Final = "keep the month so far and the last minutes as records arrive, and tell who passes a budget"
+
+NAME: Final = "holdfast-stream"
+CHECKPOINT: Final = "live/_checkpoint"
+"""In the lake, unless another place is given."""
+LATE_AFTER_SECONDS: Final = 7200
+AHEAD_SECONDS: Final = 300
+"""A clock that is further ahead of the lake's is wrong."""
+MARGIN_SECONDS: Final = 3600
+"""Files may be seen in another order than that of their times, by so much."""
+FILES_MOST: Final = 2000
+"""In one batch, unless it is said otherwise."""
+UNMERGED: Final = f"[!{PREFIX[0]}]*"
+"""Files as they were sealed: their names are hexadecimal."""
+LOOK_SECONDS: Final = 5
+"""How often it is looked whether there is something new, and whether the stream still runs."""
+LOOK_AGAIN_SECONDS: Final = 60.0
+"""How often alerts are looked after when there is nothing new: a receiver may be back, the batch may have been done."""
+
+PARTITIONS: Final = 8
+"""Of the ids that are kept, unless it is said otherwise."""
+
+_STATE: Final = "spark.sql.streaming.stateStore"
+_SETTINGS: Final = {
+    f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",  # on disk
+    f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",  # a batch writes what it changed
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # ids may be forgotten with the next records
+}
+_ID: Final = ["node", "boot", "sequence", "slot"]
+
+
+def arriving(spark: SparkSession, lake: Lake, files_most: int) -> DataFrame:
+    """The records as a stream, each with when it ``arrived``; of so many files in a batch, at most."""
+    return (
+        spark.readStream.schema(records.USAGE)
+        .option("pathGlobFilter", UNMERGED)
+        .option("maxFilesPerTrigger", files_most)
+        .option("ignoreMissingFiles", True)  # merged meanwhile: the batch has them
+        .parquet(url_of(lake, records.USAGE_FOLDER))
+        .select(*records.USAGE.names, F.col("_metadata.file_modification_time").alias("arrived"))
+    )
+
+
+def once(arrived: DataFrame, late_after_seconds: int) -> DataFrame:
+    """Of the records that are not late each once."""
+    horizon = late_after_seconds + AHEAD_SECONDS + MARGIN_SECONDS
+    return arrived.withWatermark("arrived", f"{horizon} seconds").dropDuplicatesWithinWatermark(_ID)
+
+
+def is_late(late_after_seconds: int) -> Column:
+    """Whether a record is late."""
+    behind = F.col("arrived").cast("double") - F.col("minute").cast("double")
+    return (behind > late_after_seconds) | (behind < -AHEAD_SECONDS)
+
+
+def fold_of(batch: DataFrame, late_after_seconds: int) -> Fold:
+    """What a batch adds to the live tables: sums, as many as there are tenants, actions and busy queues."""
+    late = is_late(late_after_seconds)
+    sums = (
+        batch.groupBy(late.alias("late"), F.to_date("minute").alias("date"), "account", "kind", "action")
+        .agg(*_sums(), F.max("minute").alias("minute"), F.max("arrived").alias("arrived"))
+        .toArrow()
+    )
+    days, missed = (sums.filter(which) for which in (pc.invert(sums["late"]), sums["late"]))
+    newest = pc.max(days["minute"]).as_py()
+    if newest is None:
+        minutes = MINUTES.empty_table()
+    else:
+        since = newest - timedelta(minutes=live.MINUTES_MOST)
+        recent = batch.where(~late & (F.col("minute") > F.lit(since)))
+        minutes = recent.groupBy("minute", "account", "queue", "action").agg(*_sums()).toArrow()
+    missed_by_account = missed.group_by(["date", "account"]).aggregate(
+        [("arrived", "max"), ("records", "sum"), ("calls", "sum")]
+    )
+    names = {"arrived": "arrived_max", "records": "records_sum", "calls": "calls_sum"}
+    by_account = pa.table([missed_by_account[names.get(name, name)] for name in LATE.names], names=LATE.names)
+    return Fold(_cast(days, DAYS), _cast(minutes, MINUTES), _cast(by_account, LATE))
+
+
+def _sums() -> list[Column]:
+    return [
+        F.count(F.lit(1)).alias("records"),
+        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in COUNTS),
+    ]
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    return table.select(schema.names).cast(schema)
+
+
+class Folder:
+    """Folds the batches of a query into the live tables."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, late_after_seconds: int, clock: Callable[[], datetime]) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._late_after_seconds = late_after_seconds
+        self._clock = clock
+        self.failed: Exception | None = None
+        """Why the query ended."""
+        self.folded = False
+        """There is something new."""
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        (stream,) = (query.id for query in self._spark.streams.active if query.name == NAME)
+        batch = batch.persist()  # else each sum would go through the state again
+        try:
+            live.fold(self._lake, stream, number, fold_of(batch, self._late_after_seconds), self._clock())
+            self.folded = True
+        except (LakeUnavailable, WrongCheckpoint) as error:
+            self.failed = error
+            raise
+        finally:
+            batch.unpersist()
+
+
+def start(
+    spark: SparkSession,
+    lake: Lake,
+    checkpoint: str,
+    folder: Folder,
+    late_after_seconds: int,
+    every_seconds: int | None,
+    *,
+    files_most: int = FILES_MOST,
+    partitions: int = PARTITIONS,
+) -> StreamingQuery:
+    """Begin, or go on where the checkpoint says.  ``every_seconds``: a batch so often; None: what there is, and end.
+
+    ``partitions``: of the ids that are kept; a checkpoint stays with those of its beginning.
+    """
+    for name, value in (_SETTINGS | {"spark.sql.shuffle.partitions": str(partitions)}).items():
+        spark.conf.set(name, value)
+    writer = (
+        once(arriving(spark, lake, files_most), late_after_seconds)
+        .writeStream.queryName(NAME)
+        .option("checkpointLocation", checkpoint)
+        .foreachBatch(folder)
+    )
+    if every_seconds is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{every_seconds} seconds").start()
+
+
+# --- budgets ------------------------------------------------------------------------------------------------
+
+
+def used(month_to_date: pa.Table, month: Month, prices: Prices | None) -> dict[str, dict[Measured, Decimal]]:
+    """What each account has used, by what is measured; ``cost`` only with prices, and of calls, not of storage."""
+    accounts: dict[str, dict[Measured, Decimal]] = {}
+    units: dict[str, dict[Meter, int]] = {}
+    for row in month_to_date.to_pylist():
+        amounts = accounts.setdefault(
+            row["account"], {"requests": Decimal(0), "messages": Decimal(0), "bytes_out": Decimal(0)}
+        )
+        amounts["requests"] += row["chunks"]
+        amounts["messages"] += row["messages"]
+        amounts["bytes_out"] += row["bytes_out"]
+        if prices is not None:
+            of = units.setdefault(row["account"], {"bytes_out": 0})
+            meter = METER_OF[row["kind"]]
+            of[meter] = of.get(meter, 0) + row["chunks"]
+            of["bytes_out"] += row["bytes_out"]
+    if prices is not None:
+        for account, of in units.items():
+            accounts[account]["cost"] = prices.cost(account, month, of)
+    return accounts
+
+
+class Watch:
+    """Looks whether budgets are passed, and tells."""
+
+    def __init__(self, lake: Lake, budgets: list[Budget], receivers: list[Receiver], prices: Prices | None) -> None:
+        self._lake = lake
+        self._budgets = budgets
+        self._receivers = receivers
+        self._prices = prices
+        self._to_date = live.ToDate(lake)
+
+    def look(self, now: datetime) -> int:
+        """Now; returns how many crossings were new.  Raises :class:`LakeUnavailable` and :class:`NoPrice`."""
+        if not self._budgets:
+            return 0
+        month = Month(now.year, now.month)
+        found = []
+        for one in (month.previous, month) if now.day == 1 else (month,):  # what comes after midnight
+            amounts = used(self._to_date.read(one), one, self._prices)
+            found += budgeting.passed(self._budgets, one, amounts, now)
+        return len(budgeting.watch(self._lake, found, month, self._receivers))
+
+
+# --- the job ------------------------------------------------------------------------------------------------
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="take what there is, and end (default: go on for ever)")
+    parser.add_argument("--every", type=_number, default=30, metavar="SECONDS", help="a batch so often (default: 30)")
+    parser.add_argument(
+        "--late-after",
+        type=_number,
+        default=LATE_AFTER_SECONDS,
+        metavar="SECONDS",
+        help="what arrives so long after its minute is left to the batch (default: 7200)",
+    )
+    parser.add_argument(
+        "--files", type=_number, default=FILES_MOST, metavar="N", help="files in one batch, at most (default: 2000)"
+    )
+    parser.add_argument(
+        "--partitions",
+        type=_number,
+        default=PARTITIONS,
+        metavar="N",
+        help="of what is kept to know repetitions; cannot be changed later (default: 8)",
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="URL", help=f"where the stream keeps how far it is (default: {CHECKPOINT} in the lake)"
+    )
+    parser.add_argument("--budgets", type=Path, metavar="FILE", help="budgets of tenants (YAML)")
+    parser.add_argument("--webhook", metavar="URL", help="is sent each alert by POST, as JSON")
+    parser.add_argument("--alerts", type=Path, metavar="FILE", help="gets each alert as a line of JSON")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="the price book, for budgets of money")
+    parser.add_argument("--accounts", type=Path, metavar="FILE", help="who has which plan, where there are several")
+
+
+def run(options: argparse.Namespace, lake: Lake) -> int:
+    watch = _watch(options, lake)
+    while not lake.paths(records.USAGE_FOLDER):
+        if options.once:
+            print("there are no records in the lake yet")
+            return 0
+        time.sleep(LOOK_SECONDS)
+    spark = session("holdfast stream", lake, master=options.master, memory=options.memory)
+    checkpoint = options.checkpoint or url_of(lake, CHECKPOINT)
+    folder = Folder(spark, lake, options.late_after, _now)
+    every = None if options.once else options.every
+    query = start(
+        spark,
+        lake,
+        checkpoint,
+        folder,
+        options.late_after,
+        every,
+        files_most=options.files,
+        partitions=options.partitions,
+    )
+    try:
+        return _follow(query, folder, watch)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        query.stop()
+
+
+def _watch(options: argparse.Namespace, lake: Lake) -> Watch:
+    """Raises :class:`ValueError`."""
+    prices = Prices.load(options.plan, options.accounts) if options.plan else None
+    try:
+        budgets = [] if options.budgets is None else load_budgets(options.budgets)
+    except OSError as error:
+        raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from None
+    if prices is None and any(budget.measure == "cost" for budget in budgets):
+        raise ValueError("there are budgets of cost, but no prices: give the price book with --plan")
+    receivers: list[Receiver] = []
+    if options.webhook is not None:
+        receivers.append(Webhook(options.webhook))
+    if options.alerts is not None:
+        receivers.append(Lines(options.alerts))
+    return Watch(lake, budgets, receivers, prices)
+
+
+def _follow(query: StreamingQuery, folder: Folder, watch: Watch) -> int:
+    """Until the query ends: look after alerts, and say what Spark itself has passed over."""
+    told = -1
+    looked = -math.inf
+    ended = False
+    while not ended:
+        try:
+            ended = bool(query.awaitTermination(LOOK_SECONDS))
+        except StreamingQueryException as error:
+            print(folder.failed or error, file=sys.stderr)
+            return 1
+        told = _passed_over(query, told)
+        if not (ended or folder.folded or time.monotonic() - looked > LOOK_AGAIN_SECONDS):
+            continue
+        folder.folded = False
+        looked = time.monotonic()
+        try:
+            watch.look(_now())
+        except (LakeUnavailable, NoPrice) as error:
+            logger.error("budgets cannot be looked at now: %s", error)
+            if ended:
+                return 1
+    return 0
+
+
+def _passed_over(query: StreamingQuery, told: int) -> int:
+    """Log what Spark's own watermark has passed over since batch ``told``; returns the last batch that it looked at."""
+    for progress in query.recentProgress:
+        if progress.batchId > told:
+            told = progress.batchId
+            dropped = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
+            if dropped:
+                logger.error(
+                    "%d records are left to the batch: their files were seen more than %d s after newer ones",
+                    dropped,
+                    MARGIN_SECONDS,
+                )
+    return told
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
+    return int(text)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

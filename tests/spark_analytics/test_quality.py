@@ -1,0 +1,150 @@
+"""The checks: what is promised passes, and what is not is told and fails."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from billing.invoices import Invoices
+from billing.lake import Lake
+from billing.months import Month
+from billing.plans import Customers
+from billing.tables import SCHEMAS, USAGE_HOURLY, Day, Read, Tables, days_of
+from spark_analytics.__main__ import main
+from spark_analytics.batch import batch, digest_of
+from spark_analytics.quality import Answered, Difference, check, compare, compare_answered
+from spark_analytics.rating import Rates, rate
+from tests.billing.test_estimate import BOOK
+from tests.spark_analytics import lakes
+
+ONE, TWO = "111111111111", "222222222222"
+DAY = date(2026, 10, 31)
+LAKE = {ONE: {"calls": 100}, TWO: {"calls": 50}}
+
+
+@pytest.mark.parametrize(
+    ("calls", "in_doubt", "verdict"),
+    [(100, 0, "equal"), (98, 2, "within"), (98, 1, "breach"), (101, 5, "breach")],
+)
+def test_what_was_answered_is_in_the_lake_but_for_what_is_in_doubt(calls: int, in_doubt: int, verdict: str) -> None:
+    found = compare_answered({ONE: Answered(calls, in_doubt)}, LAKE)
+    assert found.verdict == verdict
+    assert found.differences == ([] if verdict == "equal" else [Difference(ONE, "calls", calls, 100)])
+    assert bool(found.advice) == (verdict == "breach")
+
+
+def test_calls_of_an_account_that_the_lake_does_not_know_are_missing() -> None:
+    found = compare_answered({"333333333333": Answered(1)}, LAKE)
+    assert (found.verdict, found.differences) == ("breach", [Difference("333333333333", "calls", 1, 0)])
+    assert "not in the lake" in found.advice
+
+
+@pytest.mark.parametrize(("same_read", "verdict"), [(True, "breach"), (False, "behind")])
+def test_stages_are_equal_or_behind_or_wrong(same_read: bool, verdict: str) -> None:
+    given = {"same_read": same_read, "run": "run it"}
+    assert compare("a and b", LAKE, LAKE, ["calls"], **given).verdict == "equal"  # type: ignore[arg-type]
+    found = compare("a and b", LAKE, {ONE: {"calls": 100}}, ["calls"], same_read=same_read, run="run it")
+    assert (found.verdict, found.differences) == (verdict, [Difference(TWO, "calls", 50, 0)])
+    assert "run it" in found.advice
+
+
+def test_a_lake_and_its_tables_are_compared_and_a_breach_fails(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    chance = random.Random(3)
+    first, late = lakes.calls(chance, DAY, 200), lakes.calls(chance, DAY, 20)
+    lakes.bring(lake, first)
+    lakes.bring(lake, first[:30])
+    lakes.bring_stored(
+        lake, "s", [lakes.stored(DAY, 3, 0, 1), lakes.stored(DAY, 3, 0, 1, epoch=2, byte_milliseconds=7)]
+    )
+    batch(spark, lake, DAY, DAY)
+    sums = {account: sum(one.counts[0] for one in first if one.key.account == account) for account in (ONE, TWO)}
+    answered = tmp_path / "answered.json"
+    answered.write_bytes(msgspec.json.encode({ONE: {"calls": sums[ONE]}, TWO: {"calls": sums[TWO] - 3, "in_doubt": 3}}))
+    given = ["check", "--lake", lake.root, "--month", "2026-10"]
+
+    assert main([*given, "--answered", str(answered)]) == 0
+    said = capsys.readouterr().out
+    assert "answered and lake: within the promise" in said
+    assert "lake and tables: equal, exactly" in said
+    assert f"{sum(one.counts[0] for one in first):,}" in said
+
+    lakes.bring(lake, late)
+    assert main(given) == 0
+    said = capsys.readouterr().out
+    assert "lake and tables: the later one is behind" in said
+    assert "batch --month 2026-10" in said
+
+    batch(spark, lake, DAY, DAY)
+    assert main(given) == 0
+    assert "lake and tables: equal" in capsys.readouterr().out
+
+    answered.write_bytes(msgspec.json.encode({TWO: {"calls": 10**9}}))
+    assert main([*given, "--answered", str(answered)]) == 1
+    assert "answered and lake: THE PROMISE IS BROKEN" in capsys.readouterr().out
+
+    tables = Tables(lake)
+    published = tables.day(USAGE_HOURLY, DAY)
+    assert published is not None
+    wrong = msgspec.structs.replace(published, files=published.files[:-1], run="99990101T000000-00000000")
+    assert len(published.files) > 1
+    tables.publish(USAGE_HOURLY, DAY, wrong, over=published)
+    assert main(given) == 1
+    said = capsys.readouterr().out
+    assert "lake and tables: THE PROMISE IS BROKEN" in said
+    assert "close no month with them" in said
+
+
+def test_what_was_rated_and_billed_is_what_the_tables_say_and_late_usage_is_behind_until_it_is_corrected(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    chance = random.Random(5)
+    month, by = Month(2026, 10), Rates(Month(2026, 10), BOOK, Customers("standard"))
+    invoices = Invoices(lake)
+
+    def verdicts() -> dict[str, str]:
+        _, findings = check(spark, lake, month, None)
+        return {found.between: found.verdict for found in findings}
+
+    lakes.bring(lake, lakes.calls(chance, DAY, 100))
+    lakes.bring_stored(lake, "s", [lakes.stored(DAY, 3, 0, 1, byte_milliseconds=10**18)])
+    batch(spark, lake, DAY, DAY)
+    assert verdicts() == {"lake and tables": "equal"}
+    rate(spark, lake, by)
+    assert verdicts() == {"lake and tables": "equal", "tables and rated": "equal"}
+
+    publish_the_rest(lake, month)
+    rate(spark, lake, by)
+    invoices.close("2026-10", datetime(2026, 11, 2, tzinfo=UTC))
+    equal = {"lake and tables": "equal", "tables and rated": "equal", "rated and invoices": "equal"}
+    assert verdicts() == equal
+    lakes.bring(lake, lakes.calls(chance, DAY, 10))
+    batch(spark, lake, DAY, DAY)
+    assert verdicts() == equal | {"tables and rated": "behind"}
+    rate(spark, lake, by)
+    assert verdicts() == equal | {"rated and invoices": "behind"}
+
+
+def publish_the_rest(lake: Lake, month: Month) -> None:
+    """Nothing was used on the other days: a month is closed only when the batch has done all of it."""
+    tables = Tables(lake)
+    for name in SCHEMAS:
+        for day in days_of(month.first, month.next.first - timedelta(1)):
+            if tables.day(name, day) is None:
+                tables.publish(name, day, Day("20261102T000000-00000000", (), 0, {}, Read(0, 0, 0, digest_of([]))))
+
+
+def test_arguments_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "wrong.json").write_text('{"111111111111": {"answered": 1}}')
+    for name, said in (("none.json", "cannot be read"), ("wrong.json", "is not what clients counted")):
+        with pytest.raises(SystemExit):
+            main(["check", "--lake", str(tmp_path), "--month", "2026-10", "--answered", str(tmp_path / name)])
+        assert said in capsys.readouterr().err

@@ -1,0 +1,283 @@
+"""The stream: each record once, whatever arrives twice, late or while it is killed; and what is late is never lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from billing import live
+from billing.budgets import alerts
+from billing.estimate import Prices
+from billing.lake import Lake, table_of
+from billing.live import ToDate, summed
+from billing.months import Month
+from billing.plans import Customers
+from billing.usage import COUNTS, UsageKey, UsageRecord
+from spark_analytics.__main__ import main
+from spark_analytics.batch import batch
+from spark_analytics.streaming import Folder, start, used
+from tests.billing.test_estimate import BOOK
+from tests.spark_analytics import lakes
+
+NOON = datetime(2026, 10, 30, 12, tzinfo=UTC)
+LATE_AFTER = 7200
+Sums = dict[tuple[str, str, str], tuple[int, ...]]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    return random.Random(11)
+
+
+def recorded(chance: random.Random, count: int, around: datetime = NOON) -> list[UsageRecord]:
+    """So many records of minutes in the half hour before a time."""
+    boot = f"{chance.getrandbits(64):016x}"
+    minute = int(around.timestamp()) // 60 * 60
+    return [
+        UsageRecord(
+            "node-1",
+            boot,
+            1 + number // 10,
+            number % 10,
+            minute - 60 * chance.randrange(30),
+            chance.choice(lakes.KEYS),
+            tuple(chance.randrange(1000) for _ in COUNTS[: len(COUNTS) - chance.randrange(2)]),
+        )
+        for number in range(count)
+    ]
+
+
+def arrive(lake: Lake, name: str, found: Iterable[UsageRecord], when: datetime) -> None:
+    """A file of records, as if it had come to the lake then."""
+    folder = Path(lake.root) / "usage" / when.strftime("date=%Y-%m-%d/hour=%H")
+    folder.mkdir(parents=True, exist_ok=True)
+    lake.write_table(f"aside/{name}", table_of(list(found)))
+    aside = Path(lake.root) / "aside" / name
+    os.utime(aside, (when.timestamp(), when.timestamp()))
+    aside.rename(folder / f"{name}.parquet")
+
+
+def run(spark: SparkSession, lake: Lake, folder: Folder | None = None, files_most: int = 2) -> None:
+    """The stream, over all that has arrived."""
+    folder = folder or Folder(spark, lake, LATE_AFTER, lambda: NOON)
+    checkpoint = f"{lake.root}/checkpoint"
+    query = start(spark, lake, checkpoint, folder, LATE_AFTER, None, files_most=files_most, partitions=2)
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def expected(found: Iterable[UsageRecord]) -> Sums:
+    """Each once."""
+    sums: dict[tuple[str, str, str], list[int]] = {}
+    for record in {(one.node, one.boot, one.sequence, one.slot): one for one in found}.values():
+        key = (record.key.account, record.key.kind, record.key.action)
+        row = sums.setdefault(key, [0] * len(COUNTS))
+        for place, count in enumerate(record.counts):
+            row[place] += count
+    return {key: tuple(row) for key, row in sums.items()}
+
+
+def plain(rows: Iterable[dict[str, Any]]) -> Sums:
+    return {(row["account"], row["kind"], row["action"]): tuple(row[name] for name in COUNTS) for row in rows}
+
+
+def streamed(lake: Lake) -> Sums:
+    found = live.read(lake)
+    assert found is not None
+    return plain(summed(found.days.values(), ["account", "kind", "action"]).to_pylist())
+
+
+def to_date(lake: Lake) -> Sums:
+    return plain(ToDate(lake).read(Month(2026, 10)).to_pylist())
+
+
+def test_each_record_counts_once_and_what_is_late_is_counted_apart_until_the_batch_has_it(
+    spark: SparkSession, lake: Lake, chance: random.Random
+) -> None:
+    first, second, late = recorded(chance, 200), recorded(chance, 100), recorded(chance, 30)
+    ahead = recorded(chance, 1, NOON + timedelta(hours=2))
+    arrive(lake, "a1", first[:100], NOON)
+    arrive(lake, "a2", first[50:150], NOON + timedelta(minutes=1))  # in the same batch
+    arrive(lake, "a3", first, NOON + timedelta(minutes=2))  # in another one
+    run(spark, lake)
+    assert streamed(lake) == expected(first)
+
+    arrive(lake, "b1", first[:80] + second, NOON + timedelta(minutes=70))
+    arrive(lake, "b2", late + first[:10], NOON + timedelta(hours=5))
+    arrive(lake, "merged-b3", first + second, NOON + timedelta(hours=5))
+    arrive(lake, "b4", ahead, NOON)
+    run(spark, lake)
+    assert streamed(lake) == expected(first + second) == to_date(lake)
+    missed = Counter[str]()
+    for record in late + ahead:
+        missed[record.key.account] += record.counts[0]
+    told = live.late(lake)
+    assert {one.account: one.calls for one in told} == dict(missed)
+    assert sum(one.records for one in told) == 31
+    assert not any(one.corrected for one in told)
+
+    batch(spark, lake, NOON.date(), NOON.date())
+    everything = expected(first + second + late + ahead)
+    assert to_date(lake) == everything
+    assert all(one.corrected for one in live.late(lake))
+    run(spark, lake)
+    assert streamed(lake) == expected(first + second)
+    assert to_date(lake) == everything
+
+
+def test_the_last_minutes_are_told_by_queue(spark: SparkSession, lake: Lake, chance: random.Random) -> None:
+    found = recorded(chance, 200)
+    arrive(lake, "a1", found, NOON)
+    run(spark, lake)
+    newest = max(record.minute_s for record in found)
+    recent = Counter[tuple[int, str, str]]()
+    for record in found:
+        if record.minute_s > newest - 60 * live.MINUTES_MOST:
+            recent[record.minute_s, record.key.account, record.key.queue] += record.counts[0]
+    told = Counter[tuple[int, str, str]]()
+    seen = live.read(lake)
+    assert seen is not None
+    for row in seen.minutes.to_pylist():
+        told[int(row["minute"].timestamp()), row["account"], row["queue"]] += row["calls"]
+    assert told == recent
+
+
+class Crash(Exception):
+    pass
+
+
+STEPS = ("before anything", "after the first table", "before the pointer", "after the pointer")
+
+
+def test_ended_between_any_two_steps_and_gone_on_it_comes_to_the_same(
+    spark: SparkSession, lake: Lake, chance: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = recorded(chance, 150)
+    for number in range(3):
+        arrive(lake, f"a{number}", found[number * 50 : number * 50 + 70], NOON + timedelta(minutes=number))
+    whole_table, whole_bytes = Lake.write_table, Lake.write_bytes
+    crashes = list(STEPS)
+    at = -1
+
+    def crash(step: str) -> None:
+        if at == 1 and crashes and crashes[0] == step:
+            del crashes[0]
+            raise Crash
+
+    class Crashing(Folder):
+        def __call__(self, batch: Any, number: int) -> None:
+            nonlocal at
+            at = number
+            crash("before anything")
+            super().__call__(batch, number)
+            crash("after the pointer")
+
+    def write_table(self: Lake, path: str, table: Any) -> None:
+        whole_table(self, path, table)
+        crash("after the first table")
+
+    def write_bytes(self: Lake, path: str, data: bytes) -> None:
+        crash("before the pointer")
+        whole_bytes(self, path, data)
+
+    with monkeypatch.context() as crashing:
+        crashing.setattr(Lake, "write_table", write_table)
+        crashing.setattr(Lake, "write_bytes", write_bytes)
+        for left in range(len(STEPS), 0, -1):
+            assert len(crashes) == left
+            with pytest.raises(StreamingQueryException, match="Crash"):
+                run(spark, lake, Crashing(spark, lake, LATE_AFTER, lambda: NOON), files_most=1)
+        assert not crashes
+        assert streamed(lake) != expected(found)
+        run(spark, lake, Crashing(spark, lake, LATE_AFTER, lambda: NOON), files_most=1)
+    assert streamed(lake) == expected(found)
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_and_started_again_it_comes_to_what_the_batch_does(
+    spark: SparkSession, lake: Lake, chance: random.Random, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    key = UsageKey("111111111111", "orders", 7, "standard", "SendMessage")
+    minute = int(now.timestamp()) // 60 * 60
+    counts = (1, 0, 0, 0, 2, 1, 100, 50, 0)
+    found = [UsageRecord("node-1", "00" * 8, 1 + n, 0, minute, key, counts) for n in range(200)]
+    budgets, told = tmp_path / "budgets.yaml", tmp_path / "alerts.jsonl"
+    budgets.write_text("budgets: [{name: requests, measure: requests, limit: 400, at: [1, 100]}]")
+    given = ["stream", "--lake", lake.root, "--partitions", "2", "--budgets", str(budgets), "--alerts", str(told)]
+    for number in range(5):
+        arrive(lake, f"a{number}", found[number * 25 : number * 25 + 50], now)  # half of each is in the next, too
+    command = [sys.executable, "-m", "spark_analytics", *given, "--files", "1", "--every", "1"]
+    command += ["--master", "local[2]", "--memory", "1g"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        while live.read(lake) is None or not told.exists():
+            assert process.poll() is None, process.communicate()[0].decode()
+            time.sleep(0.05)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert [msgspec.json.decode(line)["percent"] for line in told.read_bytes().splitlines()] == [1]
+    for number in range(5, 8):
+        arrive(lake, f"a{number}", found[number * 25 : number * 25 + 50], now)
+    assert main([*given, "--once"]) == 0
+    assert streamed(lake) == expected(found)
+    batch(spark, lake, (now - timedelta(1)).date(), (now + timedelta(1)).date())
+    month = Month(now.year, now.month)
+    of_batch = plain(ToDate(lake).read(month).to_pylist())
+    assert of_batch == streamed(lake)
+    assert main([*given, "--once"]) == 0
+    assert [(one.percent, one.waiting) for one in alerts(lake)] == [(1, ()), (100, ())]
+    assert [msgspec.json.decode(line)["percent"] for line in told.read_bytes().splitlines()] == [1, 100]
+
+
+def test_what_is_used_is_measured(spark: SparkSession, lake: Lake) -> None:
+    counted = dict.fromkeys(COUNTS, 0) | {"records": 1}
+    rows = [
+        {"account": "1", "kind": kind, "action": "x", **counted, "chunks": n, "messages": 3, "bytes_out": 5}
+        for kind, n in (("", 1_000_000), ("standard", 1_000_000), ("fifo", 2_000_000))
+    ]
+    table = summed([pa.Table.from_pylist(rows)], ["account", "kind", "action"])
+    month = Month(2026, 11)
+    assert used(table, month, None) == {"1": {"requests": 4_000_000, "messages": 9, "bytes_out": 15}}
+    amounts = used(table, month, Prices(BOOK, Customers("standard")))
+    assert amounts["1"]["cost"] == Decimal("1.68")  # 0.40 for the second million, 2 x 0.50, and 20 percent
+
+
+def test_arguments_are_checked(lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stream", "--lake", lake.root, "--once"]) == 0
+    assert "no records in the lake yet" in capsys.readouterr().out
+    budgets = tmp_path / "budgets.yaml"
+    budgets.write_text("budgets: [{name: money, measure: cost, limit: 1}]")
+    for given, said in (
+        (["--budgets", str(budgets)], "give the price book"),
+        (["--budgets", str(tmp_path / "none")], "cannot be read"),
+        (["--webhook", "here"], "the webhook is no URL"),
+        (["--every", "0"], "1 or more"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["stream", "--lake", lake.root, *given])
+        assert said in capsys.readouterr().err
