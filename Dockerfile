@@ -3,8 +3,8 @@
 #   docker build --tag holdfast .
 #   docker run --read-only --tmpfs /tmp --volume holdfast:/var/lib/holdfast --publish 9324:9324 holdfast
 #
-# Packages are those of the lock files, each checked by its hash; all of them are built elsewhere, so no stage has a
-# compiler.  What is in the image stands in /usr/share/doc/holdfast/sbom.json (CycloneDX); Debian's packages in dpkg.
+# Packages are those of the lock files, each checked by its hash; what has to be compiled is published so, and no stage
+# has a compiler.  What is in the image stands in /usr/share/doc/holdfast/sbom.json (CycloneDX); Debian's packages in dpkg.
 
 ARG BASE=python:3.12-slim-bookworm
 
@@ -35,7 +35,9 @@ RUN scripts/finish-environment /venv
 
 FROM build AS jobs-environment
 COPY requirements/billing.txt requirements/spark.txt requirements/
-RUN /venv/bin/pip install --quiet --require-hashes -r requirements/billing.txt -r requirements/spark.txt
+# PySpark is published as source alone, all of it Python and Java that is built already.
+RUN PIP_ONLY_BINARY= /venv/bin/pip install --quiet --no-build-isolation --only-binary :all: --no-binary pyspark \
+    --require-hashes -r requirements/billing.txt -r requirements/spark.txt
 RUN scripts/finish-environment /venv
 
 # --- what both targets have
