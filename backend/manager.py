@@ -326,7 +326,7 @@ class Member:
     def _tell_cut_off(self, view: View) -> None:
         for name in view.live:
             what = f"the reach of {name}"
-            if name not in view.cut_off:
+            if name not in view.cut_off or view.draining(name):  # it lets its callers go
                 self._complaints.settled(what)
             elif self._complaints.is_news(what, "cut off"):
                 logger.error(

@@ -25,7 +25,8 @@ nodes."""
 CUT_OFF_SECONDS: Final = 5.0
 """So long it has to be so: a caller or a node that starts connects to one after the other."""
 BACK_SECONDS: Final = 10.0
-"""So long a node has to be reached again before it gets shards: where connections come and go, they are not to."""
+"""So long a node has to be reached again before it gets shards: where connections come and go, they are not to.  One
+that has just started, and that its callers come to late, gets them at once."""
 
 
 def sample(names: Iterable[str]) -> tuple[int, ...]:
@@ -44,6 +45,8 @@ class Reach:
         self.cut_off: frozenset[str] = frozenset()
         self._contrary: dict[str, float] = {}
         """By node: for how many seconds it has looked otherwise than :attr:`cut_off` has it."""
+        self._reached: set[int] = set()
+        """Logs of the nodes that have been reached since they live."""
         self._looked_at: float | None = None
 
     def look(self, live: Iterable[Heartbeat], now: float) -> None:
@@ -59,11 +62,14 @@ class Reach:
         for beat in beats:
             was = beat.node in self.cut_off
             for_seconds = self._contrary.get(beat.node, 0.0) + passed if (beat.node in seen) != was else 0.0
-            changes = for_seconds >= (BACK_SECONDS if was else CUT_OFF_SECONDS)
+            back_seconds = BACK_SECONDS if beat.log_id in self._reached else 0.0
+            changes = (beat.node in seen) != was and for_seconds >= (back_seconds if was else CUT_OFF_SECONDS)
             if was != changes:
                 cut_off.add(beat.node)
             contrary[beat.node] = 0.0 if changes else for_seconds
         self.cut_off, self._contrary = frozenset(cut_off), contrary
+        self._reached &= {beat.log_id for beat in beats}
+        self._reached |= {beat.log_id for beat in beats if beat.node not in seen}
 
 
 def missed(live: Iterable[Heartbeat]) -> set[str]:

@@ -54,12 +54,22 @@ def test_a_node_is_cut_off_when_it_has_been_missed_for_a_while_and_back_when_it_
             assert now - began < 60
         return now - began
 
+    reach.look(beats(a=["f"], b=["f"]), now)
     for _ in range(2):
         assert CUT_OFF_SECONDS <= until(False, True) <= CUT_OFF_SECONDS + 2 * LOOK_SECONDS
         assert BACK_SECONDS <= until(True, False) <= BACK_SECONDS + 2 * LOOK_SECONDS
     for tick in range(100):  # it comes and goes
         now += LOOK_SECONDS
         reach.look(beats(a=["f"], b=["f"] if tick % 5 == 0 else []), now)
+    assert not reach.cut_off
+
+
+def test_a_node_that_its_callers_come_to_late_is_back_as_soon_as_they_have() -> None:
+    reach, now = Reach(), 0.0
+    while "b" not in reach.cut_off:
+        now += LOOK_SECONDS
+        reach.look(beats(a=["f"], b=[]), now)
+    reach.look(beats(a=["f"], b=["f"]), now + LOOK_SECONDS)
     assert not reach.cut_off
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.cassandra_server import QUICK_START, CassandraCluster
+from metadata_service.opening import CannotOpen
 from tests.faults import quorum
 from tests.faults.distributed import Distributed
 from tests.faults.forms import Form, OneMachine
@@ -227,14 +228,15 @@ async def _cassandra(folder: Path, seed: int, told: Told, only: str) -> list[Row
 def of_one_node(told: Told, only: str) -> list[Row]:
     """The faults of :mod:`tests.faults.quorum`, as rows."""
     rows: list[Row] = []
-    numbers = [number for number, fault in enumerate(quorum.FAULTS) if only in fault.__name__]
+    names = [fault.__name__.replace("_", " ") for fault in quorum.FAULTS]
+    numbers = [number for number, name in enumerate(names) if only in name]
     if not numbers:
         return rows
     with CassandraCluster(3, heap="384m", java_options=QUICK_START) as cassandra:
         for number in numbers:
-            row = Row("a backend's node on 3 Cassandra", quorum.FAULTS[number].__name__.replace("_", " "))
+            row = Row("a backend's node on 3 Cassandra", names[number])
             try:
-                seen = asyncio.run(_in_time(quorum.run(cassandra, "faults", number)))
+                seen = asyncio.run(_in_time(cassandra, number))
                 row.fault, row.calls = seen.fault, seen.acknowledged + seen.refused
                 row.errors['refused, with "try again"'] = seen.refused
                 row.stall_seconds, row.lost = seen.stall_seconds, seen.lost
@@ -248,9 +250,13 @@ def of_one_node(told: Told, only: str) -> list[Row]:
     return rows
 
 
-async def _in_time(seen: Coroutine[None, None, quorum.Seen]) -> quorum.Seen:
+async def _in_time(cassandra: CassandraCluster, number: int) -> quorum.Seen:
     async with asyncio.timeout(FAULT_SECONDS):
-        return await seen
+        while True:
+            try:
+                return await quorum.run(cassandra, "faults", number)
+            except CannotOpen:  # where three have just started, they may take long to agree on the tables
+                await asyncio.sleep(1)
 
 
 def made(folder: Path) -> Path:

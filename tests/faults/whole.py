@@ -160,6 +160,9 @@ async def campaign(
     rows: list[Row] = []
     form = make(0)
     name, faults = form.name, [fault for fault in plan(form) if only in fault.name]
+    if not faults:
+        form.close()
+        return rows
     for number in range(STARTS_MOST):
         if number:
             form = make(number)
