@@ -264,8 +264,7 @@ class Checkpointer:
                 node.close_shard(shard)
             for one in taken.values():
                 self._take(one, writer)
-            await node.durable()
-            await writer.finish()
+            await asyncio.gather(node.durable(), writer.finish())  # nobody is served meanwhile
         except BaseException:
             for one in taken.values():
                 one.undo()

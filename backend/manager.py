@@ -247,9 +247,9 @@ class Member:
     async def _look(self) -> View:
         now = asyncio.get_running_loop().time()
         try:
-            cluster = await self._store.cluster()
-            beats = await self._store.heartbeats()
-            entries = await self._store.look()
+            cluster, beats, entries = await asyncio.gather(
+                self._store.cluster(), self._store.heartbeats(), self._store.look()
+            )
         except StoreError:
             self._watch.blind()
             self._managed = None  # it would be old
@@ -366,8 +366,9 @@ class Member:
             if shard not in owned and entry.owner_log in view.logs and view.logs[entry.owner_log].node == self._name
         }
         self._expecting = bool(missing)
-        if missing or left_behind:
-            taken = await ownership.take(missing | left_behind)
+        ready = {shard for shard in missing | left_behind if view.can_take(shard, ownership.log_id)}
+        if ready:
+            taken = await ownership.take(ready)
             self._expecting = bool(missing - taken)
         ownership.learn(view.logs, view.shards)
 

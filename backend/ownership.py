@@ -106,8 +106,8 @@ class Ownership:
         journal raise; then it may be tried again.
         """
         async with self._lock:
-            known = await self._entries.logs()
-            shards = {entry.shard: entry for entry in await self._entries.shards()}
+            known, stored = await asyncio.gather(self._entries.logs(), self._entries.shards())
+            shards = {entry.shard: entry for entry in stored}
             self.learn({entry.log_id: entry for entry in known}, shards)
             sealed = {entry.log_id for entry in known if entry.state == "sealed"}
             free = {number for number in numbers if number not in shards or shards[number].owner_log in sealed}

@@ -30,6 +30,9 @@ from metadata_service.models import LogEntry, ShardEntry, StoppedPartition
 
 logger = logging.getLogger(__name__)
 
+SHARDS_TOGETHER = 16
+"""So many shards are read at the same time."""
+
 
 class JournalDamaged(Exception):
     """A log is damaged in a way that leaves open whose records are lost: it is not sealed, an operator must decide."""
@@ -96,32 +99,48 @@ class Replay:
         self.replayed = 0
 
     async def load_checkpoints(self, pieces: PieceStore) -> None:
+        """Of several shards together: where pieces are far away, one after the other would mostly wait."""
+        free = asyncio.Semaphore(SHARDS_TOGETHER)
+
+        async def load(shard: int, entry: ShardEntry) -> None:
+            async with free:
+                await self._load_checkpoint(shard, entry, pieces)
+
+        loads = [asyncio.create_task(load(shard, entry)) for shard, entry in self.entries.items()]
+        try:
+            await asyncio.gather(*loads)
+        except BaseException:
+            for one in loads:
+                one.cancel()
+            await asyncio.wait(loads)
+            raise
+
+    async def _load_checkpoint(self, shard: int, entry: ShardEntry, pieces: PieceStore) -> None:
         async def fetch(refs: list[Ref]) -> list[bytes]:
             return await pieces.get_many([as_piece(ref) for ref in refs])
 
-        for shard, entry in self.entries.items():
-            refs = [(one.partition, as_ref(one.checkpoint)) for one in entry.stopped if one.checkpoint is not None]
-            if entry.checkpoint is not None:
-                try:
-                    refs += decode_manifest(await pieces.get(entry.checkpoint)).partitions
-                except (PieceDamaged, msgspec.MsgspecError) as error:
-                    self._stop(shard, None, "checkpoint", f"its checkpoint is damaged: {error}")
-            self.pieces[shard] = {}
-            for number, ref in refs:
-                self._refs[number] = ref
-                try:
-                    fold, hanging = await snapshot.read(ref, fetch)
-                except (PieceDamaged, msgspec.MsgspecError, ValueError) as error:
-                    self._stop(shard, number, f"checkpoint of {number}", f"its checkpoint is damaged: {error}")
-                    self._lost.add(number)
-                    self.pieces[shard][number] = (ref, await self._hanging(ref, fetch))  # kept for the operator
-                    continue
-                self.pieces[shard][number] = (ref, hanging)
-                # Its rows may be below the floor by now: then only the checkpoint carries the time.
-                self.time_ms = max(self.time_ms, fold.now)
-                if shard not in self.shard_harm:
-                    self.folds[number] = fold
-                await asyncio.sleep(0)
+        refs = [(one.partition, as_ref(one.checkpoint)) for one in entry.stopped if one.checkpoint is not None]
+        if entry.checkpoint is not None:
+            try:
+                refs += decode_manifest(await pieces.get(entry.checkpoint)).partitions
+            except (PieceDamaged, msgspec.MsgspecError) as error:
+                self._stop(shard, None, "checkpoint", f"its checkpoint is damaged: {error}")
+        self.pieces[shard] = {}
+        for number, ref in refs:
+            self._refs[number] = ref
+            try:
+                fold, hanging = await snapshot.read(ref, fetch)
+            except (PieceDamaged, msgspec.MsgspecError, ValueError) as error:
+                self._stop(shard, number, f"checkpoint of {number}", f"its checkpoint is damaged: {error}")
+                self._lost.add(number)
+                self.pieces[shard][number] = (ref, await self._hanging(ref, fetch))  # kept for the operator
+                continue
+            self.pieces[shard][number] = (ref, hanging)
+            # Its rows may be below the floor by now: then only the checkpoint carries the time.
+            self.time_ms = max(self.time_ms, fold.now)
+            if shard not in self.shard_harm:
+                self.folds[number] = fold
+            await asyncio.sleep(0)
 
     async def _hanging(self, ref: Ref, fetch: snapshot.Fetch) -> list[Ref]:
         """What hangs on the piece of a partition that is damaged, if that itself can be read."""

@@ -112,7 +112,9 @@ class StorageMeter:
         """By queue, as the file has it."""
         self._known_tags: dict[int, tuple[tuple[str, str], ...]] = {}
         self._unlearned: dict[int, None] = {}
-        """Queues whose tags are to be asked for, in this order."""
+        """Queues whose tags are to be asked for, in this order: those that have something to be written down."""
+        self._asked: set[int] = set()
+        """Queues whose tags were asked for in this hour."""
         self._learned: set[int] = set()
         """Queues whose tags were asked for since a minute was written down."""
         self._running: asyncio.Task[None] | None = None
@@ -173,7 +175,6 @@ class StorageMeter:
                 if metered is not None:
                     self._left.append(metered)
                 self._metered[partition.id] = self._back(partition) or _Metered(partition, minute_s)
-                self._unlearned[_settings(partition).queue_id] = None
             if not count % AT_ONCE:
                 await asyncio.sleep(0)
         if len(self._metered) > len(partitions):
@@ -188,7 +189,7 @@ class StorageMeter:
         return None
 
     async def learn(self) -> None:
-        """Ask for tags that are not known, or were last asked for in an earlier hour, as long as there is time."""
+        """Ask for the tags that are wanted, as long as there is time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LEARN_SECONDS):
                 while self._unlearned:
@@ -199,6 +200,7 @@ class StorageMeter:
                         logger.info("the tags of queues are not known now: %s", error)
                         return
                     del self._unlearned[queue_id]
+                    self._asked.add(queue_id)
                     if tags is not None:
                         self._known_tags[queue_id] = tuple(sorted(tags.items()))
                         self._learned.add(queue_id)
@@ -220,7 +222,7 @@ class StorageMeter:
             self._forget_tags()
         left, staying = list(self._left), list(self._metered.values())
         entries: list[Entry] = []
-        keys = {queue_id: key for queue_id in self._learned if (key := self._learned_key(queue_id)) is not None}
+        unknown: dict[int, Partition] = {}
         for count, metered in enumerate((*left, *staying), 1):
             if metered.first_s <= minute_s:
                 gone = count <= len(left)
@@ -228,9 +230,14 @@ class StorageMeter:
                 if entry is not None:
                     entries.append(entry)
                     if entry.queue_id not in self._keys:
-                        keys[entry.queue_id] = self._key(metered.partition)
+                        unknown[entry.queue_id] = metered.partition
             if not count % AT_ONCE:
                 await asyncio.sleep(0)
+        self._unlearned |= dict.fromkeys(unknown.keys() - self._asked)
+        if last:
+            await self.learn()
+        keys = {queue_id: key for queue_id in self._learned if (key := self._learned_key(queue_id)) is not None}
+        keys |= {queue_id: self._key(partition) for queue_id, partition in unknown.items()}
         if entries or self._file is not None:
             if not await self._confirmed():
                 return
@@ -325,10 +332,11 @@ class StorageMeter:
         return msgspec.structs.replace(key, tags=tags)
 
     def _forget_tags(self) -> None:
-        """Those of queues that are not here any more, and ask for all others anew."""
-        here = dict.fromkeys(_settings(metered.partition).queue_id for metered in self._metered.values())
+        """Those of queues that are not here any more, and that the others' were asked for."""
+        here = {_settings(metered.partition).queue_id for metered in self._metered.values()}
         self._known_tags = {queue_id: tags for queue_id, tags in self._known_tags.items() if queue_id in here}
-        self._unlearned = here
+        self._unlearned.clear()
+        self._asked.clear()
 
     # --- files ----------------------------------------------------------------------------------------------
 

@@ -37,6 +37,14 @@ class View(NamedTuple):
         name = self.cluster.assignment[shard] if shard < len(self.cluster.assignment) else ""
         return name if name in self.live else None
 
+    def can_take(self, shard: int, log_id: int) -> bool:
+        """Whether the writer of this log may have a shard now: it was given to it, or nobody has it."""
+        entry = self.shards.get(shard)
+        if entry is None or entry.owner_log == log_id:
+            return True
+        owner = self.logs.get(entry.owner_log)
+        return owner is not None and owner.state == "sealed"
+
     def leaving(self, name: str) -> bool:
         """Whether its shards are to go to others: it drains, or is cut off while there is one that is neither."""
         if name not in self.cut_off:

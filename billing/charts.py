@@ -159,7 +159,7 @@ def forecast_chart(
         so_far = known[-1] if known else 0.0
         ahead = list(range(begin, begin + len(expected) + 1))
         low, middle, high = zip((so_far,) * 3, *expected, strict=True)
-        axes.fill_between(ahead, low, high, color=BLUE.stand_in, alpha=0.16, linewidth=0, label="likely")
+        axes.fill_between(ahead, low, high, color=BLUE.stand_in, alpha=0.16, linewidth=0, label="nine times of ten")
         axes.plot(ahead, middle, color=BLUE.stand_in, linewidth=2.0, linestyle=(0, (3, 3)), label="expected")
         axes.annotate(
             _plain(end_text),

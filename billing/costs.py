@@ -55,14 +55,10 @@ class Costs:
     """By currency: what ``name`` says."""
     explained: str
     """What is in the costs of queues and what is not, for people."""
-
-    def by_account(self) -> dict[str, dict[str, Decimal]]:
-        """What queues cost together, by account and currency."""
-        sums: dict[str, dict[str, Decimal]] = {}
-        for one in self.queues:
-            of_account = sums.setdefault(one.account, {})
-            of_account[one.currency] = of_account.get(one.currency, Decimal(0)) + one.total
-        return sums
+    accounts: Mapping[str, tuple[Decimal, str]]
+    """What the queues of each come to, in the currency's minor unit, rounded once as on its invoice; the currency."""
+    places: Mapping[str, int]
+    """Decimal places of each currency's minor unit."""
 
 
 def read_costs(lake: Lake, period: str, account: str | None) -> Costs | None:
@@ -95,24 +91,28 @@ def read_costs(lake: Lake, period: str, account: str | None) -> Costs | None:
         for (whose, queue, tags), charges in parts.items()
     ]
     queues.sort(key=lambda one: (-one.total, one.account, one.queue, one.tags))
+    accounts, so_far = _summed(queues, rating)
+    name, note = "Cost so far", "before tax and minimums"
     if month in Invoices(lake).closed():
-        invoiced: defaultdict[str, Decimal] = defaultdict(Decimal)
+        name, note, so_far = "Invoiced", "with tax and corrections", {}
         for head in Invoices(lake).list(account, period):
-            invoiced[head.currency] += head.total
-        return Costs(account, "Invoiced", "with tax and corrections", queues, dict(invoiced), _explained(rating))
-    return Costs(account, "Cost so far", "before tax and minimums", queues, _so_far(queues, rating), _explained(rating))
+            so_far[head.currency] = so_far.get(head.currency, Decimal(0)) + head.total
+    places = {plan.currency: plan.minor_places for plan in rating.book.plans.values()}
+    return Costs(account, name, note, queues, so_far, _explained(rating), accounts, places)
 
 
-def _so_far(queues: Sequence[QueueCost], rating: Rating) -> dict[str, Decimal]:
-    """In the currency's minor unit, rounded once for each account as on its invoice."""
+def _summed(queues: Sequence[QueueCost], rating: Rating) -> tuple[dict[str, tuple[Decimal, str]], dict[str, Decimal]]:
+    """By account, and by currency."""
     exact: defaultdict[str, Decimal] = defaultdict(Decimal)
     for one in queues:
         exact[one.account] += one.total
+    accounts: dict[str, tuple[Decimal, str]] = {}
     totals: defaultdict[str, Decimal] = defaultdict(Decimal)
     for account, amount in exact.items():
         plan = rating.book.plan(rating.customers.of(account).plan)
-        totals[plan.currency] += to_minor(amount, plan.minor_places)
-    return dict(totals)
+        accounts[account] = to_minor(amount, plan.minor_places), plan.currency
+        totals[plan.currency] += accounts[account][0]
+    return accounts, dict(totals)
 
 
 def _currency(rating: Rating, account: str) -> str:

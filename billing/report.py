@@ -32,6 +32,7 @@ from billing.costs import Costs, QueueCost
 from billing.documents import page
 from billing.figures import day_of, full, month_of, percent, short, size
 from billing.forecast import METHOD
+from billing.money import to_minor
 from billing.overview import Day, Measured, Overview
 
 BARS_MOST = 12
@@ -138,7 +139,7 @@ def _tiles(overview: Overview, costs: Costs | None) -> list[Tile]:
     ]
     if costs is not None:
         for currency, total in costs.totals.items():
-            tiles.insert(0, Tile(costs.name, _money(total, currency), costs.note))
+            tiles.insert(0, Tile(costs.name, _money(total, currency, costs), costs.note))
     return tiles
 
 
@@ -213,13 +214,13 @@ def _cost(costs: Costs | None) -> Section:
     first = shown[0]
     total = sum((one.total for one in queues if one.currency == currency), Decimal(0))
     part = f", {percent(float(first.total / total))} of all usage" if total else ""
-    says = f"{_queue(first, costs)} cost most: {_money(first.total, currency)}{part}."
+    says = f"{_queue(first, costs)} cost most: {_money(first.total, currency, costs)}{part}."
     bars = [
         Bar(
             _queue(one, costs),
             float(one.total),
-            _money(one.total, currency),
-            f"{_queue(one, costs)}: {_money(one.total, currency)}",
+            _money(one.total, currency, costs),
+            f"{_queue(one, costs)}: {_money(one.total, currency, costs)}",
         )
         for one in shown
     ]
@@ -229,8 +230,8 @@ def _cost(costs: Costs | None) -> Section:
             *((one.account,) if costs.account is None else ()),
             one.queue or "(no queue)",
             one.tags or "–",
-            *(_money(one.charges.get(charge, Decimal(0)), one.currency) for charge in charges),
-            _money(one.total, one.currency),
+            *(_money(one.charges.get(charge, Decimal(0)), one.currency, costs) for charge in charges),
+            _money(one.total, one.currency, costs),
         )
         for one in queues[:ROWS_MOST]
     ]
@@ -267,7 +268,9 @@ def _tenants(overview: Overview, costs: Costs | None) -> Section:
         Bar(one.account, one.calls, short(one.calls), f"{one.account}: {full(one.calls)} calls")
         for one in tenants[:BARS_MOST]
     ]
-    by_account = {} if costs is None else costs.by_account()
+    amounts: dict[str, str] = {}
+    if costs is not None:
+        amounts = {name: _money(*amount, costs) for name, amount in costs.accounts.items()}
     rows = [
         (
             one.account,
@@ -276,7 +279,7 @@ def _tenants(overview: Overview, costs: Costs | None) -> Section:
             size(one.bytes_out),
             size(one.byte_milliseconds / _MONTH_MS),
             full(one.throttled),
-            ", ".join(_money(amount, currency) for currency, amount in by_account.get(one.account, {}).items()) or "–",
+            amounts.get(one.account, "–"),
         )
         for one in tenants[:ROWS_MOST]
     ]
@@ -414,8 +417,12 @@ def _name(one: EmptyReceives, overview: Overview) -> str:
 # --- words ----------------------------------------------------------------------------------------------------
 
 
-def _money(amount: Decimal, currency: str) -> str:
-    return f"{amount:,.2f} {currency}".rstrip()
+def _money(amount: Decimal, currency: str, costs: Costs | None = None) -> str:
+    """In the currency's minor unit; what is less than one of it and not nothing is not shown as nothing."""
+    places = 2 if costs is None else costs.places.get(currency, 2)
+    shown = to_minor(amount, places)
+    least = Decimal(1).scaleb(-places)
+    return f"< {least} {currency}" if amount > 0 and not shown else f"{shown:,} {currency}"
 
 
 def _days(count: int) -> str:

@@ -61,7 +61,9 @@ class Sealer:
             self._failing = False
             return True
         if not self._failing:
-            logger.error("usage does not reach the lake, and waits: %s", lines[-1] if lines else code)
+            logger.error(
+                "usage does not reach the lake, and waits: %s", lines[-1] if lines else f"the process ended with {code}"
+            )
         self._failing = True
         return False
 

@@ -59,6 +59,8 @@ class Orders(msgspec.Struct):
     """How many there are."""
     first: bool
     """Of the frontends at the start of the service."""
+    seals: bool = False
+    """The frontend that brings usage to the lake, in each of its lives."""
     node: str = ""
     """A backend's, in the entries and in the names of logs."""
     nodes: tuple[str, ...] = ()
@@ -219,7 +221,7 @@ async def _frontend(orders: Orders, line: Line) -> int:
         return await ClusterBackend.connect(nodes_of(store, sockets.reach), secret=orders.secret, name=orders.name)
 
     line.tell_load()
-    service = await Frontend.start(settings, connect, processes=processes, first=orders.first)
+    service = await Frontend.start(settings, connect, processes=processes, first=orders.first, seals=orders.seals)
 
     def started(server: Server) -> None:
         hall = server.hall

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from billing.questions import MEDIA_TYPES, SUFFIXES
+from holdfast.close_command import add_close_command
 from holdfast.command import Group, Parsed, account_option, pages, tell
 from holdfast.files import put
 
@@ -121,3 +122,4 @@ def add_invoice_commands(parser: argparse.ArgumentParser) -> None:
     for one in (show, export):
         one.add_argument("--draft", action="store_true", help="of a month that is not closed: as if it ended now")
     account_option(show, export)
+    add_close_command(group.commands)

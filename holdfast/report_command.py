@@ -34,12 +34,14 @@ def write_report(parsed: argparse.Namespace, settings: Settings) -> int:
         account = None if parsed.account is None else check_account(parsed.account)
     except ValueError as error:
         raise SettingsError(str(error)) from None
+    if (parsed.plan and not parsed.refresh) or (parsed.accounts and not parsed.plan):
+        raise SettingsError("--plan goes with --refresh, and --accounts with --plan")
     lake = parsed.lake or settings.lake
     output = parsed.output or Path(f"holdfast-{month}.html")
     progress = Progress()
     try:
         if parsed.refresh:
-            refresh(lake, month, progress)
+            _refresh(lake, month, parsed, progress)
         return _write(lake, period, account, now, output, parsed.pdf, progress)
     except ImportError as error:
         return _failed(_MISSING.format(error.name))
@@ -49,9 +51,15 @@ def write_report(parsed: argparse.Namespace, settings: Settings) -> int:
         progress.done()
 
 
-def refresh(lake: str, month: str, progress: Progress) -> None:
-    """Sum up the month anew.  Raises :class:`JobFailed`."""
+def _refresh(lake: str, month: str, parsed: argparse.Namespace, progress: Progress) -> None:
+    """Let Spark work out anew what the page shows.  Raises :class:`JobFailed`."""
+    prices = [] if parsed.plan is None else ["--plan", str(parsed.plan)]
+    if parsed.accounts is not None:
+        prices += ["--accounts", str(parsed.accounts)]
     run_job("batch", ["--lake", lake, "--month", month], f"Summing up the usage of {month}", progress)
+    if prices:
+        run_job("rate", ["--lake", lake, "--period", month, *prices], f"Rating {month}", progress)
+    run_job("analyse", ["--lake", lake, "--month", month, *prices], f"Analysing {month}", progress)
 
 
 def _write(
@@ -109,5 +117,7 @@ def add_report_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lake", metavar="URL", help="the usage lake (default: that of the settings)")
     parser.add_argument("--output", metavar="FILE", type=Path, help="the page (default: holdfast-MONTH.html)")
     parser.add_argument("--pdf", action="store_true", help="write the same as PDF, beside the page")
-    parser.add_argument("--refresh", action="store_true", help="let Spark sum up the month first")
+    parser.add_argument("--refresh", action="store_true", help="let Spark sum up and analyse the month first")
+    parser.add_argument("--plan", metavar="FILE", type=Path, help="with --refresh: the price book, for what it costs")
+    parser.add_argument("--accounts", metavar="FILE", type=Path, help="with --plan: who has which plan")
     parser.set_defaults(part=write_report)

@@ -81,12 +81,14 @@ class Frontend:
         self._changes = changes
 
     @classmethod
-    async def start(cls, settings: Settings, connect: Connect, *, processes: int = 1, first: bool = True) -> Frontend:
+    async def start(
+        cls, settings: Settings, connect: Connect, *, processes: int = 1, first: bool = True, seals: bool = True
+    ) -> Frontend:
         """A frontend of these backends, one of so many ``processes`` behind one port.
 
         The ``first`` one does what a start of the service has to: it finishes deletions that were cut off, and declares
-        the queues of the settings.  Raises :class:`CannotStart`, :class:`~auth.master_keys.KeyringError` and
-        :class:`~metadata_service.store.StoreError`.
+        the queues of the settings.  One that ``seals`` brings usage to the lake.  Raises :class:`CannotStart`,
+        :class:`~auth.master_keys.KeyringError` and :class:`~metadata_service.store.StoreError`.
         """
         store = SQLiteStore(settings.metadata_file)
         fleet = Fleet(store)
@@ -103,7 +105,16 @@ class Frontend:
         metadata = MetadataClient(store)
         changes = ChangeWatch(store, metadata)
         return await cls.over(
-            settings, store, keyring, metadata, changes, backend, processes=processes, first=first, fleet=fleet
+            settings,
+            store,
+            keyring,
+            metadata,
+            changes,
+            backend,
+            processes=processes,
+            first=first,
+            seals=seals,
+            fleet=fleet,
         )
 
     @classmethod
@@ -118,6 +129,7 @@ class Frontend:
         *,
         processes: int = 1,
         first: bool = True,
+        seals: bool = True,
         fleet: Fleet | None = None,
     ) -> Frontend:
         """The same over any metadata and backends, which it closes when it ends, or cannot start.
@@ -150,7 +162,7 @@ class Frontend:
             fleet=fleet,
         )
         try:
-            count_usage(services, settings, seals=first)
+            count_usage(services, settings, seals=seals)
         except CannotStart:
             await backend.close()
             await services.close()

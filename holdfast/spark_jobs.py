@@ -11,15 +11,17 @@ from shutil import which
 from holdfast.progress import Progress
 from holdfast.python import python
 
+_STANDARD_ERROR = 2
+
 
 class JobFailed(Exception):
     """A job was not done; the text says why."""
 
 
-def run_job(name: str, arguments: Sequence[str], about: str, progress: Progress) -> str:
-    """Run ``python -m spark_analytics NAME ARGUMENTS``; returns what it printed.
+def run_job(name: str, arguments: Sequence[str], about: str, progress: Progress) -> None:
+    """Run ``python -m spark_analytics NAME ARGUMENTS``; what it tells goes to standard error.
 
-    What it says on standard error goes to ours.  Raises :class:`JobFailed`.
+    Raises :class:`JobFailed`.
     """
     if find_spec("pyspark") is None:
         raise JobFailed(f"{about} needs Spark, which is not installed here: pip install 'holdfast[spark]'")
@@ -30,7 +32,6 @@ def run_job(name: str, arguments: Sequence[str], about: str, progress: Progress)
         )
     progress.step(f"{about}, with Spark")
     command = [*python(), "-m", "spark_analytics", name, *arguments]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=_STANDARD_ERROR, check=False)
     if done.returncode != 0:
-        raise JobFailed(f"{about} was not done: spark_analytics {name} ended with {done.returncode}")
-    return done.stdout
+        raise JobFailed(f"{about} was not done: python -m spark_analytics {name} ended with {done.returncode}")

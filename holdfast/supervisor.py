@@ -449,8 +449,9 @@ def _children(settings: Settings) -> tuple[list[Child], list[Child]]:
         backends = [Child(alone)]
     else:
         backends = [Child(msgspec.structs.replace(common, name=node, node=node)) for node in common.nodes]
+    other = msgspec.structs.replace(common, frontend=True)
     frontends = [
-        Child(msgspec.structs.replace(common, name=f"frontend-{number}", frontend=True, first=number == 1))
+        Child(msgspec.structs.replace(other, name=f"frontend-{number}", first=number == 1, seals=number == 1))
         for number in range(1, common.frontends + 1)
     ]
     return backends, frontends

@@ -47,6 +47,18 @@ def _day(text: str) -> date:
         raise argparse.ArgumentTypeError(f"{text!r} is no day: write it like 2026-11-21") from None
 
 
+def month_of(text: str) -> Month:
+    """A month as an option names it: ``2026-11``, or, for what runs by a clock, ``this`` or ``last`` (UTC)."""
+    today = datetime.now(UTC).date()
+    this = Month(today.year, today.month)
+    if text in ("this", "last"):
+        return this if text == "this" else this.previous
+    try:
+        return Month.parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no month: write it like {this}, or this, or last") from None
+
+
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= DAYS_MOST:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of days: 1 to {DAYS_MOST}")

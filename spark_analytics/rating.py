@@ -39,6 +39,7 @@ from billing.months import Month
 from billing.plans import METERS, Book, Customers, load_book, load_customers
 from billing.rated import Rated, Rating, folder_of
 from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of, new_run
+from spark_analytics.period import month_of
 from spark_analytics.session import session, url_of
 
 HELP: Final = "what the usage of a month costs: for each queue and set of tags, tier by tier"
@@ -363,7 +364,9 @@ def to_rate(lake: Lake, by: Rates) -> list[Rates]:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--period", required=True, type=Month.parse, metavar="2026-11", help="the month")
+    parser.add_argument(
+        "--period", required=True, type=month_of, metavar="2026-11", help="the month; or this, or last (UTC)"
+    )
     parser.add_argument("--plan", required=True, type=Path, metavar="FILE", help="the price book, a YAML file")
     parser.add_argument(
         "--accounts", type=Path, metavar="FILE", help="who has which plan (default: everybody the book's only plan)"

@@ -59,7 +59,9 @@ def costs_of(account: str | None) -> Costs:
         for at in range(30)
     ]
     total = sum((one.total for one in queues), Decimal(0))
-    return Costs(account, "Cost so far", "the month is not closed", queues, {"EUR": total}, "Before tax and rounding.")
+    accounts = {one.account: (one.total, "EUR") for one in queues}
+    explained = "Before tax and rounding."
+    return Costs(account, "Cost so far", "the month goes on", queues, {"EUR": total}, explained, accounts, {"EUR": 2})
 
 
 def analysis_of(account: str | None) -> Analysis:

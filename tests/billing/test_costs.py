@@ -75,7 +75,8 @@ def test_costs_are_those_of_the_lines(lake: Lake) -> None:
     ]
     assert {name: int(amount) for name, amount in costs.queues[1].charges.items()} == {"Requests": 7, "Bytes out": 9}
     assert (costs.name, costs.totals) == ("Cost so far", {"EUR": Decimal("20.00"), "JPY": Decimal(400)})
-    assert costs.by_account()[A] == {"EUR": 20}
+    assert costs.accounts == {A: (Decimal(20), "EUR"), B: (Decimal(0), "EUR"), C: (Decimal(400), "JPY")}
+    assert costs.places == {"EUR": 2, "JPY": 0}
 
 
 def test_an_account_sees_its_own(lake: Lake) -> None:

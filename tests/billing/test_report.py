@@ -13,8 +13,9 @@ import pytest
 from pypdf import PdfReader
 
 from billing.documents import pdf_of
+from billing.money import to_minor
 from billing.report import Section, report_of
-from tests.billing.months import ACCOUNTS, MADE_AT, PERIOD, TODAY, analysis_of, costs_of, overview_of, report
+from tests.billing.months import ACCOUNTS, MADE_AT, TODAY, analysis_of, costs_of, overview_of, report
 
 
 class Page(HTMLParser):
@@ -79,7 +80,7 @@ def test_the_tables_have_the_numbers() -> None:
     _, *queues = tables["Cost by queue"]
     for row, queue in zip(queues, costs_of(None).queues, strict=False):
         assert row[:3] == [queue.account, queue.queue, queue.tags or "–"]
-        assert row[-1] == f"{queue.total:.2f} EUR"
+        assert row[-1] == f"{to_minor(queue.total, 2)} EUR"
     _, *tenants = tables["Top tenants"]
     assert [(row[0], number(row[1])) for row in tenants] == [(one.account, one.calls) for one in overview.tenants[:15]]
     _, *waste = tables["Receives that found nothing"]
@@ -180,9 +181,21 @@ def test_the_same_as_pdf() -> None:
     assert 2 <= len(pages) <= 12
 
 
-def test_amounts_are_shown_in_full_where_it_matters() -> None:
+@pytest.mark.parametrize(
+    ("amount", "currency", "shown"),
+    [
+        ("1234567.895", "EUR", "1,234,567.90 EUR"),
+        ("0.005", "EUR", "0.01 EUR"),
+        ("0.004999", "EUR", "< 0.01 EUR"),
+        ("0", "EUR", "0.00 EUR"),
+        ("1234.5", "JPY", "1,235 JPY"),
+        ("0.3", "JPY", "< 1 JPY"),
+    ],
+)
+def test_amounts_are_in_the_minor_unit(amount: str, currency: str, shown: str) -> None:
     costs = costs_of(None)
-    dear = replace(costs.queues[0], total=Decimal("1234567.891"))
-    made = report_of(overview_of(None), replace(costs, queues=[dear]), None, made_at=MADE_AT)
-    assert Page(made.html()).tables["Cost by queue"][1][-1] == "1,234,567.89 EUR"
-    assert PERIOD.first < TODAY
+    queue = replace(costs.queues[0], total=Decimal(amount), currency=currency)
+    costs = replace(costs, queues=[queue], totals={currency: Decimal(amount)}, places={"EUR": 2, "JPY": 0})
+    made = report_of(overview_of(None), costs, None, made_at=MADE_AT)
+    (cost,) = [one for one in made.sections if one.name == "cost"]
+    assert cost.tables[0].rows[0][-1] == shown

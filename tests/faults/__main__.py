@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import platform
 import random
@@ -117,6 +118,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--keep", type=Path, help=f"write the tables into this file, below its line {MARK}")
     arguments = parser.parse_args()
+    logging.disable(logging.ERROR)  # what this process says of what it does to the others
     print(f"seed {arguments.seed}", flush=True)
     results: list[str] = []
     summaries: list[str] = []

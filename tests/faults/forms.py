@@ -51,6 +51,10 @@ class Form(ABC):
     def log_text(self) -> str:
         """What all have said."""
 
+    def log_tail(self) -> str:
+        """What they have said last."""
+        return self.log_text()[-8000:]
+
     def log_of(self, name: str) -> str:
         """What the process of this name has said, perhaps with what others have."""
         return self.log_text()

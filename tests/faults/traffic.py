@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -67,6 +68,8 @@ class Traffic:
         self.failures: list[str] = []
         """What must not happen whatever the history is.  The ledger has it, too."""
         self.counts: Counter[str] = Counter()
+        self.unseen: list[tuple[float, float]] = []
+        """See :class:`~tests.histories.history.Rules`."""
         self._server = server
         self._name = name
         work, dead = f"{name}{WORK}", f"{name}{DEAD}"
@@ -150,7 +153,7 @@ class Traffic:
         finally:
             await client.close()
         self.ledger.close()
-        verdict = self.recorder.judge(self._rules)
+        verdict = self.recorder.judge(replace(self._rules, unseen=tuple(self.unseen)))
         for broken in verdict.broken:
             self.ledger.violation(broken)
         self._sending.set()

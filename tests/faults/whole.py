@@ -21,7 +21,7 @@ SomeForm = TypeVar("SomeForm", bound=Form)
 
 CALLS_BEFORE = 150
 CALLS_AFTER = 150
-FAULT_SECONDS = 240.0
+FAULT_SECONDS = 300.0
 """For all of a fault, from the calls before it to the empty queues."""
 STARTS_MOST = 8
 """Clusters of one form, one after the other; what was not done then is said to be not done."""
@@ -76,7 +76,10 @@ class Run(Generic[SomeForm]):
         for each in doing:
             await each
         await traffic.answered(CALLS_AFTER)
-        row.stall_seconds = traffic.recorder.longest_stall_seconds(began, time.monotonic())
+        ended = time.monotonic()
+        row.stall_seconds = traffic.recorder.longest_stall_seconds(began, ended)
+        if self._amid is not None:
+            traffic.unseen.append((began, ended))  # queues have several partitions
         verdict = await traffic.settle()
         before, self._before = (
             self._before,
@@ -132,7 +135,7 @@ async def run(
                     async with asyncio.timeout(FAULT_SECONDS):
                         row = await running.fault(fault)
                 except Exception as error:
-                    row = Row(form.name, fault.name, broken=[f"{error!r}\n{form.log_text()[-8000:]}"])
+                    row = Row(form.name, fault.name, broken=[f"{error!r}\n{form.log_tail()}"])
                 rows.append(row)
                 told(row)
                 if row.broken:

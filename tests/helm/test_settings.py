@@ -18,7 +18,7 @@ from holdfast.peers import advertised, listening
 from holdfast.settings import Settings, is_distributed, load
 from holdfast.stores import replication_of, view_of
 from spark_analytics import __main__ as jobs
-from spark_analytics import batch
+from spark_analytics import batch, rating
 from spark_analytics.period import period_of
 from tests.helm.chart import CHART, FILES, Manifest, Pod, kinds, own, pods, render, rendered
 
@@ -238,23 +238,30 @@ def test_the_check_signs_in_at_the_service(name: str) -> None:
     load({}, variables)
 
 
-def test_the_batch_is_told_what_it_understands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_jobs_are_told_what_they_understand(monkeypatch: pytest.MonkeyPatch) -> None:
     (pod,) = (pod for pod in pods(rendered("many-everything")) if pod.component == "billing")
-    (container,) = pod.spec["containers"]
-    assert "command" not in container, "the image's own: python -m spark_analytics"
     told: list[argparse.Namespace] = []
 
     def run(options: argparse.Namespace, _: object) -> int:
         told.append(options)
         return 0
 
-    monkeypatch.setattr(batch, "run", run)
+    for job in (batch, rating):
+        monkeypatch.setattr(job, "run", run)
     monkeypatch.setattr(jobs, "Lake", lambda url: None)
-    assert jobs.main(container["args"]) == 0
-    (options,) = told
-    assert (options.lake, options.memory) == ("s3://bucket/usage?region=eu-central-1", "8g")
-    first, last = period_of(options)
+    for container in pod.containers:
+        assert "command" not in container, "the image's own: python -m spark_analytics"
+        assert jobs.main(container["args"]) == 0
+    assert [options.job for options in told] == ["batch", "rate", "rate"]
+    assert {(options.lake, options.memory) for options in told} == {("s3://bucket/usage?region=eu-central-1", "8g")}
+    first, last = period_of(told[0])
     assert (last - first).days == 61
+    assert told[1].period.next == told[2].period
+    (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "prices")
+    assert (told[1].plan, told[1].accounts) == (
+        Path(mount["mountPath"]) / "prices.yaml",
+        Path(mount["mountPath"]) / "accounts.yaml",
+    )
 
 
 def test_the_data_folder_of_a_pod_can_be_named_to_commands() -> None:

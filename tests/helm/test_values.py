@@ -80,6 +80,8 @@ def test_what_is_no_value_is_refused(given: str, where: str) -> None:
         ((*MANY, "usage.enabled=true"), "set usage.lake to a URL such as s3://bucket/path"),
         ((*MANY, "usage.enabled=true", "usage.lake=/lake"), "set usage.lake to a URL such as s3://bucket/path"),
         (("billing.enabled=true", "usage.enabled=true"), "set usage.enabled=true and usage.lake to a URL such as"),
+        (("billing.prices.existingConfigMap=a",), "set billing.enabled=true, or take billing.prices"),
+        (("billing.prices.accounts=true",), "set it, or billing.prices.accounts=false"),
         (("usage.lake=s3://b/p",), "set usage.enabled=true, or take usage.lake"),
         ((*MANY, "cassandra.tls.clientCertificate=true"), "set it, or cassandra.tls.clientCertificate=false"),
         (

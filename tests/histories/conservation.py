@@ -88,7 +88,9 @@ def _for_a_reason(
             and not any(one.answered <= stay.called for stay in there)
         ]
         unseen = sum(lost.called <= after.answered for lost in history.lost_receives.get(source, ()))
-        if len(receives) + unseen < limits[source]:
+        since = history.of_key[key][0].called
+        counted = not any(begin <= after.answered and since <= end for begin, end in rules.unseen)
+        if counted and len(receives) + unseen < limits[source]:
             broken.append(
                 f"{key} moved from {source} after {len(receives)} receives, and may after {limits[source]}: {after}"
             )

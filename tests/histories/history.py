@@ -75,6 +75,9 @@ class Rules:
     (redrive)."""
     receives_most: tuple[tuple[str, int], ...] = ()
     """(queue, maxReceiveCount) of those with a dead-letter queue."""
+    unseen: tuple[tuple[float, float], ...] = ()
+    """From when to when a receive that was answered may also have claimed what nobody got: of a queue with several
+    partitions it is answered with what one of them had, when another one's answer is lost."""
     early_share: float = 0.0
     """By which share of its length a visibility timeout may end early: shards follow clocks that differ, slowly."""
     early_seconds: float = 0.05

@@ -184,6 +184,12 @@ def test_moved_too_early() -> None:
     found = moves(SENT, TWICE[0], at(8, 9).on("dead").receive("a", "h3"))
     assert len(found) == 1
     assert "moved from q after 1 receives, and may after 2" in found[0]
+
+
+@pytest.mark.parametrize(("begin", "end", "broken"), [(4, 5, 0), (8.5, 20, 0), (-5, -1, 1), (10, 20, 1)])
+def test_moved_early_by_a_receive_that_nobody_saw(begin: float, end: float, broken: int) -> None:
+    history = History([SENT, TWICE[0], at(8, 9).on("dead").receive("a", "h3")])
+    assert len(conservation.check(history, replace(RULES, unseen=((begin, end),)))) == broken
     assert moves(SENT, TWICE[0], lost_receive(4), at(8, 9).on("dead").receive("a", "h3")) == []
 
 

@@ -429,7 +429,8 @@ def records_of_other_epochs(world: ClusterWorld) -> AbstractContextManager[Any]:
 
 
 @_mutation("Recovery 5")
-def taken_from_the_living(world: ClusterWorld) -> AbstractContextManager[Any]:
+@contextmanager
+def taken_from_the_living(world: ClusterWorld) -> Iterator[None]:
     """A shard is taken although the log of its owner is not sealed."""
     real = Ownership.take
 
@@ -442,7 +443,8 @@ def taken_from_the_living(world: ClusterWorld) -> AbstractContextManager[Any]:
         with mock.patch.object(entries, "logs", as_if_sealed):
             return await real(self, numbers)
 
-    return mock.patch.object(Ownership, "take", take)
+    with mock.patch.object(View, "can_take", return_value=True), mock.patch.object(Ownership, "take", take):
+        yield
 
 
 @_mutation("Recovery 5")

@@ -20,12 +20,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from billing.lake import Lake, LakeFile
+from billing.months import Month
 from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Tables
 from billing.usage import UsageRecord
 from spark_analytics import records
 from spark_analytics.__main__ import main
 from spark_analytics.batch import Done, batch
-from spark_analytics.period import add_period, period_of
+from spark_analytics.period import add_period, month_of, period_of
 from spark_analytics.session import SPARK_ERRORS, JobFailed
 from spark_analytics.usage import storage_hourly, usage_hourly
 from tests.spark_analytics import lakes
@@ -319,6 +320,13 @@ def test_days_are_counted_up_to_today() -> None:
     assert before <= last <= datetime.now(UTC).date()
     assert (last - first).days == 34
     assert period_of(parser.parse_args(["--days", "1"]))[0] >= before
+
+
+def test_months_are_named_by_the_clock() -> None:
+    before, this, after = datetime.now(UTC), month_of("this"), datetime.now(UTC)
+    assert this in (Month(before.year, before.month), Month(after.year, after.month))
+    assert month_of("last").next in (this, this.next)
+    assert month_of("2026-11") == Month(2026, 11)
 
 
 def test_a_batch_shows_how_far_it_is(

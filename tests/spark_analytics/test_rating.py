@@ -529,7 +529,7 @@ def test_the_command(
     for given, said in (
         ([*command, "--accounts", f"{tmp_path}/none.yaml"], "none.yaml cannot be read: No such file or directory"),
         (command, "the price book has the plans world, york: say in a file who has which"),
-        ([*command[:-1], "november"], "argument --period"),
+        ([*command[:-1], "november"], "argument --period: 'november' is no month: write it like 2"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(given)

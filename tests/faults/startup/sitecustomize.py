@@ -1,6 +1,7 @@
 """What Python runs first in a process under test: its clock and its disk can be made wrong while it runs.
 
-Only a process whose ``PYTHONPATH`` names this folder sees it, and only with ``FAULTS_AT_START``: a folder in which
+Only a process whose ``PYTHONPATH`` names this folder sees it.  With ``FAULTS_SEALING``, ``python -m billing.seal`` ends
+at planned steps (``sealing_faults``).  With ``FAULTS_AT_START``: a folder in which
 
 * ``NAME.clock`` says by how many seconds the clock of the process ``NAME`` is off (the monotonic clock is not),
 * ``NAME.disk`` says how many seconds each of its syncs takes longer.
@@ -56,3 +57,8 @@ def _install(folder: str, name: str) -> None:
 
 if "FAULTS_AT_START" in os.environ:
     _install(os.environ["FAULTS_AT_START"], os.environ.get("FAULTS_NAME", sys.orig_argv[-1]))
+
+if "FAULTS_SEALING" in os.environ and "billing.seal" in sys.orig_argv:
+    import sealing_faults  # type: ignore[import-not-found]
+
+    sealing_faults.install(os.environ["FAULTS_SEALING"])

@@ -1,0 +1,101 @@
+"""``holdfast invoice close``: a month's invoices, written to the lake.
+
+It works on the lake, not on a running service.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from holdfast.command import confirm, tell
+from holdfast.progress import Progress
+from holdfast.settings import Settings, SettingsError
+from holdfast.spark_jobs import JobFailed, run_job
+
+
+def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
+    """Sum up and rate the month, and close it; returns the exit code.
+
+    Raises :class:`SettingsError` for what was asked wrongly.
+    """
+    from billing.invoices import CannotClose, Invoices
+    from billing.lake import Lake, LakeUnavailable
+    from billing.months import Month
+    from holdfast.client import CommandFailed
+
+    url = parsed.lake or settings.lake
+    try:
+        month = Month.parse(parsed.period)
+        lake = Lake(url)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    if parsed.as_rated == (parsed.plan is not None) or (parsed.accounts and not parsed.plan):
+        raise SettingsError("either --plan, with --accounts where there are several plans, or --as-rated")
+    progress = Progress()
+    try:
+        there = Invoices(lake).closed().get(month)
+        if there is None:
+            confirm(parsed, f"Close {month}?  Its invoices get their numbers, and never change.")
+            if not parsed.as_rated:
+                _rate(url, month, parsed, progress)
+            progress.step(f"Writing the invoices of {month}")
+        closed = Invoices(lake).close(parsed.period, datetime.now(UTC))
+    except CommandFailed as error:
+        return _failed(str(error), error.code)
+    except (JobFailed, CannotClose, LakeUnavailable) as error:
+        return _failed(str(error), 1)
+    except KeyboardInterrupt:
+        return 130
+    totals = {currency: str(total) for currency, total in closed.totals.items()}
+    document: dict[str, Any] = {
+        "period": closed.period,
+        "closed_at": closed.closed_at.isoformat(),
+        "invoices": closed.invoices,
+        "totals": totals,
+    }
+    amounts = ", ".join(f"{total} {currency}" for currency, total in totals.items()) or "nothing"
+    since = "is closed" if there is None else f"was closed on {closed.closed_at:%Y-%m-%d at %H:%M} UTC"
+    number = "1 invoice" if closed.invoices == 1 else f"{closed.invoices} invoices"
+    tell(parsed, document, lambda: f"{month} {since}: {number}, {amounts}.")
+    return 0
+
+
+def _rate(url: str, month: Any, parsed: argparse.Namespace, progress: Progress) -> None:
+    """Raises :class:`JobFailed`."""
+    first, last = month.previous.first - timedelta(days=1), month.next.first
+    # The month before too, for its late usage; and the days beside, where a plan's months begin in another time zone.
+    days = ["--from", first.isoformat(), "--to", last.isoformat()]
+    run_job("batch", ["--lake", url, *days], f"Summing up the usage of {month}", progress)
+    prices = ["--plan", str(parsed.plan), *(["--accounts", str(parsed.accounts)] if parsed.accounts else [])]
+    run_job("rate", ["--lake", url, "--period", str(month), *prices], f"Rating {month}", progress)
+
+
+def _failed(why: str, code: int) -> int:
+    print(f"holdfast: {why}", file=sys.stderr)
+    return code
+
+
+def add_close_command(commands: Any) -> None:
+    about = "close a month: write its invoices, which never change after that"
+    parser = commands.add_parser(
+        "close",
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}.  Spark sums up and rates its usage first.  It is the lake that "
+        "this works on, so the service need not be running.",
+    )
+    parser.add_argument(
+        "--period", metavar="MONTH", required=True, help="the month, such as 2026-11; it has to be over"
+    )
+    parser.add_argument("--plan", metavar="FILE", type=Path, help="the price book, a YAML file")
+    parser.add_argument("--accounts", metavar="FILE", type=Path, help="who has which plan, where there are several")
+    parser.add_argument("--as-rated", action="store_true", help="close it with what is rated already, without Spark")
+    parser.add_argument("--lake", metavar="URL", help="the usage lake (default: that of the settings)")
+    parser.add_argument("--data", metavar="DIR", help="data folder of the service, whose lake it is without --lake")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
+    parser.add_argument("--yes", action="store_true", help="do not ask: this cannot be undone")
+    parser.set_defaults(part=close_month)

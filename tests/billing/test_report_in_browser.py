@@ -1,0 +1,177 @@
+"""The report in a browser: nothing is fetched, nothing is wrong, charts and numbers are there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+from tests.billing.months import ACCOUNTS, analysis_of, overview_of, report
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_NO_NETWORK = "MAP * ~NOTFOUND"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[webdriver.Chrome]:
+    """Headless, and with no network at all."""
+    found = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    driver = shutil.which("chromedriver")
+    assert found, "this test needs Chromium: scripts/need chromium"
+    assert driver, "this test needs chromedriver: scripts/need chromedriver"
+    options = webdriver.ChromeOptions()
+    options.binary_location = found
+    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1200,900"):
+        options.add_argument(f"--{argument}")
+    options.add_argument(f"--host-resolver-rules={_NO_NETWORK}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    made = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        yield made
+    finally:
+        made.quit()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    file.write_text(report().html())
+    return file
+
+
+@pytest.fixture
+def opened(browser: webdriver.Chrome, page: Path) -> webdriver.Chrome:
+    for log in ("browser", "performance"):
+        logged(browser, log)  # what was there before
+    look(browser, "light")
+    browser.get(page.as_uri())
+    return browser
+
+
+def look(browser: webdriver.Chrome, scheme: str, media: str = "") -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+
+
+def logged(browser: webdriver.Chrome, kind: str) -> list[str]:
+    """What was logged since this was asked last."""
+    return [entry["message"] for entry in browser.get_log(kind)]  # type: ignore[no-untyped-call]
+
+
+def ask(browser: webdriver.Chrome, script: str) -> Any:
+    return browser.execute_script(f"return {script}")
+
+
+def colour(browser: webdriver.Chrome, selector: str, of: str) -> str:
+    return str(ask(browser, f"getComputedStyle(document.querySelector('{selector}')).{of}"))
+
+
+def test_nothing_is_fetched_and_nothing_is_wrong(opened: webdriver.Chrome, page: Path) -> None:
+    assert opened.title == "Usage in November 2026 – All tenants"
+    assert logged(opened, "browser") == []
+    resources = ask(opened, "performance.getEntriesByType('resource').map(one => one.name)")
+    assert [one for one in resources if not one.startswith("data:")] == []
+    asked = [message for message in logged(opened, "performance") if 'requestWillBeSent"' in message]
+    assert asked, "the page itself was asked for"
+    assert all(page.as_uri() in one or '"url":"data:' in one for one in asked)
+
+
+def test_a_page_that_fetches_is_caught(browser: webdriver.Chrome, page: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.html"
+    broken.write_text(page.read_text().replace("<main>", '<main><img src="http://127.0.0.1:9/x.png">'))
+    logged(browser, "browser")
+    browser.get(broken.as_uri())
+    assert "Content Security Policy" in str(logged(browser, "browser")), "what the page may fetch is in the page"
+
+
+def test_the_charts_are_there(opened: webdriver.Chrome) -> None:
+    charts = ask(
+        opened,
+        """Array.from(document.querySelectorAll('section')).map(section => {
+            const svg = section.querySelector('figure > svg'), box = svg.getBoundingClientRect();
+            return [section.id, Math.round(box.width), Math.round(box.height),
+                    svg.querySelectorAll('path').length, document.getElementById(
+                        svg.getAttribute('aria-labelledby').split(' ')[0]).textContent];
+        })""",
+    )
+    assert [name for name, *_ in charts] == ["calls", "cost", "tenants", "forecast", "waste"]
+    for name, width, height, paths, title in charts:
+        assert width > 800, name
+        assert height > 150, name
+        assert paths > 3, name
+        assert title
+    inside = ask(
+        opened,
+        """Array.from(document.querySelectorAll('figure > svg')).every(svg => {
+            const all = svg.getBoundingClientRect();
+            return Array.from(svg.querySelectorAll('text')).every(text => {
+                const box = text.getBoundingClientRect();
+                return box.left >= all.left - 1 && box.right <= all.right + 1 && box.width > 0;
+            });
+        })""",
+    )
+    assert inside, "no text is cut off"
+
+
+def test_a_mark_has_its_number(opened: webdriver.Chrome) -> None:
+    tips = ask(opened, "Array.from(document.querySelectorAll('#calls svg g > title')).map(one => one.textContent)")
+    first = overview_of(None).days[0]
+    assert tips[0] == f"1 Nov: {first.sends:,} sends"
+    assert f"21 Nov: {overview_of(None).days[-1].receives:,} receives" in tips
+
+
+def test_the_tables_have_the_numbers(opened: webdriver.Chrome) -> None:
+    def rows(section: str) -> list[list[str]]:
+        found: list[list[str]] = ask(
+            opened,
+            f"Array.from(document.querySelectorAll('#{section} tbody tr'))"
+            ".map(row => Array.from(row.cells).map(cell => cell.innerText))",
+        )
+        return found
+
+    overview = overview_of(None)
+    assert [row[5] for row in rows("calls")] == [f"{day.calls:,}" for day in overview.days]
+    assert [row[:2] for row in rows("tenants")] == [[one.account, f"{one.calls:,}"] for one in overview.tenants[:15]]
+    assert [row[3] for row in rows("waste")] == [f"{one.empty:,}" for one in analysis_of(None).empty_receives]
+    assert rows("cost")[0][-1] == "224.45 EUR"
+    assert rows("forecast")[0][1] == f"{overview.calls:,}"
+
+
+def test_it_is_read_in_the_dark_and_on_paper(opened: webdriver.Chrome) -> None:
+    def seen() -> tuple[str, str, str]:
+        bar = colour(opened, "#calls svg g[id$=mark0] path", "fill")
+        return colour(opened, "body", "backgroundColor"), colour(opened, "h1", "color"), bar
+
+    light = seen()
+    assert light == ("rgb(255, 255, 255)", "rgb(31, 35, 40)", "rgb(42, 111, 219)")
+    look(opened, "dark")
+    dark = seen()
+    assert all(one != other for one, other in zip(light, dark, strict=True)), "charts follow, too"
+    assert colour(opened, "#calls svg text", "fill") == "rgb(155, 165, 176)"
+    look(opened, "dark", "print")
+    assert seen() == light, "paper is white"
+
+
+@pytest.mark.parametrize("width", [390, 800, 1600])
+def test_it_fits_the_window(opened: webdriver.Chrome, width: int) -> None:
+    opened.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    )
+    try:
+        assert ask(opened, "document.documentElement.scrollWidth") <= width, "nothing is scrolled sideways as a whole"
+        assert ask(opened, "document.querySelector('#calls svg').getBoundingClientRect().width") >= 600
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_of_one_tenant(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    file = tmp_path / "own.html"
+    file.write_text(report(ACCOUNTS[2]).html())
+    browser.get(file.as_uri())
+    assert ask(browser, "document.querySelectorAll('figure > svg').length") == 4
+    assert ACCOUNTS[0] not in ask(browser, "document.body.innerText")

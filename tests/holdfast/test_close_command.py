@@ -1,0 +1,88 @@
+"""``holdfast invoice close``: what it asks Spark for, and what is closed then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from billing.invoices import Invoices
+from billing.lake import Lake
+from billing.plans import book_of, customers_of
+from holdfast.cli import main
+from tests.billing.rated_lines import Used, rate
+from tests.billing.test_invoices import BOOK
+
+A = "000000000001"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"))
+
+
+def rated(lake: Lake, period: str = "2025-11") -> None:
+    book = book_of(BOOK.replace("2026-01-01", "2025-01-01"), "prices.yaml")
+    rate(lake, period, book, customers_of("default: plain", "accounts.yaml", book), Used(A, 10**7, tier=2))
+
+
+def close(lake: Lake, *arguments: str) -> int:
+    return main(["invoice", "close", "--lake", lake.url, "--period", "2025-11", *arguments])
+
+
+def test_a_month_is_closed_as_it_is_rated(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    rated(lake)
+    assert close(lake, "--as-rated", "--yes") == 0
+    assert capsys.readouterr().out == "2025-11 is closed: 1 invoice, 4.76 EUR.\n"
+    assert Invoices(lake).get(A, "2025-11").number == "X-000001"
+    assert close(lake, "--as-rated", "--json") == 0, "a closed month needs no second yes"
+    again = json.loads(capsys.readouterr().out)
+    assert (again["invoices"], again["totals"]) == (1, {"EUR": "4.76"})
+    assert close(lake, "--as-rated") == 0
+    assert capsys.readouterr().out.startswith("2025-11 was closed on 20")
+
+
+def test_spark_is_asked_for_the_month_and_for_late_usage_of_the_one_before(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    jobs: list[list[str]] = []
+
+    def job(name: str, arguments: Sequence[str], about: str, progress: object) -> None:
+        jobs.append([name, *arguments])
+        rated(lake)
+
+    monkeypatch.setattr("holdfast.close_command.run_job", job)
+    assert close(lake, "--plan", "prices.yaml", "--accounts", "accounts.yaml", "--yes") == 0
+    at = ["--lake", lake.url]
+    assert jobs == [
+        ["batch", *at, "--from", "2025-09-30", "--to", "2025-12-01"],
+        ["rate", *at, "--period", "2025-11", "--plan", "prices.yaml", "--accounts", "accounts.yaml"],
+    ]
+    assert close(lake, "--plan", "prices.yaml", "--yes") == 0
+    assert len(jobs) == 2, "a closed month is neither summed up nor rated again"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--as-rated"], 2, "this cannot be undone, and there is nobody to ask: add --yes"),
+        ([], 2, "either --plan"),
+        (["--as-rated", "--plan", "x"], 2, "either --plan"),
+        (["--as-rated", "--accounts", "x"], 2, "either --plan"),
+        (["--as-rated", "--yes", "--period", "2025-10"], 1, "nothing of 2025-10 is rated"),
+        (["--as-rated", "--yes", "--period", "2025-13"], 2, "is no month"),
+        (["--as-rated", "--lake", "nosuch://user:secret@place"], 2, "is no place for a lake"),
+    ],
+)
+def test_what_cannot_be_closed_is_said_and_changes_nothing(
+    lake: Lake, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
+) -> None:
+    rated(lake)
+    assert close(lake, *arguments) == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert said in told.err
+    assert "secret" not in told.err
+    assert Invoices(lake).closed() == {}

@@ -1,0 +1,33 @@
+"""Commands that the documentation shows are commands that there are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from holdfast import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("docs/billing.md", "README.md")
+
+
+def commands() -> list[str]:
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"^```\w*\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL):
+            found += [line for line in block.splitlines() if line.startswith("holdfast ")]
+    return found
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_command_is_understood(line: str) -> None:
+    _, *arguments = shlex.split(line, comments=True)
+    assert vars(cli._parser().parse_args(arguments))
+
+
+def test_there_are_commands() -> None:
+    words = {line.split()[1] for line in commands()}
+    assert {"usage", "invoice", "report"} <= words

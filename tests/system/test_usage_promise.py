@@ -1,0 +1,249 @@
+"""The promise of metering, through everything that may go wrong on the way: calls answered ≤ calls in the lake ≤ calls
+answered and calls in doubt, for each tenant and action, to the last call.
+
+Several tenants call two frontends.  These are killed and restarted; the processes that bring usage to the lake are
+killed between any two of their steps; the lake is away for a while; and files are delivered again, under other names.
+In doubt is a call that was under way when a process was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError
+
+from billing.buffers import finished
+from billing.seal import main as seal
+from billing.spool import waiting
+from holdfast.client import Asked, Client
+from tests.faults.forms import STARTUP
+from tests.system.several import Several
+from tests.system.waiting import wait_until
+
+TENANTS = 3
+CALLS_BETWEEN = 50
+"""Answered, and then something happens."""
+KEPT_MESSAGES, KEPT_BYTES = 7, 1000
+SEALING_STEPS = ("write.before", "write.aside", "write.after", "remove.before", "remove.after")
+IDS = ("node", "boot", "sequence", "slot")
+ACTIONS = ("SendMessageBatch", "ReceiveMessage", "DeleteMessage", "GetQueueUrl")
+
+Calls = Counter[tuple[str, str]]
+"""By account and action."""
+
+
+class Tenant:
+    """Calls until it is told to stop, and counts what it was answered."""
+
+    def __init__(self, server: Several, account: str, key: dict[str, Any]) -> None:
+        self.account = account
+        self.answered: Calls = Counter()
+        self.in_doubt: Calls = Counter()
+        self._client: Any = server.client(aws_access_key_id=key["id"], aws_secret_access_key=key["secret"])
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"tenant {account}")
+
+    def begin(self) -> None:
+        """Make its queues, one of which keeps what is in it; and call from now on."""
+        self.began = time.time()
+        self._queue = self._call("CreateQueue", QueueName="work")["QueueUrl"]
+        kept = self._call("CreateQueue", QueueName="kept", tags={"team": "storage"})["QueueUrl"]
+        for _ in range(KEPT_MESSAGES):
+            self._call("SendMessage", QueueUrl=kept, MessageBody="x" * KEPT_BYTES)
+        self.kept_since = time.time()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _call(self, action: str, **members: Any) -> dict[str, Any]:
+        name = self._client.meta.method_to_api_mapping
+        method = next(method for method, known in name.items() if known == action)
+        try:
+            answer: dict[str, Any] = getattr(self._client, method)(**members)
+        except ClientError:  # an answer like any other
+            self.answered[self.account, action] += 1
+            return {}
+        except EndpointConnectionError:  # nobody has heard of it
+            self._stop.wait(0.05)
+            return {}
+        except HTTPClientError:
+            self.in_doubt[self.account, action] += 1
+            return {}
+        self.answered[self.account, action] += 1
+        return answer
+
+    def _run(self) -> None:
+        entries = [{"Id": str(number), "MessageBody": "x"} for number in range(2)]
+        while not self._stop.is_set():
+            self._call("SendMessageBatch", QueueUrl=self._queue, Entries=entries)
+            self._call("GetQueueUrl", QueueName="there is none!")
+            received = self._call("ReceiveMessage", QueueUrl=self._queue, MaxNumberOfMessages=10)
+            for message in received.get("Messages", ()):
+                self._call("DeleteMessage", QueueUrl=self._queue, ReceiptHandle=message["ReceiptHandle"])
+            self._stop.wait(0.05)  # servers that start need the processor, too
+
+
+class Way:
+    """What the lake is reached by, which may be broken for a while: a link."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lake = folder / "lake"
+        self.real = folder / "real"
+        self._nowhere = folder / "nowhere"
+        self.real.mkdir()
+        self._nowhere.write_bytes(b"this is no folder")
+        self.mend()
+
+    def break_(self) -> None:
+        self._lead_to(self._nowhere)
+
+    def mend(self) -> None:
+        self._lead_to(self.real)
+
+    def _lead_to(self, target: Path) -> None:
+        fresh = self.lake.with_name("fresh")
+        fresh.symlink_to(target)
+        fresh.replace(self.lake)
+
+
+class World:
+    """A service, its tenants, and the way of its usage to the lake."""
+
+    def __init__(self, folder: Path) -> None:
+        self.way = Way(folder)
+        self.plan = folder / "plan"
+        self.plan.mkdir()
+        settings = {"USAGE": "on", "USAGE_LAKE": os.fspath(self.way.lake), "USAGE_SEAL_SECONDS": "1"}
+        self.server = Several(folder, settings)
+        self.server.settings |= {"PYTHONPATH": str(STARTUP), "FAULTS_SEALING": str(self.plan)}
+        self.spool = self.server.data / "usage"
+        self.tenants: list[Tenant] = []
+
+    def begin(self) -> None:
+        self.server.start()
+        keys = {
+            "AWS_ACCESS_KEY_ID": self.server.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.server.secret_access_key,
+            "AWS_REGION": self.server.region,
+        }
+        operator = Client(Asked(self.server.endpoint, None, None, None, None), keys)
+        for number in range(TENANTS):
+            account = operator.call("POST", "tenants", body={"name": f"Tenant {number}"})["account"]
+            key = operator.call("POST", "keys", query={"account": account}, body={"name": "app", "role": "admin"})
+            self.tenants.append(Tenant(self.server, account, key))
+        operator.close()
+        for tenant in self.tenants:
+            tenant.begin()
+
+    def close(self) -> None:
+        for tenant in self.tenants:
+            tenant.stop()
+        self.server.kill()
+
+    def live_through_it(self) -> None:
+        log = self.server.log_text
+        self.wait_for_answers()
+        self.way.break_()
+        killed = self.server.kill_child("frontend-2")
+        wait_until(lambda: "cannot be written" in log(), "the lake is missed", 60)
+        self.server.wait_again("frontend-2", killed, 60)
+        assert waiting(self.spool).files > 2, "what the killed one counted waits"
+        self.way.mend()
+        wait_until(lambda: "usage reaches the lake again" in log(), "the lake is back", 60)
+        for number, step in enumerate(SEALING_STEPS, 1):
+            (self.plan / f"{number}-{step}").touch()
+        killed = self.server.kill_child("frontend-1")
+        self.server.wait_again("frontend-1", killed, 60)
+        wait_until(lambda: all(name.endswith(".done") for name in os.listdir(self.plan)), "all faults have come", 60)
+        self.wait_for_answers()
+
+    def end(self) -> None:
+        for tenant in self.tenants:
+            tenant.stop()
+        self.stopped = time.time()
+        assert self.server.stop() == 0
+        self.ended = time.time()
+        where = [os.fspath(self.spool), os.fspath(self.way.lake)]
+        wait_until(lambda: seal(where) == 0 and not any(finished(self.spool)), "all is sealed")
+        for number, path in enumerate(sorted(self.way.real.rglob("*.parquet"))):
+            if number % 2:  # it is delivered again
+                shutil.copyfile(path, path.with_name(f"{number:032x}.parquet"))
+
+    def wait_for_answers(self) -> None:
+        before = self.answered.total()
+        wait_until(lambda: self.answered.total() >= before + CALLS_BETWEEN, "calls are answered", 40)
+
+    @property
+    def answered(self) -> Calls:
+        return sum((tenant.answered for tenant in self.tenants), Counter())
+
+    @property
+    def in_doubt(self) -> Calls:
+        return sum((tenant.in_doubt for tenant in self.tenants), Counter())
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """After all that, when everything is in the lake."""
+    world = World(tmp_path_factory.mktemp("world"))
+    try:
+        world.begin()
+        world.live_through_it()
+        world.end()
+        yield world
+    finally:
+        world.close()
+
+
+def calls_in(lake: Path) -> Calls:
+    """Each record once."""
+    rows = ds.dataset(lake / "usage", partitioning="hive").to_table().to_pylist()
+    by_id = {tuple(row[name] for name in IDS): row for row in rows}
+    assert len(by_id) < len(rows), "some were delivered twice"
+    calls: Calls = Counter()
+    for row in by_id.values():
+        calls[row["account"], row["action"]] += row["calls"] + row["refused"] + row["throttled"] + row["failed"]
+    return calls
+
+
+def storage_in(lake: Path) -> list[dict[str, Any]]:
+    """Of each id the latest record."""
+    rows = ds.dataset(lake / "storage", partitioning="hive").to_table().to_pylist()
+    latest: dict[tuple[int, Any], dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: (row["epoch"], row["sequence"])):
+        latest[row["partition"], row["minute"]] = row
+    return list(latest.values())
+
+
+def test_the_lake_has_each_call_that_was_answered(world: World) -> None:
+    told, answered, in_doubt = calls_in(world.way.real), world.answered, world.in_doubt
+    for tenant in world.tenants:
+        for action in ACTIONS:
+            name = tenant.account, action
+            assert 0 < answered[name] <= told[name] <= answered[name] + in_doubt[name], name
+    assert answered.total() <= told.total() <= answered.total() + in_doubt.total()
+
+
+def test_the_lake_has_what_was_stored(world: World) -> None:
+    """Of each tenant's messages that nobody touched: from when they were sent to the end."""
+    for tenant in world.tenants:
+        kept = [row for row in storage_in(world.way.real) if (row["account"], row["queue"]) == (tenant.account, "kept")]
+        assert {row["messages"] for row in kept} == {KEPT_MESSAGES}
+        assert {tuple(row["tags"]) for row in kept} == {(("team", "storage"),)}
+        stored = sum(row["byte_milliseconds"] for row in kept)
+        body_bytes = KEPT_MESSAGES * KEPT_BYTES
+        assert stored >= body_bytes * (world.stopped - tenant.kept_since) * 1000
+        sealed_bytes = body_bytes * 1.2  # with what encryption adds
+        assert stored <= sealed_bytes * (world.ended - tenant.began) * 1000
