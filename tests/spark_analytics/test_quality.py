@@ -83,21 +83,15 @@ def test_a_lake_and_its_tables_are_compared_and_a_breach_fails(
     assert "batch --month 2026-10" in said
 
     batch(spark, lake, DAY, DAY)
-    assert main(given) == 0
-    assert "lake and tables: equal" in capsys.readouterr().out
-
-    answered.write_bytes(msgspec.json.encode({TWO: {"calls": 10**9}}))
-    assert main([*given, "--answered", str(answered)]) == 1
-    assert "answered and lake: THE PROMISE IS BROKEN" in capsys.readouterr().out
-
     tables = Tables(lake)
     published = tables.day(USAGE_HOURLY, DAY)
     assert published is not None
-    wrong = msgspec.structs.replace(published, files=published.files[:-1], run="99990101T000000-00000000")
-    assert len(published.files) > 1
+    wrong = msgspec.structs.replace(published, files=(), run="99990101T000000-00000000")
     tables.publish(USAGE_HOURLY, DAY, wrong, over=published)
-    assert main(given) == 1
+    answered.write_bytes(msgspec.json.encode({TWO: {"calls": 10**9}}))
+    assert main([*given, "--answered", str(answered)]) == 1
     said = capsys.readouterr().out
+    assert "answered and lake: THE PROMISE IS BROKEN" in said
     assert "lake and tables: THE PROMISE IS BROKEN" in said
     assert "close no month with them" in said
 
@@ -117,10 +111,6 @@ def test_what_was_rated_and_billed_is_what_the_tables_say_and_late_usage_is_behi
     lakes.bring(lake, lakes.calls(chance, DAY, 100))
     lakes.bring_stored(lake, "s", [lakes.stored(DAY, 3, 0, 1, byte_milliseconds=10**18)])
     batch(spark, lake, DAY, DAY)
-    assert verdicts() == {"lake and tables": "equal"}
-    rate(spark, lake, by)
-    assert verdicts() == {"lake and tables": "equal", "tables and rated": "equal"}
-
     publish_the_rest(lake, month)
     rate(spark, lake, by)
     invoices.close("2026-10", datetime(2026, 11, 2, tzinfo=UTC))
