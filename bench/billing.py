@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
@@ -32,6 +33,8 @@ from billing.usage import COUNTS
 CORES: Final = 2
 HEAP: Final = "3g"
 MEMORY_MIB: Final = 4096
+DAILY_SECONDS: Final = 600
+MIB: Final = 1 << 20
 LOOK_SECONDS: Final = 0.2
 IDS: Final = ["node", "boot", "sequence", "slot"]
 
@@ -114,8 +117,25 @@ def days(lake: Lake, name: str) -> list[Day]:
     return [found for found in (tables.day(name, day) for day in tables.days(name)) if found is not None]
 
 
-def measure(folder: Path, records: int, month: Month) -> list[str]:
-    """A row of the table that is printed."""
+class Measured(NamedTuple):
+    """A size, and what it took."""
+
+    records: int
+    """Of calls."""
+    stored: int
+    """Of storage."""
+    raw_mib: float
+    rows: int
+    """Of both tables."""
+    tables_mib: float
+    made_up: Ran
+    batch: Ran
+    again: Ran
+    """When late records had come."""
+
+
+def measure(folder: Path, records: int, month: Month) -> Measured:
+    """Raises :class:`RuntimeError` if the tables do not say what the records do, or if too much memory was taken."""
     shutil.rmtree(folder, ignore_errors=True)
     lake = Lake(str(folder))
     of = ["--lake", str(folder), "--month", str(month)]
@@ -123,57 +143,97 @@ def measure(folder: Path, records: int, month: Month) -> list[str]:
     batch = ran("batch", *of)
     ran("generate", *of, "--records", str(records), "--part", "late")
     again = ran("batch", *of)
-    first, last = month.first, month.next.first - timedelta(days=1)
-    expected, found = sums_of_raw(lake), sums_of_tables(lake, first, last)
+    expected, found = sums_of_raw(lake), sums_of_tables(lake, month.first, month.next.first - timedelta(days=1))
     if found != expected or expected[0] != records:
         raise RuntimeError(f"the tables say {found}, and the records {expected}")
-    stored = sum(day.read.records for day in days(lake, STORAGE_HOURLY))
-    size = sum(file.size_bytes for kind in ("usage", "storage") for file in lake.files(kind)) / (1 << 20)
     if batch.rss_mib > MEMORY_MIB:
         raise RuntimeError(f"the batch took {batch.rss_mib:,.0f} MiB of memory, more than {MEMORY_MIB:,}")
-    return [
-        f"{records / 1e6:g} million",
-        f"{stored / 1e6:.2f} million",
-        f"{size:,.0f}",
-        f"{made_up.seconds:,.0f}",
-        f"{batch.seconds:,.0f}",
-        f"{batch.cpu_s:,.0f}",
-        f"{(records + stored) / batch.seconds:,.0f}",
-        f"{batch.seconds / (records / 1e6):.1f}",
-        f"{batch.rss_mib:,.0f}",
-        f"{again.seconds:,.0f}",
+    usage, storage = days(lake, USAGE_HOURLY), days(lake, STORAGE_HOURLY)
+    published = {path for day in usage + storage for path in day.files}
+    return Measured(
+        records=records,
+        stored=sum(day.read.records for day in storage),
+        raw_mib=sum(file.size_bytes for kind in ("usage", "storage") for file in lake.files(kind)) / MIB,
+        rows=sum(day.rows for day in usage + storage),
+        tables_mib=sum(file.size_bytes for file in lake.files("tables") if file.path in published) / MIB,
+        made_up=made_up,
+        batch=batch,
+        again=again,
+    )
+
+
+def table(measured: Sequence[Measured]) -> str:
+    """What was measured, a line for each size."""
+    head = (
+        "records of calls, and of storage",
+        "the lake, MiB",
+        "tables: rows, MiB",
+        "made up, s",
+        "**batch, s**",
+        "its CPU, s",
+        "records a second",
+        "CPU s a million",
+        "memory, MiB",
+        "again when late ones came, s",
+    )
+    lines = [
+        (
+            f"{one.records / 1e6:g} and {one.stored / 1e6:.2f} million",
+            f"{one.raw_mib:,.0f}",
+            f"{one.rows / 1e6:.2f} million, {one.tables_mib:,.0f}",
+            f"{one.made_up.seconds:,.0f}",
+            f"**{one.batch.seconds:,.0f}**",
+            f"{one.batch.cpu_s:,.0f}",
+            f"{(one.records + one.stored) / one.batch.seconds:,.0f}",
+            f"{one.batch.cpu_s / (one.records + one.stored) * 1e6:.1f}",
+            f"{one.batch.rss_mib:,.0f}",
+            f"{one.again.seconds:,.0f}",
+        )
+        for one in measured
     ]
+    return _markdown(head, lines)
 
 
-HEAD: Final = [
-    "records of calls",
-    "of storage",
-    "MiB of files",
-    "made up, s",
-    "batch, s",
-    "its CPU, s",
-    "records a second",
-    "s a million",
-    "memory, MiB",
-    "again with late ones, s",
-]
+def sizing(measured: Sequence[Measured]) -> str:
+    """What more would need, by what the largest size took: CPU and bytes grow with records, memory with cores."""
+    one = max(measured)
+    cpu_s, lake_gib = one.batch.cpu_s / 3600, one.raw_mib / 1024
+    tables_gib = one.tables_mib / 1024
+    lines = []
+    for times in (1, 10, 100, 1000):
+        daily_cores = -(-times * cpu_s * 3600 // (30 * DAILY_SECONDS))
+        lines.append(
+            (
+                f"{times * one.records / 1e9:g} billion",
+                f"{times * lake_gib:,.1f} GiB",
+                f"{times * tables_gib:,.1f} GiB",
+                f"{times * cpu_s:,.1f} h",
+                f"{daily_cores:,.0f} cores, {2 * daily_cores:,.0f} GiB",
+            )
+        )
+    return _markdown(("records a month", "lake", "tables", "CPU a month", "a day's batch in ten minutes"), lines)
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["--:"] * len(head), *lines))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.billing", description=__doc__)
-    parser.add_argument("--millions", type=float, nargs="+", default=[5, 15, 50], metavar="N", help="of records")
+    parser = argparse.ArgumentParser(prog="python -m bench.billing", description="The monthly batch at several sizes.")
+    parser.add_argument(
+        "--millions", type=float, nargs="+", default=[5, 15, 50], metavar="N", help="of records of calls"
+    )
     parser.add_argument("--month", type=Month.parse, default=Month(2026, 10), help="(default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=Path(".cache/billing"), help="for the lakes (%(default)s)")
     options = parser.parse_args()
     facts = proc.machine(Path("."))
-    rows = []
+    measured: list[Measured] = []
     for millions in options.millions:
         folder = options.folder / f"{millions:g}"
-        rows.append(measure(folder, int(millions * 1e6), options.month))
+        measured.append(measure(folder, int(millions * 1e6), options.month))
         shutil.rmtree(folder)
-    print(f"\n{facts}\n")
-    for row in (HEAD, ["--:"] * len(HEAD), *rows):
-        print("|", " | ".join(row), "|")
+        print(f"\n{table(measured)}\n", flush=True)
+    print(f"{sizing(measured)}\n\n{facts}")
     return 0
 
 

@@ -25,6 +25,8 @@ NODES: Final = 20
 RECORDS_OF_A_BUFFER: Final = 1000
 RECORDS_OF_A_FILE: Final = 200_000
 """At most, about; an hour has a file of its own at least."""
+LATE_DAYS: Final = 10
+"""On one of so many days, from the first, some records are late."""
 SKEW: Final = 3.0
 """A queue's share of the calls falls with its place among all, to the power of 1 / SKEW - 1."""
 
@@ -44,7 +46,7 @@ class Month(NamedTuple):
     repeated: float = 0.005
     """The share of records that are there twice."""
     late: float = 0.01
-    """The share of the hours of nodes whose records are late."""
+    """The share of the hours of nodes whose records are late, on the days on which some are."""
 
     @property
     def minutes(self) -> int:
@@ -66,6 +68,7 @@ def usage(spark: SparkSession, month: Month) -> DataFrame:
     chance = _Chance(month.seed)
     number = F.col("id")
     minute = _floor(number * month.minutes / F.lit(month.records))
+    day = _floor(minute / (24 * 60))
     buffer = _floor(number / RECORDS_OF_A_BUFFER)
     node = F.pmod(buffer, F.lit(NODES))
     place = F.least(_floor(F.pow(chance.share(1, number), F.lit(SKEW)) * month.queues), F.lit(month.queues - 1))
@@ -92,7 +95,9 @@ def usage(spark: SparkSession, month: Month) -> DataFrame:
             .alias("action"),
             calls.alias("calls"),
             (chance.share(6, number) < month.repeated).alias("repeated"),
-            (chance.share(7, node, _floor(minute / 60)) < month.late).alias("late"),
+            ((F.pmod(day, F.lit(LATE_DAYS)) == 0) & (chance.share(7, node, _floor(minute / 60)) < month.late)).alias(
+                "late"
+            ),
         )
         .withColumn("empty", empty)
         .select(

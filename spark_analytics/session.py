@@ -80,12 +80,10 @@ def session(
 
 def url_of(lake: Lake, path: str) -> str:
     """A place in the lake as Spark calls it."""
-    scheme = urlsplit(lake.url).scheme if "://" in lake.url else "file"
-    return (
-        f"file://{lake.root}/{path}"
-        if scheme == "file"
-        else f"{ {'s3': 's3a'}.get(scheme, scheme) }://{lake.root}/{path}"
-    )
+    parts = urlsplit(lake.url if "://" in lake.url else f"file://{lake.root}")
+    scheme = "s3a" if parts.scheme == "s3" else parts.scheme
+    where = parts.netloc if lake.root.startswith("/") else ""  # else the root begins with the bucket
+    return f"{scheme}://{where}{lake.root}/{path}"
 
 
 def s3a_settings(url: str) -> dict[str, str]:

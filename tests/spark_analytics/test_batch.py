@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import random
 import re
 import signal
@@ -23,6 +24,7 @@ from billing.lake import Lake, LakeFile
 from billing.months import Month
 from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Tables
 from billing.usage import UsageRecord
+from spark_analytics import __main__ as jobs
 from spark_analytics import records
 from spark_analytics.__main__ import main
 from spark_analytics.batch import Done, batch
@@ -94,6 +96,14 @@ def test_one_tenant_is_made_anew_and_the_others_stay_until_all_are(
     assert usage_made(batch(spark, lake, DAY, DAY)) == [DAY], "the others' late records are not forgotten"
     assert published(lake) == lakes.usage_hourly(first + late)
 
+    batch(spark, lake, NEXT, NEXT)
+    second = lakes.calls(chance, NEXT, 50)
+    lakes.bring(lake, second)
+    batch(spark, lake, NEXT, NEXT, account="999999999999")
+    assert published(lake) == lakes.usage_hourly(first + late), "who used nothing has no rows"
+    assert usage_made(batch(spark, lake, NEXT, NEXT)) == [NEXT]
+    assert published(lake) == lakes.usage_hourly(first + late + second)
+
 
 def test_storage_of_the_latest_owner_counts(spark: SparkSession, lake: Lake) -> None:
     tags_later = [("team", "b")]
@@ -136,11 +146,10 @@ def test_storage_of_the_latest_owner_counts(spark: SparkSession, lake: Lake) -> 
 
 
 KILLED = """
-import os, signal, sys
+import os, runpy, signal, sys
 from billing.tables import Tables
-from spark_analytics.__main__ import main
 
-publish, left = Tables.publish, [int(sys.argv[1])]
+publish, main, left = Tables.publish, sys.argv.pop(1), [int(sys.argv.pop(1))]
 
 def publish_or_die(*given, **named):
     if not left[0]:
@@ -149,13 +158,13 @@ def publish_or_die(*given, **named):
     publish(*given, **named)
 
 Tables.publish = publish_or_die
-sys.exit(main(sys.argv[2:]))
+runpy.run_path(main, run_name="__main__")
 """
 
 
 @pytest.mark.slow
-def test_a_batch_that_is_killed_between_its_steps_is_done_again(
-    spark: SparkSession, lake: Lake, chance: random.Random
+def test_a_batch_that_was_submitted_and_is_killed_between_its_steps_is_done_again(
+    spark: SparkSession, lake: Lake, chance: random.Random, tmp_path: Path
 ) -> None:
     first, second = lakes.calls(chance, DAY, 100), lakes.calls(chance, NEXT, 100)
     lakes.bring(lake, first + second)
@@ -164,21 +173,18 @@ def test_a_batch_that_is_killed_between_its_steps_is_done_again(
     before = published(lake)
     late = lakes.calls(chance, DAY, 20)
     lakes.bring(lake, late)
-    job = [
-        "batch",
-        "--lake",
-        lake.url,
-        "--master",
-        "local[2]",
-        "--memory",
-        "512m",
-        "--from",
-        str(DAY),
-        "--to",
-        str(NEXT),
-    ]
-    killed = subprocess.run([sys.executable, "-c", KILLED, "1", *job], check=False, timeout=110)
-    assert killed.returncode == -signal.SIGKILL
+    (tmp_path / "killed.py").write_text(KILLED)
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", "--driver-memory", "512m"]
+    job = ["batch", "--lake", lake.url, "--from", str(DAY), "--to", str(NEXT)]
+    killed = subprocess.run(
+        [*submit, str(tmp_path / "killed.py"), jobs.__file__, "1", *job],
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        stdout=subprocess.PIPE,
+        check=False,
+        timeout=110,
+    )
+    assert killed.returncode == 128 + signal.SIGKILL
+    assert killed.stdout.splitlines()[0].startswith(f"{DAY} usage_hourly: 120 records".encode())
     # The first day has its late records; of the second everything is written, and nothing published.
     assert published(lake) == lakes.usage_hourly(first + late) != before
     orphans = set(lake.paths("tables/usage_hourly/runs")) - set(Tables(lake).files(USAGE_HOURLY, DAY, NEXT))
