@@ -16,6 +16,7 @@ from holdfast.compose import StoreResolver, frontend_settings, now_ms
 from holdfast.settings import Settings, cluster_secret
 from holdfast.stores import Stores
 from metadata_service.client import MetadataClient
+from metadata_service.models import Queue
 from metadata_service.opening import CannotOpen
 from metadata_service.partitions import NotPossible, changing, open_ones
 from metadata_service.store import MetadataStore, StoreError
@@ -38,6 +39,8 @@ class Splitter:
     def __init__(self, settings: Settings, account: str) -> None:
         self._settings = settings
         self._account = account
+        self._waits_for: dict[str, str] = {}
+        """By queue, what was seen last."""
 
     def resize(self, wanted: Mapping[str, int], meanwhile: Callable[[], object] = lambda: None) -> None:
         """Give these queues so many partitions; return when all tokens have been handed over, and what drains is gone.
@@ -47,13 +50,17 @@ class Splitter:
         asyncio.run(self._resize(wanted, meanwhile))
 
     async def _resize(self, wanted: Mapping[str, int], meanwhile: Callable[[], object]) -> None:
-        async with asyncio.timeout(FINISHED_SECONDS):
-            while True:
-                try:
-                    await self._open_and_resize(wanted, meanwhile)
-                    return
-                except CannotOpen:
-                    await asyncio.sleep(AGAIN_SECONDS)
+        try:
+            async with asyncio.timeout(FINISHED_SECONDS):
+                while True:
+                    try:
+                        await self._open_and_resize(wanted, meanwhile)
+                        return
+                    except CannotOpen as error:
+                        self._waits_for[""] = str(error)
+                        await asyncio.sleep(AGAIN_SECONDS)
+        except TimeoutError as error:
+            raise TimeoutError(f"{wanted} is not so after {FINISHED_SECONDS:.0f} s: {self._waits_for}") from error
 
     async def _open_and_resize(self, wanted: Mapping[str, int], meanwhile: Callable[[], object]) -> None:
         stores = Stores(self._settings)
@@ -81,13 +88,13 @@ class Splitter:
             try:
                 if await is_so(hands, name, count):
                     return
-            except TROUBLE:
-                pass
+            except TROUBLE as error:
+                self._waits_for[f"trouble with {name}"] = f"{error!r}"
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _begun(self, hands: _Hands, name: str, count: int) -> bool:
         """Begin the change, unless it is under way, also if it is not known what became of an earlier attempt."""
-        queue = await hands.metadata.get_queue(self._account, name)
+        queue = await self._look(hands, name)
         taking = open_ones(queue.partitions)
         if len(taking) == count:
             return True
@@ -100,5 +107,10 @@ class Splitter:
         return False
 
     async def _ended(self, hands: _Hands, name: str, count: int) -> bool:
-        queue = await hands.metadata.get_queue(self._account, name)
+        queue = await self._look(hands, name)
         return await hands.splits.finish(queue.queue_id, linger_seconds=0)
+
+    async def _look(self, hands: _Hands, name: str) -> Queue:
+        queue = await hands.metadata.get_queue(self._account, name)
+        self._waits_for[name] = f"version {queue.version}, {queue.partitions}"
+        return queue
