@@ -59,7 +59,9 @@ def costs_of(account: str | None) -> Costs:
         for at in range(30)
     ]
     total = sum((one.total for one in queues), Decimal(0))
-    accounts = {one.account: (one.total, "EUR") for one in queues}
+    accounts: dict[str, tuple[Decimal, str]] = {}
+    for one in queues:
+        accounts[one.account] = accounts.get(one.account, (Decimal(0), ""))[0] + one.total, "EUR"
     explained = "Before tax and rounding."
     return Costs(account, "Cost so far", "the month goes on", queues, {"EUR": total}, explained, accounts, {"EUR": 2})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from billing.invoices import Invoices
 from billing.lake import Lake
 from billing.plans import book_of, customers_of
 from holdfast.cli import main
+from spark_analytics.period import period_of
 from tests.billing.rated_lines import Used, rate
 from tests.billing.test_invoices import BOOK
+from tests.holdfast.test_report_command import understood
 
 A = "000000000001"
 
@@ -60,6 +63,9 @@ def test_spark_is_asked_for_the_month_and_for_late_usage_of_the_one_before(
         ["batch", *at, "--from", "2025-09-30", "--to", "2025-12-01"],
         ["rate", *at, "--period", "2025-11", "--plan", "prices.yaml", "--accounts", "accounts.yaml"],
     ]
+    batch, rating = map(understood, jobs)
+    assert period_of(batch) == (date(2025, 9, 30), date(2025, 12, 1))
+    assert str(rating.period) == "2025-11"
     assert close(lake, "--plan", "prices.yaml", "--yes") == 0
     assert len(jobs) == 2, "a closed month is neither summed up nor rated again"
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -108,6 +111,46 @@ def test_packages_that_are_missing_are_named(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["report", "--month", "2026-10", "--lake", lake.url]) == 1
     assert "pip install 'holdfast[billing]'" in capsys.readouterr().err
+
+
+def test_spark_is_asked_for_what_the_page_shows(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs: list[list[str]] = []
+
+    def job(name: str, arguments: Sequence[str], about: str, progress: object) -> None:
+        jobs.append([name, *arguments])
+        if name == "analyse":
+            rated_and_analysed(lake)
+
+    monkeypatch.setattr("holdfast.report_command.run_job", job)
+    file = tmp_path / "r.html"
+    asked = ["report", "--month", "2026-10", "--lake", lake.url, "--output", str(file), "--refresh"]
+    assert main([*asked, "--plan", "prices.yaml", "--accounts", "accounts.yaml"]) == 0
+    at, prices = ["--lake", lake.url], ["--plan", "prices.yaml", "--accounts", "accounts.yaml"]
+    assert jobs == [
+        ["batch", *at, "--month", "2026-10"],
+        ["rate", *at, "--period", "2026-10", *prices],
+        ["analyse", *at, "--month", "2026-10", *prices],
+    ]
+    assert "Cost by queue" in Page(file.read_text()).tables, "it was read after that"
+    assert main(asked) == 0
+    assert jobs[3:] == [jobs[0], jobs[2][:-4]]
+    for made in jobs:
+        assert vars(understood(made))
+    assert main(["report", "--plan", "prices.yaml", "--lake", lake.url]) == 2
+    assert "--plan goes with --refresh" in capsys.readouterr().err
+
+
+def understood(job: list[str]) -> argparse.Namespace:
+    """The options of a job, as the job itself reads them."""
+    from spark_analytics.__main__ import JOBS
+
+    name, *arguments = job
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lake")
+    import_module(JOBS[name]).arguments(parser)
+    return parser.parse_args(arguments)
 
 
 @pytest.mark.parametrize("missing", ["pyspark", "java"])
