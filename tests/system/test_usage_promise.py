@@ -1,9 +1,9 @@
 """The promise of metering, through everything that may go wrong on the way: calls answered ≤ calls in the lake ≤ calls
-answered and calls in doubt, for each tenant and action, to the last call.
+answered and calls in doubt, for each tenant and action, to the last call; report and invoice say what the lake has.
 
 Several tenants call two frontends.  These are killed and restarted; the processes that bring usage to the lake are
-killed between any two of their steps; the lake is away for a while; and files are delivered again, under other names.
-In doubt is a call that was under way when a process was killed.
+killed between any two of their steps; the lake is away for a while; files are delivered again, under other names, come
+late, and become one.  In doubt is a call that was under way when a process was killed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,29 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError
+from pyspark.sql import SparkSession
 
+from billing import plans
 from billing.buffers import finished
+from billing.compact import compact
+from billing.invoices import Invoices
+from billing.lake import Lake
+from billing.months import Month
+from billing.plans import Customers, load_book
 from billing.seal import main as seal
 from billing.spool import waiting
+from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables
 from holdfast.client import Asked, Client
+from spark_analytics.batch import batch
+from spark_analytics.rating import Rates, rate
+from spark_analytics.session import session
 from tests.faults.forms import STARTUP
 from tests.system.several import Several
 from tests.system.waiting import wait_until
@@ -39,6 +51,8 @@ ACTIONS = ("SendMessageBatch", "ReceiveMessage", "DeleteMessage", "GetQueueUrl")
 
 Calls = Counter[tuple[str, str]]
 """By account and action."""
+Stored = Counter[str]
+"""Byte-milliseconds by account."""
 
 
 class Tenant:
@@ -207,13 +221,24 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         world.close()
 
 
-def calls_in(lake: Path) -> Calls:
-    """Each record once."""
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    made = session("holdfast's tests", master="local[2]", memory="1g", partitions=4)
+    yield made
+    made.stop()
+
+
+def usage_in(lake: Path) -> list[dict[str, Any]]:
+    """Each record of calls once."""
     rows = ds.dataset(lake / "usage", partitioning="hive").to_table().to_pylist()
     by_id = {tuple(row[name] for name in IDS): row for row in rows}
     assert len(by_id) < len(rows), "some were delivered twice"
+    return list(by_id.values())
+
+
+def calls_of(rows: list[dict[str, Any]]) -> Calls:
     calls: Calls = Counter()
-    for row in by_id.values():
+    for row in rows:
         calls[row["account"], row["action"]] += row["calls"] + row["refused"] + row["throttled"] + row["failed"]
     return calls
 
@@ -228,7 +253,7 @@ def storage_in(lake: Path) -> list[dict[str, Any]]:
 
 
 def test_the_lake_has_each_call_that_was_answered(world: World) -> None:
-    told, answered, in_doubt = calls_in(world.way.real), world.answered, world.in_doubt
+    told, answered, in_doubt = calls_of(usage_in(world.way.real)), world.answered, world.in_doubt
     for tenant in world.tenants:
         for action in ACTIONS:
             name = tenant.account, action
@@ -247,3 +272,48 @@ def test_the_lake_has_what_was_stored(world: World) -> None:
         assert stored >= body_bytes * (world.stopped - tenant.kept_since) * 1000
         sealed_bytes = body_bytes * 1.2  # with what encryption adds
         assert stored <= sealed_bytes * (world.ended - tenant.began) * 1000
+
+
+def test_report_and_invoice_say_what_the_lake_has_also_when_files_come_late_and_become_one(
+    world: World, spark: SparkSession
+) -> None:
+    lake = Lake(os.fspath(world.way.real))
+    usage, storage = usage_in(world.way.real), storage_in(world.way.real)
+    days = {row["minute"].date() for row in (*usage, *storage)}
+    found = [(path.stat().st_size, path) for path in world.way.real.glob("usage/*/*/*.parquet")]
+    late = [path for size_bytes, path in found if size_bytes == max(found)[0]]  # one, and where it was delivered again
+    for path in late:
+        path.rename(path.with_name(f".{path.name}"))
+    batch(spark, lake, min(days), max(days))
+    assert report(lake, days)[0] != calls_of(usage)
+    for path in late:
+        path.with_name(f".{path.name}").rename(path)
+    assert compact(lake, datetime.now(UTC) + timedelta(hours=6)).written, "small files become one"
+    batch(spark, lake, min(days), max(days))
+    stored: Stored = Counter()
+    for row in storage:
+        stored[row["account"]] += row["byte_milliseconds"]
+    assert report(lake, days) == (calls_of(usage), stored)
+
+    book = load_book(Path(plans.__file__).with_name("prices.example.yaml"))
+    months = sorted({Month.parse(f"{day:%Y-%m}") for day in days})
+    for month in months:
+        rate(spark, lake, Rates(month, book, Customers("standard")))
+    for tenant in world.tenants:
+        lines = [line for month in months for line in Invoices(lake).draft(tenant.account, str(month)).lines]
+        charged: Counter[str] = Counter()
+        for line in lines:
+            charged[line.meter] += int(line.units)
+        own = [row for row in usage if row["account"] == tenant.account]
+        assert charged["requests_standard"] == sum(row["chunks"] for row in own) > 0
+        assert charged["bytes_out"] == sum(row["bytes_out"] for row in own) > 0
+        assert charged["storage"] == stored[tenant.account] > 0
+
+
+def report(lake: Lake, days: set[date]) -> tuple[Calls, Stored]:
+    """What the tables of hours say."""
+    tables = Tables(lake)
+    stored: Stored = Counter()
+    for row in tables.read(STORAGE_HOURLY, min(days), max(days)).to_pylist():
+        stored[row["account"]] += int(row["byte_milliseconds"])
+    return calls_of(tables.read(USAGE_HOURLY, min(days), max(days)).to_pylist()), stored
