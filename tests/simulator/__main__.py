@@ -30,9 +30,10 @@ def main() -> int:
         "--mutations", action="store_true", help="take each rule out in turn; at most --seeds runs for each"
     )
     parser.add_argument("--only", help="with --mutations: only this one")
+    parser.add_argument("--control", action="store_true", help="with --mutations: the same trouble, and all rules kept")
     arguments = parser.parse_args()
     if arguments.mutations:
-        return show_mutations(arguments.first, arguments.seeds, arguments.only)
+        return show_mutations(arguments.first, arguments.seeds, arguments.only, taken_out=not arguments.control)
     began = time.perf_counter()
     totals: Counter[str] = Counter()
     failed: list[int] = []
@@ -74,24 +75,26 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def show_mutations(first: int, most: int, only: str | None) -> int:
-    """Print the table of the rules: what takes each out, and how many seeds it takes to be noticed."""
-    print("| rule | mutation | noticed | by |\n|---|---|---|---|")
-    missed = 0
+def show_mutations(first: int, most: int, only: str | None, *, taken_out: bool) -> int:
+    """Print the table of the rules: what takes each out, and which seeds notice.
+
+    With the rules in their places, what is printed is what the same trouble found.
+    """
+    print("| rule | mutation | what it breaks | noticed in seed | by |\n|---|---|---|---|---|")
+    wrong = 0
     for rule in RULES:
         for mutation in (one for one in MUTATIONS.values() if one.rule == rule.name):
             if only not in (None, mutation.name):
                 continue
+            noticed = told = ""
             for seed in range(first, first + most):
-                error = run_mutated(mutation.name, seed)
+                error = run_mutated(mutation.name, seed, taken_out=taken_out)
                 if error is not None:
-                    told = str(error)[:80].replace("|", "/")
-                    print(f"| {rule.name} | `{mutation.name}` | after {seed - first + 1} | {told} |", flush=True)
+                    noticed, told = str(seed), f"{type(error).__name__}: {error}"[:80].replace("|", "/")
                     break
-            else:
-                missed += 1
-                print(f"| {rule.name} | `{mutation.name}` | not within {most} | |", flush=True)
-    return 1 if missed else 0
+            wrong += (not noticed) == taken_out
+            print(f"| {rule.name} | `{mutation.name}` | {mutation.breaks} | {noticed} | {told} |", flush=True)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

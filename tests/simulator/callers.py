@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from hashlib import blake2b
 from random import Random
@@ -35,6 +35,12 @@ class Callers:
         """Mean seconds between two calls of each of them."""
         self.weights = {"send": 40, "receive": 34, "delete": 30, "change": 6, "count": 4, "move": 2}
         """How often each call is made."""
+        self.visibility_seconds: tuple[int, ...] = (5, 15, 30)
+        """What is asked for in receives."""
+        self.repeat_seconds = 3.0
+        """After so long at most a call that failed is made again."""
+        self.choose: Callable[[str], Front] | None = None
+        """At which frontend a call is made; None: at any."""
         self.calls: set[asyncio.Task[None]] = set()
         """Under way."""
         self._world = world
@@ -51,7 +57,7 @@ class Callers:
             await asyncio.sleep(random.expovariate(1 / self.pace))
             queue = random.choice(world.queues)
             (action,) = random.choices(list(self.weights), list(self.weights.values()))
-            front = self._front()
+            front = self._front() if self.choose is None else self.choose(action)
             self.begin(front, getattr(self, f"_{action}")(front, queue))
 
     def _front(self) -> Front:
@@ -125,7 +131,7 @@ class Callers:
                 world.event("sent", queue.arn, [answer.number for answer in answers])
                 self._history.sent(msgs, answers, world.everywhere)
                 return
-            await asyncio.sleep(self._random.random() * 3)
+            await asyncio.sleep(self._random.random() * self.repeat_seconds)
             if world.loop.now > began + REPEATS_SECONDS or world.over:
                 return
             front = self._front()
@@ -143,7 +149,7 @@ class Callers:
 
     async def _receive(self, front: Front, queue: Queue) -> None:
         random = self._random
-        most, seconds = random.choice((1, 3, 10)), random.choice((5, 15, 30))
+        most, seconds = random.choice((1, 3, 10)), random.choice(self.visibility_seconds)
         await self._receive_some(front, queue, most, seconds, random.choice((0, 0, 2)))
 
     async def _receive_some(self, front: Front, queue: Queue, most: int, seconds: int, wait: float) -> int:

@@ -99,16 +99,14 @@ class HostQueues:
         return await self._asks.decided(lambda: self._catalog.update(queue_id, version, partitions), changes=True)
 
 
-def queues_over(store: HostQueues, backend: Peer) -> Queues:
-    """What a frontend knows of queues: looked up in this store, called at this backend."""
-    services = SimpleNamespace(
-        settings=SETTINGS, metadata=MetadataClient(cast(QueueStore, store)), backend=backend, naming=bytes(32)
-    )
+def queues_over(metadata: MetadataClient, backend: Peer) -> Queues:
+    """What a frontend knows of queues: looked up there, called at this backend."""
+    services = SimpleNamespace(settings=SETTINGS, metadata=metadata, backend=backend, naming=bytes(32))
     return Queues(cast(Services, services))
 
 
 def resolver_over(store: HostQueues, backend: Peer) -> Resolver:
     """What a node asks of the metadata about queues."""
     resolver = StoreResolver(cast(QueueStore, store), SETTINGS.region)
-    resolver.queues.set_result(queues_over(store, backend))
+    resolver.queues.set_result(queues_over(MetadataClient(cast(QueueStore, store)), backend))
     return resolver

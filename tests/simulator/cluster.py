@@ -60,8 +60,15 @@ class ClusterWorld:
     limits = ClientLimits(call_seconds=4.0)
 
     def __init__(
-        self, seed: int, *, local: bool | None = None, scenario: str | None = None, trace: bool = False
+        self,
+        seed: int,
+        *,
+        local: bool | None = None,
+        scenario: str | None = None,
+        focus: Callable[[ClusterWorld], None] | None = None,
+        trace: bool = False,
     ) -> None:
+        """``focus`` is what makes one thing still more likely than the scenario does."""
         self.seed = seed
         self.random = random = Random(seed)
         self.local = random.random() < 0.3 if local is None else local
@@ -94,7 +101,7 @@ class ClusterWorld:
         """Ids of the queues whose maps change."""
         self.spread = random.choice((0.0, 0.3))
         """How many of them are such."""
-        self.fronts = [Front(name) for name in FRONTENDS]
+        self.fronts: list[Front] = []
         self.catalog = Catalog(seed % 1000 * 1000 + 1, self._mapped_anew)
         self.nodes = Nodes(self)
         self.callers = Callers(self, Random(random.random()))
@@ -102,20 +109,31 @@ class ClusterWorld:
         self.troubles = Troubles(self)
         self.tasks: list[asyncio.Task[Any]] = []
         """Of the world outside.  None is to fail."""
+        self.when_answering: Callable[[Server, str, tuple[Any, ...]], None] | None = None
+        """Told of each answer that is about to leave a node."""
+        self.weak_levels: tuple[AckLevel, ...] = (AckLevel.LEADER, AckLevel.NONE)
+        self.when_mapped: Callable[[StoredQueue], None] | None = None
+        """Told of each map of a queue, when it takes effect."""
+        self.always: frozenset[str] = frozenset()
+        """Queues that there are in any case."""
+        self.fronts += [Front(name, self.queues_for(name)) for name in FRONTENDS]
         self._stack = contextlib.ExitStack()
         SCENARIOS[self.scenario](self)
+        if focus is not None:
+            focus(self)
         self._make_queues()
 
     def _make_queues(self) -> None:
         random = self.random
         for number in range(random.choice((2, 3))):
             fifo = random.random() < 0.5
-            dead = self._queue(f"dead{number}", fifo) if random.random() < 0.6 else None
+            to_dead = random.random() < 0.6 or "dead" in self.always
+            dead = self._queue(f"dead{number}", fifo) if to_dead else None
             self._queue(f"queue{number}", fifo, dead_letter=dead)
         self._queue("plain", random.random() < 0.5)
-        if random.random() < 0.5:
-            self._queue("weak", False, random.choice((AckLevel.LEADER, AckLevel.NONE)))
-        if random.random() < 0.3:
+        if random.random() < 0.5 or "weak" in self.always:
+            self._queue("weak", False, random.choice(self.weak_levels))
+        if random.random() < 0.3 or "strong" in self.always:
             self._queue("strong", random.random() < 0.5, AckLevel.ALL)
 
     def _queue(
@@ -143,6 +161,11 @@ class ClusterWorld:
     def _mapped_anew(self, stored: StoredQueue) -> None:
         known = self.queues[stored.queue_id - 1].partitions
         known += [one.id for one in stored.partitions if one.id not in known]
+        if self.when_mapped is not None and stored.version > 1:
+            self.when_mapped(stored)
+        for front in self.fronts:
+            if self.random.random() < 0.5:
+                front.hear_of(stored)
 
     def partitions_of(self, queue: Queue) -> set[int]:
         """The partitions that it has now."""
@@ -177,6 +200,10 @@ class ClusterWorld:
     def server(self, name: str) -> Server | None:
         return self.nodes.processes.get(name)
 
+    def answering(self, server: Server, method: str, arguments: tuple[Any, ...]) -> None:
+        if self.when_answering is not None:
+            self.when_answering(server, method, arguments)
+
     def entries(self, name: str) -> Any:
         """The entries of logs, shards and nodes, for this process."""
         return self.store if self.local else HostEntries(self.ledger, name)
@@ -198,7 +225,7 @@ class ClusterWorld:
         while True:
             try:
                 backend = await ClusterBackend.connect(nodes, secret=bytes(16), limits=self.limits)
-                front.begin(backend, self.queues_for(front.name))
+                front.begin(backend)
                 return
             except StoreError:
                 await asyncio.sleep(0.1)
@@ -279,7 +306,9 @@ class ClusterWorld:
         """No more faults, and those that there are end."""
         self.over = True
         self.net.late = self.net.lost = self.net.twice = self.machines.lost = self.machines.late = 0.0
-        self.ledger.late = self.store.failing = self.machines.fence_seconds = 0.0
+        self.ledger.late = self.store.failing = 0.0
+        self.ledger.commit_delay = None
+        self.machines.heal()
 
     def until(self, reached: Callable[[], bool], seconds: float) -> bool:
         """Until this is so.  Whether it was in time."""

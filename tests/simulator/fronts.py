@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -11,6 +11,9 @@ from backend.api import Counters, HandleOutcome, NewMessage, Receive, Received, 
 from backend.cluster import ClusterBackend
 from backend.splits import Splits
 from frontend.sqs.queues import Queues, QueueView
+from metadata_service.client import MetadataClient
+from metadata_service.models import Queue
+from metadata_service.store import QueueStore
 from tests.simulator.catalog import ACCOUNT, HostQueues, queues_over, resolver_over
 from tests.simulator.hosts import Host
 
@@ -23,10 +26,26 @@ class Front(Host):
     splits: Splits
     """Those who change maps sit with it."""
 
-    def begin(self, backend: ClusterBackend, store: HostQueues) -> None:
+    def __init__(self, name: str, store: HostQueues) -> None:
+        super().__init__(name)
+        self._store = store
+        self._metadata = MetadataClient(cast(QueueStore, store))
+
+    def begin(self, backend: ClusterBackend) -> None:
+        store = self._store
         self.backend = backend
-        self.queues = queues_over(store, backend)
+        self.queues = queues_over(self._metadata, backend)
         self.splits = Splits(store, backend, resolver_over(store, backend), lambda: 0)
+
+    async def stored(self, queue_id: int) -> Queue:
+        """A queue as the metadata have it now."""
+        queue = await self._store.get_queue_by_id(queue_id)
+        assert queue is not None
+        return queue
+
+    def hear_of(self, queue: Queue) -> None:
+        """It is told that a queue has changed: a hint, which may be lost."""
+        self._metadata.outdate(queue.account, queue.name, queue.queue_id, queue.version)
 
     async def _view(self, arn: str) -> QueueView:
         view = await self.queues.by_arn(arn, ACCOUNT)

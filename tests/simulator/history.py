@@ -179,7 +179,7 @@ class History:
             if one.receives in claims:
                 raise Violation(f"{where} was received as number {one.receives} twice")
             for receives, known in claims.items():
-                if now < known.holds_until:
+                if receives < one.receives and now < known.holds_until:
                     raise Violation(
                         f"{where} was received at {now:.3f} (time {one.receives}), claim {receives} of "
                         f"{known.asked:.3f} holds until {known.holds_until:.3f}"

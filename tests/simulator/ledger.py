@@ -10,7 +10,9 @@ majority; only then is the caller told.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
@@ -38,8 +40,6 @@ class Ledger:
         self.timeout_seconds = 1.0
         self.late = 0.0
         """How often a transaction whose caller gives up takes effect, if it still can, seconds later."""
-        self.commit_seconds = 0.0
-        """So long a commit is on its way to a machine at most, beside the usual."""
         self.commits_awaited = True
         """A rule: the caller is told when a majority has the commit, not before."""
         self.conditions = True
@@ -52,6 +52,17 @@ class Ledger:
         self.cluster = ClusterEntry()
         self.sealed: list[tuple[float, LogEntry]] = []
         """Logs that were sealed, and when."""
+        self.when_sealed: Callable[[LogEntry], None] | None = None
+        """Told of each log that is sealed, when it is."""
+        self.when_sealing: Callable[[LogEntry], None] | None = None
+        """Told when a process is about to have a log sealed."""
+        self.when_changing: Callable[[Sequence[ShardEntry], Callable[[], None]], bool] | None = None
+        """Told when a process is about to have shards changed, and what does it; True: nobody else is to do it."""
+        self.commit_delay: Callable[[LogEntry, int], float] | None = None
+        """Seconds until a machine has the commit of a log's entry; None: that is left to chance."""
+        self.stale_seconds = 0.0
+        """A rule: what decides is read as it is (0), and not as it was, so long ago at most."""
+        self._past: deque[tuple[float, dict[int, LogEntry], dict[int, ShardEntry]]] = deque()
         self._uncommitted: dict[int, tuple[str, int]] = {}
 
     def quorum(self) -> bool:
@@ -74,9 +85,26 @@ class Ledger:
                     told()
 
         for number in range(len(self.machines.machines)):
-            if self.random.random() >= self.machines.lost:
+            if self.commit_delay is not None:
+                loop.call_later(self.commit_delay(entry, number), arrive, number)
+            elif self.random.random() >= self.machines.lost:
                 slow = self.machines.slow_seconds * (100 if self.random.random() < self.machines.late else 1)
-                loop.call_later(self.random.random() * (slow + self.commit_seconds), arrive, number)
+                loop.call_later(self.random.random() * slow, arrive, number)
+
+    def note(self) -> None:
+        """Remember what is stored, for those who read what was."""
+        if self.stale_seconds:
+            now = asyncio.get_running_loop().time()
+            self._past.append((now, dict(self.logs), dict(self.shards)))
+            while self._past[0][0] < now - self.stale_seconds:
+                self._past.popleft()
+
+    def seen(self) -> tuple[dict[int, LogEntry], dict[int, ShardEntry]]:
+        """The entries of logs and shards, as a reader sees them."""
+        if not self._past:
+            return self.logs, self.shards
+        _, logs, shards = self.random.choice(self._past)
+        return logs, shards
 
     def finish_commits(self) -> None:
         """Whoever reads at SERIAL, or makes a transaction, first ends what others have left half done."""
@@ -169,7 +197,7 @@ class HostEntries:
         return await self._ask(decide, changes=True)
 
     async def logs(self, node: str | None = None) -> list[LogEntry]:
-        return await self._read(lambda: [one for one in self._ledger.logs.values() if node in (None, one.node)])
+        return await self._read(lambda: [one for one in self._ledger.seen()[0].values() if node in (None, one.node)])
 
     async def update_log(self, entry: LogEntry) -> LogEntry:
         ledger = self._ledger
@@ -181,16 +209,25 @@ class HostEntries:
             new = ledger.logs[entry.log_id] = msgspec.structs.replace(entry, version=stored.version + 1)
             if new.state == "sealed" and stored.state != "sealed":
                 ledger.sealed.append((asyncio.get_running_loop().time(), new))
+                if ledger.when_sealed is not None:
+                    ledger.when_sealed(new)
+            ledger.note()
             return new, new.log_id
 
+        if entry.state == "sealed" and ledger.when_sealing is not None:
+            ledger.when_sealing(entry)
+            await asyncio.sleep(0)
         return await self._ask(decide, changes=True)
 
     async def shards(self) -> list[ShardEntry]:
-        return await self._read(lambda: [self._ledger.shards[number] for number in sorted(self._ledger.shards)])
+        return (await self.look()).shards
 
     async def look(self) -> Entries:
-        logs, shards = self._ledger.logs, self._ledger.shards
-        return await self._read(lambda: Entries(list(logs.values()), [shards[number] for number in sorted(shards)]))
+        def read() -> Entries:
+            logs, shards = self._ledger.seen()
+            return Entries(list(logs.values()), [shards[number] for number in sorted(shards)])
+
+        return await self._read(read)
 
     async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
         ledger = self._ledger
@@ -205,8 +242,18 @@ class HostEntries:
                 new.append(msgspec.structs.replace(entry, version=version + 1))
             for entry in new:
                 ledger.shards[entry.shard] = entry
+            ledger.note()
             return new, None
 
+        def apply() -> None:
+            with suppress(ConditionFailed):
+                decide()
+
+        if ledger.when_changing is not None:
+            if ledger.when_changing(entries, apply):
+                await asyncio.sleep(ledger.timeout_seconds)
+                raise StoreUnavailable("no answer from the metadata")
+            await asyncio.sleep(0)
         return await self._ask(decide, changes=True)
 
     # --- the cluster ---

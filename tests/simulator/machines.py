@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from backend.journal.tables import StateRead
+from backend.journal.cassandra_rows import decode_row
+from backend.journal.tables import StateRead, Unanswered, Written
 from tests.simulator.hosts import Net
 from tests.simulator.quorum import Key, Machine, Machines, QuorumTables
 
+RowKey = tuple[int, int, int]
+"""(log, segment, row)"""
 MESSAGE = re.compile(rb"m\d{6}\.")
 """What the payload of each message of a simulated client begins with."""
 
@@ -37,6 +41,18 @@ class NetMachines(Machines):
         self.net = net
         self.fence_seconds = 0.0
         """So long the answer to a read of a log's entry is on its way at most, beside the usual."""
+        self.scan_seconds = 0.0
+        """So long it takes at most to list the rows of a segment, beside the usual."""
+        self.far: Callable[[str, int], float] | None = None
+        """Seconds more on the way between a client and a machine."""
+        self.stuck = 0.0
+        """How often a row reaches one machine only, and the others when its log is sealed, or after a while."""
+        self.stuck_at: tuple[int, ...] = (-1, 0, 1, 2)
+        """Which machine that may be; -1: it reaches none."""
+        self.stuck_seconds = 3.0
+        self.when_stuck: Callable[[str], None] | None = None
+        """Told of the client whose row that is."""
+        self._held: dict[RowKey, tuple[int, bytes]] = {}
 
     def delay(self, client: QuorumTables, number: int, *, back: bool) -> float | None:
         seconds = super().delay(client, number, back=back)
@@ -44,7 +60,55 @@ class NetMachines(Machines):
         ways = (("rows", client.name), (f"rows{number}", client.name))
         if seconds is None or not all(self.net.open(*(way if back else way[::-1])) for way in ways):
             return None
-        return seconds
+        return seconds + (self.far(client.name, number) if self.far is not None else 0.0)
+
+    def held_at(self, client: str, key: RowKey, data: bytes, *, new: bool) -> int | None:
+        """The only machine that a row reaches now, -1: it reaches none; None: it reaches all."""
+        if key in self._held:
+            return self._held[key][0]
+        if not new or not self.stuck or self.random.random() >= self.stuck:
+            return None
+        number = self.random.choice(self.stuck_at)
+        self._held[key] = number, data
+        asyncio.get_running_loop().call_later(self.stuck_seconds, self._let_go, key)
+        if self.when_stuck is not None:
+            self.when_stuck(client)
+        return number
+
+    def let_go(self, log_id: int) -> None:
+        """What is held of a log is on its way."""
+        for key in [key for key in self._held if key[0] == log_id]:
+            asyncio.get_running_loop().call_later(self.random.random() * 0.3, self._let_go, key)
+
+    def _let_go(self, key: RowKey) -> None:
+        log_id, segment, row = key
+        _, data = self._held.pop(key, (0, b""))
+        if data:
+            for machine in self.machines:
+                machine.store(("journal", log_id, segment), (row,), 1, data)
+
+    def heal(self) -> None:
+        """What is slow is not slow any more, and what is held is on its way."""
+        self.fence_seconds = self.scan_seconds = self.stuck = 0.0
+        self.far = None
+        for key in list(self._held):
+            self._let_go(key)
+
+    def lone_holders(self, log_id: int, through: int) -> set[int]:
+        """Machines that alone have a row of a log, up to this row."""
+        found = set()
+        having: dict[tuple[int, int], list[int]] = {}
+        for number, machine in enumerate(self.machines):
+            for key, cells in machine.cells.items():
+                if key[:2] == ("journal", log_id):
+                    for (row,), (_, data) in cells.items():
+                        stored = decode_row(data, log_id, key[2], row)
+                        if stored is not None and stored.header.seq <= through:
+                            having.setdefault((key[2], row), []).append(number)
+        for numbers in having.values():
+            if len(numbers) == 1:
+                found.add(numbers[0])
+        return found
 
     def had_by_all(self, message: bytes) -> bool:
         """Whether each of them has, or had, a row with this message."""
@@ -54,6 +118,7 @@ class NetMachines(Machines):
         """A machine is replaced by an empty one, which gets what the others have."""
         lost = self.machines[number]
         lost.cells, lost.graves = {}, {}
+        self._held = {key: held for key, held in self._held.items() if held[0] != number}
         for other in self.machines:
             for partition, timestamp in other.graves.items():
                 lost.delete(partition, timestamp)
@@ -84,6 +149,18 @@ class HostTables(QuorumTables):
         super().__init__(machines)
         self.name = name
         self._net_machines = machines
+        self._sent: set[RowKey] = set()
+
+    def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+        key = log_id, segment, row
+        new = key not in self._sent
+        self._sent.add(key)
+        self._net_machines.ask(
+            self,
+            lambda machine: machine.store(("journal", log_id, segment), (row,), 1, data),
+            lambda found: done(found if isinstance(found, Unanswered) else None),
+            only=self._net_machines.held_at(self.name, key, data, new=new),
+        )
 
     def read_state(self, log_id: int, done: StateRead) -> None:
         loop, machines = asyncio.get_running_loop(), self._net_machines
@@ -96,3 +173,9 @@ class HostTables(QuorumTables):
                 done(state)
 
         super().read_state(log_id, later)
+
+    async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
+        found = await super().row_sizes(log_id, segment)
+        if self._net_machines.scan_seconds:
+            await asyncio.sleep(self._net_machines.random.random() * self._net_machines.scan_seconds)
+        return found

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LINGER_SECONDS = 3
 """A real partition stays for as long as a claim can last."""
 LOOK_SECONDS = 0.5
-OPEN_MOST = 4
+OPEN_MOST = 6
 """Partitions of a queue that take sends."""
 REFUSED = (BackendError, StoreError, SqsError, ConditionFailed, NotPossible)
 
@@ -28,6 +28,7 @@ class Maps:
     """The acts on the queues whose maps change in this run."""
 
     def __init__(self, world: ClusterWorld, random: Random) -> None:
+        self.acts: tuple[str, ...] = ("split", "drain", "move")
         self._world = world
         self._random = random
 
@@ -51,13 +52,12 @@ class Maps:
 
     async def _change(self, front: Front, queue_id: int, random: Random) -> None:
         try:
-            queue = await front.splits._store.get_queue_by_id(queue_id)
-            assert queue is not None
+            queue = await front.stored(queue_id)
             now = open_ones(queue.partitions)
             some = [one.id for one in random.sample(now, random.randint(1, max(1, len(now) - 1)))]
-            act = random.choice(("split", "drain", "move"))
+            act = random.choice(self.acts)
             if act == "split" and len(now) < OPEN_MOST:
-                await front.splits.split(queue, [0] * random.randint(1, OPEN_MOST - len(now)))
+                await front.splits.split(queue, [0])
             elif act == "move":
                 await front.splits.move(queue, dict.fromkeys(some, 0))
             else:

@@ -97,8 +97,12 @@ class Machines:
         what: Callable[[Machine], Any],
         done: Callable[[list[tuple[Machine, Any]] | Unanswered], None],
         needed: int | None = None,
+        only: int | None = None,
     ) -> None:
-        """Have all machines do something; ``done`` gets the answers of the first that are a majority, or ``needed``."""
+        """Have all machines do something; ``done`` gets the answers of the first that are a majority, or ``needed``.
+
+        ``only``: what is sent to the other machines does not arrive.
+        """
         loop = asyncio.get_running_loop()
         answers: list[tuple[Machine, Any]] = []
         told = False
@@ -129,6 +133,8 @@ class Machines:
 
         def send() -> None:
             for number in range(len(self.machines)):
+                if only not in (None, number):
+                    continue
                 if (there := self.delay(client, number, back=False)) is not None:
                     loop.call_at(max(loop.time(), client.waits_until) + there, arrive, number)
 

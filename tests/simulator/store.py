@@ -29,6 +29,8 @@ class SimStore:
         self.failing = 0.0
         """How often a call fails, with either outcome."""
         self.failures = 0
+        self.when_sealed: Callable[[LogEntry], None] | None = None
+        """Told of each log that is sealed, when it is."""
         self._logs: dict[int, LogEntry] = {}
         self._shards: dict[int, ShardEntry] = {}
         self._heartbeats: dict[str, Heartbeat] = {}
@@ -82,6 +84,8 @@ class SimStore:
         if stored is None or stored.version != entry.version:
             raise ConditionFailed(f"log {entry.log_id}")
         new = self._logs[entry.log_id] = msgspec.structs.replace(entry, version=entry.version + 1)
+        if new.state == "sealed" and stored.state != "sealed" and self.when_sealed is not None:
+            self.when_sealed(new)
         await self._after(lost)
         return new
 

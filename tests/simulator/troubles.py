@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,9 @@ class Troubles:
         """Mean seconds between faults; 0: none."""
         self.faults = dict(LOCAL_FAULTS if world.local else QUORUM_FAULTS)
         """How often each comes: the methods ``_fault_`` below."""
+        self.outage_seconds: tuple[float, ...] = (1.0, 4.0, 9.0)
+        self._zombie = False
+        """There is one."""
         self._world = world
         self._nodes = world.nodes
 
@@ -86,16 +90,20 @@ class Troubles:
 
     async def _fault_zombie(self, random: Random) -> None:
         """A node that is well is taken for dead: its transactions fail, its rows do not."""
-        process = self._nodes.any_one(random)
-        if process is not None:
-            await self._cut([(process.name, "entries")], 9.0)
+        await self._one_zombie(random, ())
 
     async def _fault_two_views(self, random: Random) -> None:
         """A zombie that one of the frontends goes on asking, while the other finds its successor."""
-        process = self._nodes.any_one(random)
-        if process is not None:
-            name, front = process.name, FRONTENDS[1]
-            await self._cut([(name, "entries"), (name, front), (front, name)], 12.0)
+        await self._one_zombie(random, FRONTENDS[1:])
+
+    async def _one_zombie(self, random: Random, cut_off: Sequence[str]) -> None:
+        """One at a time, so that there are others to take it for dead."""
+        owners = [one for one in self._nodes.living() if one.node is not None and one.node.owned]
+        if owners and not self._zombie:
+            self._zombie = True
+            name = random.choice(owners).name
+            await self._cut([(name, "entries"), *((name, to) for to in cut_off), *((to, name) for to in cut_off)], 8.0)
+            self._zombie = False
 
     async def _fault_cut(self, random: Random) -> None:
         """A node, and other nodes or frontends."""
@@ -114,6 +122,15 @@ class Troubles:
         await self.last(seconds)
         for way in ways:
             self._world.net.mend(*way)
+
+    async def _fault_deaf(self, random: Random) -> None:
+        """A node does not hear what another one answers, and that one gives its shards away."""
+        living = self._nodes.living()
+        if len(living) > 1:
+            one, other = random.sample(living, 2)
+            drain = self._world.loop.create_task(self._drain(other, random.random() < 0.5))
+            await self._cut([(other.name, one.name)], 6.0)
+            await drain
 
     async def _fault_machine(self, random: Random) -> None:
         """One of the machines of the store is away for a while."""
@@ -143,7 +160,7 @@ class Troubles:
         if all(machine.up for machine in machines):
             for machine in machines[:2]:
                 machine.up = False
-            await self.last(random.choice((1.0, 4.0, 9.0)))
+            await self.last(random.choice(self.outage_seconds))
             for machine in machines[:2]:
                 machine.up = True
 

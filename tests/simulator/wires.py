@@ -38,6 +38,9 @@ class Wiring(Protocol):
 
     def failed(self, error: BaseException) -> None: ...
 
+    def answering(self, server: Server, method: str, arguments: tuple[Any, ...]) -> None:
+        """An answer is about to leave."""
+
 
 def wire(wiring: Wiring) -> type:
     """What stands in for :class:`backend.client.RemoteBackend`."""
@@ -134,6 +137,7 @@ class _Call:
             self._wiring.failed(fault)
             return
         Context().run(self._reply, result, error)
+        Context().run(self._wiring.answering, self._server, self._method, self._arguments)
 
     def _reply(self, result: Any, error: BackendError | None) -> None:
         if (back := self._net.delay(self._server.name, self._me.name)) is not None:

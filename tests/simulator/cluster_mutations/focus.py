@@ -1,0 +1,461 @@
+"""What a mutation needs to be found out, made likely: trouble at the point that its rule is there for.
+
+Nothing here breaks a rule.  With the rule in its place a run that is focused so is as good as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import Context
+from random import Random
+from typing import Any
+
+from backend.api import HANDOVER_PARTS, AckLevel, BackendError
+from backend.checkpointer import Checkpointer
+from metadata_service.models import LogEntry, ShardEntry
+from metadata_service.models import Queue as StoredQueue
+from metadata_service.store import StoreError
+from tests.simulator.cluster import ClusterWorld
+from tests.simulator.fronts import Front
+from tests.simulator.hosts import HOST
+from tests.simulator.nodes import NodeProcess
+from tests.simulator.wires import Server
+
+
+def dies(world: ClusterWorld, process: Server | None, chance: float = 1.0, seconds: float = 0.0) -> None:
+    """The process is killed, perhaps, after a while."""
+    if isinstance(process, NodeProcess) and not world.over and world.random.random() < chance:
+        Context().run(world.loop.call_later, seconds, _kill, world, process)
+
+
+def _kill(world: ClusterWorld, process: NodeProcess) -> None:
+    if not world.over:
+        world.nodes.kill(process)
+
+
+def this_dies(world: ClusterWorld, chance: float = 1.0) -> None:
+    """The running process is killed, perhaps: just here it matters."""
+    host = HOST.get()
+    dies(world, host if isinstance(host, Server) else None, chance)
+
+
+def this_is_stopped(world: ClusterWorld, chance: float) -> None:
+    """The running process is stopped, perhaps, for so long that it is taken for dead by the others."""
+    host = HOST.get()
+    stopped = any(process.stopped for process in world.nodes.living())
+    if isinstance(host, NodeProcess) and not stopped and not world.over and world.random.random() < chance:
+        host.stopped = True
+        later(world, 9.0, world.loop.go_on, host)
+
+
+def _all_die(world: ClusterWorld) -> None:
+    if not world.over:
+        for process in world.nodes.living():
+            world.nodes.kill(process)
+
+
+def later(world: ClusterWorld, seconds: float, what: Any, *arguments: Any) -> None:
+    Context().run(world.loop.call_later, seconds, what, *arguments)
+
+
+# --- zombies --------------------------------------------------------------------------------------------------
+
+
+def zombies(world: ClusterWorld) -> None:
+    """Nodes that are well are taken for dead, under load, and the answers to their reads of the entry take long."""
+    world.machines.fence_seconds = 2.0
+    world.machines.lost = 0.02
+    world.callers.pace = 0.05
+    world.callers.weights.update(send=60, receive=20, delete=10)
+    world.troubles.pause = 0.5
+    world.troubles.faults = {"zombie": 1}
+
+
+def late_commits(world: ClusterWorld) -> None:
+    """Zombies, each far from the machine that has a commit at once; those that are near it have it later."""
+    _commits(world, (0.0, 0.7, 0.7), (0.02, 0.0, 0.0))
+
+
+def a_late_commit(world: ClusterWorld) -> None:
+    """Zombies, each near a machine that has commits seconds after the others."""
+    _commits(world, (0.0, 0.0, 5.0), (0.02, 0.02, 0.0))
+
+
+def _commits(world: ClusterWorld, commit_seconds: Sequence[float], far_seconds: Sequence[float]) -> None:
+    """Beginning with the machine that is the node's own in turn."""
+    zombies(world)
+    world.machines.fence_seconds = world.machines.lost = world.machines.late = 0.0
+    names = world.nodes.names
+
+    def far(client: str, number: int) -> float:
+        return far_seconds[(number - names.index(client)) % 3] if client in names else 0.0
+
+    world.machines.far = far
+    world.ledger.commit_delay = lambda entry, number: commit_seconds[(number - names.index(entry.node)) % 3]
+
+
+def two_views(world: ClusterWorld) -> None:
+    """One frontend asks a zombie, and does not write; the other one writes, and finds its successor."""
+    asks, writes = world.fronts
+
+    def choose(action: str) -> Front:
+        return asks if action == "count" else writes
+
+    world.callers.choose = choose
+    world.callers.pace = 0.1
+    world.callers.weights.update(send=30, receive=10, delete=5, count=40, change=0)
+    world.troubles.pause = 1.0
+    world.troubles.faults = {"two_views": 1}
+
+
+# --- rows that are not where they should be -------------------------------------------------------------------
+
+
+def stuck_rows(world: ClusterWorld) -> None:
+    """Rows reach one machine only, while their writer goes on; then it dies.  They turn up when its log is sealed."""
+    machines, random = world.machines, Random(world.random.random())
+    machines.slow_seconds, machines.stuck, machines.lost, machines.repairs = 0.005, 0.02, 0.0, False
+    machines.stuck_seconds = 7.0
+    world.callers.pace = 0.04
+    world.callers.weights.update(send=50, receive=40, delete=10)
+    world.nodes.row_bytes = 1 << 8
+    world.troubles.pause = 1.0
+    world.troubles.faults = {"zombie": 1}
+
+    def stuck(name: str) -> None:
+        dies(world, world.server(name), 0.5, random.random())
+
+    def sealed(entry: LogEntry) -> None:
+        machines.let_go(entry.log_id)
+
+    machines.when_stuck = stuck
+    world.ledger.when_sealed = sealed
+
+
+def rows_after_seals(world: ClusterWorld) -> None:
+    """The same, and soon after the seal everybody dies: what was folded is folded again, with what came meanwhile."""
+    stuck_rows(world)
+    world.callers.repeat_seconds = 0.5
+    sealed = world.ledger.when_sealed
+    assert sealed is not None
+
+    def and_all_die(entry: LogEntry) -> None:
+        sealed(entry)
+        if world.random.random() < 0.7:
+            later(world, 0.5 + world.random.random(), _all_die, world)
+
+    world.ledger.when_sealed = and_all_die
+
+
+def stopped_recoverers(world: ClusterWorld) -> None:
+    """Who has read a log is stopped before it is sealed, and rows turn up before another one reads it."""
+    stuck_rows(world)
+    world.machines.stuck_at = (-1,)
+    world.nodes.segment_bytes = 1 << 10
+    world.callers.pace = 0.03
+    world.troubles.pause = 0.0
+    stopped: set[int] = set()
+
+    def sealing(entry: LogEntry) -> None:
+        if entry.log_id not in stopped:
+            stopped.add(entry.log_id)
+            this_is_stopped(world, 0.7)
+
+    world.ledger.when_sealing = sealing
+
+
+def slow_readers(world: ClusterWorld) -> None:
+    """Logs are read slowly while their writers, taken for dead, go on; some of their rows are a little late."""
+    stuck_rows(world)
+    machines = world.machines
+    machines.stuck_seconds, machines.when_stuck, machines.scan_seconds = 0.3, None, 1.0
+    world.nodes.segment_bytes = 1 << 10
+    world.callers.pace = 0.02
+    world.troubles.pause = 2.0
+
+
+def lone_rows(world: ClusterWorld) -> None:
+    """A machine that alone has a row of a log that was just sealed is lost, and so is all that was in memory."""
+    stuck_rows(world)
+    world.machines.stuck_seconds = 60.0
+    world.troubles.pause = 0.0
+
+    def sealed(entry: LogEntry) -> None:
+        alone = world.machines.lone_holders(entry.log_id, entry.sealed_seq or 0)
+        if alone and all(machine.up for machine in world.machines.machines):
+            later(world, 0.0, lambda: world.tasks.append(world.loop.create_task(replaced(min(alone)))))
+            later(world, 0.5, _all_die, world)
+
+    async def replaced(number: int) -> None:
+        if await world.troubles.away(number, 2.0):
+            world.machines.wipe(number)
+
+    world.ledger.when_sealed = sealed
+
+
+def forgetful(world: ClusterWorld) -> None:
+    """One machine loses what it was told long ago, others lack a row here and there, and logs are long."""
+    world.machines.lost, world.machines.repairs = 0.15, False
+    world.nodes.checkpoint_segments, world.nodes.segment_bytes = 12, 4 << 10
+    world.callers.pace = 0.05
+    world.troubles.pause = 1.5
+    world.troubles.faults = {"forget": 6, "kill": 3}
+
+
+# --- metadata -------------------------------------------------------------------------------------------------
+
+
+def outages(world: ClusterWorld) -> None:
+    """The store is away for a little longer than it takes to be taken for dead, again and again."""
+    world.troubles.pause = 3.0
+    world.troubles.outage_seconds = (5.0,)
+
+
+def restarts(world: ClusterWorld) -> None:
+    """Shards move, nodes begin anew, and each checkpoint lets go of something."""
+    world.nodes.checkpoint_segments, world.nodes.segment_bytes = 1, 4 << 10
+    world.callers.pace = 0.05
+    world.troubles.pause = 0.7
+    world.troubles.faults = {"kill": 6, "drain": 6, "rolling": 2}
+
+
+def late_changes(world: ClusterWorld) -> None:
+    """Many changes of shards take effect when their caller has given up."""
+    world.nodes.checkpoint_segments, world.nodes.segment_bytes = 1, 4 << 10
+
+    def late(entries: Sequence[ShardEntry], apply: Callable[[], None]) -> bool:
+        if world.over or world.random.random() >= 0.3:
+            return False
+        later(world, world.ledger.timeout_seconds + 0.5, apply)
+        return True
+
+    world.ledger.when_changing = late
+
+
+def changes_of_the_dead(world: ClusterWorld) -> None:
+    """Who commits a checkpoint dies of it; the change takes effect when its log is sealed, and others have swept."""
+    ledger = world.ledger
+    world.nodes.checkpoint_segments, world.nodes.segment_bytes = 1, 4 << 10
+    world.callers.pace = 0.05
+    world.troubles.pause = 3.0
+    world.troubles.faults = {"drain": 1}
+    held: dict[int, list[Callable[[], None]]] = {}
+
+    def hold(entries: Sequence[ShardEntry], apply: Callable[[], None]) -> bool:
+        host = HOST.get()
+        known = [ledger.shards.get(entry.shard) for entry in entries]
+        same = all(one is not None and one.owner_log == two.owner_log for one, two in zip(known, entries, strict=True))
+        if not isinstance(host, NodeProcess) or not same or world.over or world.random.random() >= 0.15:
+            return False
+        held.setdefault(entries[0].owner_log, []).append(apply)
+        dies(world, host)
+        return True
+
+    def sealed(entry: LogEntry) -> None:
+        for apply in held.pop(entry.log_id, []):
+            later(world, 0.1, apply)
+        for process in world.nodes.living():
+            node = process.node
+            if node is not None and node._checkpointer is not None and node.ready and not process.stopped:
+                process.run(world.loop, _swept(node._checkpointer))
+
+    ledger.when_changing = hold
+    ledger.when_sealed = sealed
+
+
+async def _swept(checkpointer: Checkpointer) -> None:
+    with suppress(BackendError, StoreError):
+        async with checkpointer._lock:
+            await checkpointer._sweep()
+
+
+def stopped_checkpointers(world: ClusterWorld) -> None:
+    """Who commits a checkpoint is stopped just before, for so long that others take over."""
+    world.nodes.checkpoint_segments, world.nodes.segment_bytes = 1, 4 << 10
+    world.troubles.pause = 3.0
+
+    def stops(entries: Sequence[ShardEntry], apply: Callable[[], None]) -> bool:
+        this_is_stopped(world, 0.1)
+        return False
+
+    world.ledger.when_changing = stops
+
+
+def wrong_clocks(world: ClusterWorld) -> None:
+    """A node's clock is an hour ahead."""
+    world.nodes.offsets["node1"] = 3600.0
+
+
+def clocks_set_back(world: ClusterWorld) -> None:
+    """A node's clock was ahead, and is set."""
+    world.nodes.offsets["node1"] = 3600.0
+    later(world, 20.0, world.nodes.offsets.update, {"node1": 0.0})
+
+
+# --- answers --------------------------------------------------------------------------------------------------
+
+
+def weak_answers(world: ClusterWorld) -> None:
+    """Much is asked of queues whose sends are answered from memory, by nodes whose rows are not written; they die."""
+    stuck_rows(world)
+    world.always = frozenset({"weak"})
+    world.weak_levels = (AckLevel.LEADER,)
+    world.machines.stuck, world.machines.stuck_at = 0.01, (-1,)
+    world.callers.visibility_seconds = (15, 30)
+    world.callers.weights.update(send=50, receive=30, delete=30)
+
+
+def weak_rows(world: ClusterWorld) -> None:
+    """Machines lack rows, are away, and nodes die."""
+    world.always = frozenset({"weak"})
+    world.machines.lost, world.machines.repairs = 0.1, False
+    world.callers.pace = 0.1
+    world.nodes.checkpoint_segments = 8
+    world.troubles.pause = 1.0
+    world.troubles.faults = {"kill": 4, "wipe": 4}
+
+
+def strong_answers(world: ClusterWorld) -> None:
+    world.always = frozenset({"strong"})
+    world.machines.lost = 0.05
+
+
+# --- moves ----------------------------------------------------------------------------------------------------
+
+
+def moves(world: ClusterWorld) -> None:
+    """Most messages become dead letters, and come back."""
+    world.always = frozenset({"dead"})
+    world.callers.visibility_seconds = (0, 1, 5)
+    world.callers.pace = 0.05
+    world.callers.weights.update(receive=60, delete=6, move=10)
+    world.nodes.checkpoint_segments = 1
+    world.net.twice = 0.2
+    world.troubles.pause = 1.5
+    world.troubles.faults = {"deaf": 6, "cut": 3, "kill": 2}
+
+
+def dying_sources(world: ClusterWorld) -> None:
+    """Whose messages have just been taken dies, and some of its rows have not been written."""
+    moves(world)
+    world.machines.stuck, world.machines.repairs = 0.1, False
+
+    def answering(server: Server, method: str, arguments: tuple[Any, ...]) -> None:
+        if method == "take":
+            source = [one for one in world.nodes.living() if one.node and arguments[1] in one.node.partitions]
+            dies(world, source[0] if source else None, 0.3)
+
+    world.when_answering = answering
+
+
+def dying_givers(world: ClusterWorld) -> None:
+    """Who has given shards away dies, and some of its rows have not been written; calls are repeated soon."""
+    world.machines.stuck, world.machines.stuck_at, world.machines.repairs = 0.03, (-1,), False
+    world.callers.repeat_seconds = 0.5
+    world.callers.pace = 0.05
+    world.troubles.faults.update(kill=0, stop=0, rolling=0)
+
+    def gives(entries: Sequence[ShardEntry], apply: Callable[[], None]) -> bool:
+        known = world.ledger.shards.get(entries[0].shard)
+        host = HOST.get()
+        if known is not None and known.owner_log != entries[0].owner_log and isinstance(host, NodeProcess):
+            dies(world, host, 0.5, 0.1 + 0.2 * world.random.random())
+        return False
+
+    world.ledger.when_changing = gives
+
+
+# --- maps -----------------------------------------------------------------------------------------------------
+
+
+def maps(world: ClusterWorld) -> None:
+    """Maps change all the time, what drains is soon empty, and calls with tokens are repeated."""
+    world.callers.pace = 0.05
+    world.callers.visibility_seconds = (2, 5)
+    world.callers.weights.update(send=30, receive=60, delete=60)
+    world.troubles.pause = 0.5
+    world.troubles.faults = {"map": 20, "kill": 1, "drain": 1}
+
+
+def splits(world: ClusterWorld) -> None:
+    """Queues get partitions, one by one, and some frontends do not hear of it."""
+    maps(world)
+    world.maps.acts = ("split",)
+    world.callers.weights.update(send=60, receive=20, delete=20)
+
+
+def moved_partitions(world: ClusterWorld) -> None:
+    """Partitions of FIFO queues are put in the places of others that have messages, which wait to be received."""
+    maps(world)
+    world.always = frozenset({"strong"})
+    world.maps.acts = ("move",)
+    world.callers.visibility_seconds = (15, 30)
+    world.callers.weights.update(send=40, receive=30, delete=20)
+
+
+def parents_die(world: ClusterWorld) -> None:
+    """Whoever has partitions of a queue whose map was just changed dies, with answers and tokens on their way."""
+    splits(world)
+
+    def mapped(queue: StoredQueue) -> None:
+        ids = {one.id for one in queue.partitions}
+        for process in world.nodes.living():
+            if process.node is not None and ids & process.node.partitions.keys():
+                dies(world, process, 0.5, world.random.random() * 0.1)
+
+    world.when_mapped = mapped
+
+
+def dying_parents(world: ClusterWorld) -> None:
+    """Who has handed tokens over dies, and some of its rows have not been written."""
+    splits(world)
+    world.machines.stuck, world.machines.stuck_at, world.machines.repairs = 0.03, (-1,), False
+    world.callers.repeat_seconds = 0.5
+
+    def answering(server: Server, method: str, arguments: tuple[Any, ...]) -> None:
+        if method == "hand_over" and arguments[2] == HANDOVER_PARTS - 1:
+            dies(world, server, 0.7, 0.1)
+
+    world.when_answering = answering
+
+
+def maps_of_moves(world: ClusterWorld) -> None:
+    """Messages are on their way to partitions that drain."""
+    moves(world)
+    world.troubles.faults = {"map": 8, "deaf": 4, "cut": 2, "kill": 1}
+
+
+# --- local files ----------------------------------------------------------------------------------------------
+
+
+def stopped_owners(world: ClusterWorld) -> None:
+    """Processes are stopped for so long that others would like to take over; then all are asked again."""
+
+    def choose(action: str) -> Front:
+        stopped = any(process.stopped for process in world.nodes.living())
+        return world.fronts[1] if stopped else world.random.choice(world.fronts)
+
+    world.callers.choose = choose
+    world.callers.pace = 0.05
+    world.troubles.pause = 3.0
+    world.troubles.faults = {"stop": 6, "kill": 1}
+
+
+def power_after_seals(world: ClusterWorld) -> None:
+    """The power goes when a log has just been read; what is written takes a while to be on the disk."""
+    world.disk.latency_seconds = (0.02, 0.08)
+    world.callers.pace = 0.05
+    world.troubles.faults = {"kill": 1}
+    world.troubles.pause = 1.0
+
+    def power() -> None:
+        if not world.over:
+            _all_die(world)
+            world.disk.crash()
+
+    def sealed(entry: LogEntry) -> None:
+        if not world.over and world.random.random() < 0.8:
+            later(world, world.random.random() * 0.4, power)
+
+    world.store.when_sealed = sealed

@@ -1,0 +1,49 @@
+"""Rules of local files, taken out."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+from backend import startup
+from backend.journal.local import LocalJournal
+from metadata_service.models import LogEntry
+from tests.simulator.cluster import ClusterWorld
+from tests.simulator.cluster_mutations import focus
+from tests.simulator.cluster_mutations.registry import mutation
+from tests.simulator.disk import SimDisk
+
+
+@mutation("Local files", local=True, focus=focus.stopped_owners)
+def lock_not_asked(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """A log is taken over although the process that holds its lock lives: it may have been stopped."""
+    real = SimDisk.lock
+
+    def lock(self: SimDisk, path: str) -> int:
+        file = self._names.get(path)
+        if file is not None:
+            file.locked_by = None
+        return real(self, path)
+
+    return mock.patch.object(SimDisk, "lock", lock)
+
+
+@mutation("Local files", local=True, focus=focus.power_after_seals)
+def local_tail_not_rewritten(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """Recovery builds on rows that it has read from the page cache and the disk never got."""
+
+    async def settle(self: LocalJournal, entry: LogEntry, end: Any) -> None:
+        return None
+
+    return mock.patch.object(LocalJournal, "settle", settle)
+
+
+@mutation("Local files", local=True)
+def ids_serve_again_too_early(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """The id of a log serves again while something of that log is left."""
+
+    def spare(earlier: list[LogEntry], *_: object) -> LogEntry | None:
+        return next((entry for entry in earlier if entry.state == "sealed"), None)
+
+    return mock.patch.object(startup, "_spare", spare)

@@ -1,0 +1,97 @@
+"""Rules of queues with several partitions, taken out."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from backend.api import PartitionState
+from backend.engine import records
+from backend.engine.queue import Queue
+from backend.partition import Partition
+from frontend.sqs import queues as frontend_queues
+from metadata_service import partitions
+from tests.simulator.catalog import Catalog
+from tests.simulator.cluster import ClusterWorld
+from tests.simulator.cluster_mutations import focus
+from tests.simulator.cluster_mutations.registry import mutation
+
+
+@mutation("Partitions 1", scenario="maps", focus=focus.maps)
+def tokens_go_anywhere(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """A send with a token goes to the partitions in turn, as others do."""
+    return mock.patch("frontend.sqs.spread._of_token", lambda view, _: world.random.choice(view.open_parts))
+
+
+@mutation("Partitions 1", scenario="maps", focus=focus.maps)
+def partition_ids_used_again(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """A new partition gets the id of one that has retired."""
+    real = Catalog.new_partitions
+
+    def new_partitions(self: Catalog, count: int) -> list[int]:
+        used = {one.id for queue in self.queues.values() for one in queue.partitions}
+        gone = sorted({one for queue in world.queues for one in queue.partitions} - used)
+        return gone[:count] if len(gone) >= count else real(self, count)
+
+    return mock.patch.object(Catalog, "new_partitions", new_partitions)
+
+
+@mutation("Partitions 2", scenario="maps", focus=focus.splits)
+def calls_by_old_maps(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """A partition that knows a newer map serves callers that know an older one."""
+    real = Partition._check_version
+
+    def check(self: Partition, settings: Any, known: int) -> None:
+        if settings.version < known:
+            real(self, settings, known)
+
+    return mock.patch.object(Partition, "_check_version", check)
+
+
+@mutation("Partitions 2", scenario="maps", focus=focus.parents_die)
+def sends_before_the_tokens_are_here(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """A new partition takes sends with tokens before it knows those of its parents."""
+    return mock.patch.object(Queue, "_check_awaiting", return_value=None)
+
+
+@mutation("Partitions 2", scenario="maps", focus=focus.parents_die)
+def tokens_not_handed_over(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """A partition that others await hands nothing over."""
+    return mock.patch.object(Queue, "adopt", return_value=[])
+
+
+@mutation("Partitions 2", scenario="maps", focus=focus.maps)
+def retires_with_messages(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """A partition that drains goes out of the map after a while, whatever it stores."""
+
+    def retire(self: Queue, now: int, linger_seconds: int) -> list[records.Record]:
+        fold = self.fold
+        fold.advance(now)
+        settings = fold.settings
+        assert settings is not None
+        if settings.state != PartitionState.DRAINING or settings.routing is None:
+            return []
+        routing = msgspec.structs.replace(settings.routing, state=PartitionState.RETIRED)
+        return [records.Configured(msgspec.structs.replace(settings, routing=routing))]
+
+    return mock.patch.object(Queue, "retire", retire)
+
+
+@mutation("Partitions 3", scenario="maps", focus=focus.splits)
+def fifo_queues_split(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """A FIFO queue is split like any other: its groups go on elsewhere."""
+    real = partitions.split
+
+    def split(queue: Any, ids: Any) -> Any:
+        return real(msgspec.structs.replace(queue, attributes={}), ids)
+
+    return mock.patch("backend.splits.split", split)
+
+
+@mutation("Partitions 3", scenario="maps", focus=focus.moved_partitions)
+def successors_deliver_at_once(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """In a FIFO queue a partition delivers while the one that it has replaced still drains."""
+    return mock.patch.object(frontend_queues, "received_from", lambda queue: list(queue.partitions))
