@@ -8,6 +8,8 @@ A FIFO lane keeps no ``back`` list: what was received and not deleted is ``outst
 
 from __future__ import annotations
 
+from array import array
+
 from backend.engine.blocks import BACK, BLOCK_BITS, Block
 
 
@@ -66,6 +68,16 @@ class Links:
         else:
             lane.fresh_head = number
         lane.fresh_tail = number
+
+    def append_block(self, lane: Lane, block: Block) -> None:
+        """As :meth:`append_fresh` for each message of a block, in their order."""
+        first, size = block.base, len(block.states)
+        block.next = array("Q", range(first + 1, first + size + 1))
+        block.next[-1] = 0
+        block.previous = array("Q", range(first - 1, first + size - 1))
+        block.previous[0] = 0
+        self.append_fresh(lane, first, block)
+        lane.fresh_tail = first + size - 1
 
     def append_back(self, lane: Lane, number: int, block: Block) -> None:
         tail = lane.back_tail

@@ -70,6 +70,9 @@ class Order(Protocol):
     def restore(self, number: int, lane: Lane, block: Block, state: int) -> None:
         """A living message that a checkpoint holds; called in order of number."""
 
+    def restore_block(self, lane: Lane, block: Block) -> None:
+        """As :meth:`restore` for each message of a block that is WAITING as a whole, in one lane."""
+
 
 class StandardOrder:
     """Best-effort order: what was never received and what came back take turns, and groups do."""
@@ -231,6 +234,15 @@ class StandardOrder:
         elif state == IN_FLIGHT:
             self._in_flight += 1
             lane.claimed += 1
+
+    def restore_block(self, lane: Lane, block: Block) -> None:
+        self._links.append_block(lane, block)
+        lane.waiting += len(block.states)
+        if lane.index and not self._grouped:
+            self._group()
+        if self._grouped:
+            lane.sent_ms = 0
+            self._ready.setdefault(lane.index, lane)
 
 
 class FifoOrder:
@@ -397,6 +409,10 @@ class FifoOrder:
                 lane.waiting += 1
             else:
                 lane.claimed += 1
+
+    def restore_block(self, lane: Lane, block: Block) -> None:
+        self._links.append_block(lane, block)
+        lane.waiting += len(block.states)
 
 
 def _faded(work: float, elapsed_ms: int) -> float:

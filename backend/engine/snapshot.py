@@ -8,6 +8,7 @@ each 1,024 messages).  Lists are not stored: a fold that is read back links its 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from heapq import heappush
 from typing import Any, TypeAlias
@@ -282,6 +283,11 @@ def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
     named = _column("I", piece.lanes) if piece.lanes is not None else None
     if named is not None:
         block.lanes = array("I", (lanes[index].index if index in lanes else 0 for index in named))
+    if named is None and size and block.states.count(WAITING) == size:
+        _restore_waiting(fold, block)
+        block.ref = ref
+        fold.restored_block(block)
+        return
     claims = {number: Claim(until, until, since, attempt) for number, until, since, attempt in piece.claims}
     oldest, live = 1 << 62, 0
     segments = fold.segments
@@ -311,6 +317,19 @@ def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
     block.oldest = oldest
     block.ref = ref
     fold.restored_block(block)
+
+
+def _restore_waiting(fold: Fold, block: Block) -> None:
+    """The same for a block whose messages all wait, of no group: most of a long queue, so not one by one."""
+    block.live = size = len(block.states)
+    block.oldest = min(block.sent)
+    fold.visible += size
+    fold.stored_bytes += sum(block.sizes)
+    fold.default_lane.live += size
+    segments = fold.segments
+    for segment, count in Counter(position >> SEGMENT_SHIFT for position in block.positions).items():
+        segments[segment] = segments.get(segment, 0) + count
+    fold.order.restore_block(fold.default_lane, block)
 
 
 def describe(fold: Fold) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 
 from backend.engine import records, snapshot
 from backend.engine.blocks import Block, Ref
-from backend.engine.fold import Fold
+from backend.engine.fold import SEGMENT_SHIFT, Fold
 from backend.engine.ids import message_id, pack_id, unpack_id
 from backend.engine.records import Message, UnknownRecord, decode_head, encode_head
 from backend.engine.timers import NEVER, Timers
@@ -161,6 +161,53 @@ async def test_a_snapshot_reads_back_as_what_it_was(fifo: bool) -> None:
         for one in (fold, queue.fold):
             one.advance(queue.now)
         assert snapshot.describe(fold) == snapshot.describe(queue.fold)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_blocks_that_wait_as_a_whole_are_read_as_others_are(
+    grouped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are restored together instead of one by one, to the same lists and sums."""
+    queue = Machine(retention_seconds=3600)
+    for step in range(5000):
+        queue.position += (step % 1500 == 0) << SEGMENT_SHIFT  # blocks within a segment, and over an edge
+        queue.send("x" * (step % 7), group="g" if grouped and step < 1023 else None)
+        queue.pass_time(0.01)
+    if not grouped:  # else nothing of the first whole block has been touched when groups begin to take turns
+        for claim in queue.claim(3, 30):
+            queue.delete(claim)
+
+    def in_order(fold: Fold) -> list[int]:
+        found = list(fold.order.candidates(queue.now))
+        return sorted(found) if grouped else found  # groups take turns, and a restored queue may begin with any
+
+    whole: list[int] = []
+    together = snapshot._restore_waiting
+
+    def noted(fold: Fold, block: Block) -> None:
+        whole.append(block.base)
+        together(fold, block)
+
+    monkeypatch.setattr(snapshot, "_restore_waiting", noted)
+    fold, _ = await _read_back(queue)
+    assert len(whole) >= 3, "else nothing is tested"
+    assert snapshot.describe(fold) == snapshot.describe(queue.fold)
+    assert (fold.visible, fold.stored_bytes, fold.segments) == (
+        queue.fold.visible,
+        queue.fold.stored_bytes,
+        queue.fold.segments,
+    )
+    assert fold.default_lane.live == queue.fold.default_lane.live
+    assert {base: (block.live, block.oldest) for base, block in fold.blocks.items()} == {
+        base: (block.live, min(block.sent[at] for at, state in enumerate(block.states) if state))
+        for base, block in queue.fold.blocks.items()
+    }
+    assert in_order(fold) == in_order(queue.fold)
+    for number in range(queue.fold.next_number - 3000, queue.fold.next_number - 1000, 7):  # out of the middle of lists
+        for one in (fold, queue.fold):
+            one.apply(records.Deleted([number]), queue.now)
+    assert in_order(fold) == in_order(queue.fold)
+    assert snapshot.describe(fold) == snapshot.describe(queue.fold)
 
 
 async def test_a_snapshot_of_a_version_that_counted_no_bytes_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
