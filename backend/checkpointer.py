@@ -56,6 +56,19 @@ encode_manifest = msgspec.msgpack.Encoder().encode
 decode_manifest = msgspec.msgpack.Decoder(ShardManifest).decode
 
 
+class _Slices:
+    """Lets the loop have its turns between the steps of long work."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+
+    async def step(self) -> None:
+        """A step is done."""
+        if time.perf_counter() - self._began > SLICE_SECONDS:
+            await asyncio.sleep(0)
+            self._began = time.perf_counter()
+
+
 class _Taken:
     """What was taken of a shard's state that is not published yet; all of it, once it has its entry."""
 
@@ -155,7 +168,7 @@ class Checkpointer:
         writer = await self._pieces.begin(log.log_id)
         floor_seq, floor_segment = log.cut() + 1, log.next_segment
         taken: list[_Taken] = []
-        began = time.perf_counter()
+        slices = _Slices()
         try:
             for shard in list(node.shards.owned.values()):
                 assert not shard.leaving, "the floor must not pass it"
@@ -165,13 +178,9 @@ class Checkpointer:
                     one = _Taken(shard)
                     taken.append(one)
                     for _ in self._take_ahead(one, writer):
-                        if time.perf_counter() - began > SLICE_SECONDS:
-                            await asyncio.sleep(0)
-                            began = time.perf_counter()
+                        await slices.step()
                     self._take(one, writer)
-                if time.perf_counter() - began > SLICE_SECONDS:
-                    await asyncio.sleep(0)
-                    began = time.perf_counter()
+                await slices.step()
             await node.durable()
             await writer.finish()
             self._unsettled = True
@@ -249,16 +258,14 @@ class Checkpointer:
         ahead = await self._pieces.begin(node.log.log_id)
         writer = await self._pieces.begin(node.log.log_id)
         taken: dict[int, _Taken] = {}
-        began = time.perf_counter()
+        slices = _Slices()
         try:
             # Taken and stored while they are served still, so that there is little left to do when they are not.
             for shard in shards:
                 if shard.damage is None:
                     taken[shard.number] = _Taken(shard)
                     for _ in self._take_ahead(taken[shard.number], ahead):
-                        if time.perf_counter() - began > SLICE_SECONDS:
-                            await asyncio.sleep(0)
-                            began = time.perf_counter()
+                        await slices.step()
             await ahead.finish()
             for shard in shards:
                 node.close_shard(shard)
