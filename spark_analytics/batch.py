@@ -10,6 +10,7 @@ import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -92,9 +93,9 @@ def batch(
             found = records.files(lake, source.folder, day, day)
             made = there is None or account is not None or again or there.read.digest != digest_of(found)
             if there is None or made:
-                fresh = _make_of_what_stays(
-                    spark, lake, name, day, run, found, None if account is None else there, account
-                )
+                beside = None if account is None else there
+                make = partial(_make, spark, lake, name, day, run, beside, account)
+                fresh = _of_what_stays(make, found, partial(records.files, lake, source.folder, day, day))
                 tables.publish(name, day, fresh, over=there)
                 there = fresh
             done = Done(name, day, there, made, time.monotonic() - begun)
@@ -103,22 +104,15 @@ def batch(
     return all_done
 
 
-def _make_of_what_stays(
-    spark: SparkSession,
-    lake: Lake,
-    name: str,
-    day: date,
-    run: str,
-    found: Sequence[LakeFile],
-    beside: Day | None,
-    account: str | None,
+def _of_what_stays(
+    make: Callable[[Sequence[LakeFile]], Day], found: Sequence[LakeFile], find: Callable[[], Sequence[LakeFile]]
 ) -> Day:
-    """As :func:`_make`; and again, if files became one, and were removed, while they were read."""
+    """A day of these files; and again, if files became one, and were removed, while they were read."""
     while True:
         try:
-            return _make(spark, lake, name, day, run, found, beside, account)
+            return make(found)
         except SPARK_ERRORS:
-            listed, found = found, records.files(lake, _SOURCES[name].folder, day, day)
+            listed, found = found, find()
             if set(listed) <= set(found):
                 raise
 
@@ -129,9 +123,9 @@ def _make(
     name: str,
     day: date,
     run: str,
-    found: Sequence[LakeFile],
     beside: Day | None,
     account: str | None,
+    found: Sequence[LakeFile],
 ) -> Day:
     """A day of a table, written: all of it, or one tenant's rows ``beside`` those of the others that are published."""
     source = _SOURCES[name]
