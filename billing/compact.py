@@ -28,7 +28,8 @@ from pyarrow import parquet
 
 from billing import lake as calls
 from billing import storage_table as storage
-from billing.lake import Lake, LakeFile, LakeUnavailable
+from billing.command import on_lake
+from billing.lake import Lake, LakeFile
 
 logger = logging.getLogger("holdfast.usage")
 
@@ -199,22 +200,11 @@ def _read(lake: Lake, path: str, schema: pa.Schema) -> pa.Table | None:
 
 
 def main(arguments: list[str]) -> int:
-    logging.basicConfig(format="%(message)s", level=logging.ERROR)
-    if len(arguments) != 1:
-        print("usage: python -m billing.compact LAKE", file=sys.stderr)
-        return 2
-    try:
-        lake = Lake(arguments[0])
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-    try:
+    def work(lake: Lake) -> str:
         done = compact(lake, datetime.fromtimestamp(time.time(), UTC))
-    except LakeUnavailable as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"{done.written} files were made of many, {done.removed} that were merged are removed")
-    return 0
+        return f"{done.written} files were made of many, {done.removed} that were merged are removed"
+
+    return on_lake(arguments, "billing.compact LAKE", work)
 
 
 if __name__ == "__main__":

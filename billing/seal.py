@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 
 from billing import storage_table
 from billing.buffers import BufferDamaged, Finished, clear, finished
-from billing.lake import Lake, LakeUnavailable, hour_of, table_of
+from billing.command import on_lake
+from billing.lake import Lake, hour_of, table_of
 from billing.storage import StorageRecord
 from billing.storage_file import FinishedStorage, finished_storage
 from billing.usage import UsageRecord
@@ -145,22 +146,11 @@ def _name(records: list[UsageRecord]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    logging.basicConfig(format="%(message)s", level=logging.ERROR)
-    if len(arguments) != 2:
-        print("usage: python -m billing.seal SPOOL LAKE", file=sys.stderr)
-        return 2
-    try:
-        lake = Lake(arguments[1])
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-    try:
+    def work(lake: Lake) -> str:
         done = seal(Path(arguments[0]), lake)
-    except (LakeUnavailable, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"{done.records} records of {done.buffers} files of the spool in {done.files} files")
-    return 0
+        return f"{done.records} records of {done.buffers} files of the spool in {done.files} files"
+
+    return on_lake(arguments, "billing.seal SPOOL LAKE", work)
 
 
 if __name__ == "__main__":
