@@ -27,6 +27,7 @@ COPY auth auth
 COPY ratelimit ratelimit
 COPY billing billing
 COPY spark_analytics spark_analytics
+COPY telemetry telemetry
 COPY scripts/finish-environment scripts/
 RUN PIP_ONLY_BINARY= /venv/bin/pip install --quiet --no-deps --no-build-isolation --no-index .
 
