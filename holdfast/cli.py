@@ -18,6 +18,7 @@ from holdfast import __version__
 from holdfast.command import Group, run
 from holdfast.commands import add_commands
 from holdfast.report_command import add_report_command
+from holdfast.schema_command import add_schema_command
 from holdfast.settings import Settings, SettingsError, describe, describe_one, is_distributed, load
 
 _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "backends", "log_level")
@@ -359,6 +360,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_flags(accepting, _DAMAGE_FLAGS)
     accepting.set_defaults(run=_accept_damage)
+
+    schema = commands.add_parser(
+        "schema",
+        help="versions of what is stored: show them, bring it to this release's, or go one step back",
+        description="What is stored has a version, and each release knows versions up to its own.",
+    )
+    add_schema_command(schema, lambda command: _add_flags(command, _DAMAGE_FLAGS))
     return parser
 
 

@@ -1,14 +1,18 @@
 """The SQLite file of the metadata: its tables, and how an older file gets those that came later.
 
-A step that was released is never changed; what comes later is a step of its own, added at the end.  A row holds its
-record as JSON, beside the columns that are looked up or compared, so a record that gains a field with a default
-needs no step.
+:mod:`metadata_service.schema` has the rule of its versions.  The file has its version in the table ``schema_version``,
+and the oldest version whose programs can use it in its header (``PRAGMA user_version``; 0, if nobody has said so: then
+it is for programs that know its version).  All steps of a start, or of a way back, are one transaction.
+
+A row holds its record as JSON, beside the columns that are looked up or compared, so a record that gains a field with a
+default needs no step.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -16,11 +20,19 @@ import msgspec
 
 from metadata_service.models import ClusterEntry, ManagerEntry
 from metadata_service.opening import CannotOpen
+from metadata_service.schema import CannotRollBack, Schema, Step, Stored, would_lose
 from metadata_service.store import ConditionFailed
 
 _Single = TypeVar("_Single", ClusterEntry, ManagerEntry)
 
-_SCHEMA = """
+
+def _statements(text: str) -> tuple[str, ...]:
+    return tuple(statement.strip() for statement in text.split(";") if statement.strip())
+
+
+SCHEMA = Schema(
+    Step(
+        _statements("""
 CREATE TABLE schema_version (version INTEGER NOT NULL);
 CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE queues (
@@ -39,16 +51,18 @@ CREATE TABLE shards (shard INTEGER PRIMARY KEY, version INTEGER NOT NULL, record
 CREATE TABLE tenants (account TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE access_keys (access_key_id TEXT PRIMARY KEY, account TEXT NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX access_keys_by_account ON access_keys (account, access_key_id);
-"""
-"""Version 1.  Every file begins with it, and takes the steps from there."""
-_STEPS = (
-    """
+""")
+    ),
+    Step(
+        _statements("""
 CREATE TABLE data_keys (
     key_id INTEGER PRIMARY KEY, account TEXT NOT NULL, master_id TEXT NOT NULL, seals INTEGER NOT NULL DEFAULT 0,
     record TEXT NOT NULL);
 CREATE INDEX data_keys_by_account ON data_keys (account, key_id);
-""",
-    """
+""")
+    ),
+    Step(
+        _statements("""
 CREATE TABLE api_keys (key_id TEXT PRIMARY KEY, account TEXT NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX api_keys_by_account ON api_keys (account, key_id);
 CREATE TABLE key_uses (key_id TEXT PRIMARY KEY, used_s INTEGER NOT NULL) WITHOUT ROWID;
@@ -57,25 +71,35 @@ CREATE TABLE roles (account TEXT NOT NULL, name TEXT NOT NULL, record TEXT NOT N
 CREATE TABLE service_keys (
     key_id TEXT PRIMARY KEY, purpose TEXT NOT NULL, created_s INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX service_keys_by_purpose ON service_keys (purpose, created_s, key_id);
-""",
-    """
+""")
+    ),
+    Step(
+        _statements("""
 CREATE TABLE queue_changes (change INTEGER PRIMARY KEY, account TEXT NOT NULL, name TEXT NOT NULL);
-""",
-    """
+""")
+    ),
+    Step(
+        _statements("""
 CREATE TABLE heartbeats (
     node TEXT PRIMARY KEY, incarnation INTEGER NOT NULL, count INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE cluster (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL);
-""",
-    """
+""")
+    ),
+    Step(
+        _statements("""
 CREATE TABLE backend_clusters (
     number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, version INTEGER NOT NULL, record TEXT NOT NULL);
 CREATE TABLE cluster_reports (
     cluster INTEGER PRIMARY KEY, term INTEGER NOT NULL, count INTEGER NOT NULL, record TEXT NOT NULL);
 CREATE TABLE manager (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL);
-""",
+""")
+    ),
+    first=6,
 )
-"""What leads from each version to the next."""
-SCHEMA_VERSION = 1 + len(_STEPS)
+"""Of all Holdfasts: this program's and, below its version, those before."""
+
+BUSY_SECONDS = 5.0
+"""So long a connection waits for another that writes."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -85,10 +109,11 @@ def open_database(path: Path) -> sqlite3.Connection:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.chmod(path, 0o600)  # SQLite gives its other files the mode of this one
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
     except (OSError, sqlite3.Error) as error:
         raise CannotOpen(f"the metadata file {path} cannot be opened: {error}") from error
     try:
+        _keep_safely(db, path)
         _prepare(db, path)
     except sqlite3.Error as error:
         db.close()
@@ -99,7 +124,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _prepare(db: sqlite3.Connection, path: Path) -> None:
+def _keep_safely(db: sqlite3.Connection, path: Path) -> None:
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     db.execute("PRAGMA synchronous = FULL")
     (synchronous,) = db.execute("PRAGMA synchronous").fetchone()
@@ -108,25 +133,69 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
             f"the metadata file {path} cannot be kept safely here: "
             f"SQLite uses journal mode {mode} and synchronous level {synchronous} instead of wal and 2"
         )
+    db.execute("PRAGMA secure_delete = ON")  # what is deleted or overwritten is overwritten with zeros
+
+
+def _prepare(db: sqlite3.Connection, path: Path) -> None:
     db.execute("PRAGMA cache_size = -4096")  # KiB
     db.execute("PRAGMA journal_size_limit = 16777216")
-    db.execute("PRAGMA secure_delete = ON")  # what is deleted or overwritten is overwritten with zeros
     db.execute("BEGIN IMMEDIATE")
-    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone() is None:
-        for statement in _SCHEMA.split(";"):
+    stored = _stored(db)
+    SCHEMA.check(stored, f"the metadata file {path}")
+    for version, step in SCHEMA.missing(stored):
+        for statement in step.forward:
             db.execute(statement)
-        db.execute("INSERT INTO schema_version (version) VALUES (1)")
-    (version,) = db.execute("SELECT version FROM schema_version").fetchone()
-    for number, step in enumerate(_STEPS[version - 1 :], version + 1):
-        for statement in step.split(";"):
-            db.execute(statement)
-        db.execute("UPDATE schema_version SET version = ?", (number,))
+        _note(db, SCHEMA.stored(version))
     db.execute("COMMIT")
-    if version > SCHEMA_VERSION:
-        raise CannotOpen(
-            f"the metadata file {path} was written by a newer Holdfast: "
-            f"its schema version is {version}, this one knows versions up to {SCHEMA_VERSION}"
-        )
+
+
+def _stored(db: sqlite3.Connection) -> Stored:
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone() is None:
+        return Stored(0, 0)
+    (version,) = db.execute("SELECT version FROM schema_version").fetchone()
+    (oldest,) = db.execute("PRAGMA user_version").fetchone()
+    return Stored(version, oldest or version)
+
+
+def _note(db: sqlite3.Connection, stored: Stored) -> None:
+    db.execute("DELETE FROM schema_version")
+    db.execute("INSERT INTO schema_version (version) VALUES (?)", (stored.version,))
+    db.execute(f"PRAGMA user_version = {stored.oldest:d}")
+
+
+def stored_version(path: Path) -> Stored:
+    """What a file has, of whatever version; it may be in use.  Raises :class:`CannotOpen`."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
+            return _stored(db)
+    except sqlite3.Error as error:
+        raise CannotOpen(f"the metadata file {path} cannot be read: {error}") from error
+
+
+def roll_back(path: Path, to: int | None = None) -> Stored:
+    """Undo the last step that this program knows, or all beyond the version ``to``, in a file that nobody uses.
+
+    Whole or not at all.  Raises :class:`~metadata_service.schema.CannotRollBack` and :class:`CannotOpen`.
+    """
+    where = f"the metadata file {path}"
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)) as db:
+            _keep_safely(db, path)
+            db.execute("BEGIN IMMEDIATE")
+            stored = _stored(db)
+            for version, step in SCHEMA.way_back(stored, to, where):
+                assert step.back is not None
+                for query in step.lost:
+                    if db.execute(query).fetchone() is not None:
+                        raise would_lose(where, query)
+                for statement in step.back:
+                    db.execute(statement)
+                stored = SCHEMA.stored(version)
+                _note(db, stored)
+            db.execute("COMMIT")
+            return stored
+    except sqlite3.Error as error:
+        raise CannotRollBack(f"{where} cannot be taken back: {error}; it is as it was") from error
 
 
 def text(record: msgspec.Struct) -> str:

@@ -15,11 +15,14 @@ import pytest
 
 from auth.credentials import AccessKey, ApiKey, Tenant, new_access_key
 from auth.keyring import DataKey
+from metadata_service import sqlite_schema
 from metadata_service.opening import CannotOpen
+from metadata_service.schema import CannotRollBack, Stored
 from metadata_service.sqlite import SQLiteStore
-from metadata_service.sqlite_schema import _SCHEMA, SCHEMA_VERSION
+from metadata_service.sqlite_schema import SCHEMA, roll_back, stored_version
 from metadata_service.store import MetadataStore, QueueExists, StoreUnavailable
 from metadata_service.worker import Worker
+from tests.metadata_service import next_step
 from tests.metadata_service.conformance import ACCOUNT, ClusterConformance, Conformance, create, redrive_to
 
 
@@ -72,18 +75,45 @@ async def test_commits_survive_a_power_loss(path: Path, store: MetadataStore) ->
     assert await store._worker.read(lambda db: db.execute("PRAGMA synchronous").fetchone()) == (2,)
 
 
+# --- versions of the schema -------------------------------------------------------------------------------
+
+
+def first_version(path: Path) -> sqlite3.Connection:
+    """A file as the first version had it."""
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in SCHEMA.steps[0].forward:
+        db.execute(statement)
+    db.execute("INSERT INTO schema_version (version) VALUES (1)")
+    return db
+
+
+def tables(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as db:
+        return sorted(sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
+
+
+async def test_what_was_released_stays_as_it_was(path: Path) -> None:
+    """The fixture is a file of the first release: a step of it that is changed makes another one."""
+    released = (Path(__file__).parent / "fixtures" / "sqlite-6.sql").read_text()
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for step in SCHEMA.steps[:6]:
+            for statement in step.forward:
+                db.execute(statement)
+    assert ";\n".join(tables(path)) + ";\n" == released
+
+
 async def test_a_newer_schema_is_refused(path: Path) -> None:
     await SQLiteStore(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("UPDATE schema_version SET version = ?", (SCHEMA_VERSION + 1,))
-    with pytest.raises(CannotOpen, match="written by a newer Holdfast"):
-        SQLiteStore(path)
+        for oldest in (SCHEMA.version + 1, 0):  # 0: whoever wrote it did not say, so it is as new as its version
+            db.execute("UPDATE schema_version SET version = ?", (SCHEMA.version + 1,))
+            db.execute(f"PRAGMA user_version = {oldest}")
+            with pytest.raises(CannotOpen, match="written by a newer Holdfast"):
+                SQLiteStore(path)
 
 
 async def test_a_file_of_the_first_schema_is_brought_to_this_one(path: Path) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.executescript(_SCHEMA)
-        db.execute("INSERT INTO schema_version (version) VALUES (1)")
+    with closing(first_version(path)) as db:
         db.execute(
             "INSERT INTO tenants (account, record) VALUES (?, ?)", (ACCOUNT, f'{{"account":"{ACCOUNT}","name":"root"}}')
         )
@@ -97,20 +127,86 @@ async def test_a_file_of_the_first_schema_is_brought_to_this_one(path: Path) -> 
         await store.put_access_key(AccessKey("AKIA", "t", ACCOUNT, "AIDA"))
         await store.put_api_key(ApiKey("k", b"d", ACCOUNT, "AIDA"))
         await store.close()
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        assert db.execute("SELECT version FROM schema_version").fetchall() == [(SCHEMA_VERSION,)]
+    assert stored_version(path) == SCHEMA.stored(SCHEMA.version)
 
 
 async def test_a_step_to_a_newer_schema_is_taken_whole_or_not_at_all(path: Path) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.executescript(_SCHEMA)
-        db.execute("INSERT INTO schema_version (version) VALUES (1)")
+    with closing(first_version(path)) as db:
         db.execute("CREATE INDEX data_keys_by_account ON tenants (account)")  # in the way of the step's last statement
     with pytest.raises(CannotOpen, match="cannot be used"):
         SQLiteStore(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         assert db.execute("SELECT version FROM schema_version").fetchall() == [(1,)]
         assert db.execute("SELECT 1 FROM sqlite_master WHERE name = 'data_keys'").fetchone() is None
+
+
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is of the release after."""
+    monkeypatch.setattr(sqlite_schema, "SCHEMA", next_step.NEXT)
+
+
+async def test_the_release_before_works_on_a_step_that_expands(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the same time as the newer one, whose step it leaves alone."""
+    before = SQLiteStore(path)
+    with monkeypatch.context() as after:
+        after.setattr(sqlite_schema, "SCHEMA", next_step.NEXT)
+        newer = SQLiteStore(path)
+    assert stored_version(path) == Stored(SCHEMA.version + 1, next_step.BEFORE.stored(SCHEMA.version).oldest)
+    again = SQLiteStore(path)
+    for number, store in enumerate((before, newer, again)):
+        await create(store, f"q{number}")
+        assert await newer.list_queues(ACCOUNT, limit=10) == [f"q{n}" for n in range(number + 1)]
+    assert "colour" in "".join(tables(path))
+    for store in (before, newer, again):
+        await store.close()
+
+
+@pytest.mark.usefixtures("newer")
+async def test_one_step_back_and_forward_again(path: Path) -> None:
+    store = SQLiteStore(path)
+    await create(store, "orders")
+    await store.close()
+    with_step = tables(path)
+    for _ in range(2):  # it is one step, however often it is asked for
+        assert roll_back(path) == next_step.BEFORE.stored(next_step.BEFORE.version)
+        assert "colour" not in "".join(tables(path))
+    assert stored_version(path) == next_step.BEFORE.stored(next_step.BEFORE.version)
+    again = SQLiteStore(path)
+    assert await again.list_queues(ACCOUNT, limit=10) == ["orders"]
+    await again.close()
+    assert tables(path) == with_step
+
+
+@pytest.mark.usefixtures("newer")
+@pytest.mark.parametrize(
+    "change", ["INSERT INTO colours VALUES ('red')", "UPDATE queues SET colour = 'red' WHERE name = 'orders'"]
+)
+async def test_a_step_back_that_would_lose_something_is_refused(path: Path, change: str) -> None:
+    store = SQLiteStore(path)
+    await create(store, "orders")
+    await store.close()
+    before = tables(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(change)
+    with pytest.raises(CannotRollBack, match="the step back would lose it: nothing was changed"):
+        roll_back(path)
+    assert tables(path) == before
+    assert stored_version(path).version == next_step.NEXT.version
+
+
+async def test_a_step_back_while_somebody_writes_is_refused_and_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_schema, "SCHEMA", next_step.NEXT)
+    await SQLiteStore(path).close()
+    monkeypatch.setattr(sqlite_schema, "BUSY_SECONDS", 0.01)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        with pytest.raises(CannotRollBack, match="database is locked; it is as it was"):
+            roll_back(path)
+        db.execute("ROLLBACK")
+    assert stored_version(path).version == next_step.NEXT.version
 
 
 async def test_what_is_destroyed_is_in_no_file(path: Path) -> None:

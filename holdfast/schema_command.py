@@ -1,0 +1,139 @@
+"""``holdfast schema``: which versions what is stored has, bringing it to this program's, and one step back.
+
+In the data folder, while nobody uses it; ``show`` at any time.  :mod:`metadata_service.schema` has the rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from holdfast.offline import is_data_folder, run_stopped
+from holdfast.settings import Settings
+from holdfast.tables import table
+from metadata_service import sqlite_schema
+from metadata_service.opening import CannotOpen
+from metadata_service.schema import Schema, Stored
+from metadata_service.store import StoreError
+
+DUE: Final = 3
+"""The exit code of ``show`` where a step is to be taken."""
+EXIT_CODES: Final = f"""exit codes:
+  0  done; of show: this program can use what is stored as it is
+  1  refused, or failed: nothing was changed, or the same command goes on
+  2  wrong arguments or settings
+  {DUE}  of show: what is stored is older than this program, which brings it to its version when it starts
+"""
+
+State = Literal["none", "older", "current", "newer", "too new", "half back"]
+
+
+class Part(NamedTuple):
+    """Something with a version of its own."""
+
+    name: str
+    where: str
+    schema: Schema
+    stored: Stored
+
+    @property
+    def state(self) -> State:
+        stored, known = self.stored, self.schema.version
+        if stored.version == 0:
+            return "none"
+        if stored.oldest > known:
+            return "too new"
+        if 0 < stored.leaving <= known:
+            return "half back"
+        return "older" if stored.version < known else "current" if stored.version == known else "newer"
+
+
+def show(parsed: argparse.Namespace, settings: Settings) -> int:
+    if not is_data_folder(settings):
+        return 1
+    try:
+        parts = [_of_folder(settings)]
+    except CannotOpen as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+    _tell(parsed, parts)
+    states = {part.state for part in parts}
+    return 1 if states & {"too new", "half back"} else DUE if states & {"none", "older"} else 0
+
+
+def migrate(parsed: argparse.Namespace, settings: Settings) -> int:
+    async def work() -> int:
+        sqlite_schema.open_database(settings.metadata_file).close()
+        _tell(parsed, [_of_folder(settings)])
+        return 0
+
+    return run_stopped(settings, work, (StoreError,))
+
+
+def roll_back(parsed: argparse.Namespace, settings: Settings) -> int:
+    async def work() -> int:
+        sqlite_schema.roll_back(settings.metadata_file, parsed.to)
+        _tell(parsed, [_of_folder(settings)])
+        return 0
+
+    return run_stopped(settings, work, (StoreError,))
+
+
+def _of_folder(settings: Settings) -> Part:
+    file = settings.metadata_file
+    return Part("metadata", str(file), sqlite_schema.SCHEMA, sqlite_schema.stored_version(file))
+
+
+def _tell(parsed: argparse.Namespace, parts: Sequence[Part]) -> None:
+    if parsed.json:
+        print(json.dumps({"parts": [_document(part) for part in parts]}, indent=2))
+        return
+    rows = [
+        (part.name, part.where, part.stored.version, part.stored.oldest, part.schema.version, part.state)
+        for part in parts
+    ]
+    print(table(("PART", "WHERE", "VERSION", "USABLE FROM", "THIS PROGRAM", "STATE"), rows, nothing=""))
+
+
+def _document(part: Part) -> dict[str, Any]:
+    return {
+        "part": part.name,
+        "where": part.where,
+        "version": part.stored.version,
+        "oldest": part.stored.oldest,
+        "leaving": part.stored.leaving or None,
+        "known": part.schema.version,
+        "state": part.state,
+    }
+
+
+def add_schema_command(
+    parser: argparse.ArgumentParser, add_settings: Callable[[argparse.ArgumentParser], None]
+) -> None:
+    """Add the commands; ``add_settings`` adds the options that say where what is stored is."""
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, part, about in (
+        ("show", show, "show the versions of what is stored, and whether this program can use it"),
+        ("migrate", migrate, "bring what is stored to the version of this program, as its start would"),
+        ("rollback", roll_back, "go one step back, for a release that cannot use what is stored"),
+    ):
+        command = commands.add_parser(
+            name,
+            help=about,
+            description=about[0].upper() + about[1:] + ".",
+            epilog=EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        add_settings(command)
+        command.add_argument("--json", action="store_true", help="print JSON instead of text for people")
+        if name == "rollback":
+            command.add_argument(
+                "--to",
+                metavar="VERSION",
+                type=int,
+                help="the version to go back to; default: one less than this program knows",
+            )
+        command.set_defaults(part=part)
