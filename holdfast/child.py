@@ -103,14 +103,14 @@ def main() -> int:
     orders = decode(given)
     if os.getppid() != orders.supervisor:
         return 1  # so it was, but had written the orders before
-    logs.set_up(orders.settings.log_level, orders.name)
+    logs.set_up(orders.settings, "frontend" if orders.frontend else "backend", orders.name)
     allow_open_files(-(-orders.settings.connections_limit // orders.frontends) if orders.frontend else 0)
     line = Line(socket.socket(fileno=orders.line))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_frontend(orders, line) if orders.frontend else _backend(orders, line))
     except (CannotStart, CertificateUnusable, KeyringError, StoreError) as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+        logs.complain(error)
         return 1
 
 

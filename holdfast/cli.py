@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from holdfast import __version__
+from holdfast import __version__, logs
 from holdfast.command import Group, run
 from holdfast.commands import add_commands
 from holdfast.report_command import add_report_command
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load(given, os.environ, parsed.config)
         code: int = parsed.part(parsed, settings) if "part" in parsed else parsed.run(settings)
     except SettingsError as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+        logs.complain(error)
         return 2
     return code
 
@@ -106,7 +106,7 @@ def _started(role: Callable[[], int]) -> int:
     try:
         return role()
     except (FolderUnusable, CertificateUnusable, CannotListen, CannotStart, KeyringError, StoreError) as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+        logs.complain(error)
         return 1
 
 
@@ -121,7 +121,7 @@ def _metadata(settings: Settings) -> int:
     try:
         return serve_metadata(settings)
     except (FolderUnusable, CertificateUnusable, CannotListen, CannotStart, StoreError) as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+        logs.complain(error)
         return 1
 
 

@@ -67,7 +67,7 @@ def backend(settings: Settings) -> int:
     if listen.path:
         raise SettingsError("a backend of a cluster is reached from other machines: listen has to be host:port")
     address = advertised(settings, listen)
-    logs.set_up(settings.log_level, settings.backend_node)
+    logs.set_up(settings, "backend", settings.backend_node)
     tls = peer_tls(settings)
     return run(_backend(settings, settings.backend_node, listen, address, secret, tls))
 
@@ -142,7 +142,7 @@ async def _backend(
         )
         told = logs.facts(version=__version__, cluster=settings.cluster, address=address, pid=os.getpid())
         log.info("started %s", told)
-        print(f"Backend {name} of cluster {settings.cluster} is at {address}.", flush=True)
+        logs.say(f"Backend {name} of cluster {settings.cluster} is at {address}.")
         settle()
         health.status = "ready"
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]
@@ -184,7 +184,7 @@ class _Addresses:
 def frontend(settings: Settings) -> int:
     """Serve clients until a signal, and return the exit code.  Raises as :func:`holdfast.serve.serve`."""
     secret = cluster_secret(settings)
-    logs.set_up(settings.log_level)
+    logs.set_up(settings, "frontend")
     tls = peer_tls(settings)
     claim = Claim(settings.data, shared=True) if settings.audit_file is None else None
     try:

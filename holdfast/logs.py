@@ -1,11 +1,32 @@
-"""The log: one line for each event on standard error, its facts as key=value."""
+"""The log: one line for each event on standard error, as text with its facts as key=value, or as JSON
+(:mod:`telemetry.logs`).
+
+Where it is JSON, nobody sits at a terminal: a process prints nothing beside it, so that who collects its output finds
+lines of one form.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 import time
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from telemetry.logs import JsonLines
+
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
+
+Role = Literal["all", "supervisor", "frontend", "backend", "metadata", "manager"]
+"""What a process does; ``all`` where it is the only one."""
+
+log = logging.getLogger("holdfast")
+
+_is_json = False
+"""As :func:`set_up` was told."""
 
 
 class _Formatter(logging.Formatter):
@@ -27,12 +48,51 @@ class _Formatter(logging.Formatter):
         return line
 
 
-def set_up(level: str, process: str = "") -> None:
-    """Let everything from ``level`` up go to standard error, under the process's name."""
+def set_up(settings: Settings, role: Role, process: str = "") -> None:
+    """Let everything from ``log_level`` up go to standard error, in the form of ``log_format``.
+
+    ``process``: its name among those that write one log.
+    """
+    global _is_json
+    _is_json = settings.log_format == "json"
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter(process))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    if _is_json:
+        handler.setFormatter(JsonLines(role, process or os.uname().nodename, os.getpid()))
+        logging.captureWarnings(True)
+        sys.excepthook = _uncaught
+        threading.excepthook = _uncaught_in_thread
+    else:
+        handler.setFormatter(_Formatter(process))
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(max(logging.WARNING, logging.getLogger().level))  # it tells of each request
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    log.critical("an error that nobody caught ends the process", exc_info=(kind, error, trace))
+
+
+def _uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
+    log.error("an error that nobody caught ends a thread", exc_info=arguments.exc_value)
+
+
+def say(text: str) -> None:
+    """For the person at the terminal; for the log, where that is JSON."""
+    if _is_json:
+        log.info("%s", text)
+    else:
+        print(text, flush=True)
+
+
+def complain(error: Exception) -> None:
+    """Why a process ends, or does not start: its last word."""
+    if _is_json:
+        log.error("%s", error)
+    else:
+        print(f"holdfast: {error}", file=sys.stderr)
+
+
+def is_json() -> bool:
+    return _is_json
 
 
 def facts(**values: Any) -> str:

@@ -39,7 +39,7 @@ def manager(settings: Settings) -> int:
             "backends on one machine, each can do what it does"
         )
     secret = cluster_secret(settings)
-    logs.set_up(settings.log_level)
+    logs.set_up(settings, "manager")
     return run(_manager(settings, secret, peer_tls(settings)))
 
 
@@ -69,7 +69,7 @@ async def _manager(settings: Settings, secret: bytes, tls: PeerTls) -> int:
         closing.push_async_callback(managing.close)
         await managing.start()
         log.info("started %s", logs.facts(version=__version__, manager=name, pid=os.getpid()))
-        print(f"Manager {name} is there.", flush=True)
+        logs.say(f"Manager {name} is there.")
         settle()
         health.status = "ready"
         await stop.wait()

@@ -57,7 +57,7 @@ def serve_metadata(settings: Settings) -> int:
     """
     secret = cluster_secret(settings)
     member = _own_member(settings)
-    logs.set_up(settings.log_level, member.name)
+    logs.set_up(settings, "metadata", member.name)
     claim = None if settings.cassandra else Claim(settings.data, shared=True)
     try:
         certificate = peer_certificate(settings) or certificate_of(settings)
@@ -114,7 +114,7 @@ async def _run(
             def started() -> None:
                 facts = logs.facts(version=__version__, url=member.address, view=node.view.mark, pid=os.getpid())
                 log.info("started %s", facts)
-                print(f"Metadata node {member.name} is at {member.address}.", flush=True)
+                logs.say(f"Metadata node {member.name} is at {member.address}.")
                 settle()
                 health.status = "ready"
 

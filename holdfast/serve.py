@@ -100,7 +100,7 @@ def serve(settings: Settings, compose: Compose) -> int:
     :class:`~metadata_service.store.StoreError`, :class:`~auth.master_keys.KeyringError`,
     :class:`~holdfast.settings.SettingsError` and :class:`CannotStart`.
     """
-    logs.set_up(settings.log_level)
+    logs.set_up(settings, "all")
     claim = Claim(settings.data)
     try:
         certificate = certificate_of(settings)
@@ -179,7 +179,7 @@ def greet(settings: Settings, sockets: list[socket.socket], prepared: Prepared) 
     log.info("started %s", logs.facts(version=__version__, url=url, data=settings.data, pid=os.getpid()))
     lines = shell_lines(prepared.root, url, settings.region)
     new = prepared.new and settings.root_access_key_id is None  # who gave the key knows it; output may go to a log
-    print(_greeting(settings, url, lines, prepared.root.access_key_id, new), flush=True)
+    logs.say(_greeting(settings, url, lines, prepared.root.access_key_id, new and not logs.is_json()))
 
 
 def stop_or_quit(stop: asyncio.Event, number: int) -> None:

@@ -111,6 +111,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="the least that is worth a line in the log")
     ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"],
+        Meta(description="what a line of the log is: text for people, or a JSON object for what collects logs"),
+    ] = "text"
     audit_file: Annotated[
         Path | None,
         Meta(description="file of the audit log, rotated at 64 MiB; without it `audit.jsonl` in the data folder"),

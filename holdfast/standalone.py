@@ -30,7 +30,7 @@ def backend(settings: Settings) -> int:
     """Serve the journal until a signal, and return the exit code.  Raises as :func:`holdfast.serve.serve`."""
     secret = cluster_secret(settings)
     listen = listening(settings)
-    logs.set_up(settings.log_level)
+    logs.set_up(settings, "backend")
     claim = Claim(settings.data)
     try:
         return run(_backend(settings, listen, secret))
@@ -57,7 +57,7 @@ async def _backend(settings: Settings, listen: Address, secret: bytes) -> int:
 def frontend(settings: Settings, backend: Address) -> int:
     """Serve clients until a signal, and return the exit code.  Raises as :func:`holdfast.serve.serve`."""
     secret = cluster_secret(settings)
-    logs.set_up(settings.log_level)
+    logs.set_up(settings, "frontend")
     use = Use(settings.data)
     try:
         allow_open_files(settings.connections_limit)

@@ -68,7 +68,7 @@ def supervise(settings: Settings) -> int:
 
     Raises as :func:`holdfast.serve.serve`.
     """
-    logs.set_up(settings.log_level, "supervisor")
+    logs.set_up(settings, "supervisor", "supervisor")
     if sys.platform != "linux":
         raise CannotStart("several processes need Linux: start the service without --frontends and --backends")
     claim = Claim(settings.data)

@@ -21,6 +21,7 @@ from frontend.sqs import limits
 from frontend.sqs.calls import Scope
 from frontend.sqs.endpoint import AsgiSend, SqsEndpoint, Visit
 from frontend.sqs.errors import MALFORMED_INPUT, SqsError
+from telemetry import calls
 
 PREFIX = "/v1/"
 """No URL of a queue begins so: there the first part is an account, or the only one is a name."""
@@ -57,6 +58,8 @@ class AdminDoor:
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
+        calling = calls.Calling(visit.request_id)
+        calls.current.set(calling)
         try:
             if len(scope["headers"]) > limits.HEADERS_MOST:
                 raise SqsError(MALFORMED_INPUT, f"A request can have at most {limits.HEADERS_MOST} headers.")
@@ -75,6 +78,8 @@ class AdminDoor:
             await _refuse(send_with_id, of_sqs(visit.logged(error, "-"), error), visit.request_id)
         except Exception as error:
             await _refuse(send_with_id, of_sqs(visit.logged(error, "-"), error), visit.request_id)
+        finally:
+            calling.request_id = None
 
 
 def _length(headers: list[tuple[bytes, bytes]]) -> int:

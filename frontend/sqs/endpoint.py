@@ -38,6 +38,7 @@ from frontend.sqs.operations import NOT_AT_A_QUEUE_URL, ON_ACCOUNT, ON_QUEUE, SE
 from frontend.sqs.queues import QueueView, locate
 from frontend.usage import Counted, Usage
 from metadata_service.store import StoreError
+from telemetry import calls
 
 AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -97,6 +98,13 @@ class _Request(Counted):
         self.throttled = False
         """It was refused by a limit."""
 
+    def rename(self, request_id: str) -> None:
+        """Another id is what the client sees."""
+        self.request_id = request_id
+        calling = calls.current.get()
+        assert calling is not None
+        calling.request_id = request_id
+
 
 T = TypeVar("T")
 
@@ -133,34 +141,40 @@ class SqsEndpoint:
         self.guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
-        request = _Request(self._request_ids(), scope)
+        request_id = self._request_ids()
+        request = _Request(request_id, scope)
+        calling = calls.Calling(request_id)
+        calls.current.set(calling)
         try:
-            content_type, body = await self._answer(request, scope, receive)
-            status, headers = 200, _NO_HEADERS
-        except ClientGone:
-            return
-        except Exception as error:
-            if _is_sign_in(error):
-                await self._refused(request, scope, error)
-            status, content_type, body, headers = self._error(request, error)
-        if self._usage is not None:
             try:
-                self._usage.count(request, request.action, status, request.throttled, len(body))
-            except UsageNotCounted as error:
+                content_type, body = await self._answer(request, scope, receive)
+                status, headers = 200, _NO_HEADERS
+            except ClientGone:
+                return
+            except Exception as error:
+                if _is_sign_in(error):
+                    await self._refused(request, scope, error)
                 status, content_type, body, headers = self._error(request, error)
-        await send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [
-                    (b"x-amzn-requestid", request.request_id.encode()),
-                    (b"content-type", content_type),
-                    (b"content-length", b"%d" % len(body)),
-                    *headers,
-                ],
-            }
-        )
-        await send({"type": "http.response.body", "body": body})
+            if self._usage is not None:
+                try:
+                    self._usage.count(request, request.action, status, request.throttled, len(body))
+                except UsageNotCounted as error:
+                    status, content_type, body, headers = self._error(request, error)
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": status,
+                    "headers": [
+                        (b"x-amzn-requestid", request.request_id.encode()),
+                        (b"content-type", content_type),
+                        (b"content-length", b"%d" % len(body)),
+                        *headers,
+                    ],
+                }
+            )
+            await send({"type": "http.response.body", "body": body})
+        finally:
+            calling.request_id = None
 
     # --- the way of a request ---
 
@@ -270,7 +284,7 @@ class SqsEndpoint:
         carry_out = self._carry_out_act if name in ACTS else self._carry_out
         result = request.result = await carry_out(request, call, name, query_protocol.read(action, parameters))
         if call.retry is not None:
-            request.request_id = call.retry.request_id
+            request.rename(call.retry.request_id)
         return self._written(request, name, result)
 
     def _written(self, request: _Request, name: str, result: Members | None) -> tuple[bytes, bytes]:
@@ -355,7 +369,7 @@ class SqsEndpoint:
         if name in SENDS:
             call.retry = self.context.retries.of(request.headers, principal, view, members)
             if call.retry is not None and not request.is_json:
-                request.request_id = call.retry.request_id
+                request.rename(call.retry.request_id)
 
         async def act() -> Members | None:
             if call.allowance is not None:

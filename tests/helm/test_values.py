@@ -150,7 +150,8 @@ def test_settings_that_the_chart_leaves_are_all_there() -> None:
         for container in pod.containers
         for variable in container["env"]
     }
-    given = {key for name in FILES for key in yaml.safe_load(FILES[name].read_text()).get("settings") or ()}
+    files = (CHART / "values.yaml", *FILES.values())
+    given = {key for file in files for key in yaml.safe_load(file.read_text()).get("settings") or ()}
     left = set(Settings.__struct_fields__) - taken - made
     assert not taken & (made - given)
     assert left == {"cluster_secret", "keyring_file", "queues"}, (
