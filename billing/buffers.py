@@ -36,9 +36,10 @@ WIDTH: Final = len(COUNTS)
 _WIDTHS: Final = {1: 8, FORMAT: WIDTH}
 """By format: those that earlier versions left are sealed, too."""
 KEY_BYTES: Final = 160
-"""Room for each slot's key, on average; a buffer is full when either room is."""
-KEY_BYTES_MOST: Final = 32_768
-"""Of one key.  A queue has at most 50 tags, of at most 128 + 256 characters (Amazon SQS, ``TagQueue``)."""
+"""Room for each slot's key, on average, unless it is said how much is wanted; a buffer is full when either room is."""
+KEY_BYTES_MOST: Final = 81_920
+"""Of one key, for which there always is room.  A queue has at most 50 tags, of at most 128 + 256 letters (Amazon SQS,
+``TagQueue``) of 4 bytes."""
 
 _MAGIC = b"hfusage1"
 _HEAD_BYTES = 512
@@ -81,13 +82,14 @@ class Buffer:
         self._file = file
         self._mapped = mapped
         self._slots = slots
-        self._next_key = _HEAD_BYTES + slots * WIDTH * CELL_BYTES
+        self._first_key = self._next_key = _HEAD_BYTES + slots * WIDTH * CELL_BYTES
 
     @classmethod
-    def create(cls, folder: Path, head: Head, slots: int) -> Buffer:
+    def create(cls, folder: Path, head: Head, slots: int, key_bytes: int = 0) -> Buffer:
         """A fresh one, for so many slots, all of whose room on the disk is taken now: counting never lacks any.
 
-        Raises :class:`OSError`.
+        ``key_bytes``: that all keys take together, if that is more than :data:`KEY_BYTES` for each slot.  Raises
+        :class:`OSError`.
         """
         path = folder / f"{head.boot}-{head.sequence:08d}{CALLS_SUFFIX}"
         fresh = path.with_suffix(UNFINISHED)
@@ -95,7 +97,8 @@ class Buffer:
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            size = _HEAD_BYTES + slots * (WIDTH * CELL_BYTES + KEY_BYTES) + KEY_BYTES_MOST
+            keys = max(slots * KEY_BYTES, -(-key_bytes // CELL_BYTES) * CELL_BYTES) + KEY_BYTES_MOST
+            size = _HEAD_BYTES + slots * WIDTH * CELL_BYTES + keys
             os.posix_fallocate(file, 0, size)
             os.pwrite(file, encoded, 0)
             mapped = mmap.mmap(file, size)
@@ -111,6 +114,11 @@ class Buffer:
     def used(self) -> int:
         """Slots that have a key."""
         return self.cells[_USED]
+
+    @property
+    def key_bytes(self) -> int:
+        """That all keys take together."""
+        return self._next_key - self._first_key
 
     def add(self, key: UsageKey) -> int:
         """A slot for this key; returns the first of its cells.  Raises :class:`BufferFull`."""
@@ -176,9 +184,14 @@ class Finished:
         self.lost: list[str] = []
         """What of it could not be read, after :meth:`records`."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Raises :class:`OSError`."""
+        return os.fstat(self._file).st_size
+
     def records(self) -> list[UsageRecord]:
         """What was counted, without keys that counted nothing.  Raises :class:`BufferDamaged` and :class:`OSError`."""
-        data = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        data = os.pread(self._file, self.size_bytes, 0)
         head, slots, width = _decode(self.path, data)
         used = int.from_bytes(data[_USED * CELL_BYTES : _HEAD_BYTES], "little")
         self.lost = []

@@ -36,6 +36,8 @@ logger = logging.getLogger("holdfast.usage")
 MINUTE_SECONDS: Final = 60
 SLOTS_LEAST: Final = 256
 SLOTS_MOST: Final = 65_536
+KEY_BYTES_MOST: Final = 32 << 20
+"""Room for the keys of one buffer."""
 
 
 class UsageNotCounted(Exception):
@@ -53,7 +55,7 @@ class Meter:
         self._sequence = 0
         self.cells_of: dict[Hashable, int] = {}
         """By the caller's name for a key: the first of its cells in :attr:`counters`.  Empty after each switch."""
-        self._buffer = self._fresh(SLOTS_LEAST)
+        self._buffer = self._fresh(SLOTS_LEAST, 0)
         self.counters = self._buffer.cells
         self._finishing: set[asyncio.Future[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
@@ -105,13 +107,13 @@ class Meter:
         If there is no room for one, the old one goes on: then its minute counts what came later, too.
         """
         minute = self._minute()
-        used = self._buffer.used
+        used, key_bytes = self._buffer.used, self._buffer.key_bytes
         if not used:
             if self._buffer.head.minute_s != minute:
                 self._buffer.set_minute(minute)
             return
         try:
-            fresh = self._fresh(min(SLOTS_MOST, max(SLOTS_LEAST, 2 * used)))
+            fresh = self._fresh(min(SLOTS_MOST, max(SLOTS_LEAST, 2 * used)), min(KEY_BYTES_MOST, 2 * key_bytes))
         except OSError as error:
             if not self._failing:
                 logger.error("usage is counted on in an old buffer, for no other can be made: %s", error)
@@ -125,8 +127,9 @@ class Meter:
         self.cells_of.clear()
         self._finish(before)
 
-    def _fresh(self, slots: int) -> Buffer:
-        buffer = Buffer.create(self._folder, Head(self._node, self._boot, self._sequence + 1, self._minute()), slots)
+    def _fresh(self, slots: int, key_bytes: int) -> Buffer:
+        head = Head(self._node, self._boot, self._sequence + 1, self._minute())
+        buffer = Buffer.create(self._folder, head, slots, key_bytes)
         self._sequence += 1
         return buffer
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,7 +30,9 @@ from billing.usage import UsageRecord
 logger = logging.getLogger("holdfast.usage")
 
 BUFFERS_AT_ONCE: Final = 256
-"""As many are open, and in memory, at a time."""
+"""As many are open at a time, at the most;"""
+BYTES_AT_ONCE: Final = 16 << 20
+"""and no further one when these have so much: in memory it is about ten times that, whatever waits."""
 STORAGE_AT_ONCE: Final = 50_000
 """So many records of storage are in memory, and in a file of the lake."""
 DAMAGED: Final = ".damaged"
@@ -65,10 +67,7 @@ def seal_calls(spool: Path, lake: Lake) -> Sealed:
     found = finished(spool)
     while True:
         with ExitStack() as stack:
-            group: list[Finished] = []
-            for buffer in islice(found, BUFFERS_AT_ONCE):
-                stack.callback(buffer.close)
-                group.append(buffer)
+            group = _group(found, stack)
             if not group:
                 return Sealed(buffers, records, files, damaged)
             by_hour: defaultdict[str, list[UsageRecord]] = defaultdict(list)
@@ -92,6 +91,20 @@ def seal_calls(spool: Path, lake: Lake) -> Sealed:
             for buffer in whole:
                 buffer.remove()
                 buffers += 1
+
+
+def _group(found: Iterator[Finished], stack: ExitStack) -> list[Finished]:
+    """Those that are sealed together, which the stack closes; none: that was all."""
+    group: list[Finished] = []
+    size_bytes = 0
+    while len(group) < BUFFERS_AT_ONCE and size_bytes < BYTES_AT_ONCE:
+        buffer = next(found, None)
+        if buffer is None:
+            break
+        stack.callback(buffer.close)
+        group.append(buffer)
+        size_bytes += buffer.size_bytes
+    return group
 
 
 def seal_storage(spool: Path, lake: Lake) -> Sealed:

@@ -92,6 +92,29 @@ async def test_many_keys_go_to_further_buffers_of_the_minute(tmp_path: Path) -> 
     assert {record.minute_s for record in found} == {1_700_000_040}
 
 
+@pytest.mark.parametrize("letter", ["x", "ü", "漢", "𝒳"])
+async def test_queues_with_as_many_and_as_long_tags_as_there_may_be_are_counted_in_few_buffers(
+    tmp_path: Path, letter: str
+) -> None:
+    tags = tuple((f"{number:02}" + 126 * letter, 256 * letter) for number in range(50))
+    actions = ("SendMessage", "ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
+    clock = Clock()
+    meter = Meter.start(tmp_path, "n", clock)
+    for minute in range(2):
+        for _ in range(20):
+            for action in actions:
+                count(meter, action, UsageKey("0" * 12, "q" * 80, 2**63 - 1, "standard", action, tags))
+        if not minute:
+            clock.now += 60
+            meter.switch()
+    await meter.close()
+    found = records(tmp_path)
+    assert sum(record.counts[CALLS] for record in found) == 2 * 20 * len(actions)
+    assert {record.key.tags for record in found} == {tags}
+    assert len(list(tmp_path.iterdir())) <= 4, "each has room for twice as much as the one before"
+    assert sum(record.minute_s > 1_700_000_040 for record in found) == len(actions), "one is enough for the next minute"
+
+
 async def test_without_room_for_another_buffer_the_old_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -145,6 +145,16 @@ def test_many_buffers_go_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(ids(path)) == 8
 
 
+def test_large_buffers_go_in_small_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool, path = tmp_path / "spool", tmp_path / "lake"
+    for sequence in range(1, 8):
+        count(spool, sequence, HOUR, keys=8)
+    size_bytes = waiting(spool).size_bytes // 7
+    monkeypatch.setattr(sealing, "BYTES_AT_ONCE", 2 * size_bytes)
+    assert seal(spool, Lake(str(path))) == (7, 56, 4, 0)
+    assert len(ids(path)) == 56
+
+
 def store(spool: Path, number: int, minutes: int, partitions: int = 1) -> None:
     """A file of storage from the hour's beginning on; each partition has one message of 10 bytes."""
     spool.mkdir(exist_ok=True)
