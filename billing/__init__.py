@@ -6,6 +6,7 @@ both reach the usage lake.
 * :mod:`billing.storage`: what is recorded of what queues store.
 * :mod:`billing.storage_file`: the files in which it waits.
 * :mod:`billing.meter`: the counters of one process, a buffer for each minute.
+* :mod:`billing.where`: how a process is told where the lake is.
 * :mod:`billing.lake`: the usage lake: Parquet files under ``date=/hour=``, in a folder or an object store.
 * :mod:`billing.seal`: the way from finished buffers to the lake.
 * :mod:`billing.tables`: tables of hours, which the batch (``spark_analytics.batch``) makes of the records.

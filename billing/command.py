@@ -7,20 +7,24 @@ import sys
 from collections.abc import Callable
 
 from billing.lake import Lake, LakeUnavailable
+from billing.where import LAKE_VARIABLE, lake_told
 
 
 def on_lake(arguments: list[str], usage: str, work: Callable[[Lake], str]) -> int:
-    """Do something with the lake that the last argument names, and print what ``work`` says of it.
+    """Do something with the lake that the last argument names, or else the environment, and print what ``work`` says
+    of it.
 
     ``usage``: the module, and a word for each argument.  Returns 0: done, 1: the lake or the disk is unavailable (try
     again), 2: wrong arguments.
     """
     logging.basicConfig(format="%(message)s", level=logging.ERROR)
-    if len(arguments) != len(usage.split()) - 1:
-        print(f"usage: python -m {usage}", file=sys.stderr)
+    left_out = len(usage.split()) - 1 - len(arguments)
+    url = lake_told() if left_out == 1 else arguments[-1] if left_out == 0 else None
+    if url is None:
+        print(f"usage: python -m {usage} (LAKE may be left out where {LAKE_VARIABLE} is set)", file=sys.stderr)
         return 2
     try:
-        lake = Lake(arguments[-1])
+        lake = Lake(url)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""``python -m billing.compact LAKE``: write the many small files of each hour again as one.
+"""``python -m billing.compact [LAKE]``: write the many small files of each hour again as one.
 
 For an hour that has been over for a while, the records of its small files are written to a file ``merged-…``, which
 says whose records it has.  The small files stay beside it for hours, so that whoever has listed them can read them;
@@ -8,7 +8,10 @@ Killed in between, or done by two at a time, nothing is lost, for a file is remo
 that it has its records: what was begun is finished the next time.  Files that are new are left alone, so are those
 with columns that this version does not know.  One file is in memory at a time, and the one that is being made.
 
-Exit codes: 0 done, 1 the lake is unavailable (try again), 2 wrong arguments.
+What a process that was killed left aside goes when it is old.
+
+Where LAKE is left out, ``HOLDFAST_USAGE_LAKE`` names it.  Exit codes: 0 done, 1 the lake is unavailable (try again), 2
+wrong arguments.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from pyarrow import parquet
 from billing import lake as calls
 from billing import storage_table as storage
 from billing.command import on_lake
-from billing.lake import Lake, LakeFile
+from billing.lake import ASIDE, Lake, LakeFile
 
 logger = logging.getLogger("holdfast.usage")
 
@@ -43,6 +46,8 @@ YOUNG: Final = timedelta(hours=1)
 """A file that is not as old as this is left alone."""
 KEPT: Final = timedelta(hours=6)
 """So long the small files stay beside the one that has their records."""
+ABANDONED: Final = timedelta(days=1)
+"""Nobody has been writing a file for so long."""
 SMALL_BYTES: Final = 16 << 20
 MERGED_BYTES: Final = 64 << 20
 """Of the files that become one, at the most."""
@@ -79,8 +84,12 @@ def compact(lake: Lake, now: datetime) -> Compacted:
         for days in range(DAYS):
             day = (now - timedelta(days=days)).date()
             by_hour: defaultdict[str, list[LakeFile]] = defaultdict(list)
-            for file in lake.files(f"{table}/date={day}"):
-                by_hour[file.path.rpartition("/")[0]].append(file)
+            for file in lake.files(f"{table}/date={day}", hidden=True):
+                folder, _, name = file.path.rpartition("/")
+                if not name.startswith((".", "_")):
+                    by_hour[folder].append(file)
+                elif name.startswith(ASIDE) and file.modified + ABANDONED <= now:
+                    lake.remove(file.path)
             for folder, files in sorted(by_hour.items()):
                 hour = _hour(folder)
                 if hour is not None and hour + HOUR + OVER <= now:

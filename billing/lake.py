@@ -8,6 +8,7 @@ says that it is one.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,6 +43,12 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """The columns, described in ``docs/usage-records.md``.  Columns are only ever added."""
+
+
+ASIDE: Final = "."
+"""So the names of local files begin while they are written: Spark and pyarrow pass over them."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 class LakeFile(NamedTuple):
@@ -95,6 +102,8 @@ class Lake:
             if "://" in url:
                 self._files, root = fs.FileSystem.from_uri(url)
                 self._root = root.rstrip("/")
+            elif _SCHEME.match(url):
+                raise ValueError("a lake's URL is like s3://bucket/path: two slashes follow the colon")
             else:
                 self._files, self._root = fs.LocalFileSystem(), os.path.abspath(url)
         except (pa.ArrowException, OSError) as error:
@@ -244,7 +253,7 @@ class Lake:
 def _write_locally(path: Path, write: Callable[[Any], object]) -> None:
     made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")  # Spark and pyarrow pass over such names
+    aside = path.with_name(f"{ASIDE}{path.name}.{os.urandom(8).hex()}")  # not by its process: containers share numbers
     try:
         with open(aside, "wb") as file:
             write(file)
@@ -262,6 +271,8 @@ def without_secrets(url: str) -> str:
     scheme, found, rest = url.partition("://")
     if not found:
         return url
-    place = rest.partition("?")[0]
+    if ":" in re.split("[/?#]", rest, maxsplit=1)[0]:  # a key may have letters in it that ought to be written as %2F
+        rest = rest.rpartition("@")[2]
+    place = re.split("[?#]", rest, maxsplit=1)[0]
     host, slash, path = place.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"

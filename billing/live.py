@@ -53,7 +53,7 @@ LATE: Final = pa.schema(
         ("calls", pa.int64()),
     ]
 )
-"""What came too late, by day; ``arrived``: when the last of it did."""
+"""What came too late in the last :data:`DAYS_MOST` days, by day; ``arrived``: when the last of it did."""
 _KINDS: Final = ["account", "kind", "action"]
 
 
@@ -177,8 +177,8 @@ def _folded(lake: Lake, before: Now, batch: int, more: Fold, at: datetime) -> No
         summed = together.group_by(["date", "account"]).aggregate(
             [("arrived", "max"), ("records", "sum"), ("calls", "sum")]
         )
-        kept = pc.greater_equal(summed["date"], pa.scalar(at.astimezone(UTC).date() - timedelta(DAYS_MOST - 1)))
-        lake.write_table(late, _plain(summed, LATE).filter(kept))
+        told = _plain(summed, LATE)  # by when it came: of whatever day it is, it is told for a while
+        lake.write_table(late, told.filter(pc.greater(told["arrived"], pa.scalar(at - timedelta(DAYS_MOST), _MINUTE))))
     now = Now(before.stream, batch, at, days, minutes, late)
     return msgspec.structs.replace(now, gone=tuple(sorted(before.files() - now.files())))
 
@@ -242,7 +242,7 @@ def late(lake: Lake) -> list[Late]:
     if now is None:
         return []
     tables = Tables(lake)
-    begun = {day: _begun(tables, day) for day in pc.unique(now.late["date"]).to_pylist()}
+    read_at = {day: _read_at(tables, day) for day in pc.unique(now.late["date"]).to_pylist()}
     return sorted(
         Late(
             row["date"],
@@ -250,18 +250,16 @@ def late(lake: Lake) -> list[Late]:
             row["records"],
             row["calls"],
             row["arrived"],
-            row["arrived"] < begun[row["date"]],
+            row["arrived"] < read_at[row["date"]],
         )
         for row in now.late.to_pylist()
     )
 
 
-def _begun(tables: Tables, day: date) -> datetime:
-    """When the run began that has published a day."""
+def _read_at(tables: Tables, day: date) -> datetime:
+    """What had come by then is published of a day."""
     published = tables.day(USAGE_HOURLY, day)
-    if published is None:
-        return datetime.min.replace(tzinfo=UTC)
-    return datetime.strptime(published.run.partition("-")[0], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    return datetime.min.replace(tzinfo=UTC) if published is None else published.read_at
 
 
 def summed(tables: Iterable[pa.Table], keys: Sequence[str]) -> pa.Table:

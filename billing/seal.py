@@ -1,11 +1,12 @@
-"""``python -m billing.seal SPOOL LAKE``: bring what was counted to the lake.
+"""``python -m billing.seal SPOOL [LAKE]``: bring what was counted to the lake.
 
 Reads the finished buffers below the folder ``SPOOL``, and the finished files of storage, writes their records as
 Parquet files to ``LAKE``, and removes a file when all of its records are there.  Killed in between, it is done again:
 the same records, with the same ids.  While the lake is away the files wait.
 
 It is a process of its own, started now and then: so the library for Parquet takes no memory from those who serve, and
-no time.  Exit codes: 0 done, 1 the lake or the spool is unavailable (try again), 2 wrong arguments.
+no time.  Where ``LAKE`` is left out, ``HOLDFAST_USAGE_LAKE`` names it.  Exit codes: 0 done, 1 the lake or the spool is
+unavailable (try again), 2 wrong arguments.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from billing import storage_table
 from billing.buffers import BufferDamaged, Finished, clear, finished
 from billing.command import on_lake
 from billing.lake import Lake, hour_of, table_of
+from billing.spool import LOST
 from billing.storage import StorageRecord
 from billing.storage_file import FinishedStorage, finished_storage
 from billing.usage import UsageRecord
@@ -80,7 +82,7 @@ def seal_calls(spool: Path, lake: Lake) -> Sealed:
                     damaged += 1
                     continue
                 for what in buffer.lost:
-                    logger.error("usage is lost: of %s cannot be read %s", buffer.path, what)
+                    logger.error("%s: of %s cannot be read %s", LOST, buffer.path, what)
                 whole.append(buffer)
                 records += len(counted)
                 for record in counted:
@@ -138,7 +140,7 @@ def _seal_storage(file: FinishedStorage, lake: Lake) -> Sealed:
         _put_aside(file.path, error)
         return Sealed(0, 0, 0, 1)
     for what in file.lost:
-        logger.error("usage is lost: of %s cannot be read %s", file.path, what)
+        logger.error("%s: of %s cannot be read %s", LOST, file.path, what)
     for hour in sorted(by_hour):
         write(hour)
     file.remove()
@@ -146,7 +148,7 @@ def _seal_storage(file: FinishedStorage, lake: Lake) -> Sealed:
 
 
 def _put_aside(path: Path, why: BufferDamaged) -> None:
-    logger.error("usage is lost: %s; it is kept as %s", why, path.name + DAMAGED)
+    logger.error("%s: %s; it is kept as %s", LOST, why, path.name + DAMAGED)
     path.rename(path.with_name(path.name + DAMAGED))
 
 

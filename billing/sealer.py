@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from billing.spool import waiting
+from billing.spool import LOST, waiting
+from billing.where import environment_of
 
 logger = logging.getLogger("holdfast.usage")
 
@@ -52,10 +53,11 @@ class Sealer:
 
     async def seal(self) -> bool:
         """Once, now.  Says whether everything that was finished is in the lake."""
-        code, lines = await self._run_module("billing.seal", os.fspath(self._spool), self._lake)
+        code, lines = await self._run_module("billing.seal", os.fspath(self._spool))
+        for line in lines:
+            if code == 0 or line.startswith(LOST):  # done, it speaks of nothing else
+                logger.error("%s", line)
         if code == 0:
-            for line in lines:
-                logger.error("%s", line)  # what could not be read: it speaks of nothing else
             if self._failing:
                 logger.warning("usage reaches the lake again")
             self._failing = False
@@ -69,7 +71,7 @@ class Sealer:
 
     async def compact(self) -> None:
         """Merge small files of the lake, once, now."""
-        code, lines = await self._run_module("billing.compact", self._lake)
+        code, lines = await self._run_module("billing.compact")
         for line in lines:
             logger.error("%s", line)
         if code != 0 and not lines:
@@ -98,6 +100,7 @@ class Sealer:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
+            env=environment_of(self._lake),
         )
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):

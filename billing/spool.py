@@ -18,6 +18,9 @@ STORAGE_SUFFIX: Final = ".storage"
 """Of files of storage (:mod:`billing.storage_file`)."""
 SUFFIXES: Final = (CALLS_SUFFIX, STORAGE_SUFFIX)
 
+LOST: Final = "usage is lost"
+"""So a line begins that tells of what cannot be read, by which it is known whatever else is told."""
+
 
 class Waiting(NamedTuple):
     """Files that wait, those that are written to among them."""

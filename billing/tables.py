@@ -58,6 +58,7 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 }
 """The columns of each table, described in ``docs/usage-records.md``.  Columns are only ever added."""
 
+_RUN_BEGAN: Final = "%Y%m%dT%H%M%S"
 _RUN = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}\Z", re.ASCII)
 
 
@@ -71,6 +72,8 @@ class Read(msgspec.Struct, frozen=True):
     """Records that were there again, and were passed over."""
     digest: str
     """Of the names and sizes of the files: another one says that there is something new."""
+    at: datetime | None = None
+    """The day has all that had come by then; None: an earlier version did not say so, and it was when the run began."""
 
 
 class Day(msgspec.Struct, frozen=True):
@@ -83,6 +86,11 @@ class Day(msgspec.Struct, frozen=True):
     sums: dict[str, str]
     """Of each column that can be added up: a whole number, which may have more than 64 bits."""
     read: Read
+
+    @property
+    def read_at(self) -> datetime:
+        """All that had come by then is in it."""
+        return self.read.at or datetime.strptime(self.run.partition("-")[0], _RUN_BEGAN).replace(tzinfo=UTC)
 
 
 class Outrun(Exception):

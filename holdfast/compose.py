@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -26,6 +27,7 @@ from backend.storage_meter import StorageMeter
 from billing.meter import Meter
 from billing.reader import Reader
 from billing.sealer import Sealer
+from billing.spool import waiting
 from frontend.admin.removal import finish_deletions
 from frontend.app import FrontendApp, create_app
 from frontend.services import Services
@@ -47,6 +49,8 @@ from ratelimit.limiter import BaseLimiter, Limiter
 
 if TYPE_CHECKING:
     from auth.oidc import Oidc
+
+logger = logging.getLogger("holdfast.usage")
 
 TRIES: Final = 3
 """To start a node while others begin."""
@@ -217,6 +221,8 @@ def count_usage(services: Services, settings: Settings, *, seals: bool = True) -
     Raises :class:`CannotStart`.
     """
     if settings.usage == "off":
+        if seals:
+            _tell_what_waits(settings)
         return
     try:
         services.meter = Meter.start(settings.usage_folder, os.uname().nodename)
@@ -226,6 +232,19 @@ def count_usage(services: Services, settings: Settings, *, seals: bool = True) -
     services.lake = Reader(settings.lake, python())
     if seals:
         services.sealer = start_sealer(settings)
+
+
+def _tell_what_waits(settings: Settings) -> None:
+    """Of what was counted before it was switched off, and has not reached the lake."""
+    found = waiting(settings.usage_folder)
+    if found.files:
+        logger.warning(
+            '%d files of usage in %s have not reached the lake, and wait: they go on with usage = "on", or bring them '
+            "them with `python -m billing.seal %s LAKE`",
+            found.files,
+            settings.usage_folder,
+            settings.usage_folder,
+        )
 
 
 def start_sealer(settings: Settings) -> Sealer:

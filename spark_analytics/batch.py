@@ -1,12 +1,14 @@
 """The batch: the tables of hours of a period, made of its records, day by day.
 
-A day for which nothing new has come is passed over; one for which late records have come is made anew, whole.  Each day
-is published when it is done (:mod:`billing.tables`), so a batch may be killed at any moment, and run again.
+A day for which nothing new has come stays as it is, and it is written down that nothing had come by then; one for which
+late records have come is made anew, whole.  Each day is published when it is done (:mod:`billing.tables`), so a batch
+may be killed at any moment, and run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -14,10 +16,12 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from billing.compact import PREFIX
 from billing.lake import Lake, LakeFile
 from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of, new_run
 from billing.usage import COUNTS
@@ -28,6 +32,8 @@ from spark_analytics.usage import storage_hourly, usage_hourly
 
 HELP: Final = "make usage by tenant, queue, tag, action and hour out of the records of a period"
 
+_DAY = re.compile(r"date=(\d{4}-\d{2}-\d{2})/", re.ASCII)
+_ACCOUNT = re.compile(r"\d{12}\Z", re.ASCII)
 FORMAT: Final = 1
 """Of what is computed: days that were made with another one are made anew."""
 
@@ -94,10 +100,14 @@ def batch(
             made = there is None or account is not None or again or there.read.digest != digest_of(found)
             if there is None or made:
                 beside = None if account is None else there
-                make = partial(_make, spark, lake, name, day, run, beside, account)
+                make = partial(_make, spark, lake, name, day, run, now, beside, account)
                 fresh = _of_what_stays(make, found, partial(records.files, lake, source.folder, day, day))
                 tables.publish(name, day, fresh, over=there)
                 there = fresh
+            elif there.read_at.date() <= day:  # it was not over then, and may be now
+                still = msgspec.structs.replace(there, read=msgspec.structs.replace(there.read, at=now))
+                tables.publish(name, day, still, over=there)
+                there = still
             done = Done(name, day, there, made, time.monotonic() - begun)
             all_done.append(done)
             told(done)
@@ -123,6 +133,7 @@ def _make(
     name: str,
     day: date,
     run: str,
+    at: datetime,
     beside: Day | None,
     account: str | None,
     found: Sequence[LakeFile],
@@ -130,7 +141,7 @@ def _make(
     """A day of a table, written: all of it, or one tenant's rows ``beside`` those of the others that are published."""
     source = _SOURCES[name]
     if not found:
-        return Day(run, (), 0, dict.fromkeys(source.sums, "0"), Read(0, 0, 0, digest_of(found)))
+        return Day(run, (), 0, dict.fromkeys(source.sums, "0"), Read(0, 0, 0, digest_of(found), at))
     raw = records.read(spark, lake, found, source.schema, None if beside is None else account)
     rows = source.hourly(source.once(raw))
     if beside is not None and beside.files:
@@ -145,9 +156,9 @@ def _make(
         )
     if beside is None:
         count, copies = seen["records"] or 0, seen["copies"] or 0
-        read = Read(len(found), count, copies - count, digest_of(found))
-    else:
-        read = beside.read  # late records of the others are still to be read
+        read = Read(len(found), count, copies - count, digest_of(found), at)
+    else:  # late records of the others are still to be read
+        read = msgspec.structs.replace(beside.read, at=beside.read_at)
     sums = {column: str(int(seen[column] or 0)) for column in source.sums}
     return Day(run, tuple(lake.paths(folder)), seen["rows"], sums, read)
 
@@ -175,6 +186,20 @@ def digest_of(found: Sequence[LakeFile]) -> str:
     for file in found:
         told.update(f"\n{file.path} {file.size_bytes}".encode())
     return told.hexdigest()[:32]
+
+
+def late_days(lake: Lake, before: date, since: datetime) -> list[date]:
+    """The days before one for which files have come since a time, other than those that were made of them.
+
+    All of the lake's records are listed for it.  Raises :class:`billing.lake.LakeUnavailable`.
+    """
+    found = set()
+    for source in _SOURCES.values():
+        for file in lake.files(source.folder):
+            told = _DAY.match(file.path.removeprefix(f"{source.folder}/"))
+            if told and file.modified >= since and not file.path.rpartition("/")[2].startswith(PREFIX):
+                found.add(date.fromisoformat(told[1]))
+    return sorted(day for day in found if day < before)
 
 
 class _Progress:
@@ -211,17 +236,17 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
     last = min(last, datetime.now(UTC).date())
     if last < first:
         raise ValueError(f"{first} has not begun yet")
+    if options.account is not None and not _ACCOUNT.match(options.account):
+        raise ValueError(f"{options.account!r} is no account: it has 12 digits")
     spark = session("holdfast batch", lake, master=options.master, memory=options.memory)
     begun = time.monotonic()
-    done = batch(
-        spark,
-        lake,
-        first,
-        last,
-        account=options.account,
-        again=options.again,
-        told=_Progress(len(_SOURCES) * len(days_of(first, last))),
-    )
+    late: list[date] = []
+    if options.days is not None:  # what comes for an earlier day is picked up, too
+        late = late_days(lake, first, datetime(first.year, first.month, first.day, tzinfo=UTC))
+    told = _Progress(len(_SOURCES) * (len(late) + len(days_of(first, last))))
+    done = []
+    for since, until in (*((day, day) for day in late), (first, last)):
+        done += batch(spark, lake, since, until, account=options.account, again=options.again, told=told)
     made = [one.published for one in done if one.made]
     count = sum(one.read.records for one in made)
     seconds = time.monotonic() - begun

@@ -18,7 +18,11 @@ def add_period(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--month", type=_month, metavar="2026-11", help="a month, UTC")
     which.add_argument("--from", type=_day, metavar="2026-11-21", dest="first", help="with --to: any period, UTC")
     which.add_argument(
-        "--days", type=_count, metavar="35", help="so many days up to today, UTC: for what runs by a clock"
+        "--days",
+        type=_count,
+        metavar="35",
+        help="so many days up to today, UTC, for what runs by a clock: the batch makes earlier ones, too, for which "
+        "something came in these",
     )
     parser.add_argument("--to", type=_day, metavar="2026-11-30", dest="last", help="its last day (default: one day)")
 

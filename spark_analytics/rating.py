@@ -330,9 +330,8 @@ def published(lake: Lake, by: Rates) -> tuple[dict[str, dict[str, str]], datetim
                 covers = min(covers, datetime(day.year, day.month, day.day, tzinfo=UTC))
                 continue
             runs[str(day)] = there.run
-            began = datetime.strptime(there.run.partition("-")[0], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
-            if began.date() <= day:
-                covers = min(covers, began)
+            if there.read_at.date() <= day:
+                covers = min(covers, there.read_at)
     return read, covers
 
 

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from billing import compact as compacting
-from billing.compact import HOUR, KEPT, OVER, YOUNG, Compacted, compact, main
+from billing.compact import ABANDONED, HOUR, KEPT, OVER, YOUNG, Compacted, compact, main
 from billing.lake import SCHEMA, Lake, table_of
 from billing.storage import StorageKey, StorageRecord
 from billing.storage_table import TABLE as STORAGE
@@ -267,3 +267,14 @@ def test_storage_is_merged_alike_and_other_folders_are_not_touched(lake: Lake, t
 def test_arguments_are_checked() -> None:
     assert main([]) == 2
     assert main(["nowhere://else"]) == 2
+
+
+def test_what_killed_processes_left_aside_goes_when_it_is_old(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    put(lake, tmp_path, "aa", 1)
+    for name, age in ((".aa.parquet.0123", ABANDONED), (".bb.parquet.4567", timedelta(hours=1)), ("_begun", ABANDONED)):
+        path = tmp_path / "usage" / FOLDER / name
+        path.write_bytes(b"half a file")
+        made_old(path, LATER - age)
+    assert compact(lake, LATER) == Compacted(0, 0)
+    assert names(tmp_path) == [".bb.parquet.4567", "_begun", "aa.parquet"]

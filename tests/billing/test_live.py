@@ -178,12 +178,18 @@ def test_only_the_last_minutes_and_the_last_two_months_are_kept(lake: Lake) -> N
     assert sorted(found.minutes["calls"].to_pylist()) == [1, 2]
     fold(lake, "s", 2, batch((ONE, 3), at=AT + timedelta(minutes=15)), AT)
     later = AT + timedelta(62)
-    fold(lake, "s", 3, batch((ONE, 4), day=later.date(), at=AT, late=1), later)
+    fold(lake, "s", 3, batch((ONE, 4), day=later.date(), at=AT), later)
     found = read(lake)
     assert found is not None
     assert sorted(found.minutes["calls"].to_pylist()) == [2, 3]
     assert list(found.days) == [later.date()]
-    assert found.late["date"].to_pylist() == [later.date()]
+    old = pa.Table.from_pylist(
+        [{"date": DAY - timedelta(90), "account": TWO, "arrived": later, "records": 1, "calls": 7}], LATE
+    )
+    fold(lake, "s", 4, Fold(DAYS.empty_table(), MINUTES.empty_table(), old), later)
+    found = read(lake)
+    assert found is not None
+    assert found.late["calls"].to_pylist() == [7], "of whatever day it is, it came now; what came long ago is gone"
 
 
 def test_what_is_late_is_apart(lake: Lake) -> None:

@@ -21,6 +21,7 @@ from billing.spool import waiting
 from billing.storage import StorageKey
 from billing.storage_file import Entry, StorageFile
 from billing.usage import CALLS, UsageKey, UsageRecord
+from billing.where import LAKE_VARIABLE
 
 HOUR = 1_700_000_400 // 3600 * 3600
 BOOT = "00112233445566ff"
@@ -270,9 +271,15 @@ def test_what_killed_processes_began_to_make_goes_when_it_is_old(tmp_path: Path)
     assert list(tmp_path.iterdir()) == [new]
 
 
-def test_arguments_are_checked() -> None:
+def test_arguments_are_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv(LAKE_VARIABLE, raising=False)
     assert main([]) == 2
+    assert main(["spool"]) == 2
+    assert f"LAKE may be left out where {LAKE_VARIABLE} is set" in capsys.readouterr().err
     assert main(["spool", "nowhere://else"]) == 2
+    monkeypatch.setenv(LAKE_VARIABLE, "nowhere://else")
+    assert main(["spool"]) == 2
+    assert "nowhere://else is no place for a lake" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +289,16 @@ def test_arguments_are_checked() -> None:
         ("s3://key:secret@bucket/path?region=eu", "s3://bucket/path"),
         ("s3://bucket", "s3://bucket"),
         ("gs://anonymous@bucket/a@b", "gs://bucket/a@b"),
+        ("s3://key:se/c?r#e@t@bucket/path?region=eu", "s3://bucket/path"),
+        ("s3://bucket/path?endpoint_override=http://user@host:9000", "s3://bucket/path"),
     ],
 )
 def test_a_url_is_told_without_its_secrets(url: str, told: str) -> None:
     assert without_secrets(url) == told
+
+
+@pytest.mark.parametrize("url", ["s3://key:se/cret@bucket/path", "s3:/key:se/cret@bucket", "s3://key:se%2Fcret@b?x=1"])
+def test_what_is_no_url_is_told_without_its_secrets(url: str) -> None:
+    with pytest.raises(ValueError, match="lake") as refused:
+        Lake(url)
+    assert "cret" not in str(refused.value)

@@ -50,6 +50,35 @@ async def test_what_is_lost_is_told(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "is no buffer of usage" in caplog.text
 
 
+async def test_what_is_lost_is_told_also_while_the_lake_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool, lake = tmp_path / "spool", tmp_path / "lake"
+    count(spool, 1)
+    lake.write_bytes(b"in the way")
+    sealer = Sealer(spool, str(lake), 60)
+    assert not await sealer.seal()
+    (spool / "0.usage").write_bytes(b"rubbish")
+    assert not await sealer.seal()
+    assert sum("usage is lost" in message for message in caplog.messages) == 1
+    assert (spool / "0.usage.damaged").exists()
+
+
+async def test_the_lakes_keys_are_on_no_command_line(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!{sys.executable}\nimport os, sys\n"
+        f"open({str(told)!r}, 'a').write(' '.join(sys.argv[1:]) + ' ' + os.environ['HOLDFAST_USAGE_LAKE'] + '\\n')\n"
+    )
+    python.chmod(0o700)
+    url = "s3://key:secret@bucket/path"
+    sealer = Sealer(tmp_path, url, 60, (str(python),))
+    assert await sealer.seal()
+    await sealer.compact()
+    assert told.read_text().splitlines() == [f"-m billing.seal {tmp_path} {url}", f"-m billing.compact {url}"]
+
+
 async def test_it_goes_on_by_itself_and_ends_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

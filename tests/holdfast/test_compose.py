@@ -15,6 +15,7 @@ import pytest
 
 from auth.limits import Rate, TenantLimits
 from backend.api import NewMessage, Receive
+from billing.usage import UsageKey
 from frontend.settings import FrontendSettings
 from frontend.sqs.queues import Queues, QueueView
 from holdfast.compose import Embedded, compose, frontend_settings
@@ -253,3 +254,16 @@ def test_dead_letter_queues_come_first() -> None:
     names = [queue.name for queue in in_order(queues)]
     assert sorted(names) == sorted(queue.name for queue in queues)
     assert names[:3] == ["c", "b", "a"]
+
+
+async def test_usage_that_waits_is_told_where_it_is_counted_no_more(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with start():
+        assert "have not reached the lake" not in caplog.text
+    async with start(usage="on") as (service, _):
+        meter = service.app.services.meter
+        assert meter is not None
+        meter.open("ListQueues", UsageKey(ACCOUNT, "", 0, "", "ListQueues"))
+    async with start():
+        assert f"1 files of usage in {tmp_path / 'usage'} have not reached the lake" in caplog.text

@@ -17,17 +17,18 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from billing.lake import Lake, LakeFile
 from billing.months import Month
-from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Tables
+from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Tables
 from billing.usage import UsageRecord
 from spark_analytics import __main__ as jobs
 from spark_analytics import records
 from spark_analytics.__main__ import main
-from spark_analytics.batch import Done, batch
+from spark_analytics.batch import Done, batch, late_days
 from spark_analytics.period import add_period, month_of, period_of
 from spark_analytics.session import SPARK_ERRORS, JobFailed
 from spark_analytics.usage import storage_hourly, usage_hourly
@@ -103,6 +104,76 @@ def test_one_tenant_is_made_anew_and_the_others_stay_until_all_are(
     assert published(lake) == lakes.usage_hourly(first + late), "who used nothing has no rows"
     assert usage_made(batch(spark, lake, NEXT, NEXT)) == [NEXT]
     assert published(lake) == lakes.usage_hourly(first + late + second)
+
+
+def test_how_far_a_day_is_known_goes_on_while_nothing_comes_and_not_by_what_one_tenant_has(
+    spark: SparkSession, lake: Lake, chance: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evening, hour = datetime(2026, 10, 31, 22, 15, tzinfo=UTC), timedelta(hours=1)
+    clock = iter(evening + number * hour for number in range(5))
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+            return next(clock)
+
+    monkeypatch.setattr("spark_analytics.batch.datetime", Clock)
+
+    def day() -> Day:
+        told = Tables(lake).day(USAGE_HOURLY, DAY)
+        assert told is not None
+        return told
+
+    first = lakes.calls(chance, DAY, 20)
+    lakes.bring(lake, first)
+    batch(spark, lake, DAY, DAY)
+    made = day()
+    assert made.read_at == evening
+    lakes.bring(lake, lakes.calls(chance, DAY, 20))
+    batch(spark, lake, DAY, DAY, account=ONE)
+    assert day().run != made.run
+    assert day().read_at == evening, "nobody has looked at what the others have"
+    batch(spark, lake, DAY, DAY)
+    made = day()
+    assert made.read_at == evening + 2 * hour
+    assert made.read_at.date() > DAY
+    assert usage_made(batch(spark, lake, DAY, DAY)) == []
+    assert day() == made, "it was over"
+
+    lake.remove(f"tables/usage_hourly/days/{DAY}.json")
+    before = msgspec.structs.replace(made, read=msgspec.structs.replace(made.read, at=evening))
+    Tables(lake).publish(USAGE_HOURLY, DAY, before)
+    assert usage_made(batch(spark, lake, DAY, DAY)) == [], "nothing more came"
+    assert day() == msgspec.structs.replace(made, read=msgspec.structs.replace(made.read, at=evening + 4 * hour))
+
+
+def test_what_comes_for_an_earlier_day_is_found(lake: Lake, chance: random.Random) -> None:
+    lakes.bring(lake, lakes.calls(chance, DAY, 5))
+    lakes.bring_stored(lake, "one", [lakes.stored(DAY - timedelta(days=90), 5, 0, 1)])
+    lakes.bring(lake, lakes.calls(chance, DAY - timedelta(days=40), 1))
+    lakes.bring(lake, lakes.calls(chance, DAY - timedelta(days=50), 1))
+    long_ago = datetime(2026, 9, 20, tzinfo=UTC)
+    for path in lake.paths("usage"):
+        if f"date={DAY - timedelta(days=50)}" in path:
+            os.utime(Path(lake.root) / path, (long_ago.timestamp(), long_ago.timestamp()))
+    merged = (Path(lake.root) / lake.paths(f"usage/date={DAY - timedelta(days=50)}")[0]).with_name("merged-1.parquet")
+    merged.write_bytes(b"")
+    since = long_ago + timedelta(days=1)
+    assert late_days(lake, DAY, since) == [DAY - timedelta(days=90), DAY - timedelta(days=40)]
+
+
+def test_the_batch_of_the_last_days_makes_earlier_ones_for_which_something_came(
+    spark: SparkSession, lake: Lake, chance: random.Random, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = datetime.now(UTC).date() - timedelta(days=90)
+    found = lakes.calls(chance, late, 20)
+    lakes.bring(lake, found)
+    assert main(["batch", "--lake", lake.url, "--days", "1"]) == 0
+    assert f"{late} usage_hourly: 20 records" in capsys.readouterr().out
+    rows = Tables(lake).read(USAGE_HOURLY, late, late).to_pylist()
+    assert lakes.in_order(rows) == lakes.usage_hourly(found)
+    assert main(["batch", "--lake", lake.url, "--days", "1"]) == 0
+    assert f"{late} usage_hourly: nothing new" in capsys.readouterr().out
 
 
 def test_storage_of_the_latest_owner_counts(spark: SparkSession, lake: Lake) -> None:
@@ -305,6 +376,7 @@ def test_the_columns_of_records_are_those_that_are_written() -> None:
         (["--month", "2026-10", "--to", "2026-10-02"], "--to goes with --from"),
         (["--from", "2026-10-02", "--to", "2026-10-01"], "the period ends on 2026-10-01, before it begins"),
         (["--day", "9999-01-01"], "9999-01-01 has not begun yet"),
+        (["--day", "2026-10-01", "--account", "shop"], "'shop' is no account: it has 12 digits"),
         (["--days", "0"], "'0' is no number of days: 1 to 3660"),
         (["--days", "2", "--to", "2026-10-02"], "--to goes with --from"),
         ([], "one of the arguments --day --month --from --days is required"),
