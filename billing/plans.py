@@ -128,7 +128,9 @@ class Plan(msgspec.Struct, frozen=True):
 
     def edge_units(self, meter: Meter, month: Month, edge: Decimal) -> int:
         """A tier's edge in units of measurement: a whole number."""
-        return int(edge) if meter.startswith("requests") else int(edge * self.units_per(meter, month))
+        if meter.startswith("requests"):
+            return int(edge)
+        return int(edge.scaleb(_EDGE_PLACES)) * self.units_per(meter, month) // 10**_EDGE_PLACES
 
 
 class Issuer(msgspec.Struct, frozen=True):

@@ -1,16 +1,26 @@
 """YAML, read so that nothing is guessed: each value knows where it stands, and what does not fit is an error there.
 
-Numbers with a point are decimals, not floats.  A key that is given twice is an error, and so is one that nobody knows.
+Numbers with a point are decimals, not floats, and whole numbers are written in tens: ``010`` is an error, which YAML
+takes for 8, and ``1:30`` another, which it takes for 90.  A key that is given twice is an error, and so is one that
+nobody knows.
 """
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Hashable
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import yaml
+
+_DIGITS: Final = 18
+"""Before the point, at most."""
+_BREAKS: Final = frozenset(("Cc", "Zl", "Zp"))
+"""Unicode's categories of what ends a line or is no character to see."""
+_WHOLE: Final = re.compile(r"[-+]?(0|[1-9][0-9_]*)", re.ASCII)
 
 
 class YamlError(ValueError):
@@ -63,6 +73,8 @@ class Node(NamedTuple):
             self.fail(f"is {_said(self.value)}; it has to be text: write it in quotes")
         if not self.value and not empty:
             self.fail("is empty; it has to be a text")
+        if any(unicodedata.category(one) in _BREAKS for one in self.value):
+            self.fail(f"is {self.value!r}; it has to be one line")
         return self.value
 
     def whole(self, least: int, most: int) -> int:
@@ -84,8 +96,8 @@ class Node(NamedTuple):
         number = Decimal(value)
         if not number.is_finite() or number < 0:
             self.fail(f"is {value}; it has to be 0 or more")
-        if number.adjusted() > 30:
-            self.fail(f"is {value}; it is too large")
+        if number.adjusted() >= _DIGITS:
+            self.fail(f"is too large: it may have {_DIGITS} digits before the point")
         if number != number.quantize(Decimal(1).scaleb(-places)):
             self.fail(f"is {value}; it may have {places} decimal places")
         return number
@@ -120,6 +132,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="a key is a name, no list or mapping", problem_mark=key.start_mark)
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"{key.value} is there twice", problem_mark=key.start_mark)
             seen.add(key.value)
@@ -134,7 +148,16 @@ def _decimal(loader: _Loader, node: yaml.ScalarNode) -> Decimal:
         raise yaml.MarkedYAMLError(problem=f"{text} is no number", problem_mark=node.start_mark) from None
 
 
+def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node)
+    if not _WHOLE.fullmatch(text):
+        problem = f"{text} can be read in two ways: write a number in tens and without zeros in front, or it in quotes"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    return int(text.replace("_", ""))
+
+
 _Loader.add_constructor("tag:yaml.org,2002:float", _decimal)
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
 
 
 def _said(value: object) -> str:

@@ -120,6 +120,8 @@ def test_a_gb_month_is_a_gb_for_all_of_the_month(month: str, hours: int) -> None
     assert plan.edge_units("storage", Month.parse(month), Decimal("0.5")) == 10**9 * hours * 1_800_000
     assert plan.edge_units("bytes_out", Month.parse(month), Decimal("0.000000001")) == 1
     assert plan.edge_units("requests_fifo", Month.parse(month), Decimal(7)) == 7
+    most = Decimal("999999999999999999.999999999")  # more digits than a Decimal multiplies exactly
+    assert plan.edge_units("storage", Month.parse(month), most) == (10**27 - 1) * hours * 3_600_000
 
 
 def test_midnight_is_of_the_time_zone() -> None:
@@ -170,6 +172,18 @@ def test_months_follow_each_other() -> None:
         ("price: 0.40", "price: 1000000", r"tiers\[0\].price: is 1000000; a price is less than 1000000"),
         ("price: 0.40", "price: .inf", r"line \d+: this is no YAML: .inf is no number"),
         ("price: 0.40", "price: NaN", r"tiers\[0\].price: is NaN; it has to be 0 or more"),
+        (
+            "price: 0.40",
+            "price: 010",
+            r"line \d+: this is no YAML: 010 can be read in two ways: write a number in tens",
+        ),
+        ("price: 0.40", "price: 1:30", r"1:30 can be read in two ways"),
+        ("price: 0.40", "price: 0x10", r"0x10 can be read in two ways"),
+        ("price: 0.40", "? [a]\n: 1", r"line \d+: this is no YAML"),
+        ("price: 0.40", "[a]: 1", r"line \d+: this is no YAML: a key is a name, no list or mapping"),
+        ("up_to: 100,", "up_to: 1e+25,", r"up_to: is too large: it may have 18 digits before the point"),
+        ("minimum: 4.99", "minimum: 1000000000000000000", r"minimum: is too large: it may have 18 digits"),
+        ("{name: We}", '{name: "We\\nand others"}', r"issuer.name: is 'We\\nand others'; it has to be one line"),
         ("price: 0.40", "price: free", r"tiers\[0\].price: is 'free'; it has to be a number"),
         ("price: 0.40", "cost: 0.40", r"tiers\[0\].cost: there is no such field; there are up_to, price"),
         ("up_to: 100,", "up_to: 10,", r"tiers\[0\].up_to: is 10, which is not more than 10, where the tier begins"),
@@ -242,7 +256,11 @@ accounts:
         ("default: other", "default: there is no plan 'other' in the price book; there are plain"),
         (
             "default: plain\naccounts: {000000000001: {plan: plain}}",
-            "accounts: the key 1 is the number 1; write it in quotes",
+            "line 2: this is no YAML: 000000000001 can be read in two ways: .* or it in quotes",
+        ),
+        (
+            "default: plain\naccounts: {123456789012: {plan: plain}}",
+            "accounts: the key 123456789012 is the number 123456789012; write it in quotes",
         ),
         ("default: plain\naccounts: {'12': {plan: plain}}", "accounts.12: '12' is no account: 12 digits, in quotes"),
         ("default: plain\naccounts: {'000000000001': {}}", "accounts.000000000001: plan is missing"),
