@@ -32,7 +32,7 @@ from billing.lake import Lake
 from billing.money import to_minor
 from billing.months import Month
 from billing.plans import Book, Customer, Customers, Issuer
-from billing.rated import Rated, RatedMonth, Rating
+from billing.rated import EVERYBODY_ELSE, Rated, Rating
 
 FOLDER: Final = "invoices"
 _HEADS: Final = pa.schema(
@@ -176,9 +176,19 @@ class Invoices:
         before = self.closed()
         if month in before:
             return before[month]
-        rated = _closable(month, list(before), self._rated.of(month), now)
+        rated = self._rated.of(month)
+        if rated is None:
+            check_turn(month, list(before))
+            raise CannotClose(f"nothing of {month} is rated: run the batch and the rating for {month} first")
         rating = rated.rating
+        check_over(month, list(before), rating.book, rating.customers, now)
+        _check_whole(month, rating)
         others = _without_usage(month, rating.book, rating.customers)
+        if rating.begins != begins(month, rating.book, rating.customers, before.get(month.previous)):
+            raise CannotClose(
+                f"{month} was rated before {month.previous} was closed, and some account's plan has another time zone "
+                f"now: run the rating for {month} again"
+            )
         corrections, ratings = self._corrections(before)
         own = statement(charged(rated.lines, month), month, rating.book, rating.customers, others)
         table = ordered(pa.concat_tables([own, corrections]))
@@ -206,9 +216,12 @@ class Invoices:
             rating.book,
             rating.customers,
         )
-        if self._lake.read_bytes(_closed_path(month)) is not None:
-            raise CannotClose(f"{month} was closed by another process meanwhile; its invoices are those that count")
-        self._lake.write_bytes(_closed_path(month), msgspec.json.encode(closed))
+        try:
+            self._lake.write_new(_closed_path(month), msgspec.json.encode(closed))
+        except FileExistsError:
+            raise CannotClose(
+                f"{month} was closed by another process meanwhile; its invoices are those that count"
+            ) from None
         self._forget_unfinished(before)
         return closed
 
@@ -224,6 +237,11 @@ class Invoices:
                 continue
             rated = self._rated.of(month)
             assert rated is not None
+            if (rated.rating.book, rated.rating.customers) != (closed.book, closed.customers):
+                raise CannotClose(
+                    f"{month} is closed, and was rated since by other prices or customers than it was closed by: run "
+                    f"the rating again, which takes those that are kept with the closing"
+                )
             charged_before = self._charged(month, before)
             accounts = set(charged_before["account"].to_pylist())
             now = statement(charged(rated.lines, month), month, closed.book, closed.customers, accounts)
@@ -266,21 +284,32 @@ class Invoices:
                     self._lake.remove(path)
 
 
-def _closable(month: Month, closed: list[Month], rated: RatedMonth | None, now: datetime) -> RatedMonth:
-    """What is rated of the month, if it can be closed with it.  Raises :class:`CannotClose`."""
+def check_turn(month: Month, closed: list[Month]) -> None:
+    """Raises :class:`CannotClose` unless it is the month's turn to be closed."""
     if closed and month != closed[-1].next:
         raise CannotClose(f"months are closed one after the other: after {closed[-1]} comes {closed[-1].next}")
-    if rated is None:
-        raise CannotClose(f"nothing of {month} is rated: run the batch and the rating for {month} first")
-    ends = max(rated.rating.book.plan(name).edges(month)[1] for name in rated.rating.customers.plans())
+
+
+def check_over(month: Month, closed: list[Month], book: Book, customers: Customers, now: datetime) -> None:
+    """Raises :class:`CannotClose` unless it is the month's turn, and it is over for all plans that somebody has."""
+    check_turn(month, closed)
+    ends = _ends(month, book, customers)
     if now < ends:
         raise CannotClose(f"{month} ends at {ends:%Y-%m-%d %H:%M} UTC: close it after that")
-    if rated.rating.covers < ends:
+
+
+def _check_whole(month: Month, rating: Rating) -> None:
+    """Raises :class:`CannotClose` unless all of the month is rated."""
+    ends = _ends(month, rating.book, rating.customers)
+    if rating.covers < ends:
         raise CannotClose(
-            f"{month} was rated with the usage before {rated.rating.covers:%Y-%m-%d %H:%M} UTC, and ends at "
+            f"{month} was rated with the usage before {rating.covers:%Y-%m-%d %H:%M} UTC, and ends at "
             f"{ends:%Y-%m-%d %H:%M} UTC: run the batch and the rating for {month} again"
         )
-    return rated
+
+
+def _ends(month: Month, book: Book, customers: Customers) -> datetime:
+    return max(book.plan(name).edges(month)[1] for name in customers.plans())
 
 
 def _without_usage(month: Month, book: Book, customers: Customers) -> list[str]:
@@ -294,6 +323,25 @@ def _without_usage(month: Month, book: Book, customers: Customers) -> list[str]:
     return found
 
 
+def begins(month: Month, book: Book, customers: Customers, before: Closed | None) -> dict[str, datetime]:
+    """Where an account's month does not begin with its plan's, but where the month before has ended for it.
+
+    That is so for whoever had a plan in another time zone then: each hour is in one month, and no other.  By account,
+    and for all that are not named (:data:`~billing.rated.EVERYBODY_ELSE`); then all that are named are there as well.
+    ``before``: the closing of the month before; None: there is none, and months begin as plans say.
+    """
+    if before is None:
+        return {}
+    ended = {
+        account: before.book.plan(before.customers.of(account).plan).edges(month.previous)[1]
+        for account in (EVERYBODY_ELSE, *sorted({*customers.named, *before.customers.named}))
+    }
+    other = {
+        account: at for account, at in ended.items() if book.plan(customers.of(account).plan).edges(month)[0] != at
+    }
+    return ended if EVERYBODY_ELSE in other else other
+
+
 def _is_final(customer: Customer, month: Month) -> bool:
     return customer.deleted is not None and month.first <= customer.deleted < month.next.first
 
@@ -304,17 +352,24 @@ def _next_number(issuer: Issuer, closed: dict[Month, Closed]) -> int:
 
 
 def _in_one_currency(lines: pa.Table, book: Book, customers: Customers, closed: dict[Month, Closed]) -> None:
-    """An invoice is in one currency.  Raises :class:`CannotClose` if a correction would be in another."""
+    """An invoice is in one currency, and in one minor unit.  Raises :class:`CannotClose` if a correction would be in
+    another."""
     kinds = lines.group_by(["account", "month", "plan"], use_threads=False).aggregate([])
     for account, when, plan in zip(*(kinds[name].to_pylist() for name in ("account", "month", "plan")), strict=True):
         earlier = closed.get(Month.parse(when))
         if earlier is None:
             continue
-        was, currency = earlier.book.plan(plan).currency, book.plan(customers.of(account).plan).currency
-        if was != currency:
+        was, now = earlier.book.plan(plan), book.plan(customers.of(account).plan)
+        if was.currency != now.currency:
             raise CannotClose(
-                f"account {account} was charged for {when} in {was}, and has late usage there, but its plan is in "
-                f"{currency} now: let it have a plan in {was} until this month is closed"
+                f"account {account} was charged for {when} in {was.currency}, and has late usage there, but its plan "
+                f"is in {now.currency} now: let it have a plan in {was.currency} until this month is closed"
+            )
+        if was.minor_places != now.minor_places:
+            raise CannotClose(
+                f"account {account} was charged for {when} with {was.minor_places} decimal places, and has late usage "
+                f"there, but its plan has minor_places {now.minor_places} now: let it have one with "
+                f"{was.minor_places} until this month is closed"
             )
 
 
@@ -337,7 +392,7 @@ def _head(account: str, month: Month, lines: pa.Table, rating: Rating, now: date
         everything += amount
         tax += amount if category == "tax" else 0
     net, tax, everything = (to_minor(one, plan.minor_places) for one in (everything - tax, tax, everything))
-    starts, ends = plan.edges(month)
+    starts, ends = rating.edges(account)
     return Head(
         "" if number is None else f"{rating.book.issuer.prefix}{number:06}",
         account,

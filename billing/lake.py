@@ -128,6 +128,16 @@ class Lake:
         """Store a file, with the promises of :meth:`write_table`."""
         self._write(path, lambda file: file.write(data))
 
+    def write_new(self, path: str, data: bytes) -> None:
+        """Store a file, with the promises of :meth:`write_table`, unless there is one of this path already.
+
+        Raises :class:`FileExistsError`.  Of two at once one does, in a folder; an object store cannot tell, and has
+        what came last.
+        """
+        if not isinstance(self._files, fs.LocalFileSystem) and self.read_bytes(path) is not None:
+            raise FileExistsError(f"{path} is there already")
+        self._write(path, lambda file: file.write(data), new=True)
+
     def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table | None:
         """What a Parquet file has; None: there is none.
 
@@ -226,16 +236,18 @@ class Lake:
         except (pa.ArrowException, OSError) as error:
             raise self._unavailable("written", error) from error
 
-    def _write(self, path: str, write: Callable[[Any], object]) -> None:
+    def _write(self, path: str, write: Callable[[Any], object], new: bool = False) -> None:
         try:
             if isinstance(self._files, fs.LocalFileSystem):
-                _write_locally(Path(self._root) / path, write)
+                _write_locally(Path(self._root) / path, write, new)
             else:  # an object is there when it is complete
                 whole = pa.BufferOutputStream()
                 write(whole)
                 with self._files.open_output_stream(self._at(path)) as file:
                     file.write(whole.getvalue())
         except (pa.ArrowException, OSError) as error:
+            if new and isinstance(error, FileExistsError):
+                raise
             raise self._unavailable("written", error) from error
 
     @property
@@ -250,7 +262,7 @@ class Lake:
         return LakeUnavailable(f"the lake at {without_secrets(self.url)} cannot be {what}: {error}")
 
 
-def _write_locally(path: Path, write: Callable[[Any], object]) -> None:
+def _write_locally(path: Path, write: Callable[[Any], object], new: bool) -> None:
     made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{ASIDE}{path.name}.{os.urandom(8).hex()}")  # not by its process: containers share numbers
@@ -259,7 +271,10 @@ def _write_locally(path: Path, write: Callable[[Any], object]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        if new:
+            os.link(aside, path)  # which fails if it is there, and a rename would not
+        else:
+            aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
     for folder in (path.parent, *(folder.parent for folder in made)):

@@ -22,6 +22,8 @@ from billing.plans import Book, Customers
 from billing.tables import Outrun
 
 FOLDER: Final = "rated"
+EVERYBODY_ELSE: Final = ""
+"""In place of an account: all that are not named."""
 
 
 class Rating(msgspec.Struct, frozen=True):
@@ -41,6 +43,13 @@ class Rating(msgspec.Struct, frozen=True):
     lines: int
     amount: Decimal
     """All that the lines cost, whatever the currency: it says whether they have been read whole."""
+    begins: dict[str, datetime] = {}
+    """Where an account's month does not begin with its plan's (:func:`billing.invoices.begins`)."""
+
+    def edges(self, account: str) -> tuple[datetime, datetime]:
+        """When the account's month begins, and when its next one does."""
+        starts, ends = self.book.plan(self.customers.of(account).plan).edges(Month.parse(self.month))
+        return self.begins.get(account, self.begins.get(EVERYBODY_ELSE, starts)), ends
 
 
 class RatedMonth(msgspec.Struct, frozen=True):

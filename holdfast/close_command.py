@@ -9,12 +9,19 @@ import argparse
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.command import confirm, tell
 from holdfast.progress import Progress
 from holdfast.settings import Settings, SettingsError
 from holdfast.spark_jobs import JobFailed, run_job
+
+if TYPE_CHECKING:
+    from billing.lake import Lake
+    from billing.months import Month
+
+LATE_MONTHS_MOST: Final = 12
+"""Records that come later than that are not looked for."""
 
 
 def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
@@ -25,6 +32,8 @@ def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
     from billing.invoices import CannotClose, Invoices
     from billing.lake import Lake, LakeUnavailable
     from billing.months import Month
+    from billing.plans import NoPrice
+    from billing.strict_yaml import YamlError
     from holdfast.client import CommandFailed
 
     url = parsed.lake or settings.lake
@@ -37,15 +46,20 @@ def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
         raise SettingsError("either --plan, with --accounts where there are several plans, or --as-rated")
     progress = Progress()
     try:
-        there = Invoices(lake).closed().get(month)
+        closings = Invoices(lake).closed()
+        closed_before, there = list(closings), closings.get(month)
         if there is None:
+            _check(month, closed_before, parsed)
+            _tell_what_is_left_out(lake, month, closed_before)
             confirm(parsed, f"Close {month}?  Its invoices get their numbers, and never change.")
             if not parsed.as_rated:
-                _rate(url, month, parsed, progress)
+                _rate(url, month, closed_before, parsed, progress)
             progress.step(f"Writing the invoices of {month}")
         closed = Invoices(lake).close(parsed.period, datetime.now(UTC))
     except CommandFailed as error:
         return _failed(str(error), error.code)
+    except (YamlError, NoPrice) as error:
+        raise SettingsError(str(error)) from None
     except (JobFailed, CannotClose, LakeUnavailable) as error:
         return _failed(str(error), 1)
     except KeyboardInterrupt:
@@ -64,10 +78,49 @@ def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _rate(url: str, month: Any, parsed: argparse.Namespace, progress: Progress) -> None:
+def _check(month: Month, closed: list[Month], parsed: argparse.Namespace) -> None:
+    """What can be known before Spark works for minutes.
+
+    Raises :class:`CannotClose`, :class:`YamlError` and :class:`NoPrice`.
+    """
+    from billing.invoices import check_over, check_turn
+    from billing.plans import load_book, load_customers
+
+    if parsed.plan is None:
+        check_turn(month, closed)
+        return
+    try:
+        book = load_book(parsed.plan)
+        customers = load_customers(parsed.accounts, book)
+    except OSError as error:
+        raise SettingsError(f"{error.filename} cannot be read: {error.strerror}") from None
+    for name in customers.plans():
+        book.plan(name).segments(month)
+    check_over(month, closed, book, customers, datetime.now(UTC))
+
+
+def _tell_what_is_left_out(lake: Lake, month: Month, closed: list[Month]) -> None:
+    """The first month that is closed is that from which on usage is charged."""
+    from billing.tables import USAGE_HOURLY, Tables
+
+    if closed:
+        return
+    tables = Tables(lake)
+    used = (day for day in tables.days(USAGE_HOURLY) if (there := tables.day(USAGE_HOURLY, day)) and there.rows)
+    first = next(used, None)
+    if first is not None and first < month.first:
+        print(
+            f"No month was closed before.  There is usage from {first} on: what was used before {month} will never be "
+            f"charged; to charge it, close the months one after the other from {first:%Y-%m} on.",
+            file=sys.stderr,
+        )
+
+
+def _rate(url: str, month: Month, closed: list[Month], parsed: argparse.Namespace, progress: Progress) -> None:
     """Raises :class:`JobFailed`."""
-    first, last = month.previous.first - timedelta(days=1), month.next.first
-    # The month before too, for its late usage; and the days beside, where a plan's months begin in another time zone.
+    # The closed months too, for their late usage; and the days beside, for other time zones than UTC.
+    oldest = min([month.previous, *closed[-LATE_MONTHS_MOST:]])
+    first, last = oldest.first - timedelta(days=1), month.next.first
     days = ["--from", first.isoformat(), "--to", last.isoformat()]
     run_job("batch", ["--lake", url, *days], f"Summing up the usage of {month}", progress)
     prices = ["--plan", str(parsed.plan), *(["--accounts", str(parsed.accounts)] if parsed.accounts else [])]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 from billing.invoices import Invoices
 from billing.lake import Lake
 from billing.months import Month
-from billing.rated import Rated, RatedMonth
+from billing.rated import EVERYBODY_ELSE, Rated, RatedMonth, Rating
 from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
 from billing.usage import COUNTS
 from spark_analytics import records
@@ -157,28 +157,29 @@ def in_tables(spark: SparkSession, lake: Lake, month: Month) -> Sums:
     )
 
 
-def billable(spark: SparkSession, lake: Lake, month: Month, rated: RatedMonth) -> Sums:
+def billable(spark: SparkSession, lake: Lake, rated: RatedMonth) -> Sums:
     """What of the tables is the month's as it is billed: between its edges in the time zone of each account's plan."""
     rating = rated.rating
     found: dict[str, dict[str, int]] = {}
-    for name in rating.customers.plans():
-        plan = rating.book.plan(name)
-        starts, ends = plan.edges(month)
+    for starts, ends in _edges(rating):
         last = (ends - timedelta(microseconds=1)).date()
         hours = (F.col("hour") >= F.lit(starts)) & (F.col("hour") < F.lit(ends))
         usage, storage = (
             published(spark, lake, table, starts.date(), last).where(hours) for table in (USAGE_HOURLY, STORAGE_HOURLY)
         )
         sums = _together(_by_account(usage, COUNTS), _by_account(storage, [STORED]))
-        found |= {
-            account: dict(counts) for account, counts in sums.items() if rating.customers.of(account).plan == plan.name
-        }
+        found |= {account: dict(counts) for account, counts in sums.items() if rating.edges(account) == (starts, ends)}
     return found
 
 
-def _days_billed(month: Month, rated: RatedMonth) -> list[date]:
+def _edges(rating: Rating) -> set[tuple[datetime, datetime]]:
+    """All times from which to which the month is somebody's."""
+    return {rating.edges(account) for account in (EVERYBODY_ELSE, *rating.customers.named, *rating.begins)}
+
+
+def _days_billed(rated: RatedMonth) -> list[date]:
     """The days (UTC) of the month in the time zones of all plans."""
-    edges = [rated.rating.book.plan(name).edges(month) for name in rated.rating.customers.plans()]
+    edges = _edges(rated.rating)
     last = max(ends for _, ends in edges) - timedelta(microseconds=1)
     return days_of(min(starts for starts, _ in edges).date(), last.date())
 
@@ -252,8 +253,8 @@ def check(
     if rated is None:
         return stages, findings
     stages["rated"] = of_lines(rated.lines)
-    billed = billable(spark, lake, month, rated)
-    days = _days_billed(month, rated)
+    billed = billable(spark, lake, rated)
+    days = _days_billed(rated)
     same = all(
         rated.rating.read.get(name, {}).get(str(day))
         == (None if (there := tables.day(name, day)) is None else there.run)

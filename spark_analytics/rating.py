@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
@@ -32,12 +34,12 @@ from pyspark.sql.types import (
 )
 
 from billing.charges import RATED
-from billing.invoices import Invoices
+from billing.invoices import Closed, Invoices, begins
 from billing.lake import Lake
 from billing.money import BASIS_POINTS, PRICE_PLACES
 from billing.months import Month
 from billing.plans import METERS, Book, Customers, load_book, load_customers
-from billing.rated import Rated, Rating, folder_of
+from billing.rated import EVERYBODY_ELSE, Rated, Rating, folder_of
 from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of, new_run
 from spark_analytics.period import month_of
 from spark_analytics.session import session, url_of
@@ -51,6 +53,7 @@ _NAMED: Final = StructType(
         StructField("account", StringType()),
         StructField("plan", StringType()),
         StructField("own_discount", IntegerType()),
+        StructField("begins", TimestampType()),
     ]
 )
 _RATES: Final = StructType(
@@ -58,6 +61,7 @@ _RATES: Final = StructType(
         StructField("plan", StringType()),
         StructField("meter", StringType()),
         StructField("segment", IntegerType()),
+        StructField("opens", TimestampType()),
         StructField("starts", TimestampType()),
         StructField("ends", TimestampType()),
         StructField("version", DateType()),
@@ -108,15 +112,34 @@ def units_of(calls: DataFrame, storage: DataFrame) -> DataFrame:
     return units.where(F.col("units") > 0)
 
 
-def rates_of(spark: SparkSession, month: Month, book: Book, customers: Customers) -> DataFrame:
+class Rates(NamedTuple):
+    """By what a month is rated."""
+
+    month: Month
+    book: Book
+    customers: Customers
+    begins: Mapping[str, datetime] = MappingProxyType({})
+    """Of accounts for which it does not begin with their plan's month (:func:`billing.invoices.begins`)."""
+
+    def edges(self) -> tuple[datetime, datetime]:
+        """From when to when usage is looked at: months of all time zones."""
+        edges = [self.book.plan(name).edges(self.month) for name in self.customers.plans()]
+        return min([*self.begins.values(), *(starts for starts, _ in edges)]), max(ends for _, ends in edges)
+
+
+def rates_of(spark: SparkSession, by: Rates) -> DataFrame:
     """A row for each tier of each meter in each part of the month, of the plans that somebody has.
 
-    Raises :class:`billing.plans.NoPrice`.
+    ``opens``: when the plan's month does.  The first part ``starts`` with the first account's.  Raises
+    :class:`billing.plans.NoPrice`.
     """
     rows = []
-    for name in customers.plans():
-        plan = book.plan(name)
+    month = by.month
+    for name in by.customers.plans():
+        plan = by.book.plan(name)
+        opens, _ = plan.edges(month)
         for number, segment in enumerate(plan.segments(month)):
+            starts = segment.starts if number else min([segment.starts, *by.begins.values()])
             for meter in METERS:
                 for tier_number, tier in enumerate(segment.version.prices[meter], 1):
                     rows.append(
@@ -124,7 +147,8 @@ def rates_of(spark: SparkSession, month: Month, book: Book, customers: Customers
                             name,
                             meter,
                             number,
-                            segment.starts,
+                            opens,
+                            starts,
                             segment.ends,
                             segment.version.starts,
                             tier_number,
@@ -140,26 +164,34 @@ def rates_of(spark: SparkSession, month: Month, book: Book, customers: Customers
     return spark.createDataFrame(rows, _RATES)
 
 
-def named_of(spark: SparkSession, customers: Customers) -> DataFrame:
-    """The accounts that have a plan or a discount of their own."""
-    rows = [(account, customer.plan, customer.discount) for account, customer in sorted(customers.named.items())]
+def named_of(spark: SparkSession, by: Rates) -> DataFrame:
+    """The accounts that have a plan or a discount of their own, or whose month begins when their plan's does not."""
+    rows = []
+    for account in sorted({*by.customers.named, *by.begins} - {EVERYBODY_ELSE}):
+        customer = by.customers.of(account)
+        rows.append((account, customer.plan, customer.discount, by.begins.get(account)))
     return spark.createDataFrame(rows, _NAMED)
 
 
-def hours_in_order(units: DataFrame, rates: DataFrame, named: DataFrame, default: str) -> DataFrame:
+def _begins(by: Rates) -> Column:
+    """When an account's month does.  The account has its row of :func:`named_of`, or none, and its plan's ``opens``."""
+    return F.coalesce("begins", F.lit(by.begins.get(EVERYBODY_ELSE)).cast("timestamp"), "opens")
+
+
+def hours_in_order(units: DataFrame, rates: DataFrame, named: DataFrame, by: Rates) -> DataFrame:
     """The sums of hours with the tiers in which they are: a row for each tier that an hour touches.
 
     ``before``: the account's units of this meter in the month before this hour.  ``whole``: all of the hour is in this
-    tier.  Hours outside the plan's month are left out.
+    tier.  Hours outside the account's month are left out.
     """
-    edges = rates.groupBy("plan").agg(F.min("starts").alias("month_starts"), F.max("ends").alias("month_ends"))
+    edges = rates.groupBy("plan").agg(F.min("opens").alias("opens"), F.max("ends").alias("month_ends"))
     sums = (
         units.groupBy("account", "meter", "hour")
         .agg(F.sum("units").cast(_UNITS).alias("units"))
-        .join(F.broadcast(named.select("account", "plan")), "account", "left")
-        .withColumn("plan", F.coalesce("plan", F.lit(default)))
+        .join(F.broadcast(named.select("account", "plan", "begins")), "account", "left")
+        .withColumn("plan", F.coalesce("plan", F.lit(by.customers.default)))
         .join(F.broadcast(edges), "plan")
-        .where("hour >= month_starts and hour < month_ends")
+        .where((F.col("hour") >= _begins(by)) & (F.col("hour") < F.col("month_ends")))
     )
     earlier = Window.partitionBy("account", "meter").orderBy("hour").rowsBetween(Window.unboundedPreceding, -1)
     sums = sums.withColumn("before", F.coalesce(F.sum("units").over(earlier), F.lit(0)).cast(_UNITS))
@@ -218,7 +250,7 @@ def spans_of(hours: DataFrame) -> DataFrame:
     )
 
 
-def lines_of(units: DataFrame, rates: DataFrame, named: DataFrame) -> DataFrame:
+def lines_of(units: DataFrame, rates: DataFrame, named: DataFrame, by: Rates) -> DataFrame:
     """The lines, as :data:`billing.charges.RATED`, of the units of :func:`placed`."""
     priced = rates.drop("from_units", "to_units")
     summed = units.groupBy(*_PLACED, *_OF).agg(F.sum("units").cast(_UNITS).alias("units"))
@@ -226,6 +258,7 @@ def lines_of(units: DataFrame, rates: DataFrame, named: DataFrame) -> DataFrame:
         summed.join(F.broadcast(priced), ["plan", "segment", "meter", "tier"])
         .join(F.broadcast(named.drop("plan")), "account", "left")
         .withColumn("discount", F.col("discount") + F.coalesce("own_discount", F.lit(0)))
+        .withColumn("starts", F.greatest("starts", _begins(by)))
     )
     micros = (F.col("price") * F.lit(10**PRICE_PLACES)).cast(DecimalType(12, 0))
     return (
@@ -261,19 +294,6 @@ def _micros_of(cost: Column, per: Column) -> Column:
     ).cast(_AMOUNT)
 
 
-class Rates(NamedTuple):
-    """By what a month is rated."""
-
-    month: Month
-    book: Book
-    customers: Customers
-
-    def edges(self) -> tuple[datetime, datetime]:
-        """From when to when usage is looked at: months of all time zones."""
-        edges = [self.book.plan(name).edges(self.month) for name in self.customers.plans()]
-        return min(starts for starts, _ in edges), max(ends for _, ends in edges)
-
-
 def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
     """Rate a month anew, out of the tables as they are, and let it count.
 
@@ -283,13 +303,13 @@ def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
     over = Rated(lake).rating(by.month)
     run = new_run(began)
     read, covers = published(lake, by)
-    rates = rates_of(spark, by.month, by.book, by.customers)
-    named = named_of(spark, by.customers)
+    rates = rates_of(spark, by)
+    named = named_of(spark, by)
     units = units_of(_table(spark, lake, USAGE_HOURLY, by), _table(spark, lake, STORAGE_HOURLY, by))
-    hours = hours_in_order(units, rates, named, by.customers.default).persist()
+    hours = hours_in_order(units, rates, named, by).persist()
     try:
         few = spans_of(hours).count() <= _BROADCAST_ROWS
-        lines = lines_of(placed(units, hours, few), rates, named)
+        lines = lines_of(placed(units, hours, few), rates, named, by)
         seen = Observation()
         observed = lines.observe(seen, F.count(F.lit(1)).alias("lines"), F.sum("amount").alias("amount"))
         folder = folder_of(by.month, run)
@@ -307,6 +327,7 @@ def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
         tuple(lake.paths(folder)),
         seen.get["lines"],
         seen.get["amount"] or Decimal(0),
+        dict(by.begins),
     )
     Rated(lake).publish(rating, over)
     return rating
@@ -348,18 +369,28 @@ def _table(spark: SparkSession, lake: Lake, name: str, by: Rates) -> DataFrame:
 def to_rate(lake: Lake, by: Rates) -> list[Rates]:
     """What has to be rated: the month, and those before it that are closed and for which late usage has come.
 
-    A month that is closed is rated by the prices of when it was closed.
+    A month that is closed is rated by the prices of when it was closed, and again if somebody has rated it by others.
     """
     rated = Rated(lake)
+    closings = Invoices(lake).closed()
     found = []
-    for month, closed in Invoices(lake).closed().items():
-        then = Rates(month, closed.book, closed.customers)
+    for month, closed in closings.items():
+        then = _after(closings, Rates(month, closed.book, closed.customers))
         rating = rated.rating(month)
-        if month <= by.month and (rating is None or rating.read != published(lake, then)[0]):
+        if month <= by.month and (
+            rating is None
+            or (rating.book, rating.customers) != (closed.book, closed.customers)
+            or rating.read != published(lake, then)[0]
+        ):
             found.append(then)
         if month == by.month:
             return found
-    return [*found, by]
+    return [*found, _after(closings, by)]
+
+
+def _after(closings: Mapping[Month, Closed], by: Rates) -> Rates:
+    """With when it begins after the month before, if that is closed."""
+    return by._replace(begins=begins(by.month, by.book, by.customers, closings.get(by.month.previous)))
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -387,7 +418,7 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
     for by in months:
         begun = time.monotonic()
         rating = rate(spark, lake, by)
-        why = "" if by is asked else " again, by the prices of when it was closed, as usage has come since"
+        why = "" if by.book is book else " again, by the prices of when it was closed, as usage has come since"
         print(
             f"{by.month} rated{why}: {rating.lines:,} lines in {time.monotonic() - begun:.1f} s, "
             f"of all usage before {rating.covers:%Y-%m-%d %H:%M} UTC",

@@ -66,7 +66,15 @@ def lines_of_used(month: Month, book: Book, customers: Customers, used: list[Use
     return pa.Table.from_pylist(rows, schema=RATED)
 
 
-def rate(lake: Lake, period: str, book: Book, customers: Customers, *used: Used, covers: datetime = LATER) -> Rating:
+def rate(
+    lake: Lake,
+    period: str,
+    book: Book,
+    customers: Customers,
+    *used: Used,
+    covers: datetime = LATER,
+    begins: dict[str, datetime] | None = None,
+) -> Rating:
     """Let this be what is rated of a month."""
     month = Month.parse(period)
     lines = lines_of_used(month, book, customers, list(used))
@@ -74,6 +82,6 @@ def rate(lake: Lake, period: str, book: Book, customers: Customers, *used: Used,
     path = f"{folder_of(month, run)}/part-0.parquet"
     lake.write_table(path, lines)
     amount = pc.sum(lines["amount"]).as_py() or Decimal(0)
-    rating = Rating(period, run, LATER, covers, {}, book, customers, (path,), lines.num_rows, amount)
+    rating = Rating(period, run, LATER, covers, {}, book, customers, (path,), lines.num_rows, amount, begins or {})
     Rated(lake).publish(rating, Rated(lake).rating(month))
     return rating

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from billing.charges import Line
-from billing.invoices import CannotClose, Head, Invoice, Invoices, NoInvoice
+from billing.invoices import CannotClose, Head, Invoice, Invoices, NoInvoice, begins
 from billing.lake import Lake, LakeUnavailable
 from billing.months import Month
 from billing.plans import Book, Customers, book_of, customers_of
@@ -306,6 +306,78 @@ def test_a_correction_in_another_currency_is_refused(lake: Lake) -> None:
     assert Invoices(lake).get(A, "2026-12").currency == "JPY"
 
 
+def test_a_correction_in_another_minor_unit_is_refused(lake: Lake) -> None:
+    """Its lines would not sum up to what an invoice can say."""
+    finer = book_of(BOOK.replace("minor_places: 2", "minor_places: 4", 1), "prices.yaml")
+    rate(lake, "2026-11", finer, customers(), Used(A, 5 * MILLION, tier=2))
+    Invoices(lake).close("2026-11", END)
+    rate(lake, "2026-11", finer, customers(), Used(A, 5_001_234, tier=2))
+    rate(lake, "2026-12", book(), customers(), Used(A, MILLION, tier=2))
+    with pytest.raises(CannotClose, match=r"charged for 2026-11 with 4 decimal places, .* has minor_places 2 now"):
+        Invoices(lake).close("2026-12", LATE)
+    rate(lake, "2026-12", finer, customers(), Used(A, MILLION, tier=2))
+    Invoices(lake).close("2026-12", LATE)
+    assert Invoices(lake).get(A, "2026-12").net == Decimal("0.4005")  # 0.4 and 2.0004936 instead of 2
+
+
+def test_a_closed_month_that_was_rated_by_other_prices_corrects_nothing(lake: Lake) -> None:
+    """As by a rating that began before the month was closed, and ended after that."""
+    rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2))
+    Invoices(lake).close("2026-11", END)
+    rate(lake, "2026-12", book(), customers(), Used(A, MILLION, tier=2))
+    dearer = book_of(BOOK.replace("price: 0.40", "price: 4"), "prices.yaml")
+    for whose, who in ((dearer, customers()), (book(), customers("default: large"))):
+        rate(lake, "2026-11", whose, who, Used(A, 5 * MILLION, tier=2))
+        with pytest.raises(CannotClose, match="2026-11 is closed, and was rated since by other prices or customers"):
+            Invoices(lake).close("2026-12", LATE)
+    rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2))
+    Invoices(lake).close("2026-12", LATE)
+    assert {line.month for line in Invoices(lake).get(A, "2026-12").lines} == {"2026-12"}
+
+
+ZONES = """
+issuer: {name: We}
+plans:
+  utc: {currency: EUR, minor_places: 2, versions: [&now {from: 2026-01-01, prices: {
+    requests_standard: {tiers: [{price: 1}]}, requests_fair: {tiers: [{price: 1}]},
+    requests_fifo: {tiers: [{price: 1}]}, storage: {tiers: [{price: 1}]}, bytes_out: {tiers: [{price: 1}]}}}]}
+  berlin: {currency: EUR, minor_places: 2, time_zone: Europe/Berlin, versions: [*now]}
+"""
+
+
+def test_a_month_begins_where_the_one_before_has_ended_also_in_another_time_zone(lake: Lake) -> None:
+    book = book_of(ZONES, "prices.yaml")
+    before = datetime(2026, 11, 30, 23, tzinfo=UTC)  # midnight in Berlin
+
+    def who(text: str) -> Customers:
+        return customers_of(text, "accounts.yaml", book)
+
+    rate(lake, "2026-11", book, who(f"default: utc\naccounts: {{'{B}': {{plan: berlin}}}}"), Used(A, 1), Used(B, 1))
+    closed = Invoices(lake).close("2026-11", END)
+    december = Month(2026, 12)
+
+    def found(text: str) -> dict[str, datetime]:
+        return begins(december, book, who(text), closed)
+
+    assert begins(december, book, who("default: berlin"), None) == {}
+    assert found(f"default: utc\naccounts: {{'{B}': {{plan: berlin}}}}") == {}
+    assert found(f"default: utc\naccounts: {{'{A}': {{plan: berlin}}, '{B}': {{plan: utc}}}}") == {A: END, B: before}
+    assert found("default: utc") == {B: before}
+    assert found("default: berlin") == {"": END, B: before}
+    # What was rated without knowing that is not charged.
+    moved = who(f"default: utc\naccounts: {{'{A}': {{plan: berlin}}, '{B}': {{plan: utc}}}}")
+    rate(lake, "2026-12", book, moved, Used(A, 1), Used(B, 1))
+    with pytest.raises(CannotClose, match="2026-12 was rated before 2026-11 was closed"):
+        Invoices(lake).close("2026-12", LATE)
+    rate(lake, "2026-12", book, moved, Used(A, 1), Used(B, 1), begins={A: END, B: before})
+    Invoices(lake).close("2026-12", LATE)
+    ends = datetime(2026, 12, 31, 23, tzinfo=UTC)
+    assert [(head.starts, head.ends) for head in Invoices(lake).list(period="2026-12")] == [
+        (END, ends),
+        (before, datetime(2027, 1, 1, tzinfo=UTC)),
+    ]
+
+
 def test_when_a_month_cannot_be_closed(lake: Lake) -> None:
     invoices = Invoices(lake)
     with pytest.raises(CannotClose, match="nothing of 2026-11 is rated: run the batch and the rating"):
@@ -352,7 +424,7 @@ class Ended(BaseException):
 
 def test_whoever_is_killed_while_closing_has_closed_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2))
-    write_table, write_bytes = Lake.write_table, Lake.write_bytes
+    write_table, write_new = Lake.write_table, Lake.write_new
     for steps in range(3):  # the lines, the heads, and that it is closed
         left = [steps]
 
@@ -366,7 +438,7 @@ def test_whoever_is_killed_while_closing_has_closed_nothing(lake: Lake, monkeypa
             return until_then
 
         monkeypatch.setattr(Lake, "write_table", ended(write_table))
-        monkeypatch.setattr(Lake, "write_bytes", ended(write_bytes))
+        monkeypatch.setattr(Lake, "write_new", ended(write_new))
         with pytest.raises(Ended):
             Invoices(lake).close("2026-11", END)
         monkeypatch.undo()
@@ -396,6 +468,23 @@ def test_whoever_closes_at_the_same_time_does_not_close_it_twice(lake: Lake, mon
     assert Invoices(lake).get(A, "2026-11").total == Decimal("2.38")
 
 
+def test_of_two_who_close_at_the_last_moment_one_has_closed_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have seen that nobody has closed it, and are about to say that it is."""
+    rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2))
+    write_new, winner = Lake.write_new, []
+
+    def meanwhile(*arguments: object) -> None:
+        monkeypatch.undo()
+        winner.append(Invoices(lake).close("2026-11", END))
+        write_new(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Lake, "write_new", meanwhile)
+    with pytest.raises(CannotClose, match="closed by another process meanwhile"):
+        Invoices(lake).close("2026-11", END)
+    assert list(Invoices(lake).closed().values()) == winner
+    assert [path for path in Path(lake.url).rglob(".*") if path.is_file()] == []
+
+
 def test_a_kill_leaves_whole_files_only(lake: Lake, tmp_path: Path) -> None:
     """A real process, killed by the kernel's own hand in the middle of writing that the month is closed."""
     rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2))
@@ -405,11 +494,11 @@ from datetime import datetime, UTC
 from pathlib import Path
 from billing.invoices import Invoices
 from billing.lake import Lake
-def replace(self, to, replace=Path.replace):
+def link(aside, to, link=os.link):
     if Path(to).name == "closed.json":
         os.kill(os.getpid(), signal.SIGKILL)
-    return replace(self, to)
-Path.replace = replace
+    return link(aside, to)
+os.link = link
 Invoices(Lake(sys.argv[1])).close("2026-11", datetime(2026, 12, 1, tzinfo=UTC))
 """
     ended = subprocess.run([sys.executable, "-c", code, lake.url], env=dict(os.environ), check=False, timeout=60)

@@ -11,7 +11,9 @@ import pytest
 
 from billing.invoices import Invoices
 from billing.lake import Lake
+from billing.months import Month
 from billing.plans import book_of, customers_of
+from billing.tables import USAGE_HOURLY, Day, Read, Tables
 from holdfast.cli import main
 from spark_analytics.period import period_of
 from tests.billing.rated_lines import Used, rate
@@ -27,7 +29,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def rated(lake: Lake, period: str = "2025-11") -> None:
-    book = book_of(BOOK.replace("2026-01-01", "2025-01-01"), "prices.yaml")
+    book = book_of(BOOK.replace("2026-01-01", "2024-01-01"), "prices.yaml")
     rate(lake, period, book, customers_of("default: plain", "accounts.yaml", book), Used(A, 10**7, tier=2))
 
 
@@ -57,6 +59,9 @@ def test_spark_is_asked_for_the_month_and_for_late_usage_of_the_one_before(
         rated(lake)
 
     monkeypatch.setattr("holdfast.close_command.run_job", job)
+    monkeypatch.chdir(tmp_path)
+    Path("prices.yaml").write_text(BOOK.replace("2026-01-01", "2025-01-01"))
+    Path("accounts.yaml").write_text("default: plain")
     assert close(lake, "--plan", "prices.yaml", "--accounts", "accounts.yaml", "--yes") == 0
     at = ["--lake", lake.url]
     assert jobs == [
@@ -68,6 +73,72 @@ def test_spark_is_asked_for_the_month_and_for_late_usage_of_the_one_before(
     assert str(rating.period) == "2025-11"
     assert close(lake, "--plan", "prices.yaml", "--yes") == 0
     assert len(jobs) == 2, "a closed month is neither summed up nor rated again"
+
+
+def test_late_usage_is_looked_for_in_all_months_that_are_closed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[date, date]] = []
+
+    def job(name: str, arguments: Sequence[str], about: str, progress: object) -> None:
+        if name == "batch":
+            asked.append(period_of(understood([name, *arguments])))
+        else:
+            rated(lake, arguments[arguments.index("--period") + 1])
+
+    monkeypatch.setattr("holdfast.close_command.run_job", job)
+    plan, accounts = tmp_path / "prices.yaml", tmp_path / "accounts.yaml"
+    plan.write_text(BOOK.replace("2026-01-01", "2024-01-01"))
+    accounts.write_text("default: plain")
+    month = Month(2024, 6)
+    for _ in range(14):
+        given = ["--plan", str(plan), "--accounts", str(accounts), "--period", str(month), "--yes"]
+        assert main(["invoice", "close", "--lake", lake.url, *given]) == 0
+        month = month.next
+    assert asked[0] == (date(2024, 4, 30), date(2024, 7, 1))
+    assert asked[2] == (date(2024, 5, 31), date(2024, 9, 1))
+    assert asked[-1] == (date(2024, 6, 30), date(2025, 8, 1)), "a year, and no more"
+
+
+def test_what_is_wrong_is_said_before_spark_works_and_before_it_is_asked(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("holdfast.close_command.run_job", lambda *_: pytest.fail("Spark was asked"))
+    rated(lake)
+    assert close(lake, "--as-rated", "--yes") == 0
+    plan, accounts, empty = tmp_path / "prices.yaml", tmp_path / "accounts.yaml", tmp_path / "empty.yaml"
+    plan.write_text(BOOK)
+    accounts.write_text("default: plain")
+    empty.write_text("issuer: {name: We}\nplans: {}")
+    given = ["--plan", str(plan), "--accounts", str(accounts)]
+    for arguments, code, said in (
+        ([*given, "--period", "2099-12"], 1, "one after the other: after 2025-11 comes 2025-12"),
+        ([*given, "--period", "2025-12"], 2, "no prices for all of 2025-12"),
+        (["--plan", str(plan), "--period", "2025-12"], 2, "say in a file who has which"),
+        (["--plan", str(empty), "--period", "2025-12"], 2, "plans: has no plan"),
+        (["--plan", f"{tmp_path}/none.yaml", "--period", "2025-12"], 2, "none.yaml cannot be read: No such file"),
+        (["--as-rated", "--period", "2026-01"], 1, "one after the other: after 2025-11 comes 2025-12"),
+    ):
+        assert close(lake, *arguments) == code
+        assert said in capsys.readouterr().err
+    other = tmp_path / "other"
+    assert main(["invoice", "close", "--lake", str(other), "--period", "2099-12", *given]) == 1
+    assert "2099-12 ends at 2100-01-01 00:00 UTC: close it after that" in capsys.readouterr().err
+
+
+def test_what_the_first_month_leaves_out_is_said(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    rated(lake)
+    tables = Tables(lake)
+    for day, rows in ((date(2025, 9, 29), 0), (date(2025, 9, 30), 3), (date(2025, 11, 1), 3)):
+        run = "20251202T000000-00000000"
+        tables.publish(USAGE_HOURLY, day, Day(run, (), rows, {}, Read(0, 0, 0, "")))
+    assert close(lake, "--as-rated") == 2, "there is nobody to ask"
+    assert "There is usage from 2025-09-30 on: what was used before 2025-11 will never be" in capsys.readouterr().err
+    assert close(lake, "--as-rated", "--yes") == 0
+    capsys.readouterr()
+    rated(lake, "2025-12")
+    assert main(["invoice", "close", "--lake", lake.url, "--period", "2025-12", "--as-rated", "--yes"]) == 0
+    assert "never be charged" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from billing.usage import BYTES_OUT, CHUNKS
 from spark_analytics import rating
 from spark_analytics.__main__ import main
 from spark_analytics.batch import batch
+from spark_analytics.quality import check
 from spark_analytics.rating import (
     Rates,
     hours_in_order,
@@ -469,6 +470,50 @@ def test_late_usage_from_the_tables_to_the_next_invoice(spark: SparkSession, lak
     assert [head.account for head in invoices.list(period="2026-12")] == [account(1), account(3)]
 
 
+def test_each_hour_is_in_one_month_whatever_time_zones_plans_change_to(spark: SparkSession, lake: Lake) -> None:
+    """March is closed with who is where; in April one has moved east, one west, and one has never been named."""
+    book = book_of(PLANS, "prices.yaml")
+    east, west, stays, new = map(account, range(1, 5))
+    march = customers_of(f"default: york\naccounts: {{'{west}': {{plan: world}}}}", "accounts.yaml", book)
+    april = customers_of(
+        f"default: york\naccounts: {{'{east}': {{plan: world}}, '{west}': {{plan: york}}, '{new}': {{plan: world}}}}",
+        "accounts.yaml",
+        book,
+    )
+    # Of the days around the end of March, in both time zones, and of those around April's.
+    at = [f"2026-03-31T{hour:02}" for hour in (22, 23)] + [f"2026-04-01T{hour:02}" for hour in range(6)]
+    at += ["2026-04-30T23", "2026-05-01T00", "2026-05-01T03", "2026-05-01T04"]
+    hours = [Hour(whose, hour, 2**number) for number, hour in enumerate(at) for whose in (east, west, stays)]
+    hours += [Hour(new, "2026-04-20T10", 2)]
+    publish(lake, hours, "2026-03-01", "2026-05-02")
+    units: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for month, who in ((Month(2026, 3), march), (Month(2026, 4), april)):
+        (by,) = to_rate(lake, Rates(month, book, who))
+        rate(spark, lake, by)
+        Invoices(lake).close(str(month), datetime(2026, 6, 1, tzinfo=UTC))
+        for invoice in Invoices(lake).all_of(str(month)):
+            units[str(month)][invoice.account] = sum(int(line.units) for line in invoice.lines)
+            assert all(invoice.starts <= line.starts for line in invoice.lines if line.category == "usage")
+        _, findings = check(spark, lake, month, None)
+        assert [one.verdict for one in findings if one.between != "lake and tables"] == ["equal", "equal"]
+    # March ends at 4:00 UTC on April 1st in New York, and April at 4:00 UTC on May 1st.
+    assert units["2026-03"] == {east: 0b00111111, west: 0b11, stays: 0b111111}
+    assert units["2026-04"] == {east: 0b1_11000000, west: 0b111_11111100, stays: 0b111_11000000, new: 2}
+    assert to_rate(lake, Rates(Month(2026, 4), book, april)) == []
+
+
+def test_a_month_that_was_closed_while_it_was_rated_by_other_prices_is_rated_by_its_own(
+    spark: SparkSession, lake: Lake
+) -> None:
+    book, who = book_of(TIERS, "prices.yaml"), Customers("plain")
+    november = Rates(Month(2026, 11), book, who)
+    publish(lake, [Hour(account(1), "2026-11-10T10", 3_000_000)], "2026-11-01", "2026-11-30")
+    rate(spark, lake, november)
+    Invoices(lake).close("2026-11", datetime(2026, 12, 1, 6, tzinfo=UTC))
+    rate(spark, lake, november._replace(book=book_of(TIERS.replace("0.40", "4"), "prices.yaml")))
+    assert to_rate(lake, november) == [november]
+
+
 def test_from_records_to_invoices_nothing_is_lost_or_counted_twice(spark: SparkSession, lake: Lake) -> None:
     chance, day = random.Random(3), date(2024, 2, 29)
     records = calls(chance, day, 200)
@@ -547,8 +592,9 @@ def test_no_row_is_handled_by_python(spark: SparkSession) -> None:
     book, who = book_of(TIERS, "prices.yaml"), Customers("plain")
     calls = spark.createDataFrame([], rating.SCHEMAS[USAGE_HOURLY])
     storage = spark.createDataFrame([], rating.SCHEMAS[STORAGE_HOURLY])
-    rates, named = rates_of(spark, Month(2026, 11), book, who), named_of(spark, who)
+    by = Rates(Month(2026, 11), book, who)
+    rates, named = rates_of(spark, by), named_of(spark, by)
     units = units_of(calls, storage)
-    hours = hours_in_order(units, rates, named, who.default)
-    plan = lines_of(placed(units, hours, True), rates, named)._jdf.queryExecution().toString()
+    hours = hours_in_order(units, rates, named, by)
+    plan = lines_of(placed(units, hours, True), rates, named, by)._jdf.queryExecution().toString()
     assert "Python" not in plan
