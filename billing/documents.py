@@ -63,5 +63,5 @@ def _environment() -> Environment:
 
 def grouped(number: Decimal | int) -> str:
     """The number in full, its thousands apart and without zeros at its end: ``1,234,567.5``."""
-    text = f"{number:,f}"
+    text = f"{number or abs(number):,f}"  # there is a zero below zero
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -211,4 +211,4 @@ def _line_amount(amount: Decimal) -> str:
 
 
 def _money(amount: Decimal, invoice: Invoice) -> str:
-    return f"{amount:,.{invoice.minor_places}f} {invoice.currency}"
+    return f"{amount or abs(amount):,.{invoice.minor_places}f} {invoice.currency}"

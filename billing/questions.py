@@ -15,11 +15,12 @@ By = Literal["account", "queue", "tag", "action", "hour", "day"]
 """What the lines of a summary tell apart."""
 BYS: Final[tuple[By, ...]] = get_args(By)
 
-Format = Literal["json", "html", "pdf", "focus-csv", "focus-parquet"]
+Format = Literal["json", "html", "pdf", "email", "focus-csv", "focus-parquet"]
 MEDIA_TYPES: Final[dict[Format, str]] = {
     "json": "application/json",
     "html": "text/html; charset=utf-8",
     "pdf": "application/pdf",
+    "email": "message/rfc822",
     "focus-csv": "text/csv; charset=utf-8",
     "focus-parquet": "application/vnd.apache.parquet",
 }
@@ -28,6 +29,7 @@ SUFFIXES: Final[dict[Format, str]] = {
     "json": ".json",
     "html": ".html",
     "pdf": ".pdf",
+    "email": ".eml",
     "focus-csv": ".csv",
     "focus-parquet": ".parquet",
 }

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 
-from billing.lake import Lake, LakeUnavailable
+from billing.lake import Lake, LakeUnavailable, without_secrets
 from billing.questions import Answered, InvoiceAsked, InvoicesAsked, Question, UsageAsked
 from billing.summary import summarise
 from billing.tables import Tables
@@ -41,6 +42,8 @@ def answer(question: Question) -> tuple[Answered, bytes]:
                 return Answered("found"), _invoices(lake, asked)
             case InvoiceAsked():
                 return _invoice(lake, asked)
+    except (pa.ArrowException, msgspec.DecodeError) as error:  # which are ValueErrors too
+        return Answered("unavailable", f"the lake at {without_secrets(question.lake)} has a damaged file: {error}"), b""
     except ValueError as error:
         return Answered("refused", str(error)), b""
     except ImportError as error:  # what serves can be installed without what invoices are read and made with
@@ -94,6 +97,8 @@ def _invoice(lake: Lake, asked: InvoiceAsked) -> tuple[Answered, bytes]:
 
 
 def _written(invoice: Invoice, form: Format) -> bytes:
+    from email import policy
+
     from billing import focus, invoice_pages
 
     match form:
@@ -103,6 +108,8 @@ def _written(invoice: Invoice, form: Format) -> bytes:
             return invoice_pages.html_of(invoice).encode()
         case "pdf":
             return invoice_pages.pdf_page_of(invoice)
+        case "email":
+            return invoice_pages.email_of(invoice).as_bytes(policy=policy.SMTP)
         case "focus-csv":
             return focus.csv_of([invoice])
         case "focus-parquet":

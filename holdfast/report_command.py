@@ -36,6 +36,8 @@ def write_report(parsed: argparse.Namespace, settings: Settings) -> int:
         raise SettingsError(str(error)) from None
     if (parsed.plan and not parsed.refresh) or (parsed.accounts and not parsed.plan):
         raise SettingsError("--plan goes with --refresh, and --accounts with --plan")
+    if parsed.output is not None and parsed.output.suffix == ".pdf":
+        raise SettingsError("--output names the page, such as report.html; with --pdf the PDF is written beside it")
     lake = parsed.lake or settings.lake
     output = parsed.output or Path(f"holdfast-{month}.html")
     progress = Progress()
@@ -47,6 +49,8 @@ def write_report(parsed: argparse.Namespace, settings: Settings) -> int:
         return _failed(_MISSING.format(error.name))
     except JobFailed as error:
         return _failed(str(error))
+    except KeyboardInterrupt:
+        return 130
     finally:
         progress.done()
 

@@ -66,6 +66,7 @@ def test_what_is_put_into_a_page_is_escaped_and_nothing_is_missing(monkeypatch: 
         (Decimal("1E+3"), "1,000"),
         (1_000, "1,000"),
         (Decimal("-0.4000"), "-0.4"),
+        (Decimal("-0.000000"), "0"),
     ],
 )
 def test_numbers_are_written_in_full(number: Decimal | int, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -92,6 +93,7 @@ async def test_an_invoice(lake: Lake) -> None:
         ("json", b"{"),
         ("html", b"<!DOCTYPE html>"),
         ("pdf", b"%PDF-"),
+        ("email", b"Subject: Invoice X-000001 of We for 2026-11\r\n"),
         ("focus-csv", b"BilledCost,"),
         ("focus-parquet", b"PAR1"),
     ],
@@ -112,6 +114,22 @@ async def test_a_lake_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixt
         await Reader(str(tmp_path)).ask(UsageAsked(NOVEMBER, "day", None, None, 10))
     assert str(tmp_path) not in str(found.value), "where it is concerns operators"
     assert "tables/usage_hourly/days/2026-11-01.json in the lake is damaged" in caplog.text
+
+
+async def test_a_damaged_file_is_not_said_to_be_the_question_s_fault(
+    lake: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy = tmp_path / "lake"
+    shutil.copytree(lake.url, copy)
+    for path in copy.glob("invoices/period=2026-11/*/heads.parquet"):
+        path.write_bytes(b"no Parquet")
+    with pytest.raises(Unavailable) as found:
+        await Reader(str(copy)).ask(InvoiceAsked(A, "2026-11", "json", draft=False))
+    assert str(found.value) == "the usage lake cannot be read now"
+    assert f"the lake at {copy} has a damaged file" in caplog.text
+    (copy / "invoices/period=2026-11/closed.json").write_text("{}")
+    with pytest.raises(Unavailable):
+        await Reader(str(copy)).ask(InvoicesAsked(None, None, "", 1))
 
 
 async def test_secrets_of_the_lake_are_on_no_command_line(

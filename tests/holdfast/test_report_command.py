@@ -82,6 +82,7 @@ def test_what_was_not_worked_out_is_said(lake: Lake, tmp_path: Path) -> None:
         (["--month", "2026-9"], 2, "is no month: it is written like 2026-11"),
         (["--account", "12"], 2, "12 digits"),
         (["--lake", "nosuch://user:secret@place"], 2, "is no place for a lake"),
+        (["--output", "r.pdf", "--pdf"], 2, "--output names the page, such as report.html; with --pdf"),
         (["--output", "nowhere/r.html"], 1, "nowhere/r.html cannot be written: No such file or directory"),
     ],
 )
