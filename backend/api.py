@@ -253,6 +253,8 @@ class Receive(msgspec.Struct, array_like=True):
     dead_letter: DeadLetter | None = None
     attempt: str | None = None
     """ReceiveRequestAttemptId (FIFO only)."""
+    partial: bool = False
+    """Its caller asks other partitions of the queue as well: found empty, it does not count as an empty receive."""
 
 
 class Received(msgspec.Struct, array_like=True):
@@ -322,6 +324,42 @@ class Counters(msgspec.Struct, array_like=True):
     delayed: int = 0
     stored_bytes: int = 0
     """Of all payloads.  A message on its way to another queue counts here until that one has it."""
+
+
+class Measures(msgspec.Struct, array_like=True):
+    """What a partition tells of itself, for its queue's owner.  Nothing is decided by it: it may rest on what is not
+    durable yet, and it is not said twice alike."""
+
+    partition: int
+    queue: str
+    """Its queue's name."""
+    visible: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+    stored_bytes: int = 0
+    oldest_ms: int = 0
+    """When the first message that is there was sent; 0: there is none."""
+    since_ms: int = 0
+    """Since when this node counts what follows: it begins anew where the partition gets another owner, or its node
+    starts over."""
+    sent: int = 0
+    """Messages that sends have stored; none that came from another queue."""
+    sent_bytes: int = 0
+    """Of their payloads, as they are stored."""
+    deduplicated: int = 0
+    """Messages of sends that were answered with what was stored before."""
+    received: int = 0
+    """Messages that receives were answered with."""
+    empty_receives: int = 0
+    deleted: int = 0
+    """Messages that were deleted by their handles, again or for the first time."""
+    groups_in_flight: int | None = None
+    """FIFO: message groups with a message in flight.  None, as below: it is not such a queue, or has too many groups to
+    look through."""
+    noisy_groups: int | None = None
+    """Standard, with groups: those that come last because they have more than their share."""
+    visible_quiet: int | None = None
+    """Messages that are visible and of no such group."""
 
 
 class MoveTask(msgspec.Struct, array_like=True):
@@ -447,6 +485,14 @@ class Backend(Protocol):
         """Of all messages in the queues of an account, as far as they are open here; about half a second old.
 
         The account's whole sum is that of all nodes.
+        """
+
+    async def measures(self, target: Target) -> list[Measures]:
+        """What the partition tells of itself; a list, as of a queue that has several."""
+
+    async def measures_of(self, account: str, prefixes: Sequence[str], after: str, most: int) -> list[Measures]:
+        """Of the partitions that are open here of an account's first ``most`` queues by name: those after ``after``
+        whose names begin with one of ``prefixes`` (none: all).  By name; the queues' own are those of all nodes.
         """
 
     async def peek(self, target: Target, most: int) -> list[Peeked]:

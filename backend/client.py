@@ -28,6 +28,7 @@ from backend.api import (
     Counters,
     HandleOutcome,
     Handover,
+    Measures,
     MoveTask,
     NewMessage,
     PartitionSettings,
@@ -53,6 +54,8 @@ from backend.wire import (
     FrameTooLarge,
     HandOver,
     ListMoves,
+    Measure,
+    MeasureAccount,
     Never,
     Peek,
     Purge,
@@ -318,6 +321,14 @@ class RemoteBackend:
 
     def stored_bytes(self, account: str) -> Coroutine[Any, Any, int]:
         return self._call(StoredBytes.KIND, (account,), self._limits.call_seconds)
+
+    def measures(self, target: Target) -> Coroutine[Any, Any, list[Measures]]:
+        return self._call(Measure.KIND, (target,), self._limits.call_seconds)
+
+    def measures_of(
+        self, account: str, prefixes: Sequence[str], after: str, most: int
+    ) -> Coroutine[Any, Any, list[Measures]]:
+        return self._call(MeasureAccount.KIND, (account, prefixes, after, most), self._limits.call_seconds)
 
     def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
         return self._call(Peek.KIND, (target, most), self._limits.call_seconds)

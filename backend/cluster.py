@@ -29,6 +29,7 @@ from backend.api import (
     Counters,
     HandleOutcome,
     Handover,
+    Measures,
     MoveTask,
     NewMessage,
     NotOwner,
@@ -45,6 +46,7 @@ from backend.api import (
 from backend.client import LIMITS, ClientLimits, RemoteBackend
 from backend.hello import Refused
 from backend.link import NotSent
+from backend.measures import merged
 from backend.shards import shard_of
 from metadata_service.models import Heartbeat
 from metadata_service.store import Entries, StoreError
@@ -343,6 +345,17 @@ class ClusterBackend:
         if not self._members:
             raise NotSent("there is no node that can be asked")
         return sum(await asyncio.gather(*(member.backend.stored_bytes(account) for member in self._members.values())))
+
+    def measures(self, target: Target) -> Coroutine[Any, Any, list[Measures]]:
+        return self._plain(target, lambda node: node.measures(target))
+
+    async def measures_of(self, account: str, prefixes: Sequence[str], after: str, most: int) -> list[Measures]:
+        """Those of all nodes.  Raises :class:`~backend.api.Unavailable` where one of them does not say."""
+        if not self._members:
+            raise NotSent("there is no node that can be asked")
+        members = list(self._members.values())
+        asked = [member.backend.measures_of(account, prefixes, after, most) for member in members]
+        return merged(await asyncio.gather(*asked), most)
 
     def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
         return self._plain(target, lambda node: node.peek(target, most))

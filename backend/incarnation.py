@@ -24,6 +24,7 @@ from backend.api import (
     HandleOutcome,
     Handover,
     MapStale,
+    Measures,
     MoveTask,
     NewMessage,
     NotOwner,
@@ -54,6 +55,7 @@ from backend.engine.timers import NEVER
 from backend.ferry import Ferry
 from backend.journal.interface import Log
 from backend.journal.rows import encode_record
+from backend.measures import measured, measured_of
 from backend.memory import Memory
 from backend.partition import RECORD_OVERHEAD_BYTES, Entry, Partition, size_of_transfer
 from backend.peek import look
@@ -271,8 +273,9 @@ class Incarnation:
             if level is ALL and written:
                 self.log.check_replicas()
             try:
-                if written:
-                    self._store(partition, written, now)
+                stored = self._store(partition, written, now) if written else 0
+                if stored != len(answers):
+                    partition.deduplicated += len(answers) - stored
                 break
             except StorageFull:
                 # Perhaps a segment is just being made.  Afterwards the command is decided anew.
@@ -297,15 +300,23 @@ class Incarnation:
         elif self.log.unsynced_bytes > UNSYNCED_BYTES_MOST:
             await self.durable()
 
-    def _store(self, partition: Partition, written: list[tuple[Message | Answered, bytes]], now: int) -> None:
+    def _store(self, partition: Partition, written: list[tuple[Message | Answered, bytes]], now: int) -> int:
+        """Returns how many messages there are among them."""
         if len(written) > 1:
             self.log.check_room(_size(written))
+        stored = stored_bytes = 0
         for record, payload in written:
             self.write(partition, record, now, payload, reserve=False)
+            if isinstance(record, Message):
+                stored += 1
+                stored_bytes += len(payload)
         self.windows.keep(partition, written)
-        if isinstance(record, Message):
-            partition.weigh(payload)
+        if stored:
+            partition.sent += stored
+            partition.sent_bytes += stored_bytes
+            partition.weigh(stored_bytes / stored)
         self.changed(partition)
+        return stored
 
     # --- receiving --------------------------------------------------------------------------------------
 
@@ -331,6 +342,8 @@ class Incarnation:
                 break
             remaining = deadline - self._loop.time() if deadline else 0.0
             if remaining <= 0 or self._draining:
+                if not command.partial:
+                    partition.empty_receives += 1
                 return []
             await self._wait(partition, remaining)
         if command.attempt is not None:
@@ -421,6 +434,7 @@ class Incarnation:
                 await _in_any_case(barrier)
             else:
                 await barrier
+        partition.received += len(answer)
         return answer
 
     async def _delete_delivered(
@@ -486,6 +500,7 @@ class Incarnation:
                     self.write(partition, record, now)
                     if isinstance(record, records.Deleted):
                         self.windows.forget(partition, record.numbers)
+                        partition.deleted += len(record.numbers)
                 break
             except StorageFull:
                 await self.log.wait_room(CLAIMS_ROOM_BYTES, True)
@@ -591,6 +606,14 @@ class Incarnation:
 
     async def stored_bytes(self, account: str) -> int:
         return await self._usage.stored_bytes(account)
+
+    async def measures(self, target: Target) -> list[Measures]:
+        partition = self._find(target)
+        partition.fold.advance(self.clock())
+        return [measured(partition)]
+
+    async def measures_of(self, account: str, prefixes: Sequence[str], after: str, most: int) -> list[Measures]:
+        return await measured_of(self.partitions, account, tuple(prefixes), after, most, self.clock)
 
     async def peek(self, target: Target, most: int) -> list[Peeked]:
         partition = self._find(target)

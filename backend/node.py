@@ -16,6 +16,7 @@ from backend.api import (
     Counters,
     HandleOutcome,
     Handover,
+    Measures,
     MoveTask,
     NewMessage,
     PartitionSettings,
@@ -368,6 +369,14 @@ class Node:
 
     def stored_bytes(self, account: str) -> Coroutine[Any, Any, int]:
         return self._serving().stored_bytes(account)
+
+    def measures(self, target: Target) -> Coroutine[Any, Any, list[Measures]]:
+        return self._serving().measures(target)
+
+    def measures_of(
+        self, account: str, prefixes: Sequence[str], after: str, most: int
+    ) -> Coroutine[Any, Any, list[Measures]]:
+        return self._serving().measures_of(account, prefixes, after, most)
 
     def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
         return self._serving().peek(target, most)

@@ -37,6 +37,9 @@ class Partition:
         "adoption",
         "alarm",
         "closed",
+        "deduplicated",
+        "deleted",
+        "empty_receives",
         "epoch",
         "ferry",
         "fold",
@@ -46,8 +49,12 @@ class Partition:
         "mean_bytes",
         "mover",
         "queue",
+        "received",
         "recorded_byte_ms",
+        "sent",
+        "sent_bytes",
         "shard",
+        "since_ms",
         "waiters",
         "window",
     )
@@ -76,13 +83,17 @@ class Partition:
         """It never had another owner."""
         self.recorded_byte_ms = 0
         """Of what it stored for how long, since it was opened, what is recorded (:mod:`backend.storage_meter`)."""
+        self.since_ms = fold.now
+        """Since when it is counted what is done here, in these (:class:`~backend.api.Measures` says what they are)."""
+        self.sent = self.sent_bytes = self.deduplicated = 0
+        self.received = self.empty_receives = self.deleted = 0
         self.ferry: asyncio.Task[None] | None = None
         self.mover: asyncio.Task[None] | None = None
         self.adoption: asyncio.Task[None] | None = None
 
-    def weigh(self, payload: bytes) -> None:
-        """A message of the queue has this payload."""
-        self.mean_bytes += (len(payload) + RECORD_OVERHEAD_BYTES - self.mean_bytes) / 8
+    def weigh(self, payload_bytes: float) -> None:
+        """Messages of the queue have payloads of this length."""
+        self.mean_bytes += (payload_bytes + RECORD_OVERHEAD_BYTES - self.mean_bytes) / 8
 
     @property
     def claimable(self) -> bool:

@@ -24,6 +24,7 @@ from backend.api import (
     Counters,
     HandleOutcome,
     Handover,
+    Measures,
     MoveTask,
     NewMessage,
     PartitionSettings,
@@ -38,6 +39,7 @@ from backend.client import LIMITS, ClientLimits
 from backend.cluster import ClusterBackend, ReadNodes
 from backend.hello import Refused
 from backend.link import NotSent
+from backend.measures import merged
 from metadata_service.models import SERIAL_BITS
 
 READY_LOOK_SECONDS: Final = 0.02
@@ -152,6 +154,15 @@ class ClusterRouter:
         """The sum of all clusters.  Raises :class:`~backend.api.Unavailable` where one of them does not say."""
         clusters = [self._cluster(number) for number in self._numbers()]
         return sum(await asyncio.gather(*(cluster.stored_bytes(account) for cluster in clusters)))
+
+    def measures(self, target: Target) -> Coroutine[Any, Any, list[Measures]]:
+        return self._of(target.partition).measures(target)
+
+    async def measures_of(self, account: str, prefixes: Sequence[str], after: str, most: int) -> list[Measures]:
+        """Those of all clusters.  Raises :class:`~backend.api.Unavailable` where one of them does not say."""
+        clusters = [self._cluster(number) for number in self._numbers()]
+        asked = [cluster.measures_of(account, prefixes, after, most) for cluster in clusters]
+        return merged(await asyncio.gather(*asked), most)
 
     def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
         return self._of(target.partition).peek(target, most)

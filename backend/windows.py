@@ -161,7 +161,7 @@ class Windows:
                 head = decode_head(view.kind, view.head)
             if isinstance(view, RecordView) and isinstance(head, Message) and head.number == number:
                 loaded[number] = (head, view.body)
-                partition.weigh(loaded[number][1])
+                partition.weigh(len(loaded[number][1]))
                 continue
             found = partition.fold.locate(number)
             if found is None:

@@ -41,6 +41,7 @@ from backend.api import (
     Counters,
     HandleOutcome,
     Handover,
+    Measures,
     MoveTask,
     NewMessage,
     NotOwner,
@@ -366,6 +367,27 @@ class Forget(Request, array_like=True, gc=False):
         return backend.forget(self.target)
 
 
+class Measure(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 53
+    ANSWER: ClassVar[Any] = list[Measures]
+    target: Target
+
+    def run(self, backend: Peer) -> Awaitable[Any]:
+        return backend.measures(self.target)
+
+
+class MeasureAccount(Request, array_like=True, gc=False):
+    KIND: ClassVar[int] = 54
+    ANSWER: ClassVar[Any] = list[Measures]
+    account: str
+    prefixes: list[str]
+    after: str
+    most: int
+
+    def run(self, backend: Peer) -> Awaitable[Any]:
+        return backend.measures_of(self.account, self.prefixes, self.after, self.most)
+
+
 REQUESTS: Final[Sequence[type[Request]]] = (
     Configure,
     Drop,
@@ -388,6 +410,8 @@ REQUESTS: Final[Sequence[type[Request]]] = (
     Awaited,
     Retire,
     Forget,
+    Measure,
+    MeasureAccount,
 )
 _DECODERS = {each.KIND: msgspec.msgpack.Decoder(each) for each in REQUESTS}
 _ANSWERS = {each.KIND: msgspec.msgpack.Decoder(each.ANSWER) for each in REQUESTS}

@@ -202,6 +202,22 @@ def _show_queue(client: Client, parsed: Parsed) -> None:
     tell(parsed, queue, told)
 
 
+def _queue_metrics(client: Client, parsed: Parsed) -> None:
+    from holdfast.tables import moment, table
+
+    told = client.call("GET", "queues", parsed.name, "metrics", query={"account": parsed.account})
+
+    def lines() -> str:
+        rows = [
+            (one["name"], f"{one['value']:.15g}", one["unit"], "since" if one["counter"] else "now")
+            for one in told["metrics"]
+        ]
+        since = f"since: {moment(told['counted_since'])}; what was counted begins anew with each start of a backend"
+        return table(("METRIC", "VALUE", "UNIT", ""), rows, nothing="") + f"\n\n{since}"
+
+    tell(parsed, told, lines)
+
+
 def _peek_queue(client: Client, parsed: Parsed) -> None:
     from holdfast.tables import moment, table
 
@@ -279,6 +295,7 @@ def add_queue_commands(parser: argparse.ArgumentParser) -> None:
     listing = group.add("list", _list_queues, "list queues with their messages counted")
     listing.add_argument("--prefix", metavar="TEXT", help="only names that begin so")
     show = group.add("show", _show_queue, "show a queue's attributes, tags, counters and move tasks", "name")
+    metrics = group.add("metrics", _queue_metrics, "show a queue's metrics, under CloudWatch's names", "name")
     peek = group.add("peek", _peek_queue, "look at the first messages without receiving them", "name")
     peek.add_argument("--max", metavar="N", type=_peeked, default=10, help="messages at most, up to 100 (default: 10)")
     purge = group.add("purge", _purge_queue, "delete all messages of a queue", "name", asks=True)
@@ -287,7 +304,7 @@ def add_queue_commands(parser: argparse.ArgumentParser) -> None:
     move.add_argument("--rate", metavar="N", type=int, help="messages a second; default: as fast as it goes")
     group.add("check", _check, "send a message to a queue of its own, receive and delete it, and delete the queue")
     delete = group.add("delete", _delete_queue, "delete a queue with all its messages", "name", asks=True)
-    account_option(listing, show, peek, purge, move, delete)
+    account_option(listing, show, metrics, peek, purge, move, delete)
 
 
 def add_limits_commands(parser: argparse.ArgumentParser) -> None:

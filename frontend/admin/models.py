@@ -159,6 +159,27 @@ class Receipt(BaseModel):
     messages: list[MessageReceived]
 
 
+# --- metrics -------------------------------------------------------------------------------------------------
+
+
+class MetricShown(BaseModel):
+    name: str = Field(description="as CloudWatch calls it, where it knows such a metric")
+    unit: Literal["Count", "Seconds", "Bytes"]
+    value: float
+    counter: bool = Field(description="false: as it is now; true: since counting began, for each partition by itself")
+
+
+class QueueMetricsShown(BaseModel):
+    queue: str
+    account: str
+    time: float
+    counted_since: float = Field(
+        description="when counting began anew for the last time, in one of the queue's partitions: if it changes, "
+        "counters may have fallen back"
+    )
+    metrics: list[MetricShown] = Field(description="those that the queue has: some are of FIFO or fair queues only")
+
+
 # --- tenants, limits, keys -----------------------------------------------------------------------------------
 
 

@@ -30,6 +30,8 @@ READS = frozenset(
     (
         "queue.list",
         "queue.show",
+        "queue.metrics",
+        "metrics.scrape",
         "tenant.list",
         "tenant.show",
         "limits.show",
@@ -108,6 +110,11 @@ class Visitor:
         """The caller's key may be used for the queue in this way; ``name`` could be that of one."""
         self.target = self.arn(account, name)
         self.require_scope(scope)
+        self.require_queue_by_any_scope(account, name)
+
+    def require_queue_by_any_scope(self, account: str, name: str) -> None:
+        """The same where it does not matter for what the key may be used."""
+        self.target = self.arn(account, name)
         if not is_queue_name(name):
             raise invalid(f"{name[:100]!r} cannot be the name of a queue.")
         prefixes = self.principal.prefixes

@@ -18,6 +18,7 @@ from backend.api import (
     Counters,
     DeadLetter,
     HandleOutcome,
+    Measures,
     MoveTaskRefused,
     MoveTaskUnknown,
     NewMessage,
@@ -331,3 +332,80 @@ async def test_a_queue_says_when_sends_are_answered(backend: Backend, level: Ack
     again = await backend.send(target, [message])
     assert again[0].number == received.number
     assert await backend.counters(target) == Counters()
+
+
+async def measured(backend: Backend, target: Target) -> Measures:
+    (measures,) = await backend.measures(target)
+    return measures
+
+
+async def test_what_a_queue_tells_of_itself(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 7)
+    assert await receive(backend, queue) == []
+    assert await backend.receive(queue, Receive(1, 30, 0, partial=True)) == []
+    (first,) = await backend.send(queue, [NewMessage(b"12345", retry=b"r" * 32)])
+    assert (await backend.send(queue, [NewMessage(b"12345", retry=b"r" * 32)]))[0].duplicate
+    await backend.send(queue, [NewMessage(b"1"), NewMessage(b"22", delay_seconds=600)])
+    before_ms = cluster.node.time_ms
+    (message, other) = await receive(backend, queue)
+    assert message.message_id == first.message_id
+    await backend.delete(queue, [message.handle])
+    await backend.delete(queue, [message.handle])
+    await backend.change_visibility(queue, [(other.handle, 60)])
+    told = await measured(backend, queue)
+    assert (told.partition, told.queue) == (7, "queue-7")
+    assert (told.visible, told.in_flight, told.delayed, told.stored_bytes) == (0, 1, 1, 3)
+    assert (told.sent, told.sent_bytes, told.deduplicated) == (3, 8, 1)
+    assert (told.received, told.empty_receives, told.deleted) == (2, 1, 2)
+    assert 0 < told.since_ms <= told.oldest_ms <= before_ms
+    assert (told.groups_in_flight, told.noisy_groups, told.visible_quiet) == (None, None, None)
+    with pytest.raises(PartitionUnknown):
+        await backend.measures(Target(8, 8, 1))
+
+
+async def test_groups_are_told_of_where_there_are_some(cluster: Cluster, backend: Backend) -> None:
+    fifo = await opened(cluster, backend, 1, fifo=True)
+    await backend.send(fifo, [NewMessage(b"", group=f"g{place % 3}", token=bytes([place]) * 16) for place in range(6)])
+    assert len(await backend.receive(fifo, Receive(2, 30, 0))) == 2
+    told = await measured(backend, fifo)
+    assert told.groups_in_flight in (1, 2), "one receive may take several of a group"
+    assert told.noisy_groups is None
+    fair = await opened(cluster, backend, 2)
+    await backend.send(fair, [NewMessage(b"", group="noisy") for _ in range(60)])
+    await backend.send(fair, [NewMessage(b"", group="quiet")])
+    assert (await measured(backend, fair)).noisy_groups == 0
+    for _ in range(4):
+        await backend.receive(fair, Receive(10, 30, 0))
+    told = await measured(backend, fair)
+    assert (told.noisy_groups, told.visible_quiet) == (1, 0), "the quiet group's was received among the first"
+
+
+async def test_an_accounts_queues_are_told_of_by_name(cluster: Cluster, backend: Backend) -> None:
+    async def names(*prefixes: str, after: str = "", most: int = 100, account: str = "0" * 12) -> list[str]:
+        return [one.queue for one in await backend.measures_of(account, prefixes, after, most)]
+
+    for partition in (3, 21, 1, 20):
+        await opened(cluster, backend, partition)
+    assert await names() == ["queue-1", "queue-20", "queue-21", "queue-3"]
+    assert await names(most=2) == ["queue-1", "queue-20"]
+    assert await names("queue-2", "queue-3") == ["queue-20", "queue-21", "queue-3"]
+    assert await names(after="queue-20", most=1) == ["queue-21"]
+    assert await names(account="1" * 12) == []
+    settings = replace(settings_of(30), arn=settings_of(20).arn)
+    cluster.resolver.known[30] = settings
+    await backend.configure(settings)
+    several = await backend.measures_of("0" * 12, [], "queue-1", 1)
+    assert [(one.queue, one.partition) for one in several] == [("queue-20", 20), ("queue-20", 30)], "all its partitions"
+    await backend.drop(Target(20, 20, 1))
+    await backend.drop(Target(30, 30, 1))
+    assert await names() == ["queue-1", "queue-21", "queue-3"]
+
+
+async def test_counting_begins_anew_with_a_node(cluster: Cluster, backend: Backend) -> None:
+    queue = await opened(cluster, backend, 1)
+    await backend.send(queue, [NewMessage(b"12345")])
+    before = await measured(backend, queue)
+    await cluster.restart()
+    (told,) = await cluster.node.measures(queue)
+    assert (told.sent, told.visible, told.oldest_ms) == (0, 1, before.oldest_ms)
+    assert told.since_ms > before.since_ms

@@ -16,6 +16,7 @@ from backend.api import (
     DeadLetter,
     HandleOutcome,
     Handover,
+    Measures,
     MoveTask,
     NewMessage,
     NotOwner,
@@ -60,6 +61,7 @@ SETTINGS = PartitionSettings(
     1 << 40, (1 << 62) + 3, 5, ARN, b"k" * 16, True, 345_600, 9, 20_000, 300, (1 << 61) + 1, 60
 )
 
+MEASURES = Measures(1 << 40, "queue", 1, 2, 3, 1 << 40, 5, 6, 7, 1 << 41, 9, 10, 11, 12, 13, None, 15)
 HANDOVER = Handover([TokenColumns(1 << 40, True, b"k" * 16, b"n" * 8, b"l" * 8, b"d" * 16)], 1 << 60)
 
 CALLS: dict[int, tuple[tuple[Any, ...], Any]] = {
@@ -83,6 +85,8 @@ CALLS: dict[int, tuple[tuple[Any, ...], Any]] = {
     wire.Awaited.KIND: ((TARGET,), [1 << 40]),
     wire.Retire.KIND: ((TARGET, 43_200), True),
     wire.Forget.KIND: ((TARGET,), None),
+    wire.Measure.KIND: ((TARGET,), [MEASURES]),
+    wire.MeasureAccount.KIND: (("000000000000", ["one", "two"], "after", 10), [MEASURES]),
     wire.StoredBytes.KIND: (("000000000000",), 1 << 40),
 }
 """For each method a call and its answer."""

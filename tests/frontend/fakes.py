@@ -28,6 +28,7 @@ from auth.master_keys import LocalMasterKeys, new_master_key
 from backend.api import (
     Counters,
     HandleOutcome,
+    Measures,
     MoveTask,
     MoveTaskRefused,
     MoveTaskUnknown,
@@ -226,6 +227,31 @@ class FakeBackend:
             if partition.settings.account == account
             for message in partition.messages.values()
         )
+
+    async def measures(self, target: Target) -> list[Measures]:
+        partition, counters = self._partition(target), await self.counters(target)
+        return [
+            Measures(
+                partition.settings.partition,
+                partition.settings.arn.rpartition(":")[2],
+                counters.visible,
+                counters.in_flight,
+                counters.delayed,
+                counters.stored_bytes,
+                min((one.sent_ms for one in partition.messages.values()), default=0),
+            )
+        ]
+
+    async def measures_of(self, account: str, prefixes: Sequence[str], after: str, most: int) -> list[Measures]:
+        self.calls.append(("measures_of", (account, prefixes, after, most)))
+        measured: dict[str, Measures] = {}
+        for partition in self.partitions.values():
+            settings = partition.settings
+            if settings.account == account:
+                (one,) = await self.measures(Target(settings.partition, settings.queue_id, settings.version))
+                if one.queue > after and (not prefixes or one.queue.startswith(tuple(prefixes))):
+                    measured[one.queue] = one
+        return [measured[name] for name in sorted(measured)[:most]]
 
     async def peek(self, target: Target, most: int) -> list[Peeked]:
         now = self.clock()

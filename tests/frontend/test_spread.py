@@ -19,7 +19,7 @@ from auth.keyring import Keyring
 from auth.lookup import Credentials
 from auth.master_keys import LocalMasterKeys, new_master_key
 from backend import adoption
-from backend.api import NewMessage, OverLimit, PartitionUnknown, Receive, Received, Target, Unavailable
+from backend.api import Measures, NewMessage, OverLimit, PartitionUnknown, Receive, Received, Target, Unavailable
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
 from backend.node import Node, NodeSettings
@@ -641,3 +641,27 @@ async def test_each_partition_is_counted_once_though_the_map_has_just_changed(sp
     assert len((await spread.tended()).partitions) == 1
     await send(spread.other, "new")
     assert (await spread.queues.run(old, spread.node.counters)).visible == 1
+
+
+async def test_what_several_partitions_tell_is_one_queues(spread: Spread) -> None:
+    await spread.one.make_queue("orders", HoldfastPartitions="3")
+    view = await spread.queues.find(KEY.account, "orders")
+
+    async def told() -> list[Measures]:
+        return await spread.queues.run(view, spread.node.measures)
+
+    for service in (spread.one, spread.other):
+        assert await receive(service) == []
+        assert await receive(service, WaitTimeSeconds=1) == []
+    assert sum(one.empty_receives for one in await told()) == 4, "however many partitions were asked"
+    for body in range(6):
+        await send(spread.one, str(body))
+    received, calls = 0, 0
+    while received < 6:
+        received += len(await receive(spread.other))
+        calls += 1
+    assert calls > 1, "from one partition at a time"
+    parts = await told()
+    assert len(parts) == 3
+    assert sum(one.sent for one in parts) == sum(one.received for one in parts) == 6
+    assert sum(one.empty_receives for one in parts) == 4

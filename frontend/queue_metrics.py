@@ -1,0 +1,240 @@
+"""Queues in numbers, for the tenants whose they are: CloudWatch's names for SQS, and a page for their Prometheus.
+
+What is in a queue is told by its partitions' nodes as it is now, and what was done with it as sums since each node has
+had the partition (:class:`backend.api.Measures`).  So a sum may fall back to nought, as counters of Prometheus may; it
+does so for each partition by itself, and so the page tells them apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple
+
+from backend.api import Backend, Measures
+from frontend.sqs.attributes import STORED_BYTES
+from telemetry.metrics import Family, Series
+
+KEPT_SECONDS: Final = 10.0
+"""A page is not made more often than this, however many scrape it."""
+PAGES_KEPT: Final = 64
+QUEUES_MOST: Final = 10_000
+"""On one page: some 10 MB."""
+
+Unit = Literal["Count", "Seconds", "Bytes"]
+
+
+class Metric(NamedTuple):
+    """What can be told of a queue."""
+
+    name: str
+    """CloudWatch's, where it has one."""
+    unit: Unit
+    family: str
+    """Its name in Prometheus."""
+    help: str
+    read: Callable[[Measures, int], float | None]
+    """Of a partition, at a time in milliseconds; None: it has no such thing."""
+    counts: bool = False
+    """It only rises, but that it may begin anew."""
+    together: Callable[[list[float]], float] = sum
+    """How those of several partitions become the queue's."""
+
+
+def _age_seconds(one: Measures, now_ms: int) -> float:
+    return max(0, now_ms - one.oldest_ms) / 1000 if one.oldest_ms else 0.0
+
+
+METRICS: Final = (
+    Metric(
+        "ApproximateNumberOfMessagesVisible",
+        "Count",
+        "holdfast_queue_messages_visible",
+        "Messages that can be received.",
+        lambda one, _: one.visible,
+    ),
+    Metric(
+        "ApproximateNumberOfMessagesNotVisible",
+        "Count",
+        "holdfast_queue_messages_not_visible",
+        "Messages in flight: received, and not deleted yet.",
+        lambda one, _: one.in_flight,
+    ),
+    Metric(
+        "ApproximateNumberOfMessagesDelayed",
+        "Count",
+        "holdfast_queue_messages_delayed",
+        "Messages that cannot be received yet, for they are delayed.",
+        lambda one, _: one.delayed,
+    ),
+    Metric(
+        "ApproximateAgeOfOldestMessage",
+        "Seconds",
+        "holdfast_queue_oldest_message_age_seconds",
+        "Age of the first message that is there, in whatever state.",
+        _age_seconds,
+        together=max,
+    ),
+    Metric(
+        STORED_BYTES,
+        "Bytes",
+        "holdfast_queue_stored_bytes",
+        "Bytes of all messages, as they are stored.",
+        lambda one, _: one.stored_bytes,
+    ),
+    Metric(
+        "NumberOfMessagesSent",
+        "Count",
+        "holdfast_queue_messages_sent_total",
+        "Messages that were sent to the queue; none that came from another queue.",
+        lambda one, _: one.sent,
+        counts=True,
+    ),
+    Metric(
+        "SentMessageSize",
+        "Bytes",
+        "holdfast_queue_sent_message_bytes_total",
+        "Bytes of the messages that were sent, as they are stored.",
+        lambda one, _: one.sent_bytes,
+        counts=True,
+    ),
+    Metric(
+        "NumberOfMessagesReceived",
+        "Count",
+        "holdfast_queue_messages_received_total",
+        "Messages that receives were answered with.",
+        lambda one, _: one.received,
+        counts=True,
+    ),
+    Metric(
+        "NumberOfEmptyReceives",
+        "Count",
+        "holdfast_queue_empty_receives_total",
+        "Receives that were answered with no message.",
+        lambda one, _: one.empty_receives,
+        counts=True,
+    ),
+    Metric(
+        "NumberOfMessagesDeleted",
+        "Count",
+        "holdfast_queue_messages_deleted_total",
+        "Messages that were deleted by their receipt handles.",
+        lambda one, _: one.deleted,
+        counts=True,
+    ),
+    Metric(
+        "NumberOfDeduplicatedSentMessages",
+        "Count",
+        "holdfast_queue_deduplicated_sent_messages_total",
+        "Messages that were sent again, and not stored again.",
+        lambda one, _: one.deduplicated,
+        counts=True,
+    ),
+    Metric(
+        "ApproximateNumberOfGroupsWithInflightMessages",
+        "Count",
+        "holdfast_queue_groups_in_flight",
+        "FIFO queues: message groups with messages in flight.",
+        lambda one, _: one.groups_in_flight,
+    ),
+    Metric(
+        "ApproximateNumberOfNoisyGroups",
+        "Count",
+        "holdfast_queue_noisy_groups",
+        "Fair queues: message groups that come last, for they have more than their share.",
+        lambda one, _: one.noisy_groups,
+    ),
+    Metric(
+        "ApproximateNumberOfMessagesVisibleInQuietGroups",
+        "Count",
+        "holdfast_queue_messages_visible_in_quiet_groups",
+        "Fair queues: messages that can be received, of all other groups.",
+        lambda one, _: one.visible_quiet,
+    ),
+)
+BY_NAME: Final = {metric.name: metric for metric in METRICS}
+
+TRUNCATED: Final = "holdfast_queue_metrics_truncated"
+
+
+def value_of(metric: Metric, parts: Sequence[Measures], now_ms: int) -> float | None:
+    """The queue's, by what its partitions tell; None: it has no such thing."""
+    found = [value for one in parts if (value := metric.read(one, now_ms)) is not None]
+    return metric.together(found) if found else None
+
+
+class QueueMetrics:
+    """Pages for Prometheus, each kept for a while."""
+
+    def __init__(self, backend: Backend, now_ms: Callable[[], int]) -> None:
+        self._backend = backend
+        self._now_ms = now_ms
+        self._pages: dict[tuple[object, ...], tuple[float, asyncio.Task[bytes]]] = {}
+
+    async def page(self, account: str, prefixes: Sequence[str], most: int) -> bytes:
+        """The account's first ``most`` queues by name, of those that begin with one of ``prefixes``.
+
+        Raises :class:`~backend.api.BackendError`.
+        """
+        if not prefixes:  # there are none that the caller may see
+            return await asyncio.to_thread(_page, [], most, 0)
+        now = asyncio.get_running_loop().time()
+        key = (account, *prefixes, most)
+        known = self._pages.get(key)
+        if known is None or known[0] <= now:
+            made = asyncio.create_task(self._make(account, [one for one in prefixes if one], most), name="a page")
+            made.add_done_callback(lambda made: made.cancelled() or made.exception())  # perhaps nobody waits any more
+            known = now + KEPT_SECONDS, made
+            self._pages = {one: page for one, page in self._pages.items() if page[0] > now}
+            if len(self._pages) >= PAGES_KEPT:
+                self._pages.pop(next(iter(self._pages)))
+            self._pages[key] = known
+        try:
+            return await asyncio.shield(known[1])
+        except Exception:
+            if self._pages.get(key) is known:
+                del self._pages[key]
+            raise
+
+    async def _make(self, account: str, prefixes: Sequence[str], most: int) -> bytes:
+        measures = await self._backend.measures_of(account, prefixes, "", most + 1)
+        return await asyncio.to_thread(_page, measures, most, self._now_ms())
+
+
+def _page(measures: Sequence[Measures], most: int, now_ms: int) -> bytes:
+    from telemetry.prometheus import text
+
+    by_queue: dict[str, list[Measures]] = {}
+    for one in measures:
+        by_queue.setdefault(one.queue, []).append(one)
+    names = list(by_queue)
+    families = [_family(metric, {name: by_queue[name] for name in names[:most]}, now_ms) for metric in METRICS]
+    truncated = Family(
+        TRUNCATED,
+        "gauge",
+        "1: there are more queues than this answer has; ask for those of a prefix, or for more.",
+        (),
+        (),
+        (Series((), float(len(names) > most)),),
+    )
+    return text([*families, truncated])
+
+
+def _family(metric: Metric, by_queue: dict[str, list[Measures]], now_ms: int) -> Family:
+    if metric.counts:
+        series = [
+            Series((name, str(one.partition)), value)
+            for name, parts in by_queue.items()
+            for one in parts
+            if (value := metric.read(one, now_ms)) is not None
+        ]
+        labels: tuple[str, ...] = ("queue", "partition")
+    else:
+        series = [
+            Series((name,), value)
+            for name, parts in by_queue.items()
+            if (value := value_of(metric, parts, now_ms)) is not None
+        ]
+        labels = ("queue",)
+    help_ = metric.help if metric.name == STORED_BYTES else f"{metric.help} CloudWatch: {metric.name}."
+    return Family(metric.family, "counter" if metric.counts else "gauge", help_, labels, (), tuple(series))
