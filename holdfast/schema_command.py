@@ -1,21 +1,23 @@
 """``holdfast schema``: which versions what is stored has, bringing it to this program's, and one step back.
 
-In the data folder, while nobody uses it; ``show`` at any time.  :mod:`metadata_service.schema` has the rule.
+In the data folder, while nobody uses it, ``show`` at any time; or in Cassandra, where steps are taken while the service
+runs, and a step back while no process of the newer release does.  :mod:`metadata_service.schema` has the rule.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+from holdfast.command import confirm
 from holdfast.offline import is_data_folder, run_stopped
-from holdfast.settings import Settings
+from holdfast.settings import Settings, SettingsError
 from holdfast.tables import table
 from metadata_service import sqlite_schema
-from metadata_service.opening import CannotOpen
 from metadata_service.schema import Schema, Stored
 from metadata_service.store import StoreError
 
@@ -27,6 +29,8 @@ EXIT_CODES: Final = f"""exit codes:
   2  wrong arguments or settings
   {DUE}  of show: what is stored is older than this program, which brings it to its version when it starts
 """
+
+_QUESTION: Final = "Take the last step of the schema back?  No process of the newer release may be running."
 
 State = Literal["none", "older", "current", "newer", "too new", "half back"]
 
@@ -52,39 +56,76 @@ class Part(NamedTuple):
 
 
 def show(parsed: argparse.Namespace, settings: Settings) -> int:
-    if not is_data_folder(settings):
-        return 1
-    try:
-        parts = [_of_folder(settings)]
-    except CannotOpen as error:
-        print(f"holdfast: {error}", file=sys.stderr)
-        return 1
-    _tell(parsed, parts)
-    states = {part.state for part in parts}
-    return 1 if states & {"too new", "half back"} else DUE if states & {"none", "older"} else 0
+    def found() -> int:
+        parts = _parts(settings)
+        _tell(parsed, parts)
+        states = {part.state for part in parts}
+        return 1 if states & {"too new", "half back"} else DUE if states & {"none", "older"} else 0
+
+    return _told(found) if settings.cassandra or is_data_folder(settings) else 1
 
 
 def migrate(parsed: argparse.Namespace, settings: Settings) -> int:
+    if settings.cassandra:
+        from holdfast import schema_cassandra
+
+        return _told(lambda: _done(parsed, settings, schema_cassandra.migrate(settings)))
+
     async def work() -> int:
         sqlite_schema.open_database(settings.metadata_file).close()
-        _tell(parsed, [_of_folder(settings)])
+        _tell(parsed, _parts(settings))
         return 0
 
     return run_stopped(settings, work, (StoreError,))
 
 
 def roll_back(parsed: argparse.Namespace, settings: Settings) -> int:
+    if settings.cassandra:
+        from holdfast import schema_cassandra
+        from holdfast.client import CommandFailed
+
+        try:
+            confirm(parsed, _QUESTION)
+        except CommandFailed as error:
+            print(f"holdfast: {error}", file=sys.stderr)
+            return error.code
+        return _told(lambda: _done(parsed, settings, schema_cassandra.roll_back(settings, parsed.part_name, parsed.to)))
+    if parsed.part_name != "metadata":
+        raise SettingsError(f"--part {parsed.part_name} is in Cassandra alone: a data folder has the part metadata")
+
     async def work() -> int:
         sqlite_schema.roll_back(settings.metadata_file, parsed.to)
-        _tell(parsed, [_of_folder(settings)])
+        _tell(parsed, _parts(settings))
         return 0
 
     return run_stopped(settings, work, (StoreError,))
 
 
-def _of_folder(settings: Settings) -> Part:
-    file = settings.metadata_file
-    return Part("metadata", str(file), sqlite_schema.SCHEMA, sqlite_schema.stored_version(file))
+def _done(parsed: argparse.Namespace, settings: Settings, work: Coroutine[Any, Any, None]) -> int:
+    asyncio.run(work)
+    _tell(parsed, _parts(settings))
+    return 0
+
+
+def _told(act: Callable[[], int]) -> int:
+    try:
+        return act()
+    except StoreError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+
+
+def _parts(settings: Settings) -> list[Part]:
+    """Raises :class:`StoreError`."""
+    if not settings.cassandra:
+        file = settings.metadata_file
+        return [Part("metadata", str(file), sqlite_schema.SCHEMA, sqlite_schema.stored_version(file))]
+    from holdfast import schema_cassandra
+
+    return [
+        Part(kept.part.name, kept.keyspace, kept.part.schema, stored)
+        for kept, stored in asyncio.run(schema_cassandra.show(settings))
+    ]
 
 
 def _tell(parsed: argparse.Namespace, parts: Sequence[Part]) -> None:
@@ -136,4 +177,12 @@ def add_schema_command(
                 type=int,
                 help="the version to go back to; default: one less than this program knows",
             )
+            command.add_argument(
+                "--part",
+                dest="part_name",
+                choices=("metadata", "journal"),
+                default="metadata",
+                help="which part, in Cassandra (default: metadata, in both keyspaces)",
+            )
+            command.add_argument("--yes", action="store_true", help="do not ask, in Cassandra")
         command.set_defaults(part=part)

@@ -261,6 +261,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     cassandra_strict: Annotated[
         bool, Meta(description="whether a Cassandra is refused that may lose what it has acknowledged")
     ] = False
+    schema_migration: Annotated[
+        Literal["start", "wait"],
+        Meta(
+            description="what a process does that finds an older schema in Cassandra, or none: `start`, it brings it "
+            "to its version; `wait`, it waits until `holdfast schema migrate` has"
+        ),
+    ] = "start"
     backend_node: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")] | None,
         Meta(description="name of a backend among those of its cluster; it keeps the name when it starts again"),

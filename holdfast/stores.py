@@ -64,7 +64,10 @@ class Stores:
             from metadata_service.cassandra import CassandraStore
 
             self._metadata = await CassandraStore.open(
-                await self._connected(), self._settings.cassandra_keyspace, collect_seconds=COLLECT_SECONDS
+                await self._connected(),
+                self._settings.cassandra_keyspace,
+                collect_seconds=COLLECT_SECONDS,
+                wait=self._settings.schema_migration == "wait",
             )
         return self._metadata
 
@@ -80,9 +83,10 @@ class Stores:
             return lambda: LocalJournal(RealDisk(), str(folder), log)
         from backend.journal.cassandra_journal import CassandraJournal
         from backend.journal.cassandra_log import CassandraLogSettings
-        from backend.journal.cassandra_tables import CassandraTables
+        from backend.journal.cassandra_tables import JOURNAL, CassandraTables
 
         entries = await self._cluster()
+        await entries.bring(JOURNAL)
         connection = entries.keyspace.connection
         tables = await CassandraTables.open(connection, entries.keyspace.name, entries.fence)
         settings = CassandraLogSettings(segment_bytes=self._settings.segment_bytes)
@@ -106,7 +110,11 @@ class Stores:
         if self._entries is None:
             from metadata_service.cassandra import CassandraStore
 
-            self._entries = await CassandraStore.open(await self._connected(), cluster_keyspace(self._settings))
+            self._entries = await CassandraStore.open(
+                await self._connected(),
+                cluster_keyspace(self._settings),
+                wait=self._settings.schema_migration == "wait",
+            )
         return self._entries
 
     async def _connected(self) -> CassandraConnection:
@@ -134,7 +142,12 @@ async def open_metadata(settings: Settings) -> MetadataStore:
     from metadata_service.cassandra_connection import CassandraConnection
 
     connection = await CassandraConnection.open(connection_settings(settings))
-    return await CassandraStore.open(connection, settings.cassandra_keyspace, collect_seconds=COLLECT_SECONDS)
+    return await CassandraStore.open(
+        connection,
+        settings.cassandra_keyspace,
+        collect_seconds=COLLECT_SECONDS,
+        wait=settings.schema_migration == "wait",
+    )
 
 
 def cluster_keyspace(settings: Settings) -> str:

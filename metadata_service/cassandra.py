@@ -10,9 +10,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Self, TypeVar
+from typing import Self
 
 import msgspec
 
@@ -20,18 +19,15 @@ from auth.keyring import DataKey
 from metadata_service.cassandra_connection import CassandraConnection, Fence
 from metadata_service.cassandra_credentials import text
 from metadata_service.cassandra_entries import CassandraEntries, fence
-from metadata_service.cassandra_keyspace import CassandraKeyspace, Deadline
+from metadata_service.cassandra_keyspace import CassandraKeyspace
+from metadata_service.cassandra_part import Part
 from metadata_service.cassandra_queues import CassandraQueues
 from metadata_service.cassandra_records import GONE, Records, Row, Writes, gather
 from metadata_service.cassandra_registry import CassandraRegistry
-from metadata_service.cassandra_schema import SCHEMA_VERSION, has_tables, make_tables
+from metadata_service.cassandra_versions import CassandraVersions, prepared
 from metadata_service.opening import CannotOpen
 from metadata_service.store import ConditionFailed, StoreError, StoreUnavailable
 
-T = TypeVar("T")
-
-OPENING_SECONDS = 30.0
-"""So long opening a keyspace goes on where a transaction of its schema has no known outcome."""
 _SEALING_ACCOUNTS = "data_keys"
 """Marks of the accounts that have, or had, data keys."""
 
@@ -46,17 +42,23 @@ class CassandraStore(CassandraRegistry, CassandraQueues, CassandraEntries):
     Made by :meth:`open`, for one event loop.
     """
 
-    def __init__(self, keyspace: CassandraKeyspace, records: Records) -> None:
+    def __init__(self, keyspace: CassandraKeyspace, records: Records, *, wait: bool) -> None:
         CassandraQueues.__init__(self, records)
         CassandraEntries.__init__(self, records)
         self.keyspace = keyspace
+        self._wait = wait
         self._collecting: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
-        cls, connection: CassandraConnection, keyspace: str, *, collect_seconds: float | None = None
+        cls,
+        connection: CassandraConnection,
+        keyspace: str,
+        *,
+        collect_seconds: float | None = None,
+        wait: bool = False,
     ) -> Self:
-        """Open the keyspace, or make it, or bring it to this version's schema.
+        """Open the keyspace, or make it, or bring it to this version's schema; ``wait``: until somebody has done that.
 
         The connection (which may be a share of one) is the store's from now on: closed with it, also when this fails.
         With ``collect_seconds`` what was left half-made is collected about that often.
@@ -64,7 +66,7 @@ class CassandraStore(CassandraRegistry, CassandraQueues, CassandraEntries):
         """
         opened = CassandraKeyspace(connection, keyspace)
         try:
-            store = cls(opened, await _prepared(opened))
+            store = cls(opened, await prepared(opened, wait=wait), wait=wait)
             if collect_seconds is not None:
                 store._collecting = asyncio.create_task(store._collect(collect_seconds), name="collector of queues")
             return store
@@ -74,6 +76,13 @@ class CassandraStore(CassandraRegistry, CassandraQueues, CassandraEntries):
         except BaseException:
             await opened.close()
             raise
+
+    async def bring(self, part: Part) -> None:
+        """Bring other tables of the keyspace to this version's schema, or wait until somebody has done that.
+
+        Raises :class:`~metadata_service.opening.CannotOpen` and :class:`StoreUnavailable`.
+        """
+        await CassandraVersions(self._records, self.keyspace, part).ready(wait=self._wait)
 
     async def close(self) -> None:
         if self._collecting is not None:
@@ -164,45 +173,7 @@ class CassandraStore(CassandraRegistry, CassandraQueues, CassandraEntries):
         return len(destroyed)
 
 
-# --- opening, spaces and keys -----------------------------------------------------------------------------
-
-
-async def _prepared(keyspace: CassandraKeyspace) -> Records:
-    """The tables, there and in this version's form."""
-
-    def reached(rows: dict[str, Row]) -> tuple[Writes, int]:
-        return {}, int(rows["version"].record) if "version" in rows else 0
-
-    def reach(rows: dict[str, Row]) -> tuple[Writes, None]:
-        _, version = reached(rows)
-        return ({"version": str(SCHEMA_VERSION)} if version < SCHEMA_VERSION else {}), None
-
-    if not await asyncio.to_thread(has_tables, keyspace):
-        await asyncio.to_thread(make_tables, keyspace, 0)
-        has_tables(keyspace)  # whoever made them may have made them for another scope
-    records = await asyncio.to_thread(Records, keyspace)
-    version = await _patiently(lambda: records.transact("schema", ["version"], reached))
-    if version > SCHEMA_VERSION:
-        raise CannotOpen(
-            f"keyspace {keyspace.name} was written by a newer Holdfast:"
-            f" its schema version is {version}, this one knows versions up to {SCHEMA_VERSION}"
-        )
-    if version < SCHEMA_VERSION:
-        await asyncio.to_thread(make_tables, keyspace, version)
-        await _patiently(lambda: records.transact("schema", ["version"], reach))
-    return records
-
-
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer of what can be asked again.  Where many processes open a keyspace at once, and Cassandra has just been
-    started, the outcome of one's transaction may be unknown."""
-    deadline = Deadline(OPENING_SECONDS)
-    while True:
-        try:
-            return await ask()
-        except StoreUnavailable:
-            if not await deadline.pause():
-                raise
+# --- spaces and keys -----------------------------------------------------------------------------
 
 
 def _data_keys(account: str) -> str:

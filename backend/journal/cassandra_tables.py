@@ -23,6 +23,8 @@ from cassandra.query import PreparedStatement
 from backend.journal.tables import CHUNK_BYTES, PART_CHUNKS, StateRead, Unanswered, Written, chunks_of
 from metadata_service import cassandra_connection
 from metadata_service.cassandra_connection import CassandraConnection, Fence, Rows
+from metadata_service.cassandra_part import Part
+from metadata_service.schema import Schema, Step
 
 GC_GRACE_SECONDS: Final = 86_400
 WRITES_AT_ONCE: Final = 8
@@ -30,7 +32,18 @@ WRITES_AT_ONCE: Final = 8
 NAMES_MOST: Final = 5000
 """Asked for at once."""
 
-SCHEMA: Final = {
+_ID = " WITH id = "
+
+
+def _complete(connection: CassandraConnection, keyspace: str, step: int, position: int, statement: str) -> str:
+    """Two processes that make a table at the same time would make two, one of which is lost with all that is in it:
+    with an id that is fixed they make the same."""
+    made = statement.partition(_ID)[0].format(keyspace=keyspace)
+    table_id = uuid.uuid5(uuid.NAMESPACE_OID, f"holdfast journal {made}")
+    return statement.format(keyspace=keyspace, id=table_id, grace=GC_GRACE_SECONDS)
+
+
+_TABLES: Final = {
     "journal": "CREATE TABLE IF NOT EXISTS {keyspace}.journal (log int, segment int, number int, size int, data blob,"
     " PRIMARY KEY ((log, segment), number))",
     "journal_segments": "CREATE TABLE IF NOT EXISTS {keyspace}.journal_segments (log int, segment int,"
@@ -40,6 +53,12 @@ SCHEMA: Final = {
     "checkpoint_files": "CREATE TABLE IF NOT EXISTS {keyspace}.checkpoint_files (log int, file int, size bigint,"
     " PRIMARY KEY (log, file))",
 }
+JOURNAL: Final = Part(
+    "journal",
+    Schema(Step(tuple(made + _ID + "{id} AND gc_grace_seconds = {grace}" for made in _TABLES.values()))),
+    _complete,
+)
+"""These tables, as a part of the keyspace with versions of its own."""
 
 
 class CassandraTables:
@@ -54,13 +73,12 @@ class CassandraTables:
 
     @classmethod
     async def open(cls, connection: CassandraConnection, keyspace: str, fence: Fence) -> Self:
-        """The tables in a keyspace that is there, made unless they are.
+        """The tables in a keyspace that has them, in this version's form (:data:`JOURNAL`).
 
         ``fence`` is given by whoever keeps the entries of the logs, in the same keyspace.  The connection is the
-        caller's.  Raises :class:`~metadata_service.opening.CannotOpen`, :class:`Unanswered`, or what will not pass.
+        caller's.  Raises :class:`Unanswered`, or what will not pass.
         """
         tables = cls(connection, keyspace, fence)
-        await asyncio.to_thread(create_tables, connection, keyspace)
         try:
             await asyncio.to_thread(tables._prepare)
         except Exception as error:  # the driver's errors have no common base
@@ -225,24 +243,6 @@ class CassandraTables:
         for part in range((size_bytes + PART_CHUNKS * CHUNK_BYTES - 1) // (PART_CHUNKS * CHUNK_BYTES)):
             await self._ask(self._drop_part, (log_id, file, part))
         await self._ask(self._drop_name, (log_id, file))
-
-
-def create_tables(connection: CassandraConnection, keyspace: str) -> None:
-    """Blocking.  Make the tables in a keyspace, unless they are there.
-
-    Raises :class:`~metadata_service.opening.CannotOpen`.
-    """
-    there = connection.tables(keyspace) or {}
-    missing = []
-    for name, text in SCHEMA.items():
-        if name not in there:
-            # Two processes that make a table at the same time would make two, one of which is lost with all that is in
-            # it: with an id that is fixed they make the same.
-            made = text.format(keyspace=keyspace)
-            table_id = uuid.uuid5(uuid.NAMESPACE_OID, f"holdfast journal {made}")
-            missing.append(f"{made} WITH id = {table_id} AND gc_grace_seconds = {GC_GRACE_SECONDS}")
-    if missing:
-        connection.change_schema(keyspace, *missing)
 
 
 def _trouble(error: Exception) -> Exception:

@@ -15,7 +15,7 @@ from typing import Any
 
 from backend.api import SHARDS, NewMessage, PartitionSettings, Target
 from backend.journal.cassandra_journal import CassandraJournal
-from backend.journal.cassandra_tables import CassandraTables
+from backend.journal.cassandra_tables import JOURNAL, CassandraTables
 from backend.journal.tables import StateRead, Written
 from backend.node import Node, NodeSettings
 from backend.shards import shard_of
@@ -87,6 +87,7 @@ async def rows(run: Run, server: Server) -> None:
     )
     keyspace = f"rows_{secrets.token_hex(4)}"
     store = await CassandraStore.open(connection, keyspace)
+    await store.bring(JOURNAL)
     tables = Counted(await CassandraTables.open(connection, keyspace, store.fence))
     queues = [
         PartitionSettings(number, number, 1, f"arn:aws:sqs:us-east-1:000000000000:q{number}", b"k" * 16)

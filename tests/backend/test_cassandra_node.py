@@ -11,7 +11,7 @@ import pytest
 from backend.api import NewMessage, PartitionSettings, Receive, Target, Unavailable
 from backend.journal.cassandra_journal import CassandraJournal
 from backend.journal.cassandra_log import CassandraLogSettings
-from backend.journal.cassandra_tables import CassandraTables
+from backend.journal.cassandra_tables import JOURNAL, CassandraTables
 from backend.node import Node, NodeSettings
 from bench.cassandra_server import CassandraCluster
 from metadata_service.cassandra import CassandraStore
@@ -38,6 +38,7 @@ class Service:
         )
         store = await CassandraStore.open(connection, self.keyspace)
         self.stack.push_async_callback(store.close)
+        await store.bring(JOURNAL)
         tables = await CassandraTables.open(connection, self.keyspace, store.fence)
         log = CassandraLogSettings(segment_bytes=16 << 10, row_bytes=4096)
         node = await Node.start_on(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from backend.api import NewMessage, PartitionSettings, Receive, Target, Unavailable
 from backend.journal.cassandra_journal import CassandraJournal
 from backend.journal.cassandra_log import CassandraLogSettings
-from backend.journal.cassandra_tables import CassandraTables
+from backend.journal.cassandra_tables import JOURNAL, CassandraTables
 from backend.node import Node, NodeSettings
 from bench.cassandra_server import CassandraCluster, CassandraNode
 from metadata_service.cassandra import CassandraStore
@@ -96,6 +96,7 @@ class Rig:
         )
         store = await CassandraStore.open(connection, self._keyspace)
         self._open.push_async_callback(store.close)
+        await store.bring(JOURNAL)
         tables = await CassandraTables.open(connection, self._keyspace, store.fence)
         node = await Node.start_on(
             lambda: CassandraJournal(tables, LOG), store, self._resolver, settings=NodeSettings(name)

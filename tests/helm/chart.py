@@ -79,6 +79,8 @@ def pods(manifests: tuple[Manifest, ...]) -> Iterator[Pod]:
             template, replicas = manifest, 1
         elif manifest["kind"] in ("StatefulSet", "Deployment"):
             template, replicas = spec["template"], spec.get("replicas", 2)
+        elif manifest["kind"] == "Job":
+            template, replicas = spec["template"], 1
         elif manifest["kind"] == "CronJob":
             template, replicas = spec["jobTemplate"]["spec"]["template"], 1
         else:

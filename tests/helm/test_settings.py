@@ -7,14 +7,16 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from backend.address import Address
-from holdfast import cli
+from holdfast import cli, schema_command
 from holdfast.metadata import _own_member
 from holdfast.peers import advertised, listening
+from holdfast.schema_cassandra import all_kept
 from holdfast.settings import Settings, is_distributed, load
 from holdfast.stores import replication_of, view_of
 from spark_analytics import __main__ as jobs
@@ -84,7 +86,7 @@ def opened(pod: Pod) -> dict[str, int]:
 
 def serving(name: str) -> Iterator[tuple[Pod, tuple[Manifest, ...]]]:
     manifests = rendered(name)
-    yield from ((pod, manifests) for pod in own(manifests) if pod.component != "test")
+    yield from ((pod, manifests) for pod in own(manifests) if pod.component not in ("test", "migration"))
 
 
 @all_files
@@ -219,6 +221,34 @@ def test_many_machines_share_a_redis_and_cassandra(tmp_path: Path) -> None:
             assert given.rate_limit_processes == 3
         if pod.component == "metadata":
             assert given.metadata_full_copy is True
+
+
+def cassandra_of(given: Settings) -> dict[str, Any]:
+    return {name: getattr(given, name) for name in given.__struct_fields__ if name.startswith("cassandra")}
+
+
+@pytest.mark.parametrize("name", ["many", "many-everything"])
+def test_the_migration_finds_what_the_processes_keep(name: str, tmp_path: Path) -> None:
+    manifests = rendered(name)
+    (pod,) = (pod for pod in own(manifests) if pod.component == "migration")
+    parsed = command(pod)
+    assert parsed.part is schema_command.migrate
+    given = settings(pod, manifests, tmp_path)
+    kept = all_kept(given)
+    for other, _ in serving(name):
+        theirs = settings(other, manifests, tmp_path)
+        assert theirs.schema_migration == "wait"
+        assert cassandra_of(theirs) == cassandra_of(given)
+        if other.component == "backend":
+            assert all_kept(theirs) == kept
+    assert replication_of(given.cassandra_replication)
+    assert {kept.part.name for kept in kept} == {"metadata", "journal"}
+
+
+def test_where_nothing_changes_the_tables_before_the_first_process_does(tmp_path: Path) -> None:
+    for name in ("demo", "many-few"):
+        for pod, manifests in serving(name):
+            assert settings(pod, manifests, tmp_path).schema_migration == "start"
 
 
 @pytest.mark.parametrize("name", FILES)

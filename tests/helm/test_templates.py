@@ -232,6 +232,7 @@ def test_each_tier_is_reached_by_those_that_have_to(name: str) -> None:
         "redis": roles,
         "manager": set(),
         "billing": set(),
+        "migration": set(),
     }
     for component, policy in policies.items():
         callers = {caller for caller, pod in found.items() if let_in(policy, pod)}
@@ -274,9 +275,11 @@ def test_with_cassandra_there_are_all_parts() -> None:
         "backend": 3,
         "metadata": 2,
         "manager": 2,
+        "migration": 1,
         "test": 1,
     }
     assert {pod.component for pod in pods(rendered("many-few"))} == {"frontend", "backend", "test"}
+    assert "migration" not in {pod.component for pod in pods(rendered("demo"))}, "its Cassandra is not there before"
     assert {"cassandra", "redis"} <= {pod.component for pod in pods(rendered("demo"))}
 
 
@@ -292,7 +295,7 @@ def test_volumes_of_what_is_scaled_down_stay() -> None:
 def test_the_end_leaves_time_to_drain(name: str) -> None:
     """What calls under way get, a minute for shards that are handed over, and what goes before."""
     for pod in own(rendered(name)):
-        if pod.component in ("test", "manager"):
+        if pod.component in ("test", "manager", "migration"):
             continue
         drain = 45 if name == "single-everything" else 30
         (container,) = pod.spec["containers"]
@@ -323,6 +326,19 @@ def test_pods_are_started_anew_when_their_configuration_changes() -> None:
     after = annotations(render("--values", str(FILES["many-everything"]), "--set", "queues[0].name=other.fifo"))
     assert before.keys() == after.keys()
     assert not before.items() & after.items()
+
+
+@pytest.mark.parametrize("name", ["many", "many-everything"])
+def test_tables_are_changed_before_pods_come_and_with_nothing_that_is_not_there_yet(name: str) -> None:
+    """What the chart makes is made after its hooks, but for what is a hook itself."""
+    (job,) = kinds(rendered(name), "Job")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert "before-hook-creation" in job["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+    (pod,) = pods((job,))
+    assert "serviceAccountName" not in pod.spec
+    for _, wanted in (one for container in pod.containers for one in referred(container, pod.spec)):
+        assert wanted.startswith("given-")
+    assert job["spec"]["activeDeadlineSeconds"] == (1200 if name == "many-everything" else 600)
 
 
 def test_keys_that_the_chart_makes_stay() -> None:

@@ -49,6 +49,7 @@ def refusal(*sets: str) -> str:
         ("queues[0].name=a b", "at '/queues/0/name'"),
         ("cassandra.replication=3", "at '/cassandra/replication'"),
         ("cassandra.contactPoints={a b}", "at '/cassandra/contactPoints/0'"),
+        ("migration.timeoutSeconds=1", "at '/migration/timeoutSeconds'"),
         ("redis.url=redis://:secret@redis:6379/0", "at '/redis/url'"),
         ("tls.existingSecret=Not_A_Name", "at '/tls/existingSecret'"),
         ("billing.schedule=@hourly", "at '/billing/schedule'"),

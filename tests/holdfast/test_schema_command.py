@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 
+from backend.journal.cassandra_tables import JOURNAL
+from bench.cassandra_server import CassandraCluster
 from holdfast.cli import main
 from holdfast.folder import Claim
+from metadata_service.cassandra_schema import METADATA
 from metadata_service.sqlite_schema import SCHEMA, open_database, stored_version
+from tests.metadata_service.test_cassandra_versions import release_after
 from tests.system.server import REPOSITORY, clean_environment
 
 AFTER = """
@@ -145,3 +149,44 @@ def test_no_data_folder_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert schema(tmp_path / "none", command) == 1
         assert "is no data folder of Holdfast" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+def test_in_cassandra_each_part_has_a_version(
+    cassandra: CassandraCluster, keyspace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--cassandra", ",".join(cassandra.contact_points), "--cassandra-port", str(cassandra.port)]
+    where += ["--cassandra-keyspace", keyspace, "--cassandra-replication", "datacenter1=1", "--cluster", "east-2"]
+
+    def run(*arguments: str) -> int:
+        return main(["schema", *arguments, *where])
+
+    def states() -> list[tuple[str, str, int, str]]:
+        parts = json.loads(capsys.readouterr().out)["parts"]
+        return [(part["part"], part["where"], part["version"], part["state"]) for part in parts]
+
+    kept = [("metadata", keyspace), ("metadata", f"{keyspace}_east_2"), ("journal", f"{keyspace}_east_2")]
+    assert run("show", "--json") == 3
+    assert states() == [(*one, 0, "none") for one in kept]
+    assert run("rollback", "--yes") == 1
+    assert f"there is no keyspace {keyspace}" in capsys.readouterr().err
+    for _ in range(2):
+        assert run("migrate", "--json") == 0
+        assert states() == [(*one, 1, "current") for one in kept]
+    assert run("show") == 0
+    capsys.readouterr()
+    assert run("rollback") == 2
+    assert "add --yes" in capsys.readouterr().err
+    for part, name, newer in ((METADATA, "metadata", [2, 2, 1]), (JOURNAL, "journal", [1, 1, 2])):
+        with release_after(part):
+            assert run("show") == 3
+            capsys.readouterr()
+            assert run("migrate", "--json") == 0
+            assert [version for _, _, version, _ in states()] == newer
+            assert run("rollback", "--yes", "--part", name, "--json") == 0
+            assert [version for _, _, version, _ in states()] == [1, 1, 1]
+    assert run("show") == 0
+
+
+def test_a_data_folder_has_no_journal_with_a_version(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert schema(data, "rollback", "--part", "journal") == 2
+    assert "is in Cassandra alone" in capsys.readouterr().err

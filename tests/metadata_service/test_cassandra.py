@@ -21,7 +21,7 @@ from metadata_service import cassandra_changes, cassandra_queues
 from metadata_service.cassandra import CassandraStore
 from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings, ConnectionClosed, Unanswered
 from metadata_service.cassandra_records import Records, Row, Writes
-from metadata_service.cassandra_schema import SCHEMA_VERSION
+from metadata_service.cassandra_schema import METADATA
 from metadata_service.models import LogEntry, Queue, ShardEntry, partition_id
 from metadata_service.opening import CannotOpen
 from metadata_service.store import (
@@ -144,7 +144,7 @@ async def test_an_opening_that_was_cut_off_is_finished_by_the_next(place: Place,
     async with opened(place) as again:
         queue = await create(again, "orders")
         assert await again.get_queue_by_id(queue.queue_id) == queue
-        assert await again._records.get("schema", "version") == str(SCHEMA_VERSION)
+        assert await again._records.get("schema", "version") == str(METADATA.schema.version)
         assert table_ids(again) == before  # else two processes that make them at once make two
 
 
@@ -194,8 +194,8 @@ async def test_a_schema_of_which_it_is_not_known_whether_it_was_written_is_writt
 
 async def test_a_newer_schema_is_refused(place: Place) -> None:
     async with opened(place) as store:
-        newer = str(SCHEMA_VERSION + 1)
-        await store._records.transact("schema", ["version"], lambda rows: ({"version": newer}, None))
+        newer = dict.fromkeys(("version", "oldest"), str(METADATA.schema.version + 1))
+        await store._records.transact("schema", newer, lambda rows: (newer, None))
     with pytest.raises(CannotOpen, match="written by a newer Holdfast"):
         await place.open()
 

@@ -45,6 +45,11 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- if or .Values.cassandra.contactPoints .Values.demo.cassandra -}}true{{- end -}}
 {{- end -}}
 
+{{/* "true" if a Job changes the tables in Cassandra before the pods come; the Cassandra of demo is not there then. */}}
+{{- define "holdfast.migrates" -}}
+{{- if and .Values.cassandra.contactPoints .Values.migration.enabled -}}true{{- end -}}
+{{- end -}}
+
 {{/* The component that clients call. */}}
 {{- define "holdfast.door" -}}
 {{- if include "holdfast.distributed" . -}}frontend{{- else -}}single{{- end -}}

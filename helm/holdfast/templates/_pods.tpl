@@ -1,7 +1,9 @@
 {{/* What all pods have: nobody's rights, no token, no variables of services. */}}
-{{/* (dict "root" $ "component" NAME "values" VALUES-OF-THE-COMPONENT) */}}
+{{/* (dict "root" $ "component" NAME "values" VALUES-OF-THE-COMPONENT); "early" true: what runs before the service account is there */}}
 {{- define "holdfast.podSpec" -}}
+{{- if not .early }}
 serviceAccountName: {{ include "holdfast.fullname" .root }}
+{{- end }}
 automountServiceAccountToken: false
 enableServiceLinks: false {{- /* HOLDFAST_PORT=tcp://… would be taken for a setting */}}
 securityContext:
@@ -90,12 +92,17 @@ name = {{ toJson .name }}
 - name: HOLDFAST_CONFIG
   value: /etc/holdfast/file/holdfast.toml
 {{- end }}
+{{ include "holdfast.settingsEnv" . }}
+{{- if include "holdfast.distributed" . }}
+{{ include "holdfast.clusterEnv" . }}
+{{ include "holdfast.cassandraEnv" . }}
+{{- end }}
+{{- end -}}
+
+{{- define "holdfast.settingsEnv" -}}
 {{- range $name, $value := .Values.settings }}
 - name: HOLDFAST_{{ upper $name }}
   value: {{ include "holdfast.plain" $value | quote }}
-{{- end }}
-{{- if include "holdfast.distributed" . }}
-{{ include "holdfast.clusterEnv" . }}
 {{- end }}
 {{- end -}}
 
@@ -111,6 +118,30 @@ name = {{ toJson .name }}
 - name: HOLDFAST_CLUSTER_TLS_KEY
   value: /etc/holdfast/cluster-tls/tls.key
 {{- end }}
+- name: HOLDFAST_SCHEMA_MIGRATION
+  value: {{ ternary "wait" "start" (not (empty (include "holdfast.migrates" .))) }}
+{{- if .Values.metadata.replicas }}
+- name: HOLDFAST_METADATA_NODES
+  value: {{ include "holdfast.metadataNodes" . }}
+- name: HOLDFAST_METADATA_NODES_VERSION
+  value: {{ .Values.metadata.listVersion | int | quote }}
+{{- end }}
+{{- if or .Values.redis.url .Values.redis.existingSecret .Values.demo.redis }}
+{{- range list "METADATA_HINTS" "RATE_LIMIT_STORAGE" }}
+- name: HOLDFAST_{{ . }}
+{{- if $.Values.redis.existingSecret }}
+  valueFrom: {secretKeyRef: {name: {{ $.Values.redis.existingSecret }}, key: url}}
+{{- else if $.Values.demo.redis }}
+  value: redis://{{ include "holdfast.fullname" $ }}-redis:6379/0
+{{- else }}
+  value: {{ $.Values.redis.url }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* … and of these what says where Cassandra is. */}}
+{{- define "holdfast.cassandraEnv" -}}
 - name: HOLDFAST_CASSANDRA
   value: {{ ternary (printf "%s-cassandra" (include "holdfast.fullname" .)) (join "," .Values.cassandra.contactPoints) .Values.demo.cassandra }}
 - name: HOLDFAST_CASSANDRA_PORT
@@ -143,24 +174,6 @@ name = {{ toJson .name }}
   value: /etc/holdfast/cassandra-tls/tls.crt
 - name: HOLDFAST_CASSANDRA_TLS_KEY
   value: /etc/holdfast/cassandra-tls/tls.key
-{{- end }}
-{{- end }}
-{{- if .Values.metadata.replicas }}
-- name: HOLDFAST_METADATA_NODES
-  value: {{ include "holdfast.metadataNodes" . }}
-- name: HOLDFAST_METADATA_NODES_VERSION
-  value: {{ .Values.metadata.listVersion | int | quote }}
-{{- end }}
-{{- if or .Values.redis.url .Values.redis.existingSecret .Values.demo.redis }}
-{{- range list "METADATA_HINTS" "RATE_LIMIT_STORAGE" }}
-- name: HOLDFAST_{{ . }}
-{{- if $.Values.redis.existingSecret }}
-  valueFrom: {secretKeyRef: {name: {{ $.Values.redis.existingSecret }}, key: url}}
-{{- else if $.Values.demo.redis }}
-  value: redis://{{ include "holdfast.fullname" $ }}-redis:6379/0
-{{- else }}
-  value: {{ $.Values.redis.url }}
-{{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}

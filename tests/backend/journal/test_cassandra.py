@@ -17,7 +17,7 @@ from cassandra.query import PreparedStatement, tuple_factory
 from backend.api import Unavailable
 from backend.journal.cassandra_journal import CassandraJournal
 from backend.journal.cassandra_log import CassandraLogSettings
-from backend.journal.cassandra_tables import CassandraTables
+from backend.journal.cassandra_tables import JOURNAL, CassandraTables
 from backend.journal.tables import CHUNK_BYTES, PART_CHUNKS, put_row
 from bench.cassandra_server import CassandraCluster
 from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings, Fence, Rows, UnsafeCommitLog
@@ -29,6 +29,12 @@ from tests.backend.journal.test_conformance import SMALL_ROWS
 
 def fence_of(keyspace: str) -> Fence:
     return Fence(f"SELECT state FROM {keyspace}.log_entries WHERE log = ?", lambda log_id: (log_id,), str)
+
+
+async def make_tables(connection: CassandraConnection, keyspace: str) -> None:
+    """As :class:`CassandraVersions` does, which keeps its notes in records."""
+    for number, step in enumerate(JOURNAL.schema.steps):
+        await asyncio.to_thread(JOURNAL.run, connection, keyspace, number, step.forward)
 
 
 class CassandraWorld:
@@ -45,6 +51,7 @@ class CassandraWorld:
         async def connected() -> None:
             connection = await CassandraConnection.open(self.settings)
             try:
+                await make_tables(connection, self.keyspace)
                 self.tables.append(await CassandraTables.open(connection, self.keyspace, fence_of(self.keyspace)))
                 await main
             finally:
@@ -160,8 +167,7 @@ def test_the_tables_are_made_once(world: CassandraWorld) -> None:
         world.session.execute("DROP TABLE journal", timeout=60)
         world.session.execute("DROP TABLE checkpoints", timeout=60)
         others = [await CassandraConnection.open(world.settings) for _ in range(3)]
-        fence = fence_of(world.keyspace)
-        await asyncio.gather(*(CassandraTables.open(other, world.keyspace, fence) for other in others))
+        await asyncio.gather(*(make_tables(other, world.keyspace) for other in others))
         assert sorted(await connection.ask(query, None)) == before
         for one in (connection, *others):
             await one.close()

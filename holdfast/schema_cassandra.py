@@ -1,0 +1,83 @@
+"""What ``holdfast schema`` does where everything is in Cassandra: in the keyspaces that the settings name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from backend.journal.cassandra_tables import JOURNAL
+from holdfast.settings import Settings
+from holdfast.stores import cluster_keyspace, connection_settings
+from metadata_service.cassandra import CassandraStore
+from metadata_service.cassandra_connection import CassandraConnection
+from metadata_service.cassandra_keyspace import CassandraKeyspace
+from metadata_service.cassandra_part import Part
+from metadata_service.cassandra_records import Records
+from metadata_service.cassandra_schema import METADATA, has_tables
+from metadata_service.cassandra_versions import CassandraVersions
+from metadata_service.schema import CannotRollBack, Stored
+
+
+class Kept(NamedTuple):
+    """A part of a keyspace."""
+
+    keyspace: str
+    part: Part
+
+
+def all_kept(settings: Settings) -> list[Kept]:
+    """What a service with these settings keeps, of the backend cluster that they name."""
+    cluster = cluster_keyspace(settings)
+    return [Kept(settings.cassandra_keyspace, METADATA), Kept(cluster, METADATA), Kept(cluster, JOURNAL)]
+
+
+async def show(settings: Settings) -> list[tuple[Kept, Stored]]:
+    """Raises :class:`~metadata_service.store.StoreError`."""
+    async with _connected(settings) as connection:
+        return [(kept, await _stored(connection, kept)) for kept in all_kept(settings)]
+
+
+async def migrate(settings: Settings) -> None:
+    """Make what is missing, and take the steps that are.  Raises :class:`~metadata_service.store.StoreError`."""
+    async with _connected(settings) as connection:
+        for kept in all_kept(settings):
+            store = await CassandraStore.open(connection.share(), kept.keyspace)
+            try:
+                if kept.part is not METADATA:
+                    await store.bring(kept.part)
+            finally:
+                await store.close()
+
+
+async def roll_back(settings: Settings, name: str, to: int | None) -> None:
+    """One step back of what has this name, wherever it is.  Raises :class:`~metadata_service.store.StoreError`."""
+    async with _connected(settings) as connection:
+        for kept in all_kept(settings):
+            if kept.part.name == name:
+                versions = await _versions(connection, kept)
+                if versions is None:
+                    raise CannotRollBack(f"there is no keyspace {kept.keyspace} with Holdfast's tables")
+                await versions.roll_back(to)
+
+
+async def _stored(connection: CassandraConnection, kept: Kept) -> Stored:
+    versions = await _versions(connection, kept)
+    return Stored(0, 0) if versions is None else await versions.stored()
+
+
+async def _versions(connection: CassandraConnection, kept: Kept) -> CassandraVersions | None:
+    keyspace = CassandraKeyspace(connection, kept.keyspace)
+    if not has_tables(keyspace):
+        return None
+    return CassandraVersions(await asyncio.to_thread(Records, keyspace), keyspace, kept.part)
+
+
+@asynccontextmanager
+async def _connected(settings: Settings) -> AsyncIterator[CassandraConnection]:
+    connection = await CassandraConnection.open(connection_settings(settings))
+    try:
+        yield connection
+    finally:
+        await connection.close()
