@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Collection, Iterator
 
 import msgspec
@@ -27,7 +26,7 @@ from backend.journal.interface import Journal
 from backend.journal.pins import Pins
 from backend.journal.rows import SEGMENT_MAX
 from backend.shards import Shard, as_ref, piece_files, shard_of
-from backend.tasks import Complaints
+from backend.tasks import Complaints, Slices
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, EntryStore, StoreError
 
@@ -36,8 +35,6 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 CHAIN_MOST = 8
 """A shard that is folded from more logs than this gets its first checkpoint at once: perhaps no start lives long."""
-SLICE_SECONDS = 0.002
-"""The loop gets a turn after so much work on end."""
 SPARSE = 4
 """A file of pieces less than a quarter of which is needed is written again and goes."""
 SEGMENT_BITS = 20
@@ -54,19 +51,6 @@ class ShardManifest(msgspec.Struct, array_like=True):
 MANIFEST_FORMAT = 1
 encode_manifest = msgspec.msgpack.Encoder().encode
 decode_manifest = msgspec.msgpack.Decoder(ShardManifest).decode
-
-
-class _Slices:
-    """Lets the loop have its turns between the steps of long work."""
-
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
-
-    async def step(self) -> None:
-        """A step is done."""
-        if time.perf_counter() - self._began > SLICE_SECONDS:
-            await asyncio.sleep(0)
-            self._began = time.perf_counter()
 
 
 class _Taken:
@@ -168,7 +152,7 @@ class Checkpointer:
         writer = await self._pieces.begin(log.log_id)
         floor_seq, floor_segment = log.cut() + 1, log.next_segment
         taken: list[_Taken] = []
-        slices = _Slices()
+        slices = Slices()
         try:
             for shard in list(node.shards.owned.values()):
                 assert not shard.leaving, "the floor must not pass it"
@@ -258,7 +242,7 @@ class Checkpointer:
         ahead = await self._pieces.begin(node.log.log_id)
         writer = await self._pieces.begin(node.log.log_id)
         taken: dict[int, _Taken] = {}
-        slices = _Slices()
+        slices = Slices()
         try:
             # Taken and stored while they are served still, so that there is little left to do when they are not.
             for shard in shards:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections import deque
+from collections.abc import AsyncGenerator, Collection
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -26,12 +28,17 @@ from backend.journal.recovery import LogEnd, Row
 from backend.journal.rows import RecordView
 from backend.journal.segments import RottenRecord
 from backend.shards import as_piece, as_ref, shard_of
-from metadata_service.models import LogEntry, ShardEntry, StoppedPartition
+from backend.tasks import Slices
+from metadata_service.models import LogEntry, PieceRef, ShardEntry, StoppedPartition
 
 logger = logging.getLogger(__name__)
 
 SHARDS_TOGETHER = 16
 """So many shards are read at the same time."""
+PIECES_TOGETHER = 64
+"""So many pieces of a shard are asked for together, 1.4 MB of a long queue."""
+READS_AHEAD = 3
+"""So many times that many are on their way while others are used: where pieces are far away it would mostly wait."""
 
 
 class JournalDamaged(Exception):
@@ -116,8 +123,8 @@ class Replay:
             raise
 
     async def _load_checkpoint(self, shard: int, entry: ShardEntry, pieces: PieceStore) -> None:
-        async def fetch(refs: list[Ref]) -> list[bytes]:
-            return await pieces.get_many([as_piece(ref) for ref in refs])
+        def fetch(refs: list[Ref]) -> AsyncGenerator[bytes, None]:
+            return _one_by_one(pieces, [as_piece(ref) for ref in refs])
 
         refs = [(one.partition, as_ref(one.checkpoint)) for one in entry.stopped if one.checkpoint is not None]
         if entry.checkpoint is not None:
@@ -295,6 +302,26 @@ class Replay:
             self.shard_harm.setdefault(shard, harm)
             for number in [number for number in self.folds if shard_of(number) == shard]:
                 del self.folds[number]
+
+
+async def _one_by_one(pieces: PieceStore, refs: list[PieceRef]) -> AsyncGenerator[bytes, None]:
+    """These pieces, in order; while some are used, the next ones are read.  Raises as :meth:`PieceStore.get_many`."""
+    starts = iter(range(0, len(refs), PIECES_TOGETHER))
+    reads: deque[asyncio.Task[list[bytes]]] = deque()
+    slices = Slices()
+    try:
+        while True:
+            for start in islice(starts, READS_AHEAD + 1 - len(reads)):
+                reads.append(asyncio.create_task(pieces.get_many(refs[start : start + PIECES_TOGETHER])))
+            if not reads:
+                return
+            for piece in await reads.popleft():
+                yield piece
+                await slices.step()
+    finally:
+        for read in reads:
+            read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
 
 
 async def replay_log(

@@ -8,10 +8,13 @@ it is logged with its traceback, and the owner of the tasks hears of it and star
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Final
 
 SAID_AGAIN_SECONDS: Final = 60.0
+SLICE_SECONDS: Final = 0.002
+"""The loop gets a turn after so much work on end."""
 KEPT_MOST: Final = 256
 """With more complaints than this, those that were not repeated for a minute are forgotten."""
 
@@ -74,3 +77,16 @@ class Complaints:
     def settled(self, about: Hashable) -> None:
         """It works again."""
         self._said.pop(about, None)
+
+
+class Slices:
+    """Lets the loop have its turns between the steps of long work."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+
+    async def step(self) -> None:
+        """A step is done."""
+        if time.perf_counter() - self._began > SLICE_SECONDS:
+            await asyncio.sleep(0)
+            self._began = time.perf_counter()

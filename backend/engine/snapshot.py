@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from heapq import heappush
 from typing import Any, TypeAlias
 
@@ -27,7 +28,8 @@ from backend.engine.transfers import Outgoing, Taken
 
 Add: TypeAlias = Callable[[bytes], Ref]
 """Takes a piece for the checkpoint being written and says where it will lie."""
-Fetch: TypeAlias = Callable[[list[Ref]], Awaitable[list[bytes]]]
+Fetch: TypeAlias = Callable[[list[Ref]], AsyncGenerator[bytes, None]]
+"""Gives pieces one by one, in the order of these refs."""
 
 FORMAT = 1
 
@@ -199,8 +201,12 @@ def _chunk_piece(chunk: Chunk) -> _ChunkPiece:
 
 async def hanging(ref: Ref, fetch: Fetch) -> list[Ref]:
     """The refs that hang on a fold's piece."""
-    (data,) = await fetch([ref])
-    return _hanging(_decode_partition(data))
+    return _hanging(_decode_partition(await _piece(ref, fetch)))
+
+
+async def _piece(ref: Ref, fetch: Fetch) -> bytes:
+    async with aclosing(fetch([ref])) as pieces:
+        return await anext(pieces)
 
 
 def _hanging(piece: _PartitionPiece) -> list[Ref]:
@@ -209,8 +215,7 @@ def _hanging(piece: _PartitionPiece) -> list[Ref]:
 
 async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
     """The fold that a checkpoint holds, and the refs that hang on its piece."""
-    (data,) = await fetch([ref])
-    piece = _decode_partition(data)
+    piece = _decode_partition(await _piece(ref, fetch))
     if piece.format > FORMAT:
         raise ValueError(f"checkpoint format {piece.format} is newer than this version reads ({FORMAT})")
     fold = Fold(piece.partition)
@@ -242,15 +247,15 @@ async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
             windows.append((window, refs))
     fold.emptied_ms = piece.emptied_ms
     for tokens, chunk_refs in windows:
-        for chunk_ref, chunk_data in zip(chunk_refs, await fetch(chunk_refs), strict=True):
-            held = _decode_chunk(chunk_data)
-            tokens.restore(
-                held.keys, _column("Q", held.numbers), _column("Q", held.expires), held.digests, chunk_ref
-            )  # fmt: skip
-    for start in range(0, len(piece.blocks), 64):
-        refs = piece.blocks[start : start + 64]
-        for block_ref, block_data in zip(refs, await fetch(refs), strict=True):
-            _restore_block(fold, _decode_block(block_data), block_ref)
+        async with aclosing(fetch(chunk_refs)) as pieces:
+            for chunk_ref in chunk_refs:
+                held = _decode_chunk(await anext(pieces))
+                tokens.restore(
+                    held.keys, _column("Q", held.numbers), _column("Q", held.expires), held.digests, chunk_ref
+                )  # fmt: skip
+    async with aclosing(fetch(piece.blocks)) as pieces:
+        for block_ref in piece.blocks:
+            _restore_block(fold, _decode_block(await anext(pieces)), block_ref)
     fold.restored()
     return fold, _hanging(piece)
 

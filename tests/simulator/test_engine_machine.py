@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, TypeVar
 
 import pytest
@@ -364,8 +364,9 @@ class EngineMachine(RuleBasedStateMachine):
             pieces.append(piece)
             return (1, 1, len(pieces) - 1, len(piece), 0)
 
-        async def fetch(refs: list[Ref]) -> list[bytes]:
-            return [pieces[ref[2]] for ref in refs]
+        async def fetch(refs: list[Ref]) -> AsyncGenerator[bytes, None]:
+            for ref in refs:
+                yield pieces[ref[2]]
 
         for block in self.fold.blocks.values():
             block.ref = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -173,8 +173,9 @@ def test_groups_of_returned_messages_are_served_after_a_restart() -> None:
         pieces.append(piece)
         return (1, 1, len(pieces) - 1, len(piece), 0)
 
-    async def fetch(refs: list[Any]) -> list[bytes]:
-        return [pieces[ref[2]] for ref in refs]
+    async def fetch(refs: list[Any]) -> AsyncGenerator[bytes, None]:
+        for ref in refs:
+            yield pieces[ref[2]]
 
     again, _ = finished(snapshot.read(snapshot.take(fold, add, [])[0], fetch))
     _, claims = Queue(again, queue.handles).receive(Receive(10, 1), NOW + 2000)

@@ -632,7 +632,7 @@ def deterministic(random: Random, reports: list[str]) -> Iterator[None]:
     """What the backend would ask of the machine comes from the seed.  And it is quiet, and no garbage is collected."""
     ticks = iter(range(1 << 60))
     modules = {
-        "backend.checkpointer.time": SimpleNamespace(perf_counter=lambda: next(ticks) * 0.0007),
+        "backend.tasks.time": SimpleNamespace(perf_counter=lambda: next(ticks) * 0.0007),
         "backend.incarnation.uuid": SimpleNamespace(uuid4=lambda: UUID(int=random.getrandbits(128))),
         "backend.journal.local.secrets": SimpleNamespace(randbits=random.getrandbits),
     }

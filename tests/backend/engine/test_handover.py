@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
 import msgspec
 import pytest
 
@@ -108,8 +110,9 @@ async def copied(fold: Fold) -> Fold:
         pieces.append(data)
         return (0, 0, len(pieces) - 1, len(data), 0)
 
-    async def fetch(refs: list[Ref]) -> list[bytes]:
-        return [pieces[ref[2]] for ref in refs]
+    async def fetch(refs: list[Ref]) -> AsyncGenerator[bytes, None]:
+        for ref in refs:
+            yield pieces[ref[2]]
 
     ref, hanging = snapshot.take(fold, add, [])
     read, refs = await snapshot.read(ref, fetch)

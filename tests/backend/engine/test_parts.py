@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 import uuid
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -124,8 +125,9 @@ async def _read_back(queue: Machine) -> tuple[Fold, int]:
         store[ref] = piece
         return ref
 
-    async def fetch(refs: list[Ref]) -> list[bytes]:
-        return [store[ref] for ref in refs]
+    async def fetch(refs: list[Ref]) -> AsyncGenerator[bytes, None]:
+        for ref in refs:
+            yield store[ref]
 
     ref, refs = snapshot.take(queue.fold, add, [])
     fold, hanging = await snapshot.read(ref, fetch)
@@ -265,8 +267,9 @@ async def test_what_was_written_ahead_is_written_again_only_where_it_changed() -
         store[ref] = piece
         return ref
 
-    async def fetch(refs: list[Ref]) -> list[bytes]:
-        return [store[ref] for ref in refs]
+    async def fetch(refs: list[Ref]) -> AsyncGenerator[bytes, None]:
+        for ref in refs:
+            yield store[ref]
 
     fresh: list[Any] = []
     for step, _ in enumerate(snapshot.ahead(queue.fold, add, fresh)):

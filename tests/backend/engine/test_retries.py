@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 import pytest
@@ -160,8 +160,9 @@ def test_a_checkpoint_holds_the_tokens_and_writes_full_chunks_once() -> None:
         pieces.append(piece)
         return (1, 1, len(pieces) - 1, len(piece), 0)
 
-    async def fetch(refs: list[Ref]) -> list[bytes]:
-        return [pieces[ref[2]] for ref in refs]
+    async def fetch(refs: list[Ref]) -> AsyncGenerator[bytes, None]:
+        for ref in refs:
+            yield pieces[ref[2]]
 
     ref, hanging = snapshot.take(queue.fold, add, [])
     full = [chunk.ref for chunk in queue.fold.retries.chunks()[:2]]
