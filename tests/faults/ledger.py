@@ -73,6 +73,11 @@ class Ledger:
         """Raise AssertionError with all violations, if there are any."""
         assert not self.violations, "\n".join(("promises were broken:", *self.violations[:50]))
 
+    def _of(self, key: str) -> Entry:
+        """The message's entry; one that counts nowhere if all was settled since it was received: the client was slow,
+        and another one had received and deleted it again."""
+        return self.entries.get(key) or Entry()
+
     # --- sending ------------------------------------------------------------------------------------------
 
     def send_begun(self, key: str, group: str | None = None) -> None:
@@ -130,25 +135,25 @@ class Ledger:
 
     def released(self, key: str) -> None:
         """Its visibility is about to be ended."""
-        self.entries[key].hidden_until = 0.0
+        self._of(key).hidden_until = 0.0
 
     # --- deleting -----------------------------------------------------------------------------------------
 
     def delete_begun(self, key: str) -> None:
-        self.entries[key].deletes += 1
+        self._of(key).deletes += 1
 
     def deleted(self, key: str, now: float, claimed_until: float) -> None:
         """A delete was acknowledged.  One that came too late has perhaps found nothing: the message may have been
         received again, or moved to another queue, and an old handle succeeds nevertheless."""
-        entry = self.entries[key]
-        if now >= claimed_until:
+        entry = self._of(key)
+        if now >= claimed_until or key not in self.entries:
             return
         self.open -= entry.deleted_at is None
         entry.deleted_at = now
 
     def not_deleted(self, key: str) -> None:
         """A delete was answered with an error that says that it did nothing."""
-        self.entries[key].deletes -= 1
+        self._of(key).deletes -= 1
 
     # --- the end ------------------------------------------------------------------------------------------
 
