@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from backend.watch import Clocks, is_off
-from metadata_service.store import ClusterStore
+from metadata_service.store import ClusterStore, EntryStore
 
 WATCH_SECONDS: Final = 1.5
 """Longer than the time between two heartbeats."""
+OTHERS_SECONDS = 20.0
+"""So long a recovery by another node is waited for: longer than one of a million messages takes."""
+OTHERS_LOOK_SECONDS = 0.5
 
 
 async def living(
@@ -57,3 +60,17 @@ async def time_of(
     await pause(WATCH_SECONDS)
     ahead_ms = clocks.start_ahead_ms(await look())
     return clock_ms() + ahead_ms if is_off(ahead_ms) else None
+
+
+async def recovered_by_others(
+    store: EntryStore, name: str, *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> None:
+    """Wait until those have finished, or have had the time to, who are taking what the node ``name`` has left.
+
+    Whoever claims a log that another one recovers makes that one begin anew: two that go on do so for ever.  Raises
+    :class:`~metadata_service.store.StoreError`.
+    """
+    for _ in range(int(OTHERS_SECONDS / OTHERS_LOOK_SECONDS)):
+        if all(entry.state != "recovering" for entry in await store.logs(name)):
+            return
+        await pause(OTHERS_LOOK_SECONDS)

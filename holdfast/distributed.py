@@ -21,7 +21,7 @@ from backend.api import BackendError
 from backend.clock import SteadyClock
 from backend.cluster import ReadNodes, nodes_of
 from backend.journal.tables import Unanswered
-from backend.living import living, time_of
+from backend.living import living, recovered_by_others, time_of
 from backend.load import Load
 from backend.node import Node, NodeSettings
 from backend.replay import JournalDamaged
@@ -120,9 +120,9 @@ async def _backend(
                 )
                 break
             except (BackendError, JournalDamaged, Unanswered, ConditionFailed) as error:
-                # The others may just be taking what this node left when it died: what it has is read anew.
                 if not left or not isinstance(error, ConditionFailed):
                     raise CannotStart(f"the journal of {name} in Cassandra cannot be opened: {error}") from error
+                await recovered_by_others(entries, name)
         services = Services(frontend, Credentials(metadata), MetadataClient(metadata), node)
         resolver.queues.set_result(Queues(services))
         storage = meter_storage(settings, node, metadata)

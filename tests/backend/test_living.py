@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backend.living import WATCH_SECONDS, living, time_of
+import msgspec
+
+from backend.living import OTHERS_LOOK_SECONDS, OTHERS_SECONDS, WATCH_SECONDS, living, recovered_by_others, time_of
 from metadata_service.models import Heartbeat
 from metadata_service.sqlite import SQLiteStore
 
@@ -81,3 +83,31 @@ async def test_who_joins_learns_the_time_from_those_that_live(tmp_path: Path) ->
 async def _late(store: SQLiteStore, time_ms: int) -> None:
     for node, log in (("a", 1), ("b", 2), ("c", 3)):
         await store.beat(Heartbeat(node, log, 2, 3, time_ms, REACHED))
+
+
+async def test_a_recovery_by_another_node_is_waited_for(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "metadata.db")
+    waited = 0.0
+    seals = True
+
+    async def pause(seconds: float) -> None:
+        nonlocal waited
+        waited += seconds
+        if seals and waited >= 3 * OTHERS_LOOK_SECONDS:
+            (left,) = await store.logs("b1")
+            await store.update_log(msgspec.structs.replace(left, state="sealed", sealed_seq=1))
+
+    try:
+        left = await store.new_incarnation("b1")
+        await recovered_by_others(store, "b1", pause=pause)
+        assert waited == 0, "nobody recovers it"
+        left = await store.update_log(msgspec.structs.replace(left, state="recovering", recovering_by=9))
+        await recovered_by_others(store, "b1", pause=pause)
+        assert waited == 3 * OTHERS_LOOK_SECONDS
+        (left,) = await store.logs("b1")
+        await store.update_log(msgspec.structs.replace(left, state="recovering"))
+        waited, seals = 0.0, False
+        await recovered_by_others(store, "b1", pause=pause)
+        assert waited == OTHERS_SECONDS, "whoever recovers it may have died"
+    finally:
+        await store.close()
