@@ -17,10 +17,10 @@ from backend.api import (
     Transfer,
 )
 from backend.engine.fold import Fold
-from backend.engine.ids import Handles
 from backend.engine.queue import Queue
 from backend.engine.records import Message
 from backend.engine.timers import NEVER
+from backend.handles import Handles
 
 Entry: TypeAlias = tuple[Message, bytes]
 """A message in memory: its head and its payload."""

@@ -82,6 +82,8 @@ class Queue(msgspec.Struct, frozen=True):
     """When the latest purge was asked for."""
     map_version: int = 0
     """The version with which the queue got the partitions that sends go to by now; 0: those it was made with."""
+    retired: tuple[int, ...] = ()
+    """Partitions that the queue had and that have gone, empty: the last ones of them."""
 
 
 def new_queue(

@@ -20,6 +20,8 @@ from metadata_service.models import Partition, Queue
 
 PARTITIONS_MOST = 64
 """Of one queue that take sends."""
+RETIRED_KEPT = 256
+"""So many partitions that have gone are remembered of a queue."""
 
 
 class NotPossible(ValueError):
@@ -30,8 +32,12 @@ def with_partitions(queue: Queue, partitions: Sequence[Partition]) -> Queue:
     """The queue with these partitions; the caller raises its version by one."""
     now = tuple(partitions)
     rerouted = routes(now) != routes(queue.partitions)
+    left = {one.id for one in now}
     return msgspec.structs.replace(
-        queue, partitions=now, map_version=queue.version + 1 if rerouted else queue.map_version
+        queue,
+        partitions=now,
+        map_version=queue.version + 1 if rerouted else queue.map_version,
+        retired=(*queue.retired, *(one.id for one in queue.partitions if one.id not in left))[-RETIRED_KEPT:],
     )
 
 

@@ -1,16 +1,10 @@
-"""Message ids and receipt handles: both carry partition and number, so that none is ever issued twice.
+"""Numbers and ids of messages: no number is ever given out twice.
 
 A message's number has the shard's ownership epoch in its upper 24 bits.  Records that a crash took away were of an
 older epoch than whatever is numbered after it, so their numbers, ids and handles do not come again.
 """
 
 from __future__ import annotations
-
-import struct
-from binascii import a2b_base64, b2a_base64
-from hashlib import blake2b
-
-from backend.api import HandleOutcome
 
 COUNTER_BITS = 40
 """Messages of one epoch: 10^12.  Epochs: 2^24."""
@@ -54,49 +48,3 @@ def pack_id(text: str) -> bytes:
 def unpack_id(packed: bytes) -> str:
     digits = packed.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-
-
-_HANDLE = struct.Struct(">BQQIQ")
-_CONTENT_BYTES = _HANDLE.size
-_VERSION = 1
-_MAC_BYTES = 13
-_HANDLE_BYTES = _CONTENT_BYTES + _MAC_BYTES
-_pack, _unpack = _HANDLE.pack, _HANDLE.unpack_from
-
-
-class Handles:
-    """Issues and reads the receipt handles of one partition.
-
-    A handle is authenticated, so that one that was never issued is told from one whose message is gone, and guessing
-    is of no use.  Whether a handle that names another partition was ever issued, nobody is told.
-    """
-
-    __slots__ = ("_base", "_partition")
-
-    def __init__(self, partition: int, key: bytes) -> None:
-        self._partition = partition
-        self._base = blake2b(digest_size=_MAC_BYTES, key=key)
-
-    def issue(self, number: int, receives: int, received_ms: int) -> str:
-        content = _pack(_VERSION, self._partition, number, receives, received_ms)
-        mac = self._base.copy()
-        mac.update(content)
-        return b2a_base64(content + mac.digest(), newline=False).decode()
-
-    def read(self, handle: str) -> tuple[int, int, int] | HandleOutcome:
-        """(number, receives, received_ms) of the claim, or why there is none: MALFORMED or OTHER_QUEUE."""
-        try:
-            packed = a2b_base64(handle, strict_mode=True)
-        except ValueError:
-            return HandleOutcome.MALFORMED
-        if len(packed) != _HANDLE_BYTES or packed[0] != _VERSION:
-            return HandleOutcome.MALFORMED
-        _, partition, number, receives, received_ms = _unpack(packed)
-        if partition != self._partition:
-            return HandleOutcome.OTHER_QUEUE
-        mac = self._base.copy()
-        mac.update(packed[:_CONTENT_BYTES])
-        # Not compared in constant time on purpose: the caller is already allowed to use this queue.
-        if mac.digest() != packed[_CONTENT_BYTES:]:
-            return HandleOutcome.MALFORMED
-        return number, receives, received_ms

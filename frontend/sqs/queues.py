@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -14,6 +14,7 @@ from backend.api import (
     AckLevel,
     BackendError,
     DeadLetter,
+    HandleOutcome,
     MapStale,
     PartitionGone,
     PartitionSettings,
@@ -21,6 +22,7 @@ from backend.api import (
     SettingsStale,
     Target,
 )
+from backend.handles import Handles, partition_of
 from backend.maps import routing_of
 from frontend.services import Services
 from frontend.sqs import arn, attributes, policies
@@ -35,6 +37,7 @@ from metadata_service.store import ConditionFailed, QueueNotFound
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+_OTHER = HandleOutcome.OTHER_QUEUE
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 _TRIES = 4
 _VIEWS_MOST = 10_000
@@ -173,6 +176,31 @@ class Queues:
     ) -> _T:
         call: Callable[..., Awaitable[_T]] = getattr(self._spread, method.__name__)
         return await call(view, *args, **kwargs)
+
+    async def of_others(
+        self,
+        view: QueueView,
+        method: Callable[[Target, Sequence[_T]], Awaitable[list[HandleOutcome]]],
+        asked: Sequence[_T],
+        handles: Sequence[str],
+        outcomes: Sequence[HandleOutcome],
+        gone: HandleOutcome,
+    ) -> Sequence[HandleOutcome]:
+        """The ``outcomes`` of a call by these receipt handles, with another look at those of other partitions.
+
+        The queue may have got such a partition since the ``view``; then the call is made again.  Or it had one that has
+        retired: that was empty then, so the handle's message is ``gone``.
+        """
+        others = {partition_of(one) for one, was in zip(handles, outcomes, strict=True) if was == _OTHER}
+        if not others:
+            return outcomes
+        fresh = await self.refreshed(view)
+        if any(view.part(other) is None and fresh.part(other) is not None for other in others):
+            outcomes = await self.run(fresh, method, asked)
+        return [
+            gone if was == _OTHER and _of_retired(handle, fresh.queue) else was
+            for handle, was in zip(handles, outcomes, strict=True)
+        ]
 
     async def refreshed(self, view: QueueView) -> QueueView:
         """The queue as it is now, for a call under way.  Raises QueueDoesNotExist, and ServiceUnavailable if whoever
@@ -353,3 +381,9 @@ def locate(url: str, own_account: str) -> tuple[str, str]:
     if len(segments) > 1 and _ACCOUNT.match(segments[-2]):
         return segments[-2], segments[-1]
     return own_account, segments[-1]
+
+
+def _of_retired(handle: str, queue: Queue) -> bool:
+    """Whether it was issued by a partition of the queue that has gone."""
+    partition = partition_of(handle)
+    return partition in queue.retired and isinstance(Handles(partition, queue.handle_key).read(handle), tuple)

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import struct
 import uuid
-from binascii import Error as NotBase64
-from binascii import a2b_base64
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -41,6 +38,7 @@ from backend.api import (
     SettingsStale,
     Stored,
 )
+from backend.handles import partition_of
 from backend.routing import slot_of_name, slot_of_token
 from frontend.sqs.arrivals import Arrivals
 from frontend.sqs.errors import SERVICE_UNAVAILABLE, SqsError
@@ -57,9 +55,6 @@ LOOK_SECONDS = 0.2
 """After this all partitions are asked again which of them have messages, though some of those known still have."""
 FULL_KEPT = 10_000
 """Queues of which it is remembered where messages were."""
-
-_HANDLE_HEAD = struct.Struct(">BQ")
-"""Version and partition, of what a receipt handle says (:mod:`backend.engine.ids`)."""
 
 STALE = (PartitionUnknown, SettingsStale, PartitionGone, MapStale)
 """What the caller knows of the queue is old, or the partition's knowledge is."""
@@ -260,7 +255,7 @@ class Spread:
         """Ask each partition about the handles that name it."""
         by_partition: dict[int, list[int]] = {}
         for place, handle in enumerate(handles):
-            by_partition.setdefault(_partition_of(handle), []).append(place)
+            by_partition.setdefault(partition_of(handle), []).append(place)
         if any(partition and view.part(partition) is None for partition in by_partition):
             view = await self._queues.refreshed(view)  # it may be a newer one than this view knows
         partitions = list(by_partition)
@@ -378,15 +373,6 @@ def _slot_picker(slot: int) -> Callable[[QueueView], Part]:
 def _id_picker(partition: int) -> Callable[[QueueView], Part]:
     """The partition with this id; any one if it is none of the queue's, or not any more."""
     return lambda view: view.part(partition) or view.parts[0]
-
-
-def _partition_of(handle: str) -> int:
-    """The partition that a receipt handle names; 0 if it is none."""
-    try:
-        version, partition = _HANDLE_HEAD.unpack_from(a2b_base64(handle))
-    except (NotBase64, ValueError, struct.error):
-        return 0
-    return int(partition) if version == 1 else 0
 
 
 def _in_order(count: int, parts: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from binascii import a2b_base64, b2a_base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -20,6 +21,7 @@ from auth.lookup import Credentials
 from auth.master_keys import LocalMasterKeys, new_master_key
 from backend import adoption
 from backend.api import Measures, NewMessage, OverLimit, PartitionUnknown, Receive, Received, Target, Unavailable
+from backend.handles import partition_of
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
 from backend.node import Node, NodeSettings
@@ -631,6 +633,35 @@ async def test_handles_and_counters_of_a_partition_that_drains(spread: Spread) -
     await delete(spread.other, got)
     assert len((await spread.tended()).partitions) == 1
     assert bodies(await receive_all(spread.one)) == ["new"]
+
+
+@pytest.mark.parametrize("left", [1, 2])
+async def test_handles_of_a_partition_that_has_retired(spread: Spread, left: int) -> None:
+    """Whoever deletes once more, because the first answer was lost, is told what is so: the message is gone."""
+    url = await spread.one.make_queue("orders", HoldfastPartitions=str(1 + left))
+    for place in range(1 + left):
+        await send(spread.one, f"{place}")
+    got = [message for _ in range(1 + left) for message in await receive(spread.one)]
+    first = maps.open_ones((await spread.queue()).partitions)[0].id
+    (gone,) = [message["ReceiptHandle"] for message in got if partition_of(message["ReceiptHandle"]) == first]
+    await delete(spread.one, got)
+    await spread.drain([0])
+    assert len((await spread.tended()).partitions) == left
+    packed = a2b_base64(gone)
+    forged = b2a_base64(packed[:-1] + bytes([packed[-1] ^ 1]), newline=False).decode()
+    for service in (spread.one, spread.other):
+        await ok(service.json("DeleteMessage", {"QueueUrl": url, "ReceiptHandle": gone}))
+        entries = [{"Id": "gone", "ReceiptHandle": gone}, {"Id": "forged", "ReceiptHandle": forged}]
+        batch = await ok(service.json("DeleteMessageBatch", {"QueueUrl": url, "Entries": entries}))
+        assert [one["Id"] for one in batch["Successful"]] == ["gone"]
+        assert [one["Code"] for one in batch["Failed"]] == ["ReceiptHandleIsInvalid"]
+        change = {"QueueUrl": url, "ReceiptHandle": gone, "VisibilityTimeout": 5}
+        changed = await service.json("ChangeMessageVisibility", change)
+        assert (changed.status, b"does not exist or is not available" in changed.content) == (400, True)
+        entries = [{**one, "VisibilityTimeout": 5} for one in entries]
+        batch = await ok(service.json("ChangeMessageVisibilityBatch", {"QueueUrl": url, "Entries": entries}))
+        codes = {one["Id"]: one["Code"] for one in batch["Failed"]}
+        assert codes == {"gone": "InvalidParameterValue", "forged": "ReceiptHandleIsInvalid"}
 
 
 async def test_each_partition_is_counted_once_though_the_map_has_just_changed(spread: Spread) -> None:

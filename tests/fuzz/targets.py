@@ -18,7 +18,7 @@ import orjson
 from auth.errors import AuthError
 from auth.sigv4 import Verifier
 from backend.api import HandleOutcome
-from backend.engine.ids import Handles
+from backend.handles import Handles
 from frontend.sqs import arn, attributes, json_protocol, policies, query_protocol, validation
 from frontend.sqs.errors import SqsError
 from frontend.sqs.model import ACTIONS

@@ -10,6 +10,7 @@ import pytest
 from metadata_service.models import Partition, Queue, new_queue
 from metadata_service.partitions import (
     PARTITIONS_MOST,
+    RETIRED_KEPT,
     NotPossible,
     changing,
     drain,
@@ -58,8 +59,16 @@ def test_a_drain_takes_slots_away_and_the_others_await_the_tokens() -> None:
     left = changed(after, without(settled(after.partitions), {1}))
     assert [one.id for one in left.partitions] == [5, 6]
     assert left.map_version == after.version, "what only goes out of the map changes nothing for sends"
+    assert (before.retired, after.retired, left.retired) == ((), (), (1,))
     grown = changed(left, split(left, [8, 9]))
     assert [(one.id, one.slot) for one in open_ones(grown.partitions)] == [(8, 0), (5, 1), (9, 2)]
+
+
+def test_the_last_partitions_that_have_gone_are_remembered() -> None:
+    now = queue(Partition(1))
+    for one in range(2, RETIRED_KEPT + 4):
+        now = changed(now, [Partition(one)])
+    assert now.retired == tuple(range(3, RETIRED_KEPT + 3))
 
 
 def test_a_move_puts_another_partition_in_the_same_place() -> None:

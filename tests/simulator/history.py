@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from backend.api import AckLevel, Counters, HandleOutcome, NewMessage, Received, Stored
 from backend.engine.ids import message_id
-from frontend.sqs.spread import _partition_of as partition_of
+from backend.handles import partition_of
 from tests.simulator.model import Violation
 
 SLEWED = 0.85

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from backend.api import HandleOutcome, NewMessage, PartitionSettings, Received, Stored
-from backend.engine.ids import Handles
 from backend.engine.tokens import TOKEN_BYTES
+from backend.handles import Handles
 
 NEVER = 1 << 62
 LOOKED = "not stored when last looked"

@@ -31,8 +31,8 @@ from backend.api import (
 from backend.engine import records, snapshot
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
-from backend.engine.ids import Handles
 from backend.engine.queue import Queue
+from backend.handles import Handles
 
 T = TypeVar("T")
 

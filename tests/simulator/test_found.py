@@ -12,8 +12,8 @@ from backend.api import DeadLetter, NewMessage, PartitionGone, PartitionSettings
 from backend.clock import SteadyClock
 from backend.engine import records, snapshot
 from backend.engine.fold import Fold
-from backend.engine.ids import Handles
 from backend.engine.queue import Queue
+from backend.handles import Handles
 from backend.incarnation import Incarnation
 from backend.journal.log import LogSettings
 from backend.journal.rows import RecordView

@@ -148,7 +148,10 @@ async def delete_message_batch(context: Context, call: Call, view: QueueView, me
         if not entry.get("ReceiptHandle"):
             raise missing_parameter(f"{name}.{number}.ReceiptHandle")
         handles.append(entry["ReceiptHandle"])
-    outcomes = await context.queues.run(view, context.backend.delete, handles)
+    queues, delete = context.queues, context.backend.delete
+    outcomes: Sequence[HandleOutcome] = await queues.run(view, delete, handles)
+    if any(outcomes):
+        outcomes = await queues.of_others(view, delete, handles, handles, outcomes, HandleOutcome.DONE)
     return _sorted_out(entries, outcomes, [])
 
 
@@ -171,11 +174,15 @@ async def change_message_visibility_batch(context: Context, call: Call, view: Qu
         else:
             changes.append((handle, seconds))
             changed.append(entry)
-    outcomes = await context.queues.run(view, context.backend.change_visibility, changes) if changes else []
+    queues, change = context.queues, context.backend.change_visibility
+    outcomes: Sequence[HandleOutcome] = await queues.run(view, change, changes) if changes else []
+    if any(outcomes):
+        handles = [handle for handle, _ in changes]
+        outcomes = await queues.of_others(view, change, changes, handles, outcomes, HandleOutcome.GONE)
     return _sorted_out(changed, outcomes, failed)
 
 
-def _sorted_out(entries: list[Entry], outcomes: list[HandleOutcome], failed: list[Members]) -> Members:
+def _sorted_out(entries: list[Entry], outcomes: Sequence[HandleOutcome], failed: list[Members]) -> Members:
     """The answer about entries with these outcomes, and about those that failed before."""
     successful: list[Members] = []
     for entry, outcome in zip(entries, outcomes, strict=True):

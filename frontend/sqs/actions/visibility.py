@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from backend.api import HandleOutcome
 from frontend.sqs import validation
 from frontend.sqs.actions.context import Context
 from frontend.sqs.actions.messages import handle_error
@@ -17,6 +20,9 @@ async def change_message_visibility(context: Context, call: Call, view: QueueVie
     if seconds is None:
         raise missing_parameter("VisibilityTimeout")
     validation.visibility_timeout(seconds)
-    outcomes = await context.queues.run(view, context.backend.change_visibility, [(handle, seconds)])
+    queues, change, changes = context.queues, context.backend.change_visibility, [(handle, seconds)]
+    outcomes: Sequence[HandleOutcome] = await queues.run(view, change, changes)
     if outcomes[0]:
-        raise handle_error(handle, outcomes[0], seconds)
+        outcomes = await queues.of_others(view, change, changes, [handle], outcomes, HandleOutcome.GONE)
+        if outcomes[0]:
+            raise handle_error(handle, outcomes[0], seconds)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from backend.api import DeadLetter, HandleOutcome, NewMessage, PartitionSettings, Receive, Stored, Target
 from backend.engine.fold import Fold
-from backend.engine.ids import Handles
 from backend.engine.queue import Claimed, Queue
 from backend.engine.records import Message, Record
+from backend.handles import Handles
 
 KEY = b"0123456789abcdef"
 
