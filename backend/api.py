@@ -288,6 +288,10 @@ class HandleOutcome(enum.IntEnum):
     """Visibility change: the claim would last more than 12 hours from its receive."""
 
 
+PEEK_BYTES_MOST = 4 << 20
+"""Bytes of the messages that one look shows; the last one may go beyond."""
+
+
 class PeekState(enum.IntEnum):
     """Where a message stands."""
 
@@ -495,8 +499,12 @@ class Backend(Protocol):
         whose names begin with one of ``prefixes`` (none: all).  By name; the queues' own are those of all nodes.
         """
 
-    async def peek(self, target: Target, most: int) -> list[Peeked]:
-        """The first messages in the order in which they were stored, in whatever state.  Changes nothing."""
+    async def peek(self, target: Target, most: int, after: int = 0) -> list[Peeked]:
+        """The first messages whose numbers are higher than ``after``, in the order in which they were stored, in
+        whatever state.  Changes nothing.
+
+        So many together that they take :data:`PEEK_BYTES_MOST` or a little more; nothing only if there is none.
+        """
 
     async def start_move(
         self, target: Target, destination_arn: str | None, rate_per_second: int, task_id: str | None = None

@@ -330,8 +330,8 @@ class RemoteBackend:
     ) -> Coroutine[Any, Any, list[Measures]]:
         return self._call(MeasureAccount.KIND, (account, prefixes, after, most), self._limits.call_seconds)
 
-    def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
-        return self._call(Peek.KIND, (target, most), self._limits.call_seconds)
+    def peek(self, target: Target, most: int, after: int = 0) -> Coroutine[Any, Any, list[Peeked]]:
+        return self._call(Peek.KIND, (target, most, after), self._limits.call_seconds)
 
     def take(
         self, target: Target, source: int, below: int, transfers: Sequence[Transfer]

@@ -357,8 +357,8 @@ class ClusterBackend:
         asked = [member.backend.measures_of(account, prefixes, after, most) for member in members]
         return merged(await asyncio.gather(*asked), most)
 
-    def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
-        return self._plain(target, lambda node: node.peek(target, most))
+    def peek(self, target: Target, most: int, after: int = 0) -> Coroutine[Any, Any, list[Peeked]]:
+        return self._plain(target, lambda node: node.peek(target, most, after))
 
     def take(
         self, target: Target, source: int, below: int, transfers: Sequence[Transfer]

@@ -615,10 +615,10 @@ class Incarnation:
     async def measures_of(self, account: str, prefixes: Sequence[str], after: str, most: int) -> list[Measures]:
         return await measured_of(self.partitions, account, tuple(prefixes), after, most, self.clock)
 
-    async def peek(self, target: Target, most: int) -> list[Peeked]:
+    async def peek(self, target: Target, most: int, after: int = 0) -> list[Peeked]:
         partition = self._find(target)
         partition.fold.advance(self.clock())
-        peeked = await look(self.log, partition, most)
+        peeked = await look(self.log, partition, most, after)
         await self.durable()
         return peeked
 

@@ -378,8 +378,8 @@ class Node:
     ) -> Coroutine[Any, Any, list[Measures]]:
         return self._serving().measures_of(account, prefixes, after, most)
 
-    def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
-        return self._serving().peek(target, most)
+    def peek(self, target: Target, most: int, after: int = 0) -> Coroutine[Any, Any, list[Peeked]]:
+        return self._serving().peek(target, most, after)
 
     def take(
         self, target: Target, source: int, below: int, transfers: Sequence[Transfer]

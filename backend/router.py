@@ -164,8 +164,8 @@ class ClusterRouter:
         asked = [cluster.measures_of(account, prefixes, after, most) for cluster in clusters]
         return merged(await asyncio.gather(*asked), most)
 
-    def peek(self, target: Target, most: int) -> Coroutine[Any, Any, list[Peeked]]:
-        return self._of(target.partition).peek(target, most)
+    def peek(self, target: Target, most: int, after: int = 0) -> Coroutine[Any, Any, list[Peeked]]:
+        return self._of(target.partition).peek(target, most, after)
 
     def take(
         self, target: Target, source: int, below: int, transfers: Sequence[Transfer]

@@ -250,9 +250,10 @@ class Peek(Request, array_like=True, gc=False):
     ANSWER: ClassVar[Any] = list[Peeked]
     target: Target
     most: int
+    after: int = 0
 
     def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.peek(self.target, self.most)
+        return backend.peek(self.target, self.most, self.after)
 
 
 class StartMove(Request, array_like=True, gc=False):

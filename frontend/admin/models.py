@@ -96,10 +96,22 @@ class MessagePeeked(BaseModel):
         description="null: it cannot be read, for the journal is damaged there or it cannot be decrypted"
     )
     attributes: dict[str, Any]
+    deduplication_id: str | None = Field(None, description="FIFO: as it was sent, or the hash of the body")
+    sequence_number: str | None = Field(None, description="FIFO")
+    sender: str | None = None
+    trace_header: str | None = None
 
 
 class Peek(BaseModel):
-    messages: list[MessagePeeked]
+    messages: list[MessagePeeked] = Field(
+        description="fewer than there are, and than were asked for, where they take more than about 4 MiB"
+    )
+
+
+class Stored(Peek):
+    """A page of all that a queue stores."""
+
+    next: str | None = Field(description="give it as `after` to get the next page; null: this is the last one")
 
 
 class MoveAsked(Given):

@@ -1,9 +1,11 @@
-"""Queues: list, show, peek, purge, move, delete."""
+"""Queues: list, show, peek, export, purge, move, delete."""
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Response
 
@@ -18,21 +20,26 @@ from frontend.admin.models import (
     QueueLine,
     QueuePage,
     QueueShown,
+    Stored,
 )
+from frontend.admin.problems import Problem, invalid
 from frontend.admin.visitor import AdminRoute, Who
 from frontend.sqs import md5
 from frontend.sqs.actions.context import Context
 from frontend.sqs.attributes import COUNTERS, STORED_BYTES
 from frontend.sqs.errors import SqsError
 from frontend.sqs.payload import Payload
+from frontend.sqs.queues import QueueView
 
 PAGE_MOST = 1_000
 PEEK_MOST = 100
+EXPORT_MOST = 1_000
 
 Account = Annotated[str | None, Query(description="the account whose queues are meant; operators may name any")]
 Name = Annotated[str, Path(description="the queue's name")]
 _COUNTERS = (*COUNTERS, STORED_BYTES)
 _STATES = {state: state.name.lower() for state in PeekState}
+_PLACE = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20}){2,1000}\Z")
 
 
 def create_router(context: Context) -> APIRouter:
@@ -102,15 +109,37 @@ def create_router(context: Context) -> APIRouter:
         async def look() -> Peek:
             view = await context.access.queue(who.call_of(owner), "ReceiveMessage", owner, name)
             peeked = await context.queues.run(view, context.backend.peek, limit)
-            stored = [
-                None
-                if message.payload is None
-                else await context.seals.look_into(view, message.message_id, message.payload)
-                for message in peeked
-            ]
-            return Peek(messages=[_peeked(*looked) for looked in zip(peeked, stored, strict=True)])
+            return Peek(messages=await _opened(context, view, peeked))
 
         return await who.visit.within_limits(who.call, "ReceiveMessage", look)
+
+    @router.get("/queues/{name}/export", name="queue.export")
+    async def export(
+        who: Who,
+        name: Name,
+        account: Account = None,
+        after: Annotated[str, Query(description="`next` of the page before")] = "",
+        limit: Annotated[int, Query(ge=1, le=EXPORT_MOST, description="messages at most")] = 100,
+    ) -> Stored:
+        """All messages, page by page, without receiving them.
+
+        Each message that is stored when the first page is asked for, and still there when its page is, is in exactly
+        one of them, each partition's in the order in which they were stored.  A page may be empty.
+        """
+        owner = who.account(account)
+        who.require_queue("manage", owner, name)
+        who.require_scope("receive")
+
+        async def page() -> Stored:
+            view = await context.access.queue(who.call_of(owner), "ReceiveMessage", owner, name)
+            place = _Place.parse(after, view) if after else _Place.first(view)
+            peeked = await context.queues.peek_at(view, place.partitions[0], limit, place.number)
+            following = place.following(peeked)
+            return Stored(
+                messages=await _opened(context, view, peeked), next=None if following is None else str(following)
+            )
+
+        return await who.visit.within_limits(who.call, "ReceiveMessage", page)
 
     @router.post("/queues/{name}/purge", name="queue.purge", status_code=204)
     async def purge(who: Who, name: Name, account: Account = None) -> Response:
@@ -144,6 +173,56 @@ def create_router(context: Context) -> APIRouter:
         return Response(status_code=204)
 
     return router
+
+
+class _Place(NamedTuple):
+    """How far an export has come."""
+
+    queue: int
+    number: int
+    """In the first of the partitions: the last message that was shown."""
+    partitions: list[int]
+    """What is left of those that the queue had when the export began."""
+
+    def __str__(self) -> str:
+        return ".".join(map(str, (self.queue, self.number, *self.partitions)))
+
+    @classmethod
+    def first(cls, view: QueueView) -> _Place:
+        # Those that drain have the older messages of their groups.
+        is_open = {part.id for part in view.open_parts}
+        parts = sorted(view.parts, key=lambda part: (part.id in is_open, part.slot, part.id))
+        return cls(view.queue.queue_id, 0, [part.id for part in parts])
+
+    @classmethod
+    def parse(cls, text: str, view: QueueView) -> _Place:
+        """Raises :class:`Problem`."""
+        if not _PLACE.match(text):
+            raise invalid("`after` is the `next` of the page before, as it was given.")
+        queue, number, *partitions = map(int, text.split("."))
+        if queue != view.queue.queue_id:
+            raise Problem(409, "QueueReplaced", "The queue was deleted, and made anew, since its export began.")
+        return cls(queue, number, partitions)
+
+    def following(self, peeked: Sequence[Peeked]) -> _Place | None:
+        """None: there is nothing more."""
+        if peeked:
+            return self._replace(number=peeked[-1].number)
+        left = self.partitions[1:]
+        return _Place(self.queue, 0, left) if left else None
+
+
+async def _opened(context: Context, view: QueueView, peeked: Sequence[Peeked]) -> list[MessagePeeked]:
+    return [
+        _peeked(
+            message,
+            None
+            if message.payload is None
+            else await context.seals.look_into(view, message.message_id, message.payload),
+            fifo=view.fifo,
+        )
+        for message in peeked
+    ]
 
 
 def _url(account: str, name: str) -> str:
@@ -198,7 +277,7 @@ def _task(task: dict[str, Any]) -> MoveTaskShown:
     )
 
 
-def _peeked(message: Peeked, stored: Payload | None) -> MessagePeeked:
+def _peeked(message: Peeked, stored: Payload | None, *, fifo: bool) -> MessagePeeked:
     return MessagePeeked(
         id=message.message_id,
         state=_STATES[message.state],
@@ -210,6 +289,10 @@ def _peeked(message: Peeked, stored: Payload | None) -> MessagePeeked:
         origin=message.origin,
         body=None if stored is None else stored.body,
         attributes={} if stored is None else described(stored.attributes),
+        deduplication_id=None if stored is None else stored.deduplication_id,
+        sequence_number=f"{message.number:020d}" if fifo else None,
+        sender=None if stored is None else stored.sender,
+        trace_header=None if stored is None else stored.trace_header,
     )
 
 

@@ -19,6 +19,7 @@ from backend.api import (
     PartitionGone,
     PartitionSettings,
     PartitionUnknown,
+    Peeked,
     SettingsStale,
     Target,
 )
@@ -255,6 +256,23 @@ class Queues:
         except (SettingsStale, PartitionGone):
             # the metadata changed in between: whoever calls reads it again
             return
+
+    async def peek_at(self, view: QueueView, partition: int, most: int, after: int) -> list[Peeked]:
+        """The first messages of one partition with numbers above ``after``; none if it is not the queue's any more:
+        then it was emptied first.  Raises what the backend raises."""
+        for _ in range(_TRIES):
+            part = view.part(partition)
+            if part is None:
+                return []
+            try:
+                peeked = await self._services.backend.peek(part.target, most, after)
+                if peeked and peeked[0].number <= after:
+                    raise SqsError(SERVICE_UNAVAILABLE, "A backend of an older version cannot do this yet.")
+                return peeked
+            except (PartitionUnknown, SettingsStale, PartitionGone, MapStale):
+                view = await self.refreshed(view)
+                await self.configure(view)
+        raise SqsError(SERVICE_UNAVAILABLE)
 
     async def drop(self, view: QueueView) -> None:
         """The queue is deleted: let the backend forget all of its partitions.  Raises what the backend raises, when

@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import pytest_asyncio
 
-from backend.api import Counters, DeadLetter, NewMessage, PartitionGone, Peeked, PeekState, Receive, Target
+from backend.api import (
+    Counters,
+    DeadLetter,
+    NewMessage,
+    PartitionGone,
+    Peeked,
+    PeekState,
+    Receive,
+    Target,
+)
 from backend.engine.snapshot import describe
 from backend.node import Node
 from tests.backend.nodes import Cluster
@@ -77,6 +87,47 @@ async def test_only_as_many_as_asked_for(cluster: Cluster) -> None:
     await cluster.node.delete(queue, [message.handle for message in received])
     assert [text for text, _, _ in await shown(cluster, queue, 2)] == ["10", "11"]
     assert [text for text, _, _ in await shown(cluster, queue, 5_000)] == [str(number) for number in range(10, 3_000)]
+
+
+async def test_page_by_page_all_are_seen_once_while_others_come_and_go(cluster: Cluster) -> None:
+    queue = await cluster.queue(1)
+    await cluster.send(queue, *(str(number) for number in range(3_000)))
+    seen: list[str] = []
+    after = 0
+    while page := await cluster.node.peek(queue, 700, after):
+        seen += [(one.payload or b"").decode() for one in page]
+        after = page[-1].number
+        for message in await cluster.receive(queue, 10):
+            await cluster.node.delete(queue, [message.handle])
+        if len(seen) < 2_000:
+            await cluster.send(queue, "later")
+    assert seen == [*(str(number) for number in range(3_000)), *["later"] * seen.count("later")]
+    assert await cluster.node.peek(queue, 1, after) == []
+
+
+async def test_a_look_shows_so_many_bytes(cluster: Cluster) -> None:
+    queue = await cluster.queue(1)
+    await cluster.node.send(queue, [NewMessage(bytes(500)) for _ in range(10)])
+    with mock.patch("backend.peek.PEEK_BYTES_MOST", 4_000):
+        first = await cluster.node.peek(queue, 100)
+        rest = await cluster.node.peek(queue, 100, first[-1].number)
+    assert [len(first), len(rest)] == [8, 2]
+
+
+async def test_what_goes_while_it_is_read_does_not_end_the_look(cluster: Cluster) -> None:
+    """A page is empty only where there is nothing more."""
+    queue = await cluster.queue(1)
+    await cluster.send(queue, "first", "second", "third")
+    first, second = await cluster.receive(queue, 2)
+    node = cluster.node._incarnation
+    assert node is not None
+
+    async def read_late(positions: list[int]) -> list[None]:
+        await cluster.node.delete(queue, [first.handle, second.handle])
+        return [None for _ in positions]
+
+    with mock.patch.object(node.log, "read_many", read_late):
+        assert [one.number for one in await cluster.node.peek(queue, 2)] == [second.number + 1]
 
 
 async def test_after_a_restart_bodies_come_from_the_disk(cluster: Cluster) -> None:

@@ -74,7 +74,7 @@ CALLS: dict[int, tuple[tuple[Any, ...], Any]] = {
     wire.Delete.KIND: ((TARGET, ["one"]), list(HandleOutcome)),
     wire.ChangeVisibility.KIND: ((TARGET, [("one", 0), ("two", 43_200)]), [HandleOutcome.DONE]),
     wire.Count.KIND: ((TARGET,), Counters(1, 2, 3, 1 << 40)),
-    wire.Peek.KIND: ((TARGET, 100), [PEEKED]),
+    wire.Peek.KIND: ((TARGET, 100, 0), [PEEKED]),
     wire.StartMove.KIND: ((TARGET, None, 0, None), TASK),
     wire.ListMoves.KIND: ((TARGET,), [TASK]),
     wire.CancelMove.KIND: ((TARGET, "task"), TASK),

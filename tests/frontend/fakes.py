@@ -253,10 +253,11 @@ class FakeBackend:
                     measured[one.queue] = one
         return [measured[name] for name in sorted(measured)[:most]]
 
-    async def peek(self, target: Target, most: int) -> list[Peeked]:
+    async def peek(self, target: Target, most: int, after: int = 0) -> list[Peeked]:
         now = self.clock()
         peeked = []
-        for message in list(self._partition(target).messages.values())[:most]:
+        later = [one for one in self._partition(target).messages.values() if one.stored.number > after]
+        for message in later[:most]:
             state, due_ms = PeekState.VISIBLE, 0
             if message.visible_at > now:
                 state = PeekState.IN_FLIGHT if message.receives else PeekState.DELAYED

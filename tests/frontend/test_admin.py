@@ -156,6 +156,7 @@ async def test_scopes(service: Service) -> None:
         ("/v1/queues", "GET"),
         ("/v1/queues/q", "GET"),
         ("/v1/queues/q/peek", "GET"),
+        ("/v1/queues/q/export", "GET"),
         ("/v1/queues/q", "DELETE"),
     ):
         for by in (SENDER, RECEIVER):
@@ -235,6 +236,48 @@ async def test_peek_shows_and_leaves_all_as_it_was(service: Service) -> None:
         assert (two["body"], two["state"], two["receives"], two["first_received"]) == ("two", "delayed", 0, None)
     assert len((await call(service, "GET", "/v1/queues/q/peek?limit=1")).json["messages"]) == 1
     assert [line["action"] for line in service.audited()] == ["queue.peek"] * 3
+
+
+async def exported(service: Service, query: str = "limit=2", name: str = "q") -> list[list[dict[str, Any]]]:
+    """The pages of an export."""
+    found: list[list[dict[str, Any]]] = []
+    after: str | None = ""
+    while after is not None:
+        page = (await call(service, "GET", f"/v1/queues/{name}/export?{query}&after={after}")).json
+        found.append(page["messages"])
+        after = page["next"]
+    return found
+
+
+async def test_export_shows_everything_page_by_page_and_leaves_it_as_it_was(service: Service) -> None:
+    url = await service.make_queue("q.fifo", FifoQueue="true")
+    value = {"DataType": "Binary", "BinaryValue": "AAE="}
+    trace = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-5759e988-bd862e3fe1be46a994272793"}}
+    for number in range(5):
+        members = {"QueueUrl": url, "MessageBody": f"m{number}", "MessageGroupId": "g"}
+        more = {"MessageDeduplicationId": f"d{number}", "MessageAttributes": {"m": value}}
+        await service.json("SendMessage", {**members, **more, "MessageSystemAttributes": trace})
+    for _ in range(2):
+        pages = await exported(service, name="q.fifo")
+        assert [[one["body"] for one in page] for page in pages] == [["m0", "m1"], ["m2", "m3"], ["m4"], []]
+    one = pages[0][1]
+    assert (one["group"], one["deduplication_id"], one["attributes"]["m"]["value"]) == ("g", "d1", "AAE=")
+    assert one["sequence_number"] == f"{int(pages[0][0]['sequence_number']) + 1:020d}"
+    assert (one["sender"], one["trace_header"]) == (KEY.principal_id, trace["AWSTraceHeader"]["StringValue"])
+    assert (one["state"], one["receives"], one["sent"]) == ("visible", 0, service.clock())
+    assert {line["action"] for line in service.audited()} == {"queue.export"}
+
+
+async def test_an_export_of_a_queue_that_was_made_anew_ends(service: Service) -> None:
+    url = await service.make_queue("q")
+    await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "one"})
+    after = (await call(service, "GET", "/v1/queues/q/export")).json["next"]
+    await call(service, "DELETE", "/v1/queues/q")
+    service.clock.now += 100
+    await service.make_queue("q")
+    assert problem(await call(service, "GET", f"/v1/queues/q/export?after={after}")) == (409, "QueueReplaced")
+    for text in ("x", "1", "1.2", "1.2.x", "1..3", "1" * 30 + ".2.3", "1.2." + "3." * 2000 + "4"):
+        assert problem(await call(service, "GET", f"/v1/queues/q/export?after={text}")) == (400, "InvalidRequest")
 
 
 async def test_purge_and_delete(service: Service) -> None:

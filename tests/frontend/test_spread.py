@@ -490,6 +490,24 @@ async def test_a_purge_and_a_deletion_reach_all_partitions(spread: Spread) -> No
     assert not {one.id for one in queue.partitions} & set(spread.node._incarnation.partitions)
 
 
+async def test_an_export_has_the_messages_of_all_partitions_also_of_those_that_go_meanwhile(spread: Spread) -> None:
+    await spread.one.make_queue("orders", HoldfastPartitions="4")
+    sent = [f"{place}" for place in range(40)]
+    for body in sent:
+        await send(spread.one, body)
+    found: list[str] = []
+    after: str | None = ""
+    pages = 0
+    while after is not None:
+        page = await ok(spread.other.signed("GET", f"/v1/queues/orders/export?limit=3&after={after}", b"", {}))
+        found += [one["body"] for one in page["messages"]]
+        after, pages = page["next"], pages + 1
+        if pages == 5:  # the first of them is through
+            await spread.split(2)
+            await spread.tended()
+    assert sorted(found, key=int) == sent
+
+
 async def test_dead_letters_and_move_tasks_go_over_all_partitions(spread: Spread) -> None:
     one = spread.one
     await one.make_queue("dead", HoldfastPartitions="3")
