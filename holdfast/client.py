@@ -117,22 +117,31 @@ class Client:
             return response.content
         raise _failure(response, self._endpoint)
 
-    def sqs(self, action: str, **parameters: Any) -> Any:
-        """What SQS answers to an action, in AWS JSON 1.0.  Raises :class:`CommandFailed`."""
+    def sqs(self, action: str, *, token: str | None = None, **parameters: Any) -> Any:
+        """What SQS answers to an action, in AWS JSON 1.0.  Raises :class:`CommandFailed`.
+
+        ``token``: of a send, by which its repeats are known (``x-holdfast-client-token``).
+        """
+        headers = {"content-type": "application/x-amz-json-1.0", "x-amz-target": f"AmazonSQS.{action}"}
+        if token is not None:
+            headers["x-holdfast-client-token"] = token
         request = self._http.build_request(
-            "POST",
-            self._endpoint + "/",
-            content=json.dumps(parameters).encode(),
-            headers={"content-type": "application/x-amz-json-1.0", "x-amz-target": f"AmazonSQS.{action}"},
+            "POST", self._endpoint + "/", content=json.dumps(parameters, ensure_ascii=False).encode(), headers=headers
         )
         response = self._send(request)
         if response.is_success:
             return response.json() if response.content else None
         try:
-            told = str(response.json()["message"])
+            answer = response.json()
+            told, kind = str(answer["message"]), str(answer["__type"])
         except (ValueError, KeyError, TypeError):
-            told = "not as a Holdfast does"
-        raise CommandFailed(f"{action} is answered {response.status_code}: {told}", _code(response))
+            told, kind = "not as a Holdfast does", ""
+        code = UNREACHABLE if kind.endswith("RequestThrottled") else _code(response)
+        raise CommandFailed(f"{action} is answered {response.status_code}: {told}", code)
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
 
     def close(self) -> None:
         self._http.close()
@@ -227,7 +236,17 @@ def _of_folder(data: Path, config: Path | None, environment: Mapping[str, str]) 
 
 
 def from_arguments(
-    endpoint: str | None, api_key_file: Path | None, data: Path | None, ca_file: Path | None, config: Path | None
+    endpoint: str | None,
+    api_key_file: Path | None,
+    data: Path | None,
+    ca_file: Path | None,
+    config: Path | None,
+    *,
+    without_aws: bool = False,
 ) -> Client:
-    """The client that a command's options ask for.  Raises :class:`CommandFailed`."""
-    return Client(Asked(endpoint, api_key_file, data, ca_file, config), os.environ)
+    """The client that a command's options ask for.  Raises :class:`CommandFailed`.
+
+    ``without_aws``: the variables of AWS are those of another service.
+    """
+    environment = {name: value for name, value in os.environ.items() if not (without_aws and name.startswith("AWS_"))}
+    return Client(Asked(endpoint, api_key_file, data, ca_file, config), environment)

@@ -43,7 +43,10 @@ def run(parsed: Parsed) -> int:
     from holdfast.client import CommandFailed, from_arguments
 
     try:
-        client = from_arguments(parsed.endpoint, parsed.api_key_file, parsed.data, parsed.ca_file, parsed.config)
+        client = from_arguments(
+            *(parsed.endpoint, parsed.api_key_file, parsed.data, parsed.ca_file, parsed.config),
+            without_aws=parsed.without_aws,
+        )
         try:
             parsed.act(client, parsed)
         finally:
@@ -91,7 +94,7 @@ def make_command(parser: argparse.ArgumentParser, action: Action, *, asks: bool 
     service.add_argument("--data", metavar="DIR", type=Path, help="data folder of the service on this machine")
     service.add_argument("--config", metavar="FILE", type=Path, help="with --data: the service's TOML file")
     service.add_argument("--ca-file", metavar="FILE", type=Path, help="certificates (PEM) to trust instead")
-    parser.set_defaults(act=action)
+    parser.set_defaults(act=action, without_aws=False)
 
 
 def account_option(*parsers: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ from holdfast.cluster_commands import add_cluster_commands
 from holdfast.command import Group, Parsed, account_option, confirm, pages, tell
 from holdfast.invoice_commands import add_invoice_commands
 from holdfast.key_commands import add_key_commands, add_role_commands, add_token_commands
+from holdfast.move_commands import add_move_commands
 from holdfast.usage_commands import add_usage_command
 
 if TYPE_CHECKING:
@@ -336,3 +337,4 @@ def add_commands(commands: Any, key: Group) -> None:
     for name, about, add in groups:
         add(commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + "."))
     add_key_commands(key)
+    add_move_commands(commands)

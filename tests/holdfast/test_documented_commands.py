@@ -11,7 +11,7 @@ import pytest
 from holdfast import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("docs/billing.md", "docs/queue-metrics.md", "README.md")
+PAGES = ("docs/billing.md", "docs/queue-metrics.md", "docs/moving.md", "README.md")
 
 
 def commands() -> list[str]:

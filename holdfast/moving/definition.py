@@ -1,0 +1,234 @@
+"""What a queue is, apart from its messages, and how it becomes a queue of another service.
+
+ARNs are mapped by one rule.  What names a queue of the account and region that the definition comes from names, after
+that, the queue of the same name in the account and region that it goes to.  Principals of that account (its number,
+``arn:aws:iam::...`` and ``arn:aws:sts::...``) become those of the new account.  Everything else stays as it is, and is
+told: other accounts, and ARNs of other services.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from frontend.sqs import arn, attributes, policies
+from frontend.sqs.arn import QueueArn
+from frontend.sqs.errors import SqsError
+from frontend.sqs.validation import check_new_queue_name
+
+BOUND = ("RedrivePolicy", "RedriveAllowPolicy", "Policy")
+"""Attributes that name other queues or accounts, in the order in which they are set: a queue that lets only some tie
+their dead letters to it may have been tied to by others before."""
+_ENCRYPTION = ("SqsManagedSseEnabled", "KmsDataKeyReusePeriodSeconds")
+"""What a service may have switched off for all of its queues: it makes no difference."""
+_ARN = re.compile(r"arn:(aws[a-z-]*):([a-z0-9-]+):([a-z0-9-]*):([0-9]{12}):(.+)\Z", re.DOTALL)
+_ACCOUNT = re.compile(r"[0-9]{12}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A queue without its messages."""
+
+    name: str
+    arn: QueueArn
+    """Where it is, or was."""
+    attributes: Mapping[str, str]
+    """Those that can be set."""
+    tags: Mapping[str, str]
+
+    @property
+    def fifo(self) -> bool:
+        return self.attributes.get("FifoQueue") == "true"
+
+    @property
+    def dead_letter_queue(self) -> QueueArn | None:
+        """Where its dead letters go."""
+        text = self.attributes.get("RedrivePolicy")
+        if not text:
+            return None
+        try:
+            return arn.parse(_plain(policies.redrive_policy(text)[1].dead_letter_arn))
+        except SqsError:
+            return None
+
+    @property
+    def bytes_most(self) -> int:
+        return attributes.number(self.attributes, "MaximumMessageSize")
+
+    @property
+    def delay_most(self) -> int:
+        return attributes.number(self.attributes, attributes.MAXIMUM_DELAY)
+
+
+@dataclass(frozen=True, slots=True)
+class Portable:
+    """What of a definition can be carried over, and what cannot."""
+
+    definition: Definition
+    left: tuple[str, ...]
+    """Sentences about what stays behind."""
+
+
+def portable(definition: Definition) -> Portable:
+    """What this service takes.  ARNs in it are still those of where it comes from."""
+    values: dict[str, str] = {}
+    left: list[str] = []
+    try:
+        check_new_queue_name(definition.name, definition.fifo)
+    except SqsError as error:
+        left.append(f"the queue cannot be made: {error.message}")
+    given = dict(definition.attributes)
+    if not given.get("KmsMasterKeyId", "alias/").startswith("alias/"):
+        given.pop("KmsDataKeyReusePeriodSeconds", None)
+        given.pop("SqsManagedSseEnabled", None)
+        left.append(
+            f"the KMS key {given.pop('KmsMasterKeyId')}: there is no KMS here, messages are encrypted by the service's "
+            "own keyring"
+        )
+    for name, value in given.items():
+        if value == "" or (name == "FifoQueue" and value == "false"):
+            continue
+        try:
+            _take(values, name, value, fifo=definition.fifo)
+        except SqsError as error:
+            left.append(f"{name}: {error.message.rstrip('.')}")
+    defaults = attributes.effective({"FifoQueue": "true"} if definition.fifo else {})
+    kept = {name: value for name, value in values.items() if name == "FifoQueue" or defaults.get(name) != value}
+    left += [f"the tag {key}: tags beginning with aws: are the service's own" for key in _own_tags(definition.tags)]
+    tags = {key: value for key, value in definition.tags.items() if not key.startswith("aws:")}
+    return Portable(Definition(definition.name, definition.arn, kept, tags), tuple(left))
+
+
+def _take(values: dict[str, str], name: str, value: str, *, fifo: bool) -> None:
+    """Raises :class:`SqsError` for what this service does not take."""
+    plain = _mapped_text(name, value, _plain)
+    values |= attributes.canonical({name: plain}, fifo=fifo)
+
+
+def _own_tags(tags: Mapping[str, str]) -> Iterator[str]:
+    return (key for key in tags if key.startswith("aws:"))
+
+
+def _plain(text: str) -> str:
+    """ARNs of all partitions of AWS (``aws-cn`` ...) are written as those of this service."""
+    found = _ARN.match(text)
+    if found is None or found[2] != "sqs":
+        return text
+    return f"arn:aws:sqs:{found[3]}:{found[4]}:{found[5]}"
+
+
+# --- going to another account ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """From one account and region to another."""
+
+    source: QueueArn
+    destination: QueueArn
+    """Of any queue there; what counts is region and account."""
+
+    def mapped(self, definition: Definition) -> Definition:
+        values = {
+            name: _mapped_text(name, value, self._mapped) if name in BOUND else value
+            for name, value in definition.attributes.items()
+        }
+        where = QueueArn(self.destination.region, self.destination.account, definition.name)
+        return Definition(definition.name, where, values, definition.tags)
+
+    def _mapped(self, text: str) -> str:
+        if text == self.source.account:
+            return self.destination.account
+        found = _ARN.match(text)
+        if found is None:
+            return text
+        _, service, region, account, rest = found.groups()
+        if account != self.source.account:
+            return text
+        if service == "sqs" and region == self.source.region:
+            return f"arn:aws:sqs:{self.destination.region}:{self.destination.account}:{rest}"
+        if service in ("iam", "sts"):
+            return f"arn:aws:{service}::{self.destination.account}:{rest}"
+        return text
+
+
+def strangers(definition: Definition) -> list[str]:
+    """What the policy of a queue names that stays as it is: other accounts, other services, other regions."""
+    text = definition.attributes.get("Policy")
+    if not text:
+        return []
+    found: dict[str, None] = {}
+    for value in _strings(json.loads(text)):
+        match = _ARN.match(value)
+        if match is not None:
+            own = match[4] == definition.arn.account
+            if not own or not (match[2] in ("iam", "sts") or (match[2] == "sqs" and match[3] == definition.arn.region)):
+                found[value] = None
+        elif _ACCOUNT.match(value) and value != definition.arn.account:
+            found[value] = None
+    return list(found)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for one in value:
+            yield from _strings(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _strings(one)
+
+
+def _mapped_text(name: str, text: str, change: Any) -> str:
+    """An attribute with its strings changed, if it is JSON that holds ARNs."""
+    if name not in BOUND:
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return json.dumps(_changed(value, change), separators=(",", ":"), ensure_ascii=False)
+
+
+def _changed(value: Any, change: Any) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_changed(one, change) for one in value]
+    if isinstance(value, dict):
+        return {key: _changed(one, change) for key, one in value.items()}
+    return value
+
+
+# --- comparing ----------------------------------------------------------------------------------------------
+
+
+def differences(wanted: Definition, there: Definition) -> list[str]:
+    """What a queue that is there has otherwise, as sentences."""
+    asked, found = attributes.effective(wanted.attributes), attributes.effective(there.attributes)
+    names = [name for name in attributes.SETTABLE if name not in _ENCRYPTION]
+    told = [
+        f"{name} is {_shown(found.get(name))}, not {_shown(asked.get(name))}"
+        for name in names
+        if _value(name, asked.get(name)) != _value(name, found.get(name))
+    ]
+    told += [
+        f"the tag {key} is {_shown(there.tags.get(key))}, not {_shown(wanted.tags.get(key))}"
+        for key in sorted({*wanted.tags, *there.tags})
+        if wanted.tags.get(key) != there.tags.get(key)
+    ]
+    return told
+
+
+def _value(name: str, text: str | None) -> Any:
+    if text is None:
+        return attributes.OWN.get(name)
+    return json.loads(text) if name in BOUND else text
+
+
+def _shown(text: str | None) -> str:
+    return "not set" if text is None else text

@@ -1,0 +1,117 @@
+"""``holdfast export``: a queue, as JSON lines.
+
+Nothing is received: consumers notice nothing.  What is in the file while others send, receive and delete:
+
+- each message that was stored when the export began and was still there when its page was read, exactly once;
+- of what was sent or deleted meanwhile, some and not the rest;
+- a message that moved meanwhile to another queue, or back, in the file of one of the two, in both, or in none.
+
+So a file is exact where nobody uses the queue.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from holdfast.client import NOT_FOUND, CommandFailed
+from holdfast.command import Parsed
+from holdfast.moving import form
+from holdfast.moving.target import Target, persistently
+from holdfast.progress import Progress
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+_PAGE = 1_000
+_MEMBERS = (
+    *("body", "group", "deduplication_id", "trace_header", "state", "due", "id", "sent", "receives", "first_received"),
+    *("sequence_number", "sender", "origin"),
+)
+
+
+def export(client: Client, parsed: Parsed) -> None:
+    """Raises :class:`CommandFailed`, also where messages could not be read: the rest is written."""
+    found = Target(client).find(parsed.queue, parsed.account)
+    if found is None:
+        raise CommandFailed(f"there is no queue {parsed.queue}", NOT_FOUND)
+    dead = found.dead_letter_queue
+    heading = form.QueueLine(
+        form.VERSION,
+        found.name,
+        str(found.arn),
+        dict(found.attributes),
+        dict(found.tags),
+        None if dead is None else dead.name,
+        f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    )
+    progress = Progress()
+    progress.step(f"Writing queue {parsed.queue}")
+    counts = {"messages": 0, "in_flight": 0, "delayed": 0, "unreadable": 0}
+    with _output(parsed.file) as output:
+        output.write(form.encode(heading) + b"\n")
+        for message in () if parsed.definition_only else _messages(client, parsed.queue, parsed.account):
+            output.write(form.encode(_line(message, counts)) + b"\n")
+            if not counts["messages"] % _PAGE:
+                progress.within(f"{counts['messages']:,} messages")
+        output.write(form.encode(form.EndLine(counts["messages"], counts["unreadable"])) + b"\n")
+    progress.done()
+    if parsed.json:
+        print(form.encode({"queue": parsed.queue, **counts}).decode(), file=sys.stderr)
+    else:
+        print(
+            f"{counts['messages']} messages of queue {parsed.queue} are written, of which {counts['in_flight']} are in "
+            f"flight and {counts['delayed']} delayed.",
+            file=sys.stderr,
+        )
+    if counts["unreadable"]:
+        raise CommandFailed(
+            f"{counts['unreadable']} messages of queue {parsed.queue} could not be read by the service, whose log says "
+            "why; the file has their ids in their places, and everything else"
+        )
+
+
+def _messages(client: Client, name: str, account: str | None) -> Iterator[dict[str, Any]]:
+    after: str | None = ""
+    while after is not None:
+        query = {"account": account, "after": after, "limit": _PAGE}
+        page = persistently(lambda query=query: client.call("GET", "queues", name, "export", query=query))  # type: ignore[misc]
+        yield from page["messages"]
+        after = page["next"]
+
+
+def _line(message: dict[str, Any], counts: dict[str, int]) -> form.Line:
+    if message["body"] is None:
+        counts["unreadable"] += 1
+        return form.UnreadableLine(message["id"])
+    counts["messages"] += 1
+    if message["state"] in ("in_flight", "moving"):
+        counts["in_flight"] += 1
+    elif message["state"] == "delayed":
+        counts["delayed"] += 1
+    values = {name: form.Value(one["type"], one["value"]) for name, one in message["attributes"].items()}
+    return form.MessageLine(attributes=values, **{name: message[name] for name in _MEMBERS})
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[BinaryIO]:
+    """The file, which is there when it is whole; None: standard output."""
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    aside = path.with_name(f"{path.name}.partial")
+    try:
+        if path.exists():
+            raise CommandFailed(f"{path} is there already: name another file, or move that one away")
+        with aside.open("wb") as output:
+            yield output
+        aside.replace(path)
+    except OSError as error:
+        raise CommandFailed(f"{error.filename or aside} cannot be written: {error.strerror}") from None
+    finally:
+        aside.unlink(missing_ok=True)
