@@ -7,6 +7,7 @@
 # has a compiler.  What is in the image stands in /usr/share/doc/holdfast/sbom.json (CycloneDX); Debian's packages in dpkg.
 
 ARG BASE=python:3.12-slim-bookworm
+ARG S3=yes
 
 # --- the environment, built with tools that stay behind
 
@@ -41,6 +42,15 @@ RUN PIP_ONLY_BINARY= /venv/bin/pip install --quiet --no-build-isolation --only-b
     --require-hashes -r requirements/billing.txt -r requirements/spark.txt
 RUN scripts/finish-environment /venv
 
+# --- what Spark needs for a lake at s3://: 700 MB, without which (--build-arg S3=no) each job fetches it when it begins
+
+FROM jobs-environment AS jobs-environment-whole
+ARG S3
+RUN if [ "$S3" = yes ]; then \
+        apt-get update -qq && apt-get install -y -qq --no-install-recommends default-jre-headless \
+        && /venv/bin/python -m spark_analytics.s3_jars; \
+    fi
+
 # --- what both targets have
 
 FROM ${BASE} AS runtime
@@ -66,7 +76,7 @@ RUN apt-get update -qq \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
 USER 10001:10001
 ENV SPARK_LOCAL_DIRS=/tmp MPLCONFIGDIR=/tmp
-COPY --from=jobs-environment /venv /venv
+COPY --from=jobs-environment-whole /venv /venv
 COPY --from=jobs-environment /usr/share/doc/holdfast /usr/share/doc/holdfast
 ENTRYPOINT ["tini", "--", "python", "-m", "spark_analytics"]
 

@@ -8,7 +8,6 @@ the supervisor is gone, the kernel kills it: nothing goes on writing the journal
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import os
 import signal
@@ -22,6 +21,7 @@ import msgspec
 import uvloop
 
 from holdfast import logs
+from holdfast.parent import die_with_parent
 from holdfast.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ READY, SETTLED, LOAD = b"ready", b"settled", b"load "
 be; a load is followed by the number of connections, and comes once a second from the process's beginning on."""
 MESSAGE_BYTES_MOST = 64
 LOAD_SECONDS = 1.0
-PR_SET_PDEATHSIG = 1
-"""Source: linux/prctl.h."""
 
 log = logging.getLogger("holdfast")
 
@@ -88,7 +86,7 @@ def main() -> int:
     """Be what the orders say, and return the exit code: that of the same role by itself."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    _die_with_parent()
+    die_with_parent()
     # What takes long to load is loaded before there are orders, which a frontend gets when the backend is there.
     import holdfast.backend_role
     import holdfast.roles  # noqa: F401
@@ -112,12 +110,6 @@ def main() -> int:
     except (CannotStart, CertificateUnusable, KeyringError, StoreError) as error:
         logs.complain(error)
         return 1
-
-
-def _die_with_parent() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
 
 
 class Line:

@@ -122,9 +122,9 @@ def _rate(url: str, month: Month, closed: list[Month], parsed: argparse.Namespac
     oldest = min([month.previous, *closed[-LATE_MONTHS_MOST:]])
     first, last = oldest.first - timedelta(days=1), month.next.first
     days = ["--from", first.isoformat(), "--to", last.isoformat()]
-    run_job("batch", ["--lake", url, *days], f"Summing up the usage of {month}", progress)
+    run_job("batch", url, [*days], f"Summing up the usage of {month}", progress)
     prices = ["--plan", str(parsed.plan), *(["--accounts", str(parsed.accounts)] if parsed.accounts else [])]
-    run_job("rate", ["--lake", url, "--period", str(month), *prices], f"Rating {month}", progress)
+    run_job("rate", url, ["--period", str(month), *prices], f"Rating {month}", progress)
 
 
 def _failed(why: str, code: int) -> int:

@@ -239,7 +239,7 @@ def _tell_what_waits(settings: Settings) -> None:
     found = waiting(settings.usage_folder)
     if found.files:
         logger.warning(
-            '%d files of usage in %s have not reached the lake, and wait: they go on with usage = "on", or bring them '
+            '%d files of usage in %s have not reached the lake, and wait: they go on with usage = "on", or bring '
             "them with `python -m billing.seal %s LAKE`",
             found.files,
             settings.usage_folder,

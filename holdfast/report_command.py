@@ -60,10 +60,10 @@ def _refresh(lake: str, month: str, parsed: argparse.Namespace, progress: Progre
     prices = [] if parsed.plan is None else ["--plan", str(parsed.plan)]
     if parsed.accounts is not None:
         prices += ["--accounts", str(parsed.accounts)]
-    run_job("batch", ["--lake", lake, "--month", month], f"Summing up the usage of {month}", progress)
+    run_job("batch", lake, ["--month", month], f"Summing up the usage of {month}", progress)
     if prices:
-        run_job("rate", ["--lake", lake, "--period", month, *prices], f"Rating {month}", progress)
-    run_job("analyse", ["--lake", lake, "--month", month, *prices], f"Analysing {month}", progress)
+        run_job("rate", lake, ["--period", month, *prices], f"Rating {month}", progress)
+    run_job("analyse", lake, ["--month", month, *prices], f"Analysing {month}", progress)
 
 
 def _write(

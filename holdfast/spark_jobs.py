@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from shutil import which
 
+from billing.where import environment_of
+from holdfast.parent import die_with_parent
 from holdfast.progress import Progress
 from holdfast.python import python
 
@@ -18,10 +20,10 @@ class JobFailed(Exception):
     """A job was not done; the text says why."""
 
 
-def run_job(name: str, arguments: Sequence[str], about: str, progress: Progress) -> None:
-    """Run ``python -m spark_analytics NAME ARGUMENTS``; what it tells goes to standard error.
+def run_job(name: str, lake: str, arguments: Sequence[str], about: str, progress: Progress) -> None:
+    """Run ``python -m spark_analytics NAME ARGUMENTS`` on this lake; what it tells goes to standard error.
 
-    Raises :class:`JobFailed`.
+    It ends with this process, and Spark with it.  Raises :class:`JobFailed`.
     """
     if find_spec("pyspark") is None:
         raise JobFailed(f"{about} needs Spark, which is not installed here: pip install 'holdfast[spark]'")
@@ -32,6 +34,13 @@ def run_job(name: str, arguments: Sequence[str], about: str, progress: Progress)
         )
     progress.step(f"{about}, with Spark")
     command = [*python(), "-m", "spark_analytics", name, *arguments]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=_STANDARD_ERROR, check=False)
+    done = subprocess.run(
+        command,
+        env=environment_of(lake),  # its URL may have keys in it
+        stdin=subprocess.DEVNULL,
+        stdout=_STANDARD_ERROR,
+        preexec_fn=die_with_parent,  # a command has no threads
+        check=False,
+    )
     if done.returncode != 0:
         raise JobFailed(f"{about} was not done: python -m spark_analytics {name} ended with {done.returncode}")

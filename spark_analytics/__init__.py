@@ -4,6 +4,7 @@
 cluster.  See :mod:`spark_analytics.__main__` for what a job is.
 
 * :mod:`spark_analytics.session`: Spark, as the jobs need it.
+* :mod:`spark_analytics.s3_jars`: what Spark needs for ``s3://``.
 * :mod:`spark_analytics.records`: the records of a period, one for each id.
 * :mod:`spark_analytics.batch`: makes the tables of :mod:`billing.tables`, which :mod:`spark_analytics.usage` defines.
 * :mod:`spark_analytics.streaming`: folds records, as they arrive, into the tables of :mod:`billing.live`.

@@ -12,9 +12,13 @@ import sys
 from importlib import import_module
 from typing import Any, Final
 
-from billing.lake import Lake, LakeUnavailable
-from billing.tables import Outrun
-from spark_analytics.session import SPARK_ERRORS, JobFailed, said
+try:
+    from billing.lake import Lake, LakeUnavailable
+    from billing.tables import Outrun
+    from billing.where import LAKE_VARIABLE, lake_told
+    from spark_analytics.session import SPARK_ERRORS, JobFailed, said
+except ModuleNotFoundError as missing:
+    sys.exit(f"the package {missing.name} is not installed here: pip install 'holdfast[spark]'")
 
 JOBS: Final = {
     "batch": "spark_analytics.batch",
@@ -29,7 +33,12 @@ JOBS: Final = {
 def main(given: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m spark_analytics", description="Spark's jobs over the usage lake.")
     for_all = argparse.ArgumentParser(add_help=False)
-    for_all.add_argument("--lake", required=True, metavar="URL", help="the usage lake, or its folder")
+    for_all.add_argument(
+        "--lake",
+        metavar="URL",
+        help=f"the usage lake, or its folder (default: {LAKE_VARIABLE} in the environment, which is the place of a URL "
+        "with keys in it: command lines are for everybody to read)",
+    )
     for_all.add_argument("--master", help="Spark's (default: spark-submit's, or else all cores of this machine)")
     for_all.add_argument(
         "--memory", metavar="4g", help="for Spark in this process (default: spark-submit's or Spark's)"
@@ -40,8 +49,13 @@ def main(given: list[str]) -> int:
         job.arguments(chosen.add_parser(name, help=job.HELP, description=job.HELP, parents=[for_all]))
     options = parser.parse_args(given)
     job = import_module(JOBS[options.job])
+    url = options.lake or lake_told()
+    if url is None:
+        parser.error(f"name the lake with --lake, or set {LAKE_VARIABLE}")
     try:
-        status: int = job.run(options, Lake(options.lake))
+        status: int = job.run(options, Lake(url))
+    except KeyboardInterrupt:
+        return 130
     except ValueError as error:
         parser.error(str(error))
     except (JobFailed, LakeUnavailable, Outrun) as error:

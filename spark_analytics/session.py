@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import pyspark
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from billing.lake import Lake
+from spark_analytics import s3_jars
 
 LOCAL: Final = "local[*]"
 
@@ -55,7 +54,7 @@ def session(
 
     ``master`` and ``memory`` (of the driver, such as ``4g``) are those of ``spark-submit`` where it has started this
     process, else all cores of this machine and Spark's own default.  ``partitions``: of a shuffle, at most; Spark takes
-    fewer where there is little to shuffle.
+    fewer where there is little to shuffle.  Raises :class:`JobFailed` if it does not start.
     """
     settings: dict[str, bool | float | int | str | None] = {**_ALWAYS}
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -69,9 +68,18 @@ def session(
         settings["spark.driver.memory"] = memory
     if partitions is not None:
         settings["spark.sql.shuffle.partitions"] = str(partitions)
-    if lake is not None and lake.url.startswith("s3://") and not submitted:
-        settings["spark.jars.packages"] = f"org.apache.hadoop:hadoop-aws:{_hadoop_version()}"
-    spark = SparkSession.builder.appName(name).config(map=settings).getOrCreate()
+    if lake is not None and lake.url.startswith("s3://") and not submitted and not s3_jars.there():
+        settings |= {"spark.jars.packages": s3_jars.package(), "spark.jars.ivy": s3_jars.cache()}
+    try:
+        spark = SparkSession.builder.appName(name).config(map=settings).getOrCreate()
+    except PySparkRuntimeError as error:
+        if "JAVA_GATEWAY_EXITED" not in str(error):
+            raise
+        raise JobFailed(
+            "Spark did not start; why is said above. It needs Java 17 or newer "
+            "(Debian, Ubuntu: sudo apt-get install default-jre-headless), and for s3:// what "
+            "`python -m spark_analytics.s3_jars` fetches"
+        ) from None
     if lake is not None:
         for key, value in s3a_settings(lake.url).items():
             spark.conf.set(key, value)  # not at the start: those are seen in the list of processes
@@ -105,12 +113,6 @@ def s3a_settings(url: str) -> dict[str, str]:
         settings[f"{prefix}.access.key"] = unquote(parts.username)
         settings[f"{prefix}.secret.key"] = unquote(parts.password or "")
     return settings
-
-
-def _hadoop_version() -> str:
-    """That of the Hadoop that comes with PySpark: S3A has to be of the same."""
-    (jar,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
-    return jar.stem.rpartition("-")[2]
 
 
 def said(error: Exception) -> str:

@@ -54,7 +54,8 @@ def test_spark_is_asked_for_the_month_and_for_late_usage_of_the_one_before(
 ) -> None:
     jobs: list[list[str]] = []
 
-    def job(name: str, arguments: Sequence[str], about: str, progress: object) -> None:
+    def job(name: str, url: str, arguments: Sequence[str], about: str, progress: object) -> None:
+        assert url == lake.url
         jobs.append([name, *arguments])
         rated(lake)
 
@@ -63,10 +64,9 @@ def test_spark_is_asked_for_the_month_and_for_late_usage_of_the_one_before(
     Path("prices.yaml").write_text(BOOK.replace("2026-01-01", "2025-01-01"))
     Path("accounts.yaml").write_text("default: plain")
     assert close(lake, "--plan", "prices.yaml", "--accounts", "accounts.yaml", "--yes") == 0
-    at = ["--lake", lake.url]
     assert jobs == [
-        ["batch", *at, "--from", "2025-09-30", "--to", "2025-12-01"],
-        ["rate", *at, "--period", "2025-11", "--plan", "prices.yaml", "--accounts", "accounts.yaml"],
+        ["batch", "--from", "2025-09-30", "--to", "2025-12-01"],
+        ["rate", "--period", "2025-11", "--plan", "prices.yaml", "--accounts", "accounts.yaml"],
     ]
     batch, rating = map(understood, jobs)
     assert period_of(batch) == (date(2025, 9, 30), date(2025, 12, 1))

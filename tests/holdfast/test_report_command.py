@@ -119,7 +119,8 @@ def test_spark_is_asked_for_what_the_page_shows(
 ) -> None:
     jobs: list[list[str]] = []
 
-    def job(name: str, arguments: Sequence[str], about: str, progress: object) -> None:
+    def job(name: str, url: str, arguments: Sequence[str], about: str, progress: object) -> None:
+        assert url == lake.url
         jobs.append([name, *arguments])
         if name == "analyse":
             rated_and_analysed(lake)
@@ -128,11 +129,11 @@ def test_spark_is_asked_for_what_the_page_shows(
     file = tmp_path / "r.html"
     asked = ["report", "--month", "2026-10", "--lake", lake.url, "--output", str(file), "--refresh"]
     assert main([*asked, "--plan", "prices.yaml", "--accounts", "accounts.yaml"]) == 0
-    at, prices = ["--lake", lake.url], ["--plan", "prices.yaml", "--accounts", "accounts.yaml"]
+    prices = ["--plan", "prices.yaml", "--accounts", "accounts.yaml"]
     assert jobs == [
-        ["batch", *at, "--month", "2026-10"],
-        ["rate", *at, "--period", "2026-10", *prices],
-        ["analyse", *at, "--month", "2026-10", *prices],
+        ["batch", "--month", "2026-10"],
+        ["rate", "--period", "2026-10", *prices],
+        ["analyse", "--month", "2026-10", *prices],
     ]
     assert "Cost by queue" in Page(file.read_text()).tables, "it was read after that"
     assert main(asked) == 0
@@ -149,7 +150,6 @@ def understood(job: list[str]) -> argparse.Namespace:
 
     name, *arguments = job
     parser = argparse.ArgumentParser()
-    parser.add_argument("--lake")
     import_module(JOBS[name]).arguments(parser)
     return parser.parse_args(arguments)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from billing.lake import Lake
+from spark_analytics import s3_jars
 from spark_analytics.session import s3a_settings, url_of
 
 
@@ -34,3 +35,18 @@ def test_another_endpoint_is_reached_by_https_unless_it_is_said(endpoint: str) -
         "fs.s3a.bucket.usage.endpoint": "https://minio.example:9000",
         "fs.s3a.bucket.usage.path.style.access": "true",
     }
+
+
+def test_what_spark_needs_for_s3_is_of_its_own_hadoop_and_known_when_all_of_it_is_there(tmp_path: Path) -> None:
+    fetched, jars = tmp_path / "fetched", tmp_path / "jars"
+    fetched.mkdir()
+    jars.mkdir()
+    name, version = s3_jars.package().rpartition(":")[::2]
+    assert name == "org.apache.hadoop:hadoop-aws"
+    for jar in (f"org.apache.hadoop_hadoop-aws-{version}.jar", "software.amazon.awssdk_bundle-2.0.jar"):
+        (fetched / jar).write_bytes(jar.encode())
+    assert not s3_jars.there(jars)
+    assert s3_jars.add(fetched, jars) == ["bundle-2.0.jar", f"hadoop-aws-{version}.jar"]
+    assert s3_jars.there(jars)
+    assert {jar.name for jar in jars.iterdir()} == {"bundle-2.0.jar", f"hadoop-aws-{version}.jar"}
+    assert (jars / "bundle-2.0.jar").read_bytes() == b"software.amazon.awssdk_bundle-2.0.jar"
