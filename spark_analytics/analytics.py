@@ -38,6 +38,7 @@ from billing.months import Month
 from billing.plans import Meter
 from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Tables
 from spark_analytics import records
+from spark_analytics.period import month_of
 from spark_analytics.session import session, url_of
 
 HELP: Final = "say what a month's usage tells: busy queues, waste, depth, hot partitions, noisy tenants, a forecast"
@@ -326,7 +327,9 @@ def _line(row: Row) -> dict[str, Any]:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--month", type=Month.parse, required=True, metavar="2026-11", help="a month, UTC")
+    parser.add_argument(
+        "--month", type=month_of, required=True, metavar="2026-11", help="a month; or this, or last (UTC)"
+    )
     parser.add_argument("--plan", type=Path, metavar="FILE", help="the price book, for what is said of money")
     parser.add_argument("--accounts", type=Path, metavar="FILE", help="who has which plan, where there are several")
 

@@ -34,6 +34,7 @@ from billing.usage import COUNTS
 from spark_analytics import records
 from spark_analytics.analytics import published
 from spark_analytics.batch import digest_of
+from spark_analytics.period import month_of
 from spark_analytics.session import session
 
 HELP: Final = "compare what a month comes to at each stage, from what was answered to the invoices; a breach fails"
@@ -335,7 +336,9 @@ def load_answered(path: Path) -> dict[str, Answered]:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--month", type=Month.parse, required=True, metavar="2026-11", help="a month, UTC")
+    parser.add_argument(
+        "--month", type=month_of, required=True, metavar="2026-11", help="a month; or this, or last (UTC)"
+    )
     parser.add_argument("--answered", type=Path, metavar="FILE", help="what clients counted, JSON, where it is known")
 
 

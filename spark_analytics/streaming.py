@@ -20,9 +20,10 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -69,6 +70,7 @@ LOOK_SECONDS: Final = 5
 LOOK_AGAIN_SECONDS: Final = 60.0
 """How often alerts are looked after when there is nothing new: a receiver may be back, the batch may have been done."""
 
+WEBHOOK_VARIABLE: Final = "HOLDFAST_ALERT_WEBHOOK"
 PARTITIONS: Final = 8
 """Of the ids that are kept, unless it is said otherwise."""
 
@@ -268,7 +270,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", metavar="URL", help=f"where the stream keeps how far it is (default: {CHECKPOINT} in the lake)"
     )
     parser.add_argument("--budgets", type=Path, metavar="FILE", help="budgets of tenants (YAML)")
-    parser.add_argument("--webhook", metavar="URL", help="is sent each alert by POST, as JSON")
+    parser.add_argument(
+        "--webhook",
+        metavar="URL",
+        help=f"is sent each alert by POST, as JSON (default: {WEBHOOK_VARIABLE} in the environment, which is the place "
+        "of a URL with a secret in it)",
+    )
     parser.add_argument("--alerts", type=Path, metavar="FILE", help="gets each alert as a line of JSON")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="the price book, for budgets of money")
     parser.add_argument("--accounts", type=Path, metavar="FILE", help="who has which plan, where there are several")
@@ -313,11 +320,17 @@ def _watch(options: argparse.Namespace, lake: Lake) -> Watch:
     if prices is None and any(budget.measure == "cost" for budget in budgets):
         raise ValueError("there are budgets of cost, but no prices: give the price book with --plan")
     receivers: list[Receiver] = []
-    if options.webhook is not None:
-        receivers.append(Webhook(options.webhook))
+    webhook = webhook_of(options, os.environ)
+    if webhook is not None:
+        receivers.append(Webhook(webhook))
     if options.alerts is not None:
         receivers.append(Lines(options.alerts))
     return Watch(lake, budgets, receivers, prices)
+
+
+def webhook_of(options: argparse.Namespace, variables: Mapping[str, str]) -> str | None:
+    """Who is sent alerts."""
+    return options.webhook or variables.get(WEBHOOK_VARIABLE) or None
 
 
 def _follow(query: StreamingQuery, folder: Folder, watch: Watch) -> int:

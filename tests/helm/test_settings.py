@@ -20,7 +20,7 @@ from holdfast.schema_cassandra import all_kept
 from holdfast.settings import Settings, is_distributed, load
 from holdfast.stores import replication_of, view_of
 from spark_analytics import __main__ as jobs
-from spark_analytics import batch, rating
+from spark_analytics import analytics, batch, quality, rating, streaming
 from spark_analytics.period import period_of
 from tests.helm.chart import CHART, FILES, Manifest, Pod, kinds, own, pods, render, rendered
 
@@ -269,29 +269,43 @@ def test_the_check_signs_in_at_the_service(name: str) -> None:
 
 
 def test_the_jobs_are_told_what_they_understand(monkeypatch: pytest.MonkeyPatch) -> None:
-    (pod,) = (pod for pod in pods(rendered("many-everything")) if pod.component == "billing")
     told: list[argparse.Namespace] = []
+    lakes: list[str] = []
 
     def run(options: argparse.Namespace, _: object) -> int:
         told.append(options)
         return 0
 
-    for job in (batch, rating):
+    for job in (batch, rating, analytics, quality, streaming):
         monkeypatch.setattr(job, "run", run)
-    monkeypatch.setattr(jobs, "Lake", lambda url: None)
-    for container in pod.containers:
-        assert "command" not in container, "the image's own: python -m spark_analytics"
-        assert jobs.main(container["args"]) == 0
-    assert [options.job for options in told] == ["batch", "rate", "rate"]
-    assert {(options.lake, options.memory) for options in told} == {("s3://bucket/usage?region=eu-central-1", "8g")}
+    monkeypatch.setattr(jobs, "Lake", lakes.append)
+    for pod in sorted(pods(rendered("many-everything")), key=lambda pod: pod.component):
+        if pod.component in ("billing", "stream"):
+            for number, container in enumerate(pod.containers):
+                assert "command" not in container, "the image's own: python -m spark_analytics"
+                with monkeypatch.context() as inside:
+                    for name, value in environment(pod, number).items():
+                        inside.setenv(name, value)
+                    assert jobs.main(container["args"]) == 0
+                mounts = {mount["name"]: Path(mount["mountPath"]) for mount in container["volumeMounts"]}
+                for name, of in (("plan", "prices"), ("accounts", "prices"), ("budgets", "budgets")):
+                    given = getattr(told[-1], name, None)
+                    assert given is None or given == mounts[of] / f"{name.replace('plan', 'prices')}.yaml"
+    assert [options.job for options in told] == ["batch", *2 * ["rate"], *2 * ["analyse"], *2 * ["check"], "stream"]
+    assert set(lakes) == {"s3://bucket/usage?region=eu-central-1"}
+    assert len(lakes) == len(told)
+    assert [options.memory for options in told] == [*7 * ["8g"], "3g"]
     first, last = period_of(told[0])
     assert (last - first).days == 61
-    assert told[1].period.next == told[2].period
-    (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "prices")
-    assert (told[1].plan, told[1].accounts) == (
-        Path(mount["mountPath"]) / "prices.yaml",
-        Path(mount["mountPath"]) / "accounts.yaml",
-    )
+    months = [getattr(options, "period", None) or options.month for options in told[1:-1]]
+    assert months == 3 * months[:2]
+    assert months[0].next == months[1]
+    assert all(options.plan and options.accounts for options in told if options.job not in ("batch", "check"))
+    assert (told[-1].every, told[-1].once, told[-1].budgets.name) == (60, False, "budgets.yaml")
+    (stream,) = (pod for pod in pods(rendered("many-everything")) if pod.component == "stream")
+    secrets = [source["secretRef"]["name"] for source in stream.containers[0]["envFrom"]]
+    assert secrets == ["given-lake", "given-webhook"]
+    assert streaming.webhook_of(told[-1], {"HOLDFAST_ALERT_WEBHOOK": "https://a.example/"}) == "https://a.example/"
 
 
 def test_the_data_folder_of_a_pod_can_be_named_to_commands() -> None:
