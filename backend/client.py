@@ -43,6 +43,7 @@ from backend.hello import Caller, Refused, check_secret
 from backend.link import Call, Link, NotSent
 from backend.wire import (
     HEARTBEAT_SECONDS,
+    TRACED_KINDS,
     Awaited,
     CancelMove,
     ChangeVisibility,
@@ -68,6 +69,7 @@ from backend.wire import (
     Take,
     Watch,
 )
+from telemetry import traces
 
 logger = logging.getLogger(__name__)
 
@@ -257,6 +259,9 @@ class RemoteBackend:
 
     async def _call(self, method: int, arguments: tuple[Any, ...], seconds: float) -> Any:
         deadline = self._loop.time() + seconds
+        span = traces.current.get()
+        if span is not None and method in TRACED_KINDS:
+            arguments = (*arguments, span.place.pack())
         while True:
             link = self._link
             if link is None or link.full:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from typing import Protocol, TypeVar
@@ -63,12 +63,16 @@ from backend.shards import Shard, Shards
 from backend.tasks import Tasks
 from backend.usage import Usage
 from backend.windows import Windows
+from telemetry import traces
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 QUORUM, ALL = AckLevel.QUORUM, AckLevel.ALL
+
+COMMIT = "journal.commit"
+"""The span in which a sampled call waits until what its answer rests on is durable."""
 
 IDLE_LOOK_MS = 1000
 """How late a partition that nobody waits on is looked after."""
@@ -199,7 +203,7 @@ class Incarnation:
         """Wait until all that was appended so far is durable."""
         barrier = self.log.barrier()
         if barrier is not None:
-            await barrier
+            await _timed(barrier)
 
     def changed(self, partition: Partition) -> None:
         """Something changed: wake whoever waits for it, and look again when the next thing is due."""
@@ -285,7 +289,7 @@ class Incarnation:
             return answers
         barrier = self.log.barrier()
         if barrier is not None:
-            await barrier
+            await _timed(barrier)
         return answers
 
     async def _acknowledged(self, partition: Partition, level: AckLevel, answers: Sequence[Stored]) -> None:
@@ -433,7 +437,7 @@ class Incarnation:
             if partition.fold.at_most_once:
                 await _in_any_case(barrier)
             else:
-                await barrier
+                await _timed(barrier)
         partition.received += len(answer)
         return answer
 
@@ -763,6 +767,12 @@ async def _in_any_case(barrier: asyncio.Future[None]) -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.wait([barrier])
     barrier.result()
+
+
+def _timed(barrier: Awaitable[None]) -> Awaitable[None]:
+    """The same to wait for; in a sampled call, the time that it takes is a span."""
+    span = traces.current.get()
+    return barrier if span is None or span.ended else span.during(COMMIT, barrier)
 
 
 def _size_of_heads(written: Sequence[Record]) -> int:

@@ -243,7 +243,7 @@ class Link(asyncio.Protocol):
 
     def _give_back(self, call: Call, messages: list[Any]) -> None:
         """The answer of a receive came when its caller had gone."""
-        target, command = call.arguments
+        target, command = call.arguments[:2]
         assert isinstance(command, Receive)
         # An attempt is repeated by a client that lost its answer: the claims wait for it.
         if messages and command.attempt is None and not self.lost.done():

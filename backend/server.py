@@ -24,7 +24,7 @@ import socket
 import stat
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from backend.address import Address, ServerTls, check_path
 from backend.api import BackendError, Peer, Unavailable
@@ -43,15 +43,21 @@ from backend.wire import (
     HELLO,
     PROOF,
     SILENT_BEATS,
+    TRACED,
     Frames,
     FrameTooLarge,
     Request,
+    Traced,
     WireError,
     decode_request,
     encode,
     encode_error,
     frame,
 )
+from telemetry import traces
+
+if TYPE_CHECKING:
+    from telemetry.spans import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -87,16 +93,18 @@ async def serve_backend(
     name: str = "backend",
     tls: ServerTls | None = None,
     limits: ServerLimits = LIMITS,
+    tracing: Tracing | None = None,
 ) -> BackendServer:
     """Serve ``backend`` on a Unix socket (``path``) or on TCP (``host`` and ``port``; 0 takes a free one), there
     with TLS if wanted.
 
     Whoever connects has to know ``secret``, which has at least 16 bytes.  Without TLS nobody may be able to alter the
     traffic: the secret keeps strangers out, it encrypts nothing.  Only this user may open the Unix socket; one that a
-    former process has left there is replaced.  Raises :class:`OSError` where it cannot listen.
+    former process has left there is replaced.  ``tracing`` makes the spans of sampled calls.  Raises :class:`OSError`
+    where it cannot listen.
     """
     check_secret(secret)
-    server = BackendServer(backend, secret, name, tls.digest if tls is not None else b"", limits)
+    server = BackendServer(backend, secret, name, tls.digest if tls is not None else b"", limits, tracing)
     loop = asyncio.get_running_loop()
     if path is not None:
         listener = _listen_on(check_path(path))
@@ -140,9 +148,12 @@ class BackendServer:
     address: Address
     """Where it is reached; with the port that was taken."""
 
-    def __init__(self, backend: Peer, secret: bytes, name: str, binding: bytes, limits: ServerLimits) -> None:
+    def __init__(
+        self, backend: Peer, secret: bytes, name: str, binding: bytes, limits: ServerLimits, tracing: Tracing | None
+    ) -> None:
         self.backend = backend
         self.limits = limits
+        self.tracing = tracing
         self.connections: set[Connection] = set()
         self.draining = False
         self._secret = secret
@@ -340,12 +351,29 @@ class Connection(asyncio.Protocol):
             self._begin(call, request, weight)
 
     def _begin(self, call: int, request: Request, weight: int) -> None:
-        self._running[call] = (self._loop.create_task(self._run(call, request)), weight)
+        if isinstance(request, TRACED) and request.trace is not None and self._server.tracing is not None:
+            run = self._run_traced(call, request, request.trace)
+        else:
+            run = self._run(call, request)
+        self._running[call] = (self._loop.create_task(run), weight)
+
+    async def _run_traced(self, call: int, request: Traced, trace: bytes) -> None:
+        tracing = self._server.tracing
+        assert tracing is not None
+        span = tracing.of_peer(trace, f"backend.{type(request).__name__}")
+        traces.current.set(span)
+        try:
+            await self._run(call, request)
+        finally:
+            if span is not None:
+                span.tell({"holdfast.partition": request.target.partition})
+                span.end()
 
     async def _run(self, call: int, request: Request) -> None:
         try:
             answer = frame(ANSWER, call, encode(await request.run(self._backend)))
         except BackendError as error:
+            _tell_failed(error)
             answer = frame(FAILED, call, encode_error(error))
         except asyncio.CancelledError:
             if call in self._cancelled or self._transport.is_closing():
@@ -360,6 +388,7 @@ class Connection(asyncio.Protocol):
         self._say(answer)
 
     def _failed(self, call: int, request: Request, error: BaseException) -> bytes:
+        _tell_failed(error)
         message = f"{type(request).__name__} of {self.peer} has failed unexpectedly"
         self._loop.call_exception_handler({"message": message, "exception": error})
         return frame(FAILED, call, encode_error(Unavailable("the backend has failed unexpectedly; its log says how")))
@@ -423,3 +452,10 @@ class Connection(asyncio.Protocol):
 
     def cut(self) -> None:
         self._transport.abort()
+
+
+def _tell_failed(error: BaseException) -> None:
+    """The sampled call that is being worked on, if it is one, has failed."""
+    span = traces.current.get()
+    if span is not None:
+        span.fail(type(error).__name__)

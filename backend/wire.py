@@ -192,6 +192,9 @@ class Send(Request, array_like=True, gc=False):
     ANSWER: ClassVar[Any] = list[Stored]
     target: Target
     messages: list[NewMessage]
+    trace: bytes | None = None
+    """The span that the call is made in, if that is sampled (:class:`telemetry.headers.Place`, packed); else it is
+    left out.  So it is with the other :data:`TRACED`."""
 
     def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.send(self.target, self.messages)
@@ -202,6 +205,7 @@ class ReceiveCall(Request, array_like=True, gc=False):
     ANSWER: ClassVar[Any] = list[Received]
     target: Target
     command: Receive
+    trace: bytes | None = None
 
     def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.receive(self.target, self.command)
@@ -221,6 +225,7 @@ class Delete(Request, array_like=True, gc=False):
     ANSWER: ClassVar[Any] = list[HandleOutcome]
     target: Target
     handles: list[str]
+    trace: bytes | None = None
 
     def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.delete(self.target, self.handles)
@@ -231,6 +236,7 @@ class ChangeVisibility(Request, array_like=True, gc=False):
     ANSWER: ClassVar[Any] = list[HandleOutcome]
     target: Target
     changes: list[tuple[str, int]]
+    trace: bytes | None = None
 
     def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.change_visibility(self.target, self.changes)
@@ -414,6 +420,10 @@ REQUESTS: Final[Sequence[type[Request]]] = (
     Measure,
     MeasureAccount,
 )
+Traced = Send | ReceiveCall | Delete | ChangeVisibility
+TRACED: Final = (Send, ReceiveCall, Delete, ChangeVisibility)
+"""What leaves spans: the calls for messages."""
+TRACED_KINDS: Final = frozenset(each.KIND for each in TRACED)
 _DECODERS = {each.KIND: msgspec.msgpack.Decoder(each) for each in REQUESTS}
 _ANSWERS = {each.KIND: msgspec.msgpack.Decoder(each.ANSWER) for each in REQUESTS}
 

@@ -27,6 +27,7 @@ from ratelimit.limiter import BaseLimiter, Limiter
 
 if TYPE_CHECKING:
     from auth.oidc import Oidc
+    from telemetry.spans import Tracing
 
 
 @dataclass(slots=True)
@@ -61,6 +62,8 @@ class Services:
     """Brings what was counted to the lake; None: another process does."""
     lake: Reader | None = None
     """What was made of the usage that was counted; None: none is."""
+    tracing: Tracing | None = None
+    """Makes spans of calls; None: nobody does."""
     fleet: Fleet | None = None
     """The backend clusters, among which new queues are shared out; None: there is just one."""
     alone: Callable[[], Awaitable[ClusterReport]] | None = None
@@ -85,6 +88,8 @@ class Services:
             await self.sealer.close()
         if self.meter is not None:
             await self.meter.close()
+        if self.tracing is not None:
+            await self.tracing.close()
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

@@ -33,6 +33,8 @@ class FrontendSettings:
     """Whether messages are stored encrypted, in queues that do not say otherwise."""
     default_limits: TenantLimits = UNLIMITED
     """Of tenants that have none of their own."""
+    trace_messages: bool = True
+    """Whether messages without an AWSTraceHeader get one from the headers of the call that sends them."""
     processes: int = 1
     """Frontends that share a listener.  Quotas that each counts by itself are divided among them."""
     shared: bool = False

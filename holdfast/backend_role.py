@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from auth.lookup import Credentials
 from backend.address import UNIX_PATH_BYTES_MOST, Address, ServerTls
@@ -30,10 +30,14 @@ from holdfast.folder import NODE
 from holdfast.managing import Managing, rule_of
 from holdfast.serve import CannotStart, settle
 from holdfast.settings import Settings
+from holdfast.tracing import start_tracing
 from metadata_service.client import MetadataClient
 from metadata_service.fleet import Fleet
 from metadata_service.models import FIRST_CLUSTER
 from metadata_service.sqlite import SQLiteStore
+
+if TYPE_CHECKING:
+    from telemetry.spans import Tracing
 
 LEAVE_SECONDS: Final = 60.0
 """So long a node that is about to end hands shards over; those that are left others take when it has ended."""
@@ -63,12 +67,13 @@ class BackendRole:
         load: Load | None = None,
         reporter: Reporter | None = None,
         expected: Collection[str] = (),
+        tracing: Tracing | None = None,
     ) -> BackendRole:
         """Serve the node to whoever knows the ``secret``, and join the cluster.
 
         ``reached``: where others reach it, as its heartbeat is to say; else where it listens.  ``load``, ``reporter``
-        and ``expected``: see :class:`~backend.manager.Member`.  The node is closed by whoever started it, after
-        :meth:`close`.  Raises :class:`CannotStart`.
+        and ``expected``: see :class:`~backend.manager.Member`.  ``tracing`` makes the spans of sampled calls.  The node
+        is closed by whoever started it, after :meth:`close`.  Raises :class:`CannotStart`.
         """
         try:
             server = await serve_backend(
@@ -79,6 +84,7 @@ class BackendRole:
                 port=listen.port,
                 name=name,
                 tls=tls,
+                tracing=tracing,
             )
         except OSError as error:
             raise CannotStart(f"{listen} cannot be listened on: {error.strerror}") from error
@@ -173,6 +179,9 @@ async def run_backend(
     and :class:`~metadata_service.store.StoreError`.
     """
     async with AsyncExitStack() as stack:
+        tracing = await start_tracing(settings)
+        if tracing is not None:
+            stack.push_async_callback(tracing.close)
         store = SQLiteStore(settings.metadata_file)
         stack.push_async_callback(store.close)
         nodes = nodes_of(store, Sockets(settings.data).reach)
@@ -197,6 +206,7 @@ async def run_backend(
             load=Load(node, settings.journal_folder),
             reporter=Reporter(store, FIRST_CLUSTER, now_ms),
             expected=backend.nodes,
+            tracing=tracing,
         )
         if len(backend.nodes) > 1:  # where there is one, nothing is won by splitting a queue
             managing = Managing(store, Fleet(store), elsewhere, resolver, backend.name, rule_of(settings))

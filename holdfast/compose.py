@@ -40,6 +40,7 @@ from holdfast.keyring import naming_secret
 from holdfast.python import python
 from holdfast.serve import CannotStart
 from holdfast.settings import Settings
+from holdfast.tracing import start_tracing
 from metadata_service.client import MetadataClient
 from metadata_service.models import ClusterReport, ReportedNode
 from metadata_service.sqlite import SQLiteStore
@@ -105,6 +106,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
     )
     resolver.queues.set_result(Queues(services))
     try:
+        services.tracing = await start_tracing(settings)
         count_usage(services, settings)
         await services.limiter.start()
         await finish_deletions(services)
@@ -285,6 +287,7 @@ def frontend_settings(settings: Settings, processes: int = 1) -> FrontendSetting
         forbid_deleting_nonempty_queues=settings.forbid_deleting_nonempty_queues,
         encryption=settings.encryption == "on",
         default_limits=parse_limits(settings.default_limits),
+        trace_messages=settings.trace_messages,
         processes=processes,
     )
 

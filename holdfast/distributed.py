@@ -43,6 +43,7 @@ from holdfast.serve import CannotStart, allow_open_files, certificate_of, log, s
 from holdfast.settings import Settings, SettingsError, cluster_secret
 from holdfast.standalone import run, stop_of_signals
 from holdfast.stores import Stores
+from holdfast.tracing import start_tracing
 from metadata_service.changes import ChangeWatch
 from metadata_service.client import MetadataClient
 from metadata_service.fleet import Fleet
@@ -78,6 +79,9 @@ async def _backend(
     stop = stop_of_signals()
     async with _Closing() as closing:
         health = closing.later(await serve_health(settings.health_listen))
+        tracing = await start_tracing(settings)
+        if tracing is not None:
+            closing.later(tracing)
         stores = closing.later(Stores(settings, tls))
         metadata, entries = await stores.metadata(), await stores.entries()
         alive, time_ms = await asyncio.gather(living(entries, name), time_of(entries, name, now_ms))
@@ -139,6 +143,7 @@ async def _backend(
             tls=tls.server,
             load=Load(node),
             reporter=Reporter(metadata, settings.cluster, now_ms),
+            tracing=tracing,
         )
         told = logs.facts(version=__version__, cluster=settings.cluster, address=address, pid=os.getpid())
         log.info("started %s", told)

@@ -26,6 +26,8 @@ Role = Literal["all", "supervisor", "frontend", "backend", "metadata", "manager"
 log = logging.getLogger("holdfast")
 
 _is_json = False
+_role: Role = "all"
+_process = ""
 """As :func:`set_up` was told."""
 
 
@@ -53,11 +55,12 @@ def set_up(settings: Settings, role: Role, process: str = "") -> None:
 
     ``process``: its name among those that write one log.
     """
-    global _is_json
+    global _is_json, _role, _process
+    _role, _process = role, process or os.uname().nodename
     _is_json = settings.log_format == "json"
     handler = logging.StreamHandler(sys.stderr)
     if _is_json:
-        handler.setFormatter(JsonLines(role, process or os.uname().nodename, os.getpid()))
+        handler.setFormatter(JsonLines(role, _process, os.getpid()))
         logging.captureWarnings(True)
         sys.excepthook = _uncaught
         threading.excepthook = _uncaught_in_thread
@@ -93,6 +96,11 @@ def complain(error: Exception) -> None:
 
 def is_json() -> bool:
     return _is_json
+
+
+def who() -> tuple[Role, str]:
+    """What this process does, and its name among the others."""
+    return _role, _process
 
 
 def facts(**values: Any) -> str:

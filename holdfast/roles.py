@@ -32,6 +32,7 @@ from holdfast.listen import Server
 from holdfast.root import operators_key
 from holdfast.serve import CannotStart, server_of, settle
 from holdfast.settings import Settings
+from holdfast.tracing import start_tracing
 from metadata_service.changes import ChangeWatch
 from metadata_service.client import MetadataClient
 from metadata_service.fleet import Fleet
@@ -161,6 +162,7 @@ class Frontend:
             naming=naming,
             fleet=fleet,
         )
+        services.tracing = await start_tracing(settings)
         try:
             count_usage(services, settings, seals=seals)
         except CannotStart:

@@ -115,6 +115,24 @@ class Settings(Struct, frozen=True, kw_only=True):
         Literal["text", "json"],
         Meta(description="what a line of the log is: text for people, or a JSON object for what collects logs"),
     ] = "text"
+    trace_endpoint: Annotated[
+        str,
+        Meta(
+            description="collector that traces are sent to by OTLP over HTTP, such as `http://collector:4318`; without "
+            "it there are none"
+        ),
+    ] = ""
+    trace_ratio: Annotated[
+        float,
+        Meta(ge=0, le=1, description="part of the calls that leave a trace, of those whose caller leaves that open"),
+    ] = 0.001
+    trace_messages: Annotated[
+        bool,
+        Meta(
+            description="whether a message that has no AWSTraceHeader gets one from the `X-Amzn-Trace-Id` or the "
+            "`traceparent` of the call that sends it"
+        ),
+    ] = True
     audit_file: Annotated[
         Path | None,
         Meta(description="file of the audit log, rotated at 64 MiB; without it `audit.jsonl` in the data folder"),
@@ -494,6 +512,10 @@ def _check(settings: Settings) -> None:
             raise SettingsError(f"{setting}: {error}") from None
     if settings.external_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", settings.external_url):
         raise SettingsError(f"external_url has to be like https://queue.example.com, not {settings.external_url!r}")
+    if settings.trace_endpoint and not re.fullmatch(r"https?://[^/?#\s@]+(/[^?#\s]*)?", settings.trace_endpoint):
+        raise SettingsError(
+            "trace_endpoint has to be like http://collector:4318, without a user, a password or a query"
+        )
     if 0 < settings.partition_rate < 1000:
         raise SettingsError(f"partition_rate has to be 1000 or more, or 0 for none, not {settings.partition_rate}")
     try:

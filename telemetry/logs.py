@@ -9,6 +9,7 @@
 ``process``      its name among those that write one log
 ``pid``          of the process
 ``request_id``   of the call that the event belongs to, as its client sees it; left out where there is none
+``trace_id``     and ``span_id``, where that call is sampled (:mod:`telemetry.traces`)
 ``exception``    the traceback, left out where there is none
 ===============  ==============================================================================================
 """
@@ -19,7 +20,7 @@ import json
 import logging
 import time
 
-from telemetry import calls
+from telemetry import calls, traces
 
 
 class JsonLines(logging.Formatter):
@@ -41,6 +42,9 @@ class JsonLines(logging.Formatter):
         call = calls.current.get()
         if call is not None and call.request_id is not None:
             line["request_id"] = call.request_id
+        span = traces.current.get()
+        if span is not None and not span.ended:
+            line["trace_id"], line["span_id"] = span.trace_id, span.span_id
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:

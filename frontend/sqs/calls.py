@@ -13,6 +13,7 @@ from frontend.polls import AsgiReceive
 if TYPE_CHECKING:
     from frontend.dedup import Retry
     from frontend.throttle import Allowance
+    from frontend.tracing import Handed
 
 Members = dict[str, Any]
 Scope = MutableMapping[str, Any]
@@ -42,6 +43,8 @@ class Call:
     """What the tenant has left; None: it has no limits."""
     retry: Retry | None = field(default=None, kw_only=True)
     """How repeats of a call that sends are known, if they can be."""
+    handed: Handed | None = field(default=None, kw_only=True)
+    """What of the trace of a call that sends goes with its messages."""
 
     def queue_url(self, account: str, name: str) -> str:
         return f"{self.base_url}/{account}/{name}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from auth.audit import SIGN_IN, Act
@@ -36,9 +36,15 @@ from frontend.sqs.errors import SqsError
 from frontend.sqs.model import ACTIONS
 from frontend.sqs.operations import NOT_AT_A_QUEUE_URL, ON_ACCOUNT, ON_QUEUE, SENDS, UNSIGNED
 from frontend.sqs.queues import QueueView, locate
+from frontend.tracing import hand_on, tell_call
 from frontend.usage import Counted, Usage
 from metadata_service.store import StoreError
-from telemetry import calls
+from telemetry import calls, traces
+from telemetry.headers import TRACEPARENT, XRAY
+
+if TYPE_CHECKING:
+    from frontend.tracing import Handed
+    from telemetry.spans import Span
 
 AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -77,6 +83,7 @@ class _Request(Counted):
         "path",
         "query",
         "request_id",
+        "span",
         "throttled",
         "who",
     )
@@ -97,6 +104,8 @@ class _Request(Counted):
         self.who = ""
         self.throttled = False
         """It was refused by a limit."""
+        self.span: Span | None = None
+        """None: the call is not sampled."""
 
     def rename(self, request_id: str) -> None:
         """Another id is what the client sees."""
@@ -133,6 +142,7 @@ class SqsEndpoint:
         self._acts = Acts(services, as_sqs_error)
         self._sts = sts.Sts(services, self._acts, self._throttle)
         self._usage = None if services.meter is None else Usage(services.meter)
+        self._tracing = services.tracing
         self._request_ids = RequestIds()
         self._refusals = Refusals(self.context.log)
         self._wrong = Refusals(self.context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
@@ -145,6 +155,7 @@ class SqsEndpoint:
         request = _Request(request_id, scope)
         calling = calls.Calling(request_id)
         calls.current.set(calling)
+        status = 0
         try:
             try:
                 content_type, body = await self._answer(request, scope, receive)
@@ -175,6 +186,8 @@ class SqsEndpoint:
             await send({"type": "http.response.body", "body": body})
         finally:
             calling.request_id = None
+            if request.span is not None:
+                tell_call(request.span, request, request.action, request.request_id, status)
 
     # --- the way of a request ---
 
@@ -187,6 +200,10 @@ class SqsEndpoint:
         request.is_json = target is not None or content_type.startswith(json_protocol.CONTENT_TYPE)
         if len(headers) != len(sent):
             headers = request.headers = _joined(sent)
+        if self._tracing is not None:
+            span = request.span = self._tracing.of_call(headers)
+            if span is not None:
+                traces.current.set(span)
         if len(sent) > limits.HEADERS_MOST:
             raise SqsError(errors.MALFORMED_INPUT, f"A request can have at most {limits.HEADERS_MOST} headers.")
         body = await self._body(request, receive)
@@ -338,6 +355,7 @@ class SqsEndpoint:
             await self._throttle.admit_to_queue(call, name, view.queue)
         if name in SENDS:
             call.retry = self.context.retries.of(request.headers, call.principal, view, members)
+            call.handed = self._handed(request)
         return await operation(self.context, call, view, members)
 
     async def _carry_out_unsigned(
@@ -368,6 +386,7 @@ class SqsEndpoint:
         request.action, request.view, request.members = name, view, members
         if name in SENDS:
             call.retry = self.context.retries.of(request.headers, principal, view, members)
+            call.handed = self._handed(request)
             if call.retry is not None and not request.is_json:
                 request.rename(call.retry.request_id)
 
@@ -380,6 +399,13 @@ class SqsEndpoint:
             return await self._throttle.limited(call, name, act)
 
         return await (self._acts.carry_out(call, name, view.arn, admitted) if name in ACTS else admitted())
+
+    def _handed(self, request: _Request) -> Handed | None:
+        """What goes with the messages that a call sends."""
+        headers, settings = request.headers, self._services.settings
+        if request.span is None and not (settings.trace_messages and (XRAY in headers or TRACEPARENT in headers)):
+            return None
+        return hand_on(headers, request.span, settings.trace_messages)
 
     async def _queue(self, call: Call, action: str, url: str) -> QueueView:
         account, name = locate(url, call.principal.account)
@@ -439,6 +465,8 @@ class SqsEndpoint:
         """What the client is told of the error; the log has the rest."""
         answer = as_sqs_error(error)
         request.throttled = answer.kind is errors.REQUEST_THROTTLED
+        if request.span is not None:
+            request.span.fail(answer.kind.query_code)
         log = self.context.log
         about = (
             request.request_id,

@@ -23,6 +23,8 @@ class Payload(msgspec.Struct, array_like=True):
     attributes_md5: bytes | None = None
     deduplication_id: str | None = None
     trace_header: str | None = None
+    span: bytes | None = None
+    """Of the send, if it left one: a :class:`telemetry.headers.Place`, packed."""
 
 
 encode = msgspec.msgpack.Encoder().encode

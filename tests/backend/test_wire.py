@@ -148,14 +148,33 @@ def test_a_call_of_version_1_is_understood(kind: type[Request]) -> None:
     frozen = version_1()
     ((method, number, payload),) = whole(frozen[kind.__name__])
     request = decode_request(method, payload)
-    assert (type(request), number, msgspec.structs.astuple(request)) == (kind, 1, arguments)
+    assert (type(request), number) == (kind, 1)
+    assert msgspec.structs.astuple(request) == arguments + left_out(kind, arguments)
     ((_, _, payload),) = whole(frozen[f"answer to {kind.__name__}"])
     assert decode_answer(method, payload) == answer
+
+
+def left_out(kind: type[Request], arguments: tuple[Any, ...]) -> tuple[None, ...]:
+    """What a call has besides, when nobody says it."""
+    return (None,) * (len(kind.__struct_fields__) - len(arguments))
+
+
+@pytest.mark.parametrize("kind", wire.TRACED, ids=lambda kind: kind.__name__)
+def test_the_trace_of_a_call_is_passed_over_by_who_does_not_know_it(kind: type[Request]) -> None:
+    arguments, _ = CALLS[kind.KIND]
+    said = encode((*arguments, b"trace"))
+    (trace,) = msgspec.structs.astuple(decode_request(kind.KIND, memoryview(said)))[len(arguments) :]
+    assert trace == b"trace"
+    hints = [(name, Any) for name in kind.__struct_fields__ if name != "trace"]
+    former = msgspec.defstruct("Former", hints, array_like=True)
+    before, now = (msgspec.msgpack.decode(each, type=former) for each in (encode(arguments), said))
+    assert now == before
 
 
 @pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
 def test_a_later_version_may_append_members(kind: type[Request]) -> None:
     arguments, _ = CALLS[kind.KIND]
+    arguments += left_out(kind, arguments)
     plain = msgspec.msgpack.decode(encode(arguments))
     if isinstance(plain[0], list):
         plain[0].append("unheard of")

@@ -23,6 +23,7 @@ from frontend.sqs.model import QUEUE_ATTRIBUTE_NAMES, SYSTEM_ATTRIBUTE_NAMES
 from frontend.sqs.payload import Payload
 from frontend.sqs.queues import QueueView
 from frontend.sqs.seals import Seal
+from frontend.tracing import tell_delivery
 
 _RECEIVABLE = frozenset((*SYSTEM_ATTRIBUTE_NAMES, *QUEUE_ATTRIBUTE_NAMES))
 _EVERY_SYSTEM_ATTRIBUTE = frozenset(SYSTEM_ATTRIBUTE_NAMES)
@@ -97,6 +98,11 @@ def prepare(view: QueueView, call: Call, members: Members, seal: Seal) -> tuple[
             answer["MD5OfMessageSystemAttributes"] = md5.of_attributes(
                 [(validation.TRACE_HEADER, "String", trace)]
             ).hex()
+    handed = call.handed
+    if handed is not None:
+        stored.span = handed.span
+        if stored.trace_header is None:
+            stored.trace_header = handed.header
     group: str | None = members.get("MessageGroupId")
     if not view.fifo:
         return NewMessage(seal(payload.encode(stored)), delay, group), answer, size
@@ -155,6 +161,8 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
     opened = await context.seals.opened(view, received)
     if not opened:
         return None
+    if context.services.tracing is not None:
+        tell_delivery(context.services.tracing, view.queue.name, call.request_id, opened)
     return {"Messages": [_message(message, stored, view.fifo, system_names, wanted) for message, stored in opened]}
 
 

@@ -1,0 +1,132 @@
+"""Where a call belongs in a trace, as headers say it: ``traceparent`` and ``tracestate`` of W3C's Trace Context
+(level 1), and AWS X-Ray's ``X-Amzn-Trace-Id``, which messages carry as ``AWSTraceHeader``.
+
+What is not as its rule has it is as if it were not there: a trace is never worth a refused call.  Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+TRACEPARENT: Final = b"traceparent"
+TRACESTATE: Final = b"tracestate"
+XRAY: Final = b"x-amzn-trace-id"
+
+STATE_BYTES_MOST: Final = 512
+"""A longer ``tracestate`` is left out, which the standard allows from this length on."""
+STATE_MEMBERS_MOST: Final = 32
+XRAY_BYTES_MOST: Final = 512
+PACKED_BYTES_LEAST: Final = 25
+
+_parent = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x00-\xff]*)?").fullmatch
+_KEY = rb"[a-z0-9][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13}"
+_member = re.compile(rb"(%b)=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]" % _KEY).fullmatch
+_xray = re.compile(rb"[\x21-\x7e ]{1,%d}" % XRAY_BYTES_MOST).fullmatch
+_root = re.compile(rb"1-([0-9a-fA-F]{8})-([0-9a-fA-F]{24})").fullmatch
+_segment = re.compile(rb"[0-9a-fA-F]{16}").fullmatch
+
+
+class Place(NamedTuple):
+    """A span, as others know it."""
+
+    trace_id: int
+    """128 bits, not 0."""
+    span_id: int
+    """64 bits, not 0."""
+    sampled: bool | None
+    """None: whoever made it leaves that open."""
+    state: str = ""
+    """``tracestate``."""
+
+    def pack(self) -> bytes:
+        """As it travels between processes, and is stored with a message."""
+        return b"".join(
+            (
+                self.trace_id.to_bytes(16, "big"),
+                self.span_id.to_bytes(8, "big"),
+                b"\1" if self.sampled else b"\0",
+                self.state.encode(),
+            )
+        )
+
+    def to_xray(self) -> str:
+        """As the value of ``AWSTraceHeader``."""
+        trace = f"{self.trace_id:032x}"
+        return f"Root=1-{trace[:8]}-{trace[8:]};Parent={self.span_id:016x};Sampled={1 if self.sampled else 0}"
+
+
+def unpack(packed: bytes) -> Place | None:
+    """What :meth:`Place.pack` has made; None: it was something else."""
+    if len(packed) < PACKED_BYTES_LEAST:
+        return None
+    trace_id, span_id = int.from_bytes(packed[:16], "big"), int.from_bytes(packed[16:24], "big")
+    if not trace_id or not span_id:
+        return None
+    return Place(trace_id, span_id, bool(packed[24] & 1), read_state(packed[25:]))
+
+
+def read_parent(value: bytes) -> Place | None:
+    """A ``traceparent``, without the state."""
+    found = _parent(value.strip())
+    if found is None:
+        return None
+    version, trace_id, span_id, flags, rest = found.groups()
+    if version == b"ff" or (version == b"00" and rest is not None):
+        return None
+    place = Place(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & 1))
+    return place if place.trace_id and place.span_id else None
+
+
+def read_state(value: bytes) -> str:
+    """A ``tracestate``, empty if it is not as it should be."""
+    if len(value) > STATE_BYTES_MOST:
+        return ""
+    members = [member for each in value.split(b",") if (member := each.strip(b" \t"))]
+    found = [_member(member) for member in members]
+    keys = {one[1] for one in found if one is not None}
+    if len(members) > STATE_MEMBERS_MOST or len(keys) != len(members):
+        return ""
+    return b",".join(members).decode("ascii")
+
+
+def read_xray(value: bytes) -> Place | None:
+    """An ``X-Amzn-Trace-Id`` or ``AWSTraceHeader`` that names a parent; without one there is nothing to go on from."""
+    if _xray(value) is None:
+        return None
+    parts = dict(part.strip().partition(b"=")[::2] for part in value.split(b";"))
+    root, parent = _root(parts.get(b"Root", b"")), parts.get(b"Parent", b"")
+    if root is None or _segment(parent) is None:
+        return None
+    sampled = {b"1": True, b"0": False}.get(parts.get(b"Sampled", b""))
+    place = Place(int(root[1] + root[2], 16), int(parent, 16), sampled)
+    return place if place.trace_id and place.span_id else None
+
+
+def read(headers: Mapping[bytes, bytes]) -> Place | None:
+    """Where a call belongs by its headers, of which W3C's go first; None: they say nothing of it."""
+    parent = headers.get(TRACEPARENT)
+    if parent is not None:
+        place = read_parent(parent)
+        if place is not None:
+            state = headers.get(TRACESTATE)
+            return place if state is None else place._replace(state=read_state(state))
+    given = headers.get(XRAY)
+    return None if given is None else read_xray(given)
+
+
+def for_messages(headers: Mapping[bytes, bytes], span: Place | None) -> str | None:
+    """What the messages of a call that sends carry as ``AWSTraceHeader`` if they have none; None: nothing.
+
+    As in SQS, what the sender says in ``X-Amzn-Trace-Id`` goes on as it is.  A ``traceparent`` is put in X-Ray's form:
+    the receiver's span follows the service's own ``span`` of the call if there is one, else the sender's.
+    """
+    given = headers.get(XRAY)
+    if given is not None and _xray(given) is not None and any(map(_root, re.findall(rb"Root=([^; ]+)", given))):
+        return given.decode("ascii")
+    parent = headers.get(TRACEPARENT)
+    place = None if parent is None else read_parent(parent)
+    if place is None:
+        return None
+    return (span or place).to_xray()

@@ -1,0 +1,286 @@
+"""Spans of sampled calls, by OpenTelemetry's SDK, and their way to a collector (OTLP over HTTP).
+
+Imported by :func:`telemetry.traces.start` alone.  Spans that have ended wait in a queue of bounded length for a thread
+that sends them, so no call ever waits for a collector: what cannot be delivered is lost, and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+    set_span_in_context,
+)
+from opentelemetry.trace import Span as OtelSpan
+from opentelemetry.util.types import AttributeValue
+
+from telemetry import headers
+from telemetry.headers import Place
+from telemetry.traces import CALLS_PASSED_OVER, CALLS_PER_SECOND_MOST, LOST_UNDELIVERED, LOST_WAITING, SPANS_LOST
+
+logger = logging.getLogger("holdfast.telemetry")
+
+QUEUE_SPANS_MOST: Final = 4096
+BATCH_SPANS: Final = 512
+CLOSE_SECONDS: Final = 3.0
+"""So long at the most a process that ends waits for its last spans to be delivered."""
+TELL_SECONDS: Final = 60.0
+"""So often at most the log tells of a collector that is away."""
+
+_NO_CONTEXT: Final = Context()
+_T = TypeVar("_T")
+
+Attributes = Mapping[str, AttributeValue]
+
+
+class Span:
+    """A piece of work of a sampled call, from its making to :meth:`end`."""
+
+    __slots__ = ("_span", "_tracing", "ended", "place")
+
+    def __init__(self, tracing: Tracing, span: OtelSpan) -> None:
+        self._tracing = tracing
+        self._span = span
+        self.ended = False
+        made = span.get_span_context()
+        self.place = Place(made.trace_id, made.span_id, True, made.trace_state.to_header())
+
+    @property
+    def trace_id(self) -> str:
+        return f"{self.place.trace_id:032x}"
+
+    @property
+    def span_id(self) -> str:
+        return f"{self.place.span_id:016x}"
+
+    def child(self, name: str) -> Span:
+        """A part of this work, in the same process."""
+        return Span(self._tracing, self._tracing.tracer.start_span(name, set_span_in_context(self._span, _NO_CONTEXT)))
+
+    async def during(self, name: str, awaited: Awaitable[_T]) -> _T:
+        """The result of what is awaited; the time that it takes is a span."""
+        child = self.child(name)
+        try:
+            return await awaited
+        except BaseException as error:
+            child.fail(type(error).__name__)
+            raise
+        finally:
+            child.end()
+
+    def tell(self, attributes: Attributes) -> None:
+        self._span.set_attributes(dict(attributes))
+
+    def link(self, place: Place, message_id: str) -> None:
+        """This work is about a message that was sent there."""
+        self._span.add_link(_context(place), {"messaging.message.id": message_id})
+
+    def fail(self, kind: str) -> None:
+        """The work has failed, in this way."""
+        self._span.set_attribute("error.type", kind)
+        self._span.set_status(Status(StatusCode.ERROR))
+
+    def end(self, name: str | None = None) -> None:
+        """The work is done; ``name``: what it has turned out to be."""
+        if name is not None:
+            self._span.update_name(name)
+        self.ended = True
+        self._span.end()
+
+
+class Tracing:
+    """The traces of one process.  Made by :func:`telemetry.traces.start`."""
+
+    def __init__(self, endpoint: str, ratio: float, about: Mapping[str, str]) -> None:
+        # the exporter tells of each attempt; what there is to know, we tell
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        self.sampler = Sampler(ratio)
+        self._provider = TracerProvider(
+            sampler=ALWAYS_ON,  # it is asked for no others
+            resource=Resource.create(dict(about)),
+            shutdown_on_exit=False,
+            span_limits=SpanLimits(max_attribute_length=1024),
+        )
+        self._provider.add_span_processor(_Queue(OTLPSpanExporter(endpoint), endpoint))
+        self.tracer = self._provider.get_tracer("holdfast")
+
+    def of_call(self, call: Mapping[bytes, bytes]) -> Span | None:
+        """The span of a client's call with these headers, if it is sampled.  Its name is told at its end."""
+        if headers.TRACEPARENT not in call and headers.XRAY not in call:
+            # so nearly all go: nobody asks, and it is not one of the few
+            if self.sampler.passes_over():
+                return None
+            place = None
+        else:
+            place = headers.read(call)
+            wanted = None if place is None else place.sampled
+            if wanted is False or (wanted is None and self.sampler.passes_over()):
+                return None
+        if not self.sampler.has_room(time.monotonic()):
+            CALLS_PASSED_OVER.counts[0] += 1
+            return None
+        return self._start("", SpanKind.SERVER, place)
+
+    def of_peer(self, packed: bytes, name: str) -> Span | None:
+        """The span of what another process asks for in a sampled call; None: what it says of that is no place."""
+        place = headers.unpack(packed)
+        return None if place is None else self._start(name, SpanKind.SERVER, place)
+
+    def of_delivery(self, name: str, links: Sequence[tuple[Place, str]]) -> Span:
+        """The span of a receive that is not sampled, made when it hands out messages whose sends were."""
+        return self._start(name, SpanKind.SERVER, None, links)
+
+    def _start(self, name: str, kind: SpanKind, parent: Place | None, links: Sequence[tuple[Place, str]] = ()) -> Span:
+        context = _NO_CONTEXT
+        if parent is not None:
+            context = set_span_in_context(NonRecordingSpan(_context(parent)), context)
+        made = [Link(_context(place), {"messaging.message.id": message_id}) for place, message_id in links]
+        return Span(self, self.tracer.start_span(name, context, kind, links=made))
+
+    async def close(self) -> None:
+        """Deliver what waits, within :data:`CLOSE_SECONDS`; the rest is lost."""
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def close() -> None:
+            self._provider.shutdown()
+            try:
+                loop.call_soon_threadsafe(done.set)
+            except RuntimeError:
+                pass  # the loop has not waited for it, and is closed
+
+        # no thread of the loop's pool, which is waited for at the end, however long that takes
+        threading.Thread(target=close, name="the last spans", daemon=True).start()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await done.wait()
+        except TimeoutError:
+            logger.warning("the last spans were not delivered within %g s", CLOSE_SECONDS)
+
+
+class Sampler:
+    """Which calls are sampled that leave it open, and how many at the most of all."""
+
+    def __init__(self, ratio: float, chance: random.Random | None = None) -> None:
+        """``ratio``: so many of all, from 0 to 1; each call by itself."""
+        self._chance = chance or random.Random()
+        self._ratio = ratio
+        self._left = self._gap()
+        """Calls until one is sampled, with that one.  To draw this number costs less than to draw one for each call,
+        and comes to the same."""
+        self._second = 0
+        self._begun = 0
+
+    def _gap(self) -> float:
+        if self._ratio >= 1:
+            return 1
+        if self._ratio <= 0:
+            return math.inf
+        return 1 + math.floor(math.log(1 - self._chance.random()) / math.log1p(-self._ratio))
+
+    def passes_over(self) -> bool:
+        """Whether the next call is not sampled."""
+        self._left -= 1
+        if self._left > 0:
+            return True
+        self._left = self._gap()
+        return False
+
+    def has_room(self, now: float) -> bool:
+        """Whether one more may be sampled in this second; ``now`` in seconds of a monotonic clock."""
+        if int(now) != self._second:
+            self._second, self._begun = int(now), 0
+        self._begun += 1
+        return self._begun <= CALLS_PER_SECOND_MOST
+
+
+class _Queue(SpanProcessor):
+    """The SDK's own queue and thread, but that it says what was lost."""
+
+    def __init__(self, exporter: SpanExporter, endpoint: str) -> None:
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._batches = BatchSpanProcessor(
+            _Delivery(exporter, endpoint, self._taken),
+            max_queue_size=QUEUE_SPANS_MOST,
+            max_export_batch_size=BATCH_SPANS,
+        )
+
+    def on_end(self, span: ReadableSpan) -> None:
+        with self._lock:
+            full = self._waiting >= QUEUE_SPANS_MOST
+            self._waiting += not full
+        if full:
+            SPANS_LOST.counts[LOST_WAITING] += 1
+        else:
+            self._batches.on_end(span)
+
+    def _taken(self, count: int) -> None:
+        with self._lock:
+            self._waiting -= count
+
+    def shutdown(self) -> None:
+        self._batches.shutdown()  # type: ignore[no-untyped-call]  # so it is in the SDK
+
+
+class _Delivery(SpanExporter):
+    """Called by the SDK's thread alone."""
+
+    def __init__(self, exporter: SpanExporter, endpoint: str, taken: Callable[[int], None]) -> None:
+        self._exporter = exporter
+        self._endpoint = endpoint
+        self._taken = taken
+        self._failing = False
+        self._told_at = -math.inf
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._taken(len(spans))
+        result = self._exporter.export(spans)
+        if result is SpanExportResult.SUCCESS:
+            if self._failing:
+                logger.info("traces reach %s again", self._endpoint)
+            self._failing = False
+            return result
+        SPANS_LOST.counts[LOST_UNDELIVERED] += len(spans)
+        self._failing = True
+        now = time.monotonic()
+        if now - self._told_at >= TELL_SECONDS:
+            self._told_at = now
+            lost = SPANS_LOST.counts[LOST_UNDELIVERED]
+            logger.warning("traces do not reach %s: %d spans were lost since the start", self._endpoint, lost)
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+
+def _context(place: Place) -> SpanContext:
+    """As the SDK has it, of somebody else's span."""
+    return SpanContext(
+        place.trace_id,
+        place.span_id,
+        is_remote=True,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED if place.sampled else TraceFlags.DEFAULT),
+        trace_state=TraceState.from_header([place.state]) if place.state else None,
+    )
