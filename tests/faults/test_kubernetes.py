@@ -1,0 +1,57 @@
+"""All parts of a cluster are replaced at the same time, each pod by pod, as Kubernetes does it by the chart's hooks and
+probes, with clients behind a balancer: no call fails."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bench.cassandra_server import CassandraCluster, free_ports
+from bench.cluster import HOST, LocalCluster
+from tests.faults.distributed import Doors
+from tests.faults.kubernetes import Pod, Service, read_chart, roll_out
+from tests.faults.traffic import Traffic
+
+PRE_STOP_SECONDS = 2
+"""A shorter pause than the chart's own, by the value that sets it."""
+
+
+@pytest.mark.slow
+async def test_pods_are_replaced_by_the_charts_hooks_and_no_call_fails(
+    cassandra: CassandraCluster, keyspace: str
+) -> None:
+    chart = read_chart("--set", f"frontend.preStopSeconds={PRE_STOP_SECONDS}")
+    assert set(chart) == {"frontend", "backend", "metadata"}
+    cluster = LocalCluster(cassandra=cassandra, metadata=2, backends=2, frontends=2, keyspace=keyspace[:20])
+    pods: dict[str, list[Pod]] = {}
+    for component, of in chart.items():
+        pods[component] = []
+        for process in cluster.of(component):
+            port = int(process.address.rpartition(":")[2])
+            if of.ready_port == "health":
+                (port,) = free_ports([HOST], 1)
+                process.environment["HOLDFAST_HEALTH_LISTEN"] = f"{HOST}:{port}"
+            pods[component].append(Pod(process, of, port))
+    try:
+        await asyncio.to_thread(cluster.start)
+        async with Service([pod.ready_at for pod in pods["frontend"]]) as service:
+            doors = Doors([service.port], cluster.key.access_key_id, cluster.key.secret)
+            async with Traffic(doors, 21, body_bytes=2000, producers=1, groups=3, open_most=100).running() as traffic:
+                await traffic.answered(100)
+                before = {process.name: process.pid for process in cluster}
+                replaced = asyncio.gather(
+                    roll_out(pods["metadata"]), roll_out(pods["backend"]), roll_out(pods["frontend"], service)
+                )
+                await traffic.until(replaced.done, "all pods have been replaced", 100)
+                replaced.result()
+                await traffic.answered(100)
+                await traffic.settle()
+        after = {process.name: process.pid for process in cluster}
+    finally:
+        cluster.close()
+    assert before.keys() == after.keys()
+    assert not before.items() & after.items()
+    traffic.ledger.check()
+    failed = {what: traffic.counts[what] for what in ("in doubt", "refused", "unreachable")}
+    assert failed == {"in doubt": 0, "refused": 0, "unreachable": 0}
