@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
@@ -27,8 +28,8 @@ from backend.journal.pins import Pins
 from backend.journal.rows import SEGMENT_MAX
 from backend.shards import Shard, as_ref, piece_files, shard_of
 from backend.tasks import Complaints, Slices
-from metadata_service.models import LogEntry, ShardEntry
-from metadata_service.store import ConditionFailed, EntryStore, StoreError
+from metadata_service.models import BackupPin, LogEntry, ShardEntry
+from metadata_service.store import ConditionFailed, MemberStore, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +84,10 @@ class Checkpointer:
         self,
         node: Incarnation,
         entry: LogEntry,
-        entries: EntryStore,
+        entries: MemberStore,
         journal: Journal,
         every_segments: int,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.entry = entry
         self._node = node
@@ -94,6 +96,7 @@ class Checkpointer:
         self._pieces = journal.pieces
         self._segments = journal.segments
         self._every = every_segments
+        self._wall = wall
         self._cleaner = Cleaner(node, journal.segment_bytes)
         chained = {log_id for shard in node.shards.owned.values() for log_id, _, _ in shard.entry.chain}
         self._begun_at = 1 if chained == {node.log.log_id} else 1 - every_segments
@@ -352,8 +355,11 @@ class Checkpointer:
         segments = {log_id: await self._segments.segments_of(log_id) for log_id in swept}
         files = [one for one in await self._pieces.list_files() if one.log_id == own or one.log_id in sealed]
         shards = await self._entries.shards()
-        kept = await self._drop_pieces(files, shards)
-        pins = _pins(own, self.entry, known, shards)
+        backups = await self._backups()
+        kept = await self._drop_pieces(files, shards, backups)
+        pins = pins_of(own, self.entry, known, shards)
+        for backup in backups:
+            pins.set_backup(backup.name, {log_id: segment for log_id, segment, _ in backup.logs})
         for log_id in swept:
             found = [(log_id, number) for number, _ in segments[log_id]]
             droppable = pins.droppable(at for at in found if log_id != own or at[1] < current)
@@ -362,7 +368,24 @@ class Checkpointer:
             if log_id != own and len(droppable) == len(found) and log_id not in kept:
                 await self._segments.remove_log(log_id)
 
-    async def _drop_pieces(self, files: list[PieceFile], shards: list[ShardEntry]) -> set[int]:
+    async def _backups(self) -> list[BackupPin]:
+        """What backups hold.  To be asked for last, when all else that a sweep decides by is known.
+
+        A backup takes the entries and says its pin at one moment.  If the pin is not there yet, that moment is still to
+        come: the entries that the backup will take are no older than those that were read here, and so need nothing
+        of what these do not need.  The service goes before a backup: where there is no room left, its pin is void.
+        """
+        pins = (await self._entries.cluster()).pins
+        if not pins:
+            return []
+        if self._node.log.short():
+            logger.warning("there is no room: what backups hold is let go, and they fail")
+            return []
+        return [pin for pin in pins if self._wall() * 1000 < pin.until_ms]
+
+    async def _drop_pieces(
+        self, files: list[PieceFile], shards: list[ShardEntry], backups: list[BackupPin]
+    ) -> set[int]:
         """Drop those of these files that no checkpoint rests on; returns the logs whose folders have others left.
 
         Of the own log, and of those that own no shard any more: as long as a log owns one, its writer may have a change
@@ -381,11 +404,15 @@ class Checkpointer:
             needed.update(entry.files or ())
             if entry.shard not in owned and entry.files is None and entry.checkpoint is not None:
                 whole.update(one.log_id for one in files)
+        held: dict[int, int] = {}
+        for backup in backups:
+            for log_id, _, last in backup.logs:
+                held[log_id] = max(last, held.get(log_id, 0))
         kept: set[int] = set()
         sparse = set()
         for log_id, file, size in files:
             key = (log_id, file)
-            if key not in needed and (log_id == own or log_id not in whole):
+            if key not in needed and file > held.get(log_id, 0) and (log_id == own or log_id not in whole):
                 await self._pieces.drop_file(log_id, file)
                 continue
             kept.add(log_id)
@@ -411,12 +438,15 @@ class Checkpointer:
                         holder.ref = None
 
 
-def _pins(own: int, entry: LogEntry, known: dict[int, LogEntry], shards: list[ShardEntry]) -> Pins:
-    """What holds segments of the own log and of the sealed ones."""
+def pins_of(own: int, entry: LogEntry | None, known: dict[int, LogEntry], shards: list[ShardEntry]) -> Pins:
+    """What holds segments of the own log and of the sealed ones.
+
+    Of the log ``own`` (0: of none) the newest ``entry`` is known.
+    """
     pins = Pins()
     chained = {log_id for shard in shards for log_id in shard.logs()}
     for log in known.values():
-        floor = entry if log.log_id == own else log
+        floor = entry if entry is not None and log.log_id == own else log
         gone = log.state == "sealed" and log.log_id not in chained
         pins.set_floor(log.log_id, SEGMENT_MAX + 1 if gone else floor.floor_segment)
     for shard in shards:

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Protocol
 
 import msgspec
 
@@ -33,7 +32,7 @@ from backend.view import View
 from backend.watch import Clocks, Watch, is_off
 from metadata_service import placement
 from metadata_service.models import ClusterEntry, Heartbeat
-from metadata_service.store import ClusterStore, ConditionFailed, EntryStore, StoreError
+from metadata_service.store import ClusterStore, ConditionFailed, MemberStore, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +46,6 @@ GATHER_SECONDS = 10.0
 """So long the first assignment of all waits for the members that are expected."""
 TROUBLE = (StoreError, BackendError, LogInUse, JournalDamaged, OSError)
 """What a member lives through, and tries again."""
-
-
-class MemberStore(EntryStore, ClusterStore, Protocol):
-    """What a member asks of the metadata."""
 
 
 def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:

@@ -42,7 +42,7 @@ from backend.partition import Partition
 from backend.startup import start
 from backend.tasks import Tasks
 from backend.watch import is_off
-from metadata_service.store import EntryStore, StoreError
+from metadata_service.store import MemberStore, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Node:
     def __init__(
         self,
         journal: Callable[[], Journal],
-        entries: EntryStore,
+        entries: MemberStore,
         resolver: Resolver,
         clock: SteadyClock,
         settings: NodeSettings,
@@ -111,7 +111,7 @@ class Node:
         cls,
         disk: Disk,
         root: str,
-        entries: EntryStore,
+        entries: MemberStore,
         resolver: Resolver,
         *,
         clock: SteadyClock | None = None,
@@ -135,7 +135,7 @@ class Node:
     async def start_on(
         cls,
         journal: Callable[[], Journal],
-        entries: EntryStore,
+        entries: MemberStore,
         resolver: Resolver,
         *,
         clock: SteadyClock | None = None,

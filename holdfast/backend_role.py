@@ -19,7 +19,7 @@ from backend.address import UNIX_PATH_BYTES_MOST, Address, ServerTls
 from backend.cluster import ClusterBackend, nodes_of
 from backend.living import WATCH_SECONDS
 from backend.load import Load
-from backend.manager import Member, MemberStore
+from backend.manager import Member
 from backend.node import Node
 from backend.reporter import Reporter
 from backend.server import BackendServer, serve_backend
@@ -35,6 +35,7 @@ from metadata_service.client import MetadataClient
 from metadata_service.fleet import Fleet
 from metadata_service.models import FIRST_CLUSTER
 from metadata_service.sqlite import SQLiteStore
+from metadata_service.store import MemberStore
 
 if TYPE_CHECKING:
     from telemetry.spans import Tracing

@@ -15,13 +15,12 @@ from backend.journal.disk import RealDisk
 from backend.journal.interface import Journal
 from backend.journal.local import LocalJournal
 from backend.journal.log import LogSettings
-from backend.manager import MemberStore
 from holdfast.peers import NO_TLS, PeerTls
 from holdfast.settings import Settings, SettingsError, cluster_secret
 from metadata_service.remote import RemoteStore
 from metadata_service.ring import View, parse_members
 from metadata_service.sqlite import SQLiteStore
-from metadata_service.store import MetadataStore
+from metadata_service.store import MemberStore, MetadataStore
 
 if TYPE_CHECKING:  # the driver is large, and not needed without Cassandra
     from metadata_service.cassandra import CassandraStore

@@ -168,6 +168,18 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """Who is connected to the node (:func:`backend.reach.sample`)."""
 
 
+class BackupPin(msgspec.Struct, frozen=True, array_like=True):
+    """Keeps what a backup is copying from being dropped."""
+
+    name: str
+    """Of the backup."""
+    until_ms: int
+    """By the clock of the machine that makes the backup, which puts it off while it copies; then the pin is void.  No
+    backup rests on this: one that does not find what it is to copy fails."""
+    logs: tuple[tuple[int, int, int], ...]
+    """(log id, segment, file of pieces): of these logs, nothing up to this segment and this file goes."""
+
+
 class ClusterEntry(msgspec.Struct, frozen=True):
     """Which node is to have which shard, and who decides so.  A former manager's change comes from an old version."""
 
@@ -181,6 +193,8 @@ class ClusterEntry(msgspec.Struct, frozen=True):
     """0: not stored yet."""
     drained: tuple[str, ...] = ()
     """The same, by an operator's word (:attr:`BackendCluster.drained`): it outlasts a start of the node."""
+    pins: tuple[BackupPin, ...] = ()
+    """Of the backups that are being made."""
 
 
 class BackendCluster(msgspec.Struct, frozen=True):

@@ -223,6 +223,10 @@ class ClusterStore(Protocol):
         """
 
 
+class MemberStore(EntryStore, ClusterStore, Protocol):
+    """What a node of a cluster needs of the metadata."""
+
+
 class ClusterRegistry(Protocol):
     """Which backend clusters there are, what each reports, and who decides about them."""
 

@@ -1,12 +1,12 @@
 """Which segments are pinned, and by what.
 
 This is the one place that answers the question.  A segment may be dropped when it lies below its log's floor and
-nothing else holds it.  Whatever comes to need segments later (cursors, backups) asks for its pins here.
+nothing else holds it.  Whatever comes to need segments later (cursors, say) asks for its pins here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 Segment = tuple[int, int]
 """(log id, segment)"""
@@ -19,6 +19,7 @@ class Pins:
         self._floors: dict[int, int] = {}
         self._live: dict[int, frozenset[Segment]] = {}
         self._chains: dict[int, dict[int, int]] = {}
+        self._backups: dict[str, dict[int, int]] = {}
 
     def set_floor(self, log_id: int, segment: int) -> None:
         """A log's floor: segments from this one on are replayed after a crash.  It never goes down."""
@@ -36,6 +37,10 @@ class Pins:
         """
         self._chains[shard] = dict(starts)
 
+    def set_backup(self, name: str, through: Mapping[int, int]) -> None:
+        """What a backup has begun to copy: of each log, nothing up to this segment goes."""
+        self._backups[name] = dict(through)
+
     def why(self, log_id: int, segment: int) -> list[str]:
         """What holds a segment, in words; nothing: it may go."""
         key = (log_id, segment)
@@ -50,6 +55,11 @@ class Pins:
             f"shard {shard} has no checkpoint behind it yet"
             for shard, starts in self._chains.items()
             if log_id in starts and segment >= starts[log_id]
+        ]
+        reasons += [
+            f"the backup {name} copies it"
+            for name, through in self._backups.items()
+            if segment <= through.get(log_id, 0)
         ]
         return reasons
 

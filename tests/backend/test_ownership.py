@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from unittest import mock
 
+import msgspec
 import pytest
 
 from backend.api import SHARDS, NewMessage, NotOwner, PartitionUnknown, Receive, Target
@@ -15,6 +18,7 @@ from backend.journal.segments import LogInUse
 from backend.manager import Member
 from backend.node import Node
 from backend.shards import shard_of
+from metadata_service.models import BackupPin
 from tests.backend.nodes import Machine
 
 EVEN = range(0, SHARDS, 2)
@@ -132,6 +136,60 @@ async def test_each_node_sweeps_what_nothing_names_and_nothing_else(tmp_path: Pa
     await first.checkpoint()
     await second.checkpoint()
     assert not folder.exists()
+    await machine.close()
+
+
+async def test_a_backup_holds_what_it_copies_until_it_ends_or_was_killed_or_there_is_no_room(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, segment_bytes=64 << 10)
+    node = await machine.start("a", range(SHARDS))
+    target = await open_queue(machine, node, partition_in(EVEN))
+    folder = tmp_path / "journal" / "a-1"
+    incarnation, checkpointer = node._incarnation, node._checkpointer
+    assert incarnation is not None
+    assert checkpointer is not None
+
+    purges = itertools.count(1)
+
+    async def use_up() -> None:
+        for _ in range(10):
+            await node.send(target, [NewMessage(bytes(20_000))])
+        await node.purge(target, next(purges))
+
+    async def pin(until_ms: int, segment: int, file: int) -> None:
+        pins = (BackupPin("nightly", until_ms, ((1, segment, file),)),) if until_ms else ()
+        await machine.store.update_cluster(msgspec.structs.replace(await machine.store.cluster(), pins=pins))
+
+    def there() -> tuple[int, int]:
+        """The first segment that is there, and the first file of pieces."""
+        names = sorted(path.name for path in folder.iterdir())
+        pieces = [name for name in names if name.startswith("ckpt-")]
+        return int(min(name for name in names if name.endswith(".log"))[:8]), int(pieces[0][5:-4])
+
+    await use_up()
+    await node.checkpoint()
+    segment, file = there()
+    await pin(time.time_ns() // 1_000_000 + 60_000, segment, file)
+    await use_up()
+    await node.checkpoint()
+    await use_up()
+    await node.checkpoint()
+    assert there() == (segment, file)
+    assert not (folder / f"{segment + 1:08d}.log").exists(), "what came later is not held"
+
+    with mock.patch.object(type(incarnation.log), "short", return_value=True):
+        await checkpointer.checkpoint()
+    assert there()[0] > segment, "the service goes before its backup"
+
+    for until_ms in (time.time_ns() // 1_000_000 - 1, 0):
+        segment, file = there()
+        await pin(time.time_ns() // 1_000_000 + 60_000, segment, file)
+        await use_up()
+        await node.checkpoint()
+        assert there() == (segment, file)
+        await pin(until_ms, segment, file)
+        await node.checkpoint()
+        assert there()[0] > segment
+        assert there()[1] > file
     await machine.close()
 
 

@@ -25,6 +25,16 @@ def test_each_pin_holds_and_says_so() -> None:
     assert pins.droppable([(1, n) for n in range(1, 8)]) == [(1, 1), (1, 2), (1, 3), (1, 4)]
 
 
+def test_what_a_backup_copies_stays() -> None:
+    pins = Pins()
+    pins.set_floor(1, 9)
+    pins.set_floor(2, 9)
+    pins.set_backup("nightly", {1: 3})
+    assert pins.why(1, 3) == ["the backup nightly copies it"]
+    assert pins.droppable([(1, n) for n in range(1, 6)]) == [(1, 4), (1, 5)]
+    assert pins.droppable([(2, 1)]) == [(2, 1)]
+
+
 def test_several_pins_are_all_named() -> None:
     pins = Pins()
     pins.set_floor(2, 3)

@@ -29,7 +29,7 @@ def live_segment_dropped(world: ClusterWorld) -> AbstractContextManager[Any]:
 @mutation("Segments 1")
 def chained_segment_dropped(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Segments of a sealed log go although a shard is still to be folded from them."""
-    return mock.patch("backend.checkpointer._pins", _pins_without_chains)
+    return mock.patch("backend.checkpointer.pins_of", _pins_without_chains)
 
 
 def _pins_without_chains(own: int, entry: LogEntry, known: dict[int, LogEntry], shards: list[ShardEntry]) -> Pins:
@@ -99,9 +99,11 @@ def pieces_of_an_owner_dropped(world: ClusterWorld) -> AbstractContextManager[An
     """Pieces of checkpoints are dropped by others while the log that wrote them owns a shard, too."""
     real = Checkpointer._drop_pieces
 
-    async def drop(self: Checkpointer, files: Any, shards: list[ShardEntry]) -> set[int]:
+    async def drop(self: Checkpointer, files: Any, shards: list[ShardEntry], backups: Any) -> set[int]:
         own = self._node.log.log_id
-        return await real(self, files, [msgspec.structs.replace(one, owner_log=own, chain=()) for one in shards])
+        return await real(
+            self, files, [msgspec.structs.replace(one, owner_log=own, chain=()) for one in shards], backups
+        )
 
     return mock.patch.object(Checkpointer, "_drop_pieces", drop)
 
