@@ -29,6 +29,11 @@ async def survey(journal: Journal, entries: EntryStore) -> Survey:
     Raises :class:`~backend.journal.segments.LogInUse` while a node runs on local files, and what store and journal
     raise.
     """
+    return (await examine(journal, entries))[1]
+
+
+async def examine(journal: Journal, entries: EntryStore) -> tuple[Replay, Survey]:
+    """The same, with what was folded: all that a start would serve."""
     logs = await entries.logs()
     damaged: list[JournalDamaged] = []
     try:
@@ -45,7 +50,7 @@ async def survey(journal: Journal, entries: EntryStore) -> Survey:
                 damaged.append(error)
     finally:
         journal.release()
-    return Survey([*replay.shard_harm.values(), *replay.partition_harm.values()], damaged)
+    return replay, Survey([*replay.shard_harm.values(), *replay.partition_harm.values()], damaged)
 
 
 async def accept(found: Survey, entries: EntryStore) -> None:

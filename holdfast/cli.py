@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast import __version__, logs
+from holdfast.backup_commands import add_backup_commands
 from holdfast.command import Group, run
 from holdfast.commands import add_commands
 from holdfast.report_command import add_report_command
@@ -345,6 +346,8 @@ def _parser() -> argparse.ArgumentParser:
         dest="run",
         help="make new data keys too, which encrypt what is sent from now on",
     )
+
+    add_backup_commands(commands)
 
     damage = commands.add_parser(
         "damage",

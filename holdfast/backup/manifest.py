@@ -1,0 +1,122 @@
+"""What a backup consists of, as the file says that is written last and makes it one.
+
+In a target there are ``backups/<name>.json``, one for each backup, and ``data/<ab>/<sha-256>``, the contents of files:
+of backups of one target, each content is there once.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from hashlib import sha256
+from typing import Final, Literal
+
+import msgspec
+
+FORMAT: Final = 1
+FOLDER: Final = "backups"
+_NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}\Z")
+_CHECK = re.compile(r"[0-9a-f]{64}\Z")
+
+
+class BackupUnusable(Exception):
+    """A backup that is not there, or not as it was written; the text says which."""
+
+
+class BackedUpFile(msgspec.Struct, frozen=True):
+    """A file of the data folder."""
+
+    path: str
+    """Below the data folder."""
+    size_bytes: int
+    sha256: str
+
+    @property
+    def content(self) -> str:
+        """Where its content is in the target."""
+        return f"data/{self.sha256[:2]}/{self.sha256}"
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One backup."""
+
+    format: int = FORMAT
+    form: Literal["folder"] = "folder"
+    """``folder``: the files of a data folder."""
+    name: str
+    version: str
+    """Of the Holdfast that made it."""
+    schema: int
+    """Version of the schema of the metadata."""
+    began_ms: int
+    """Everything that was acknowledged before is in the backup, or was deleted since."""
+    moment_ms: int
+    """The moment whose state it has; as the others, by the clock of the machine that made it."""
+    ended_ms: int
+    queues: int
+    master_keys: tuple[str, ...]
+    """Ids of the master keys without which nothing in it can be read; they are not in it."""
+    folders: tuple[str, ...]
+    """Folders below the data folder, also those without files."""
+    files: tuple[BackedUpFile, ...]
+    missing: tuple[str, ...] = ()
+    """Files that the service should have had and did not: it was damaged before."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+class _Written(msgspec.Struct):
+    sha256: str
+    manifest: msgspec.Raw
+
+
+def new_name() -> str:
+    """A name of a backup that begins now: names are in the order of time."""
+    now_ms = time.time_ns() // 1_000_000
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now_ms // 1000))}.{now_ms % 1000:03d}Z-{secrets.token_hex(3)}"
+
+
+def is_name(text: str) -> bool:
+    return _NAME.match(text) is not None
+
+
+def path_of(name: str) -> str:
+    """Where the backup of this name is in its target."""
+    return f"{FOLDER}/{name}.json"
+
+
+def encode(manifest: Manifest) -> bytes:
+    body = msgspec.json.encode(manifest)
+    return msgspec.json.encode(_Written(sha256(body).hexdigest(), msgspec.Raw(body)))
+
+
+def decode(data: bytes, name: str) -> Manifest:
+    """Raises :class:`BackupUnusable`."""
+    try:
+        written = msgspec.json.decode(data, type=_Written)
+        body = bytes(written.manifest)
+        if sha256(body).hexdigest() != written.sha256:
+            raise BackupUnusable(f"the list of what is in the backup {name} is damaged ({path_of(name)})")
+        found = msgspec.json.decode(body)
+        if isinstance(found, dict) and found.get("format") != FORMAT:
+            raise BackupUnusable(
+                f"the backup {name} has the format {found.get('format')}, and this Holdfast reads only {FORMAT}: use "
+                f"the version that made it ({found.get('version')}), or a later one than this"
+            )
+        manifest = msgspec.json.decode(body, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise BackupUnusable(
+            f"the list of what is in the backup {name} is damaged ({path_of(name)}): {error}"
+        ) from error
+    if manifest.name != name:
+        raise BackupUnusable(f"the list of the backup {name} is of another, {manifest.name} ({path_of(name)})")
+    for path in (*manifest.folders, *(file.path for file in manifest.files)):
+        if path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")):
+            raise BackupUnusable(f"the backup {name} has a file outside of the data folder: {path!r}")
+    for file in manifest.files:
+        if not _CHECK.match(file.sha256) or file.size_bytes < 0:
+            raise BackupUnusable(f"the backup {name} has no check of the file {file.path!r}")
+    return manifest

@@ -1,0 +1,133 @@
+"""A data folder out of a backup."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
+from holdfast.backup.target import Target
+from metadata_service.sqlite_copy import begin_anew
+
+METADATA: Final = "metadata.sqlite"
+_ASIDE: Final = "metadata.sqlite.restoring"
+"""The metadata come last, under their name: without them no folder is taken for a data folder."""
+_NOBODYS = {"lost+found"}
+_SPARE_BYTES: Final = 256 << 20
+"""What a start needs beside what is restored."""
+
+Tell = Callable[[str], None]
+
+
+class CannotRestore(Exception):
+    """Nothing was restored; the text says why."""
+
+
+def restore(target: Target, manifest: Manifest, data: Path, tell: Tell = lambda text: None) -> None:
+    """Make the data folder, which must be empty or not be there.
+
+    Every file is checked while it is copied.  If anything is wrong, the folder is left as it was.  Raises
+    :class:`CannotRestore`, :class:`~holdfast.backup.manifest.BackupUnusable`,
+    :class:`~holdfast.backup.target.TargetUnusable`, :class:`~metadata_service.store.StoreError`.
+    """
+    if METADATA not in {file.path for file in manifest.files}:
+        raise BackupUnusable(f"the backup {manifest.name} has no metadata")
+    try:
+        made = not data.exists()
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = set(os.listdir(data)) - _NOBODYS
+    except OSError as error:
+        raise CannotRestore(f"{data} cannot be used: {error.strerror}") from error
+    if found:
+        raise CannotRestore(
+            f"{data} is not empty, and nothing is restored over what is there: name a new folder, or move that one away"
+        )
+    if (free := shutil.disk_usage(data).free) < manifest.size_bytes + _SPARE_BYTES:
+        raise CannotRestore(
+            f"there is no room in {data}: {free >> 20} MiB are free, and {manifest.size_bytes >> 20} MiB are to be "
+            f"restored, with {_SPARE_BYTES >> 20} MiB for a start"
+        )
+    try:
+        data.chmod(0o700)
+        (data / "journal").mkdir(mode=0o700)  # of two who restore at once, one fails here
+    except OSError as error:
+        raise CannotRestore(f"{data} cannot be used: {error.strerror}") from error
+    try:
+        _fill(target, manifest, data, tell)
+    except BaseException:
+        for name in ("journal", _ASIDE, f"{_ASIDE}-wal", f"{_ASIDE}-shm", f"{_ASIDE}-journal"):
+            if (data / name).is_dir():
+                shutil.rmtree(data / name)
+            else:
+                (data / name).unlink(missing_ok=True)
+        if made:
+            data.rmdir()
+        raise
+
+
+def _fill(target: Target, manifest: Manifest, data: Path, tell: Tell) -> None:
+    done = 0
+    try:
+        for name in manifest.folders:
+            (data / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file in manifest.files:
+            tell(f"{done >> 20} of {manifest.size_bytes >> 20} MiB, {file.path}")
+            place = data / (_ASIDE if file.path == METADATA else file.path)
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(fd, "wb", buffering=0) as copy:
+                for chunk in checked(target, file):
+                    rest = memoryview(chunk)
+                    while rest:
+                        rest = rest[copy.write(rest) :]
+                os.fsync(fd)
+            done += file.size_bytes
+        begin_anew(data / _ASIDE)
+        filled = {(data / file.path).parent for file in manifest.files}
+        for folder in sorted(filled | {data / name for name in manifest.folders}, reverse=True):
+            _sync(folder)
+        _sync_file(data / _ASIDE)
+        (data / _ASIDE).rename(data / METADATA)
+        _sync(data)
+        _sync(data.parent)
+    except OSError as error:
+        raise CannotRestore(f"{data} cannot be written: {error.strerror}") from error
+
+
+def checked(target: Target, file: BackedUpFile) -> Iterator[bytes]:
+    """The content of a file, which is as it was written if this comes to its end.
+
+    Raises :class:`~holdfast.backup.manifest.BackupUnusable` and :class:`~holdfast.backup.target.TargetUnusable`.
+    """
+    chunks = target.read(file.content)
+    if chunks is None:
+        raise BackupUnusable(f"{file.path} is missing in the backup ({target.name}/{file.content})")
+    size_bytes, check = 0, sha256()
+    for chunk in chunks:
+        size_bytes += len(chunk)
+        if size_bytes > file.size_bytes:
+            break
+        check.update(chunk)
+        yield chunk
+    if size_bytes != file.size_bytes:
+        how = "shorter" if size_bytes < file.size_bytes else "longer"
+        raise BackupUnusable(f"{file.path} is {how} in the backup than it was ({target.name}/{file.content})")
+    if check.hexdigest() != file.sha256:
+        raise BackupUnusable(f"{file.path} is damaged in the backup ({target.name}/{file.content})")
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sync_file(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())

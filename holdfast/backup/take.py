@@ -1,0 +1,385 @@
+"""Takes a backup of a data folder, while the service runs or when it does not.
+
+**The moment.**  Nothing is changed in the metadata while its file is held, which takes milliseconds.  Meanwhile a
+moment is found at which none of the logs moved (:mod:`backend.journal.tail`): the metadata and the logs up to their
+ends are together what a kill of all processes would have left at that moment, and what a start recovers from.  All
+the rest of what the metadata name, closed segments and checkpoints, never changes.  So the files can be copied at
+leisure, for a pin that is said in the same moment keeps the service from dropping them.
+
+Why no message is lost or doubled by this: whatever a recovery after a kill keeps, it keeps here, and that is what the
+journal is made for.  A message that moves from one queue to another is in the logs as it was at that one moment, a
+queue that was made later has records in no log up to there, and of one that was deleted later the records are there
+and the metadata too.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from backend.checkpointer import pins_of
+from backend.journal.local import folder_of
+from backend.journal.segments import segment_name
+from backend.journal.tail import LogTail, stand_still
+from holdfast import __version__
+from holdfast.backup import manifest as manifests
+from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
+from holdfast.backup.target import CHUNK_BYTES, Target, TargetUnusable
+from metadata_service.models import BackupPin, LogEntry, ShardEntry
+from metadata_service.sqlite_copy import MetadataFile
+
+PIN_SECONDS: Final = 600.0
+"""So long after a backup was killed its pin is void."""
+PUT_OFF_SECONDS: Final = 30.0
+TRIES: Final = 64
+"""To find a moment at which no log moves, while the metadata are held."""
+ROUNDS: Final = 100
+"""Of so many tries, with a pause between two in which metadata can be changed."""
+ROUND_PAUSE_SECONDS: Final = 0.05
+UNDER_WAY: Final = "under-way"
+REMOVING: Final = "removing"
+"""Folders of the marks of those who write to a target, and of those who remove from it.  Each makes its mark first, and
+looks for the others' then: so nobody counts on a content that another is about to remove."""
+SCRATCH: Final = ".backup-"
+"""Names of folders in the data folder, for the copy of the metadata."""
+STALE_SECONDS: Final = 86_400.0
+"""A mark that is older was left by a backup that was killed."""
+
+Tell = Callable[[str], None]
+
+
+class CannotBackUp(Exception):
+    """The backup was not made; the text says why, and what to do."""
+
+
+class _Part(NamedTuple):
+    """A file to be copied, up to a size: what is behind it was written after the moment."""
+
+    path: str
+    size_bytes: int
+
+
+class _Moment(NamedTuple):
+    moment_ms: int
+    parts: list[_Part]
+    folders: list[str]
+    missing: list[str]
+
+
+class Taken(NamedTuple):
+    """What was made."""
+
+    manifest: Manifest
+    written_bytes: int
+    """What was not in the target yet."""
+    removed: int
+    """Older backups that were removed."""
+    left: bool
+    """What only removed backups needed is still there, for another backup is being written to the target."""
+
+
+def take(data: Path, target: Target, *, keep: int | None = None, tell: Tell = lambda text: None) -> Taken:
+    """Take a backup of the data folder.  ``keep``: leave so many in the target, and remove older ones.
+
+    Cut off anywhere, it leaves the backups in the target as they were, and the next one uses what it has copied.
+    Raises :class:`CannotBackUp`, :class:`~holdfast.backup.target.TargetUnusable`,
+    :class:`~metadata_service.store.StoreError`.
+    """
+    name, began = manifests.new_name(), _now_ms()
+    with ExitStack() as stack:
+        mark = f"{UNDER_WAY}/{name}"
+        target.write(mark, [b""])  # also: is there a target at all?
+        stack.callback(_quietly, lambda: target.remove(mark))
+        if any(one.age_seconds < STALE_SECONDS for one in target.files(REMOVING)):
+            raise CannotBackUp(f"older backups are just being removed from {target.name}: try again in some minutes")
+        metadata = MetadataFile(data / "metadata.sqlite")
+        stack.callback(metadata.close)
+        pin = BackupPin(name, 0, ())
+        stack.callback(_quietly, lambda: metadata.unpin(lambda one: one.name == name))
+        moment, pin = _moment(data / "journal", metadata, pin, tell)
+        masters, queues = metadata.master_ids(), len(metadata.queues())
+        copies = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=SCRATCH, dir=data)))
+        copy = copies / "metadata.sqlite"
+        metadata.copy_to(copy)
+        metadata.forget()
+        pinned = _Pinned(metadata, pin)
+        wanted = [(data / part.path, part) for part in moment.parts]
+        wanted.append((copy, _Part("metadata.sqlite", copy.stat().st_size)))
+        total, done, written = sum(part.size_bytes for _, part in wanted), 0, 0
+        files = []
+        for source, part in wanted:
+            tell(f"{done >> 20} of {total >> 20} MiB, {part.path}")
+            file, new = _copied(source, part, target, pinned.keep)
+            files.append(file)
+            done += part.size_bytes
+            written += file.size_bytes if new else 0
+        pinned.check()
+        manifest = Manifest(
+            name=name,
+            version=__version__,
+            schema=metadata.schema,
+            began_ms=began,
+            moment_ms=moment.moment_ms,
+            ended_ms=_now_ms(),
+            queues=queues,
+            master_keys=tuple(masters),
+            folders=tuple(moment.folders),
+            files=tuple(files),
+            missing=tuple(moment.missing),
+        )
+        target.write(manifests.path_of(name), [manifests.encode(manifest)])
+        try:
+            removed, left = _thin_out(target, keep, name) if keep is not None else (0, False)
+        except BackupUnusable as error:
+            raise CannotBackUp(f"the backup {name} was made, but no older ones were removed: {error}") from error
+    return Taken(manifest, written, removed, left)
+
+
+class _Pinned:
+    """Keeps the pin from becoming void while files are copied."""
+
+    def __init__(self, metadata: MetadataFile, pin: BackupPin) -> None:
+        self._metadata = metadata
+        self._pin = pin
+        self._said = time.monotonic()
+
+    def keep(self) -> None:
+        if time.monotonic() - self._said > PUT_OFF_SECONDS:
+            self.check()
+
+    def check(self) -> None:
+        self._pin = BackupPin(self._pin.name, _until_ms(), self._pin.logs)
+        self._said = time.monotonic()
+        if not self._metadata.put_off(self._pin):
+            raise CannotBackUp(
+                "what keeps the service from dropping what is being copied was taken away meanwhile: was the data "
+                "folder restored, or `holdfast doctor --mend` run?  Take the backup again"
+            )
+
+
+def _moment(journal: Path, metadata: MetadataFile, pin: BackupPin, tell: Tell) -> tuple[_Moment, BackupPin]:
+    """Find the moment, and pin what it needs."""
+    tails: dict[str, LogTail] = {}
+    try:
+        for tries in range(ROUNDS):
+            if tries:
+                tell("the logs do not stand still for a moment: trying again")
+                time.sleep(ROUND_PAUSE_SECONDS)
+            # What takes longer, to read the rows of the last segments, is done before anybody has to wait.
+            metadata.forget()
+            _follow(journal, metadata.logs(), tails)
+            with metadata.held():
+                logs, shards = metadata.logs(), metadata.shards()
+                _follow(journal, logs, tails)
+                if not stand_still(list(tails.values()), TRIES):
+                    continue
+                moment = _at_this_moment(journal, logs, shards, tails)
+                last = _last_of(journal, logs)
+                pin = BackupPin(pin.name, _until_ms(), last)
+                metadata.pin(pin)
+            return moment, pin
+    except OSError as error:
+        raise CannotBackUp(f"the journal cannot be read: {error}") from error
+    finally:
+        for tail in tails.values():
+            tail.close()
+    raise CannotBackUp(
+        "no moment was found at which none of the logs was written to: there is much load on many backends.  "
+        "Nothing was changed; try again when there is less"
+    )
+
+
+def _follow(journal: Path, logs: list[LogEntry], tails: dict[str, LogTail]) -> None:
+    """Follow all logs that may still be written, and no others."""
+    wanted = {folder_of(entry): entry for entry in logs if entry.state != "sealed"}
+    for folder in set(tails) - set(wanted):
+        tails.pop(folder).close()
+    for folder, entry in wanted.items():
+        if folder not in tails:
+            segments = _numbers(journal / folder, "", ".log")
+            if not segments:
+                continue  # it has not begun
+            used = [number for number in segments if _is_used(journal / folder / segment_name(number))]
+            tails[folder] = LogTail(str(journal / folder), entry.log_id, max(used, default=segments[0]))
+    for tail in tails.values():
+        tail.catch_up()
+
+
+def _is_used(segment: Path) -> bool:
+    with open(segment, "rb", buffering=0) as file:
+        return any(file.read(8))
+
+
+def _numbers(folder: Path, before: str, behind: str) -> list[int]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    middles = (name[len(before) : -len(behind)] for name in names if name.startswith(before) and name.endswith(behind))
+    return sorted(int(middle) for middle in middles if middle.isdigit())
+
+
+def _pieces(folder: Path) -> list[int]:
+    return _numbers(folder, "ckpt-", ".bin")
+
+
+def _last_of(journal: Path, logs: list[LogEntry]) -> tuple[tuple[int, int, int], ...]:
+    """Of each log that has files, the number of its last segment and of its last file of pieces."""
+    last = []
+    for entry in logs:
+        folder = journal / folder_of(entry)
+        numbers = (max(_numbers(folder, "", ".log"), default=0), max(_pieces(folder), default=0))
+        if any(numbers):
+            last.append((entry.log_id, *numbers))
+    return tuple(last)
+
+
+def _at_this_moment(
+    journal: Path, logs: list[LogEntry], shards: list[ShardEntry], tails: dict[str, LogTail]
+) -> _Moment:
+    """The files that a recovery would read, and how far."""
+    pins = pins_of(0, None, {entry.log_id: entry for entry in logs}, shards)
+    needed = {file for entry in shards for file in entry.files or ()}
+    pointed = {segment for entry in shards for segment in entry.segments()}
+    unknown = any(entry.files is None and entry.checkpoint is not None for entry in shards)
+    parts, folders = [], ["journal"]
+    for entry in logs:
+        folder = folder_of(entry)
+        if not (journal / folder).is_dir():
+            continue
+        folders.append(f"journal/{folder}")
+        tail = tails.get(folder)
+        for number in _numbers(journal / folder, "", ".log"):
+            path = f"journal/{folder}/{segment_name(number)}"
+            size = os.stat(journal.parent / path).st_size
+            if not pins.why(entry.log_id, number):
+                continue
+            pointed.discard((entry.log_id, number))
+            if tail is not None and number >= tail.segment:
+                if number > tail.segment or not tail.offset:
+                    continue  # made ahead
+                size = min(size, tail.offset)
+            parts.append(_Part(path, size))
+        for number in _pieces(journal / folder):
+            if unknown or (entry.log_id, number) in needed:
+                path = f"journal/{folder}/ckpt-{number:08d}.bin"
+                parts.append(_Part(path, os.stat(journal.parent / path).st_size))
+                needed.discard((entry.log_id, number))
+    names = {entry.log_id: folder_of(entry) for entry in logs}
+    missing = [f"journal/{names.get(log_id, log_id)}/{segment_name(number)}" for log_id, number in sorted(pointed)]
+    missing += [f"journal/{names.get(log_id, log_id)}/ckpt-{number:08d}.bin" for log_id, number in sorted(needed)]
+    return _Moment(_now_ms(), parts, folders, missing)
+
+
+def _copied(source: Path, part: _Part, target: Target, keep: Callable[[], None]) -> tuple[BackedUpFile, bool]:
+    """Copy a file unless its content is there; whether it was not."""
+    check = sha256()
+    for chunk in _chunks(source, part, keep):
+        check.update(chunk)
+    file = BackedUpFile(part.path, part.size_bytes, check.hexdigest())
+    if target.size(file.content) == file.size_bytes:
+        return file, False
+    again = sha256()
+
+    def chunks() -> Iterator[bytes]:
+        for chunk in _chunks(source, part, keep):
+            again.update(chunk)
+            yield chunk
+
+    target.write(file.content, chunks())
+    if again.digest() != check.digest():
+        target.remove(file.content)
+        raise CannotBackUp(f"{source} changed while it was copied: has the disk errors?  Take the backup again")
+    if target.size(file.content) != file.size_bytes:
+        raise TargetUnusable(f"{target.name} does not have {file.content} as it was written")
+    return file, True
+
+
+def _chunks(source: Path, part: _Part, keep: Callable[[], None]) -> Iterator[bytes]:
+    """The file up to the size, whatever may have been written behind."""
+    left = part.size_bytes
+    try:
+        with open(source, "rb", buffering=0) as file:
+            while left:
+                keep()
+                chunk = file.read(min(CHUNK_BYTES, left))
+                if not chunk:
+                    raise CannotBackUp(f"{source} is shorter than it was: was the service restarted?  {_AGAIN}")
+                left -= len(chunk)
+                yield chunk
+    except FileNotFoundError:
+        raise CannotBackUp(
+            f"{source} was dropped while it was to be copied: the service needed the room, or the backup stood still "
+            f"for {PIN_SECONDS / 60:.0f} minutes.  {_AGAIN}"
+        ) from None
+    except OSError as error:
+        raise CannotBackUp(f"{source} cannot be read: {error.strerror}") from error
+
+
+_AGAIN: Final = "Take the backup again; what was copied need not be copied twice"
+
+
+def _thin_out(target: Target, keep: int, own: str) -> tuple[int, bool]:
+    """Remove all but the latest backups, and what only they needed; how many, and whether the latter is left there."""
+    names = names_in(target)
+    gone = names[:-keep]
+    for name in gone:
+        target.remove(manifests.path_of(name))
+    removing = f"{REMOVING}/{own}"
+    target.write(removing, [b""])
+    try:
+        for mark in (*target.files(UNDER_WAY), *target.files(REMOVING)):
+            if mark.path in (f"{UNDER_WAY}/{own}", removing):
+                continue
+            if mark.age_seconds < STALE_SECONDS:
+                return len(gone), bool(gone)
+            target.remove(mark.path)
+        needed = {file.content for name in names[-keep:] for file in read_manifest(target, name).files}
+        for content in target.files("data"):
+            if content.path not in needed:
+                target.remove(content.path)
+    finally:
+        target.remove(removing)
+    return len(gone), False
+
+
+def names_in(target: Target) -> list[str]:
+    """The names of the backups in a target, the oldest first."""
+    files = (kept.path.removeprefix(f"{manifests.FOLDER}/") for kept in target.files(manifests.FOLDER))
+    names = (file.removesuffix(".json") for file in files if file.endswith(".json"))
+    return sorted(name for name in names if manifests.is_name(name))
+
+
+def read_manifest(target: Target, name: str | None = None) -> Manifest:
+    """The backup of this name, or the latest.  Raises :class:`BackupUnusable` and :class:`TargetUnusable`."""
+    if name is None:
+        names = names_in(target)
+        if not names:
+            raise BackupUnusable(f"there is no backup in {target.name}")
+        name = names[-1]
+    chunks = target.read(manifests.path_of(name)) if manifests.is_name(name) else None
+    if chunks is None:
+        raise BackupUnusable(f"there is no backup {name} in {target.name}")
+    return manifests.decode(b"".join(chunks), name)
+
+
+def _quietly(act: Callable[[], object]) -> None:
+    """What is tidied up at the end, when there may be nothing to be said any more: it is void by itself later."""
+    try:
+        act()
+    except Exception:
+        pass
+
+
+def _until_ms() -> int:
+    return _now_ms() + int(PIN_SECONDS * 1000)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,279 @@
+"""``holdfast backup``, ``restore`` and ``verify``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from holdfast.command import tell
+from holdfast.progress import Progress
+from holdfast.settings import Settings, SettingsError, is_distributed
+
+_EXIT_CODES = """exit codes:
+  0  done; the backup is whole
+  1  not done, or the backup is damaged
+  2  wrong arguments
+"""
+
+
+def _backup(parsed: argparse.Namespace, settings: Settings) -> int:
+    return _run(lambda progress: _list(parsed) if parsed.list else _take(parsed, settings, progress))
+
+
+def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+    from holdfast.backup.take import take
+    from holdfast.backup.target import open_target
+    from holdfast.offline import is_data_folder
+
+    if is_distributed(settings):
+        raise SettingsError(
+            "backups are made of a data folder, and the settings (cassandra, metadata_nodes) say that what is kept is "
+            "in Cassandra: docs/backup.md, On many machines"
+        )
+    if not is_data_folder(settings):
+        return 1
+    began = time.monotonic()
+    taken = take(settings.data, open_target(parsed.target), keep=parsed.keep, tell=progress.within)
+    progress.done()
+    manifest = taken.manifest
+    for path in manifest.missing:
+        print(f"holdfast: {path} is missing in the data folder: the service was damaged before", file=sys.stderr)
+    document = {
+        **_document(manifest),
+        "seconds": round(time.monotonic() - began, 3),
+        "written_bytes": taken.written_bytes,
+        "removed_backups": taken.removed,
+        "unneeded_left": taken.left,
+    }
+    tell(parsed, document, lambda: _taken(document, parsed.target))
+    return 0
+
+
+def _taken(document: dict[str, Any], target: str) -> str:
+    keys = document["master_keys"]
+    lines = [
+        f"Backup {document['backup']}: {_count(document['queues'], 'queue')}, {_mib(document['size_bytes'])}, of which "
+        f"{_mib(document['written_bytes'])} were not in the target yet.",
+        f"It has everything that was acknowledged before {document['began']}.",
+    ]
+    if document["removed_backups"]:
+        lines.append(f"Older backups removed: {document['removed_backups']}.")
+    if keys:
+        lines.append(
+            f"The keyring is not in it.  Without the master key {_either(keys)} nothing in it can be read: keep a copy "
+            "of the keyring, and keep it apart from the backups."
+        )
+    return "\n".join((*lines, f"Try it: holdfast verify {target}"))
+
+
+def _list(parsed: argparse.Namespace) -> int:
+    from holdfast.backup.take import names_in, read_manifest
+    from holdfast.backup.target import open_target
+    from holdfast.tables import table
+
+    target = open_target(parsed.target)
+    found = [_document(read_manifest(target, name)) for name in names_in(target)]
+    rows = [(one["backup"], one["moment"], one["queues"], _mib(one["size_bytes"])) for one in found]
+    tell(parsed, found, lambda: table(("BACKUP", "MOMENT", "QUEUES", "SIZE"), rows, nothing="There are no backups."))
+    return 0
+
+
+def _restore(parsed: argparse.Namespace, settings: Settings) -> int:
+    return _run(lambda progress: _begin_anew(parsed, settings, progress))
+
+
+def _begin_anew(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+    from holdfast.backup.restore import restore
+    from holdfast.backup.take import read_manifest
+    from holdfast.backup.target import open_target
+
+    target = open_target(parsed.source)
+    manifest = read_manifest(target, parsed.backup)
+    restore(target, manifest, settings.data, progress.within)
+    progress.done()
+    document = {**_document(manifest), "data": str(settings.data)}
+
+    def text() -> str:
+        lines = [f"Restored {manifest.name} into {settings.data}: what the service had at {document['moment']}."]
+        if manifest.master_keys:
+            lines.append(
+                f"It needs the keyring with the master key {_either(manifest.master_keys)}: copy it to "
+                f"{settings.data}/keyring.toml, or name it (HOLDFAST_KEYRING_FILE), before you start the service."
+            )
+        return "\n".join((*lines, f"Then: holdfast serve --data {settings.data}"))
+
+    tell(parsed, document, text)
+    return 0
+
+
+def _verify(parsed: argparse.Namespace, settings: Settings) -> int:
+    return _run(lambda progress: _look(parsed, settings, progress))
+
+
+def _look(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+    from holdfast.backup.take import read_manifest
+    from holdfast.backup.target import open_target
+    from holdfast.backup.verify import verify
+    from holdfast.keyring import local_master_keys
+    from holdfast.tables import table
+
+    masters = local_master_keys(settings) if settings.keyring_file or settings.master_key else None
+    if settings.keyring_file and not settings.keyring_file.exists():
+        raise SettingsError(f"there is no keyring file {settings.keyring_file}")
+    target = open_target(parsed.source)
+    manifest = read_manifest(target, parsed.backup)
+    logging.disable(logging.CRITICAL)  # what a start would log is printed by the command
+    try:
+        found = asyncio.run(verify(target, manifest, parsed.scratch, masters, progress.within))
+    finally:
+        logging.disable(logging.NOTSET)
+    progress.done()
+    queues = found.queues or []
+    document = {
+        **_document(manifest),
+        "whole": not found.wrong,
+        "wrong": found.wrong,
+        "keys_checked": found.keys_checked,
+        "messages": found.messages,
+        "counts": [
+            {
+                "account": one.account,
+                "queue": one.name,
+                "visible": one.visible,
+                "in_flight": one.in_flight,
+                "delayed": one.delayed,
+                "stored_bytes": one.stored_bytes,
+            }
+            for one in queues
+        ],
+    }
+
+    def text() -> str:
+        rows = [(one.account, one.name, one.visible, one.in_flight, one.delayed) for one in queues]
+        heads = ("ACCOUNT", "QUEUE", "VISIBLE", "IN FLIGHT", "DELAYED")
+        lines = [] if found.queues is None else [table(heads, rows, nothing="There are no queues."), ""]
+        lines += [f"WRONG: {one}" for one in found.wrong]
+        if not found.wrong:
+            counted = f"{_count(len(queues), 'queue')} and {_count(found.messages, 'message')}"
+            lines.append(f"Backup {manifest.name} of {document['moment']} is whole: {counted}, all of them read.")
+        if found.keys_checked and not found.wrong:
+            lines.append("The keyring opens it.")
+        elif not found.keys_checked and manifest.master_keys:
+            lines.append(
+                f"No keyring was tried.  It needs the master key {_either(manifest.master_keys)}: name the copy that "
+                "you keep with --keyring-file."
+            )
+        return "\n".join(lines)
+
+    tell(parsed, document, text)
+    return 1 if found.wrong else 0
+
+
+def _run(work: Callable[[Progress], int]) -> int:
+    from auth.master_keys import KeyringError
+    from holdfast.backup.manifest import BackupUnusable
+    from holdfast.backup.restore import CannotRestore
+    from holdfast.backup.take import CannotBackUp
+    from holdfast.backup.target import TargetUnusable
+    from metadata_service.store import StoreError
+
+    progress = Progress()
+    try:
+        return work(progress)
+    except (BackupUnusable, CannotBackUp, CannotRestore, TargetUnusable, StoreError, KeyringError) as error:
+        progress.done()
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        progress.done()
+        return 130
+
+
+def _document(manifest: Any) -> dict[str, Any]:
+    return {
+        "backup": manifest.name,
+        "began": _time(manifest.began_ms),
+        "moment": _time(manifest.moment_ms),
+        "version": manifest.version,
+        "queues": manifest.queues,
+        "size_bytes": manifest.size_bytes,
+        "files": len(manifest.files),
+        "master_keys": list(manifest.master_keys),
+    }
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _either(keys: Any) -> str:
+    return " and ".join(keys)
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number} {what}s"
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):.1f} MiB"
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
+        raise argparse.ArgumentTypeError(f"a number from 1 to 100000, not {text!r}")
+    return int(text)
+
+
+def add_backup_commands(commands: Any) -> None:
+    backup = commands.add_parser(
+        "backup",
+        help="make a backup, while the service runs or when it does not",
+        description="Make a backup of the data folder: its metadata, logs and checkpoints, all of one moment.  The "
+        "service may be running; the command runs on its machine, as its user.  Several backups of one target share "
+        "what they have in common.  The keyring is not in it: keep a copy of it elsewhere.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    backup.add_argument("target", metavar="TARGET", help="a folder, or a URL of pyarrow (s3://, gs://, hdfs://)")
+    backup.add_argument("--data", metavar="DIR", help="data folder of the service (default: data)")
+    backup.add_argument(
+        "--keep", metavar="N", type=_at_least_one, help="leave the latest N backups in the target and remove older ones"
+    )
+    backup.add_argument("--list", action="store_true", help="list the backups in the target instead")
+    backup.set_defaults(part=_backup)
+    restore = commands.add_parser(
+        "restore",
+        help="make a data folder out of a backup",
+        description="Make a data folder out of a backup.  The folder has to be empty, or not to be there.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    restore.add_argument("source", metavar="SOURCE", help="where the backups are, as `holdfast backup` was told")
+    restore.add_argument("--data", metavar="DIR", required=True, help="the folder to be made")
+    restore.set_defaults(part=_restore)
+    verify = commands.add_parser(
+        "verify",
+        help="find out whether a backup is whole",
+        description="Read all of a backup, restore it into a scratch folder, open it as a start would, and read and "
+        "count the messages of each queue.  Nothing is changed.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verify.add_argument("source", metavar="SOURCE", help="where the backups are, as `holdfast backup` was told")
+    verify.add_argument(
+        "--scratch", metavar="DIR", type=Path, help="folder with room for the backup (default: that of temporary files)"
+    )
+    verify.add_argument("--keyring-file", metavar="FILE", help="find out, too, whether this keyring opens it")
+    verify.set_defaults(part=_verify)
+    for parser in (restore, verify):
+        parser.add_argument("--backup", metavar="NAME", help="which one (default: the latest)")
+    for parser in (backup, restore, verify):
+        parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
+        parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
