@@ -37,6 +37,8 @@ from billing.overview import Day, Measured, Overview
 
 BARS_MOST = 12
 ROWS_MOST = 15
+TAGS_MOST = 160
+"""Letters; an export of the invoice has all."""
 _MONTH_MS = 30 * 86_400_000
 """For a mean of what was stored; nothing is billed by it."""
 
@@ -229,7 +231,7 @@ def _cost(costs: Costs | None) -> Section:
         (
             *((one.account,) if costs.account is None else ()),
             one.queue or "(no queue)",
-            one.tags or "–",
+            _first(one.tags) or "–",
             *(_money(one.charges.get(charge, Decimal(0)), one.currency, costs) for charge in charges),
             _money(one.total, one.currency, costs),
         )
@@ -246,6 +248,10 @@ def _cost(costs: Costs | None) -> Section:
         (Table(title, headings, rows, words, more=more),),
         costs.explained,
     )
+
+
+def _first(tags: str) -> str:
+    return tags if len(tags) <= TAGS_MOST else f"{tags[: TAGS_MOST - 1]}…"
 
 
 def _queue(one: QueueCost, costs: Costs) -> str:

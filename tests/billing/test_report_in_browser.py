@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pypdf import PdfReader
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from tests.billing.months import ACCOUNTS, analysis_of, overview_of, report
+from billing.documents import pdf_of
+from billing.report import report_of
+from tests.billing.months import ACCOUNTS, MADE_AT, analysis_of, costs_of, overview_of, report
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _NO_NETWORK = "MAP * ~NOTFOUND"
@@ -167,6 +173,33 @@ def test_it_fits_the_window(opened: webdriver.Chrome, width: int) -> None:
         assert ask(opened, "document.querySelector('#calls svg').getBoundingClientRect().width") >= 600
     finally:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_long_names_many_tags_and_large_sums_leave_room_for_the_numbers(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    known = costs_of(None)
+    tags = ", ".join(f"tag-{at:02}-{'k' * 100}={'v' * 200}" for at in range(20))
+    queues = [replace(one, queue="x" * 80, tags=tags) if at < 3 else one for at, one in enumerate(known.queues)]
+    totals = {"EUR": Decimal("123456789012.34"), "JPY": Decimal(123456789012)}
+    costs = replace(known, queues=queues, totals=totals, places={"EUR": 2, "JPY": 0})
+    made = report_of(overview_of(None), costs, analysis_of(None), made_at=MADE_AT)
+    file = tmp_path / "long.html"
+    file.write_text(made.html())
+    browser.get(file.as_uri())
+    amount = "document.querySelector('#cost tbody tr').lastElementChild.getBoundingClientRect()"
+    assert ask(browser, f"{amount}.right") <= 1200, "what a queue costs is seen without scrolling"
+    assert ask(browser, f"{amount}.height") < 150, "and the next queue is"
+    assert ask(browser, "document.querySelector('#cost tbody th').getBoundingClientRect().height") > 0
+    for width in (390, 1200):
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+        )
+        assert ask(browser, "document.documentElement.scrollWidth") <= width
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    whole = "".join(page.extract_text() for page in PdfReader(io.BytesIO(pdf_of(made.for_print()))).pages)
+    assert "212.35 EUR" in whole
 
 
 def test_of_one_tenant(browser: webdriver.Chrome, tmp_path: Path) -> None:
