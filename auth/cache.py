@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from telemetry import caches
+
 V = TypeVar("V")
 
 
@@ -26,6 +28,7 @@ class Cache(Generic[V]):
         self,
         look_up: Callable[[str], Awaitable[V | None]],
         *,
+        name: str,
         clock: Callable[[], float],
         known_limit: int = 10_000,
         unknown_limit: int = 1_000,
@@ -33,6 +36,9 @@ class Cache(Generic[V]):
         unknown_seconds: float = 1,
         lookups_limit: int = 8,
     ) -> None:
+        """``name``: what it keeps, to those who watch how often that is there."""
+        self._places = caches.places(name)
+        self._hit = self._places.hit
         self._ask = look_up
         self._clock = clock
         self._known: OrderedDict[str, tuple[V, float, float]] = OrderedDict()
@@ -57,6 +63,7 @@ class Cache(Generic[V]):
             if now >= fresh_until:
                 return None
             self._looking_up(key_id)
+        caches.counts[self._hit] += 1
         return value
 
     async def find(self, key_id: str) -> V | None:
@@ -65,7 +72,9 @@ class Cache(Generic[V]):
         if value is not None:
             return value
         if self._unknown.get(key_id, 0.0) > self._clock():
+            caches.counts[self._hit] += 1
             return None
+        caches.counts[self._places.miss] += 1
         return await asyncio.shield(self._looking_up(key_id))
 
     def forget(self, key_id: str) -> None:

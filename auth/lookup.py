@@ -72,9 +72,10 @@ class Credentials:
         unknown_limit: int = 1_000,
         lookups_limit: int = 8,
     ) -> None:
-        def cache(look_up: Callable[[str], Awaitable[V | None]]) -> Cache[V]:
+        def cache(name: str, look_up: Callable[[str], Awaitable[V | None]]) -> Cache[V]:
             return Cache(
                 look_up,
+                name=name,
                 clock=clock,
                 known_limit=known_limit,
                 unknown_limit=unknown_limit,
@@ -83,10 +84,10 @@ class Credentials:
 
         self.store = store
         """To read and list from."""
-        self.access_keys = cache(self._access_key)
-        self.api_keys = cache(self._api_key)
-        self.tenants = cache(store.get_tenant)
-        self.roles = cache(self._role)
+        self.access_keys = cache("access_keys", self._access_key)
+        self.api_keys = cache("api_keys", self._api_key)
+        self.tenants = cache("tenants", store.get_tenant)
+        self.roles = cache("roles", self._role)
         """By ``account/name``."""
         self._recorded: dict[str, float] = {}
         self._recorded_most = 2 * known_limit

@@ -345,6 +345,12 @@ def _signer(secret: str, date: str, region: str, service: str) -> tuple[_Hash, _
     return sha256(bytes(byte ^ 0x36 for byte in key)), sha256(bytes(byte ^ 0x5C for byte in key))
 
 
+def signers_known() -> tuple[int, int]:
+    """How often a signing key was there, and how often it had to be made."""
+    found = _signer.cache_info()
+    return found.hits, found.misses
+
+
 @lru_cache(maxsize=64)
 def _seconds(stamp: str) -> int:
     if _DATE.match(stamp):

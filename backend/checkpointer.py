@@ -12,9 +12,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 import msgspec
 
+from backend import instruments
 from backend.api import StorageFull, Unavailable
 from backend.cleaner import Cleaner
 from backend.engine import snapshot
@@ -24,7 +26,7 @@ from backend.engine.tokens import Chunk
 from backend.incarnation import Incarnation
 from backend.journal.checkpoints import PieceFile, PieceWriter
 from backend.journal.interface import Journal
-from backend.journal.pins import Pins
+from backend.journal.pins import Pins, Segment
 from backend.journal.rows import SEGMENT_MAX
 from backend.shards import Shard, as_ref, piece_files, shard_of
 from backend.tasks import Complaints, Slices
@@ -52,6 +54,18 @@ class ShardManifest(msgspec.Struct, array_like=True):
 MANIFEST_FORMAT = 1
 encode_manifest = msgspec.msgpack.Encoder().encode
 decode_manifest = msgspec.msgpack.Decoder(ShardManifest).decode
+
+
+class Kept(NamedTuple):
+    """What a sweep has left of the journal: the segments of the own log and of sealed ones."""
+
+    size_bytes: int
+    pinned_by: dict[str, int]
+    """How many segments are held by what (:meth:`~backend.journal.pins.Pins.held`), each counted where that is first
+    said."""
+    behind: dict[str, int]
+    """Of the own log: by what holds it, how many segments the oldest lies behind the one that is written to."""
+    sealed_logs: int
 
 
 class _Taken:
@@ -90,6 +104,8 @@ class Checkpointer:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.entry = entry
+        self.kept: Kept | None = None
+        """As of the last sweep."""
         self._node = node
         self._entries = entries
         self._journal = journal
@@ -143,10 +159,16 @@ class Checkpointer:
         Raises :class:`StoreError`, :class:`StorageFull` or :class:`Unavailable`; then nothing is lost but the work.
         """
         async with self._lock:
+            began = time.perf_counter()
             try:
                 await self._checkpoint()
             except OSError as error:
+                instruments.CHECKPOINTS_FAILED.add()
                 raise Unavailable(f"a checkpoint failed: {error}") from error
+            except (Unavailable, StorageFull, StoreError):
+                instruments.CHECKPOINTS_FAILED.add()
+                raise
+            instruments.CHECKPOINTS.observe(time.perf_counter() - began)
 
     async def _checkpoint(self) -> None:
         node, log = self._node, self._node.log
@@ -360,13 +382,16 @@ class Checkpointer:
         pins = pins_of(own, self.entry, known, shards)
         for backup in backups:
             pins.set_backup(backup.name, {log_id: segment for log_id, segment, _ in backup.logs})
+        dropped: set[Segment] = set()
         for log_id in swept:
             found = [(log_id, number) for number, _ in segments[log_id]]
             droppable = pins.droppable(at for at in found if log_id != own or at[1] < current)
             if droppable:
                 await self._segments.drop(log_id, [number for _, number in droppable])
+                dropped.update(droppable)
             if log_id != own and len(droppable) == len(found) and log_id not in kept:
                 await self._segments.remove_log(log_id)
+        self.kept = _kept(own, current, pins, segments, dropped)
 
     async def _backups(self) -> list[BackupPin]:
         """What backups hold.  To be asked for last, when all else that a sweep decides by is known.
@@ -455,3 +480,22 @@ def pins_of(own: int, entry: LogEntry | None, known: dict[int, LogEntry], shards
         starts = {log_id: known[log_id].floor_segment for log_id in shard.logs() if log_id != own and log_id in known}
         pins.set_chain(shard.shard, starts.items())
     return pins
+
+
+def _kept(
+    own: int, current: int, pins: Pins, segments: dict[int, list[tuple[int, int]]], dropped: set[Segment]
+) -> Kept:
+    left = [(log_id, number, size) for log_id, found in segments.items() for number, size in found]
+    left = [one for one in left if one[:2] not in dropped]
+    pinned_by: dict[str, int] = {}
+    behind: dict[str, int] = {}
+    for log_id, number, _ in left:
+        if log_id == own and number >= current:
+            continue  # written to, or made ahead
+        holder = next((kind for kind, _ in pins.held(log_id, number)), "nothing")  # the next sweep drops it
+        pinned_by[holder] = pinned_by.get(holder, 0) + 1
+        if log_id == own:
+            behind[holder] = max(behind.get(holder, 0), current - number)
+    return Kept(
+        sum(size for _, _, size in left), pinned_by, behind, len({log_id for log_id, _, _ in left if log_id != own})
+    )

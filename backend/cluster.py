@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
+from backend import instruments
 from backend.address import Address, ClientTls
 from backend.api import (
     Counters,
@@ -259,6 +260,7 @@ class ClusterBackend:
                     answer = await ask(member.backend, self._loop.time() - began)
                 except NotOwner as error:
                     member.answered()
+                    instruments.REROUTED.add()
                     why = str(error)
                     if self._learned(shard, member, error.owner) and not hurried:
                         hurried = True

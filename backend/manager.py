@@ -110,6 +110,8 @@ class Member:
         self._callers = callers
         self._reach = Reach()
         self._complaints = Complaints()
+        self.clock_behind_ms = 0.0
+        """How far the cluster's time is ahead of this machine's clock, as of the last look."""
         self._count = 0
         self._beaten_at: float | None = None
         """When the last heartbeat was stored; None after one that failed."""
@@ -163,6 +165,11 @@ class Member:
             if cluster.manager == self._node.ownership.log_id:
                 await self._store.update_cluster(msgspec.structs.replace(cluster, manager=0))
         return self._node.free
+
+    @property
+    def managed(self) -> View | None:
+        """What was seen last of the cluster, if this member is its manager."""
+        return self._managed
 
     async def _run(self) -> None:
         await self._forever(self._rejoin, None, "joining")
@@ -273,6 +280,7 @@ class Member:
     def _follow_clocks(self, others: list[int]) -> None:
         """Let the node go by the cluster's time."""
         ahead_ms = self._clocks.ahead_ms(others)
+        self.clock_behind_ms = ahead_ms
         off = is_off(ahead_ms)
         self._node.follow(ahead_ms if off else 0)
         self._node.go_with(self._clock() + self._clocks.start_ahead_ms(others))

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from backend import instruments
 from backend.api import (
     SHARDS,
     Counters,
@@ -30,7 +31,7 @@ from backend.api import (
     Transfer,
     Unavailable,
 )
-from backend.checkpointer import Checkpointer
+from backend.checkpointer import Checkpointer, Kept
 from backend.clock import SteadyClock
 from backend.incarnation import Incarnation, Resolver
 from backend.journal.disk import Disk
@@ -186,6 +187,7 @@ class Node:
 
     def _failed(self, error: BaseException) -> None:
         """The log cannot be written, or what is in memory cannot be trusted: start over."""
+        instruments.FAILURES.add()
         logger.error("the journal has failed, starting over: %s", error)
         incarnation = self._end(Unavailable("the journal has failed; the service is recovering"))
         if incarnation is not None:
@@ -265,6 +267,16 @@ class Node:
         if self._incarnation is None or not self._incarnation.memory.most_bytes:
             return 0.0
         return self._incarnation.memory.used_bytes / self._incarnation.memory.most_bytes
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """What was written and is not durable yet."""
+        return 0 if self._incarnation is None else self._incarnation.log.unsynced_bytes
+
+    @property
+    def kept(self) -> Kept | None:
+        """What the last checkpoint has left of the journal; None: none was taken since the start."""
+        return None if self._checkpointer is None else self._checkpointer.kept
 
     @property
     def damage(self) -> list[str]:

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 
+from backend import instruments
 from backend.api import BackendError
 from backend.checkpointer import Checkpointer
 from backend.incarnation import Incarnation
@@ -77,7 +78,9 @@ class Ownership:
             raise NoSuchOwner(f"log {log_id} is not open, or not another node's: no shard can be given to it")
         wanted = sorted(number for number in numbers if number in self._node.shards.owned)
         for start in range(0, len(wanted), AT_ONCE):
-            await self._checkpointer.give(wanted[start : start + AT_ONCE], heir)
+            given = wanted[start : start + AT_ONCE]
+            await self._checkpointer.give(given, heir)
+            instruments.MOVES.add("handed over", count=len(given))
 
     async def seal(self, log_id: int) -> None:
         """End a log whose writer is gone, so that its shards can be taken.  Repeatable, and anyone may finish it.
@@ -94,6 +97,7 @@ class Ownership:
                 if claimed:
                     shards = {entry.shard: entry for entry in await self._entries.shards()}
                     await recover(self._journal, self._entries, claimed, ending, shards, (), self.log_id)
+                    instruments.SEALED.add()
                     logger.warning("log %d of node %s is sealed", log_id, claimed[0].node)
             finally:
                 self._journal.release()
@@ -128,6 +132,8 @@ class Ownership:
             self._node.opened(self._node.shards.open(entries, replay, now))
             if any(link[0] != self.log_id for entry in taken for link in entry.chain):
                 self._checkpointer.soon()
+            instruments.MOVES.add("taken", count=len(taken))
+            instruments.MOVES.add("received", count=len(entries) - len(taken))
             logger.info("%d shards were taken, %d were given", len(taken), len(entries) - len(taken))
             return set(wanted)
 

@@ -18,6 +18,7 @@ from auth.limits import UNLIMITED, Rate, TenantLimits
 from auth.principal import SCOPES, Scope
 from backend.api import BackendError
 from frontend.access import SCOPES_OF
+from frontend.instruments import THROTTLED
 from frontend.services import Services
 from frontend.sqs.calls import Call
 from frontend.sqs.errors import REQUEST_THROTTLED, SqsError
@@ -86,6 +87,7 @@ class Allowance:
         """Before a send of an account.  Raises RequestThrottled, which tells the numbers to the owner alone."""
         if self.stored_bytes < most:
             return
+        THROTTLED.add("stored_bytes")
         if caller == self.account:
             text = (
                 f"The queues of the account {self.account} store {self.stored_bytes} bytes, and its quota "
@@ -110,6 +112,7 @@ class Allowance:
         """Count a call as under way; whoever does so lowers ``calls`` at its end.  Raises RequestThrottled."""
         most = self.calls_most
         if most is not None and self.calls >= most:
+            THROTTLED.add("connections")
             raise SqsError(
                 REQUEST_THROTTLED,
                 f"The account {self.account} has {self.calls} calls under way at this server, and its quota "
@@ -123,6 +126,7 @@ class Allowance:
         """Around a receive that waits.  Raises RequestThrottled."""
         most = self.polls_most
         if most is not None and self.polls >= most:
+            THROTTLED.add("long_polls")
             raise SqsError(
                 REQUEST_THROTTLED,
                 f"The account {self.account} has {self.polls} receives waiting for messages at this server, and its "
@@ -320,6 +324,7 @@ class Throttle:
         wait = min(await self._limiter.admit(meters), RETRY_SECONDS_MOST)
         if not wait:
             return
+        THROTTLED.add("rate")
         said = " and ".join(
             f"{name} {rate.per_second:g} a second, {rate.burst} at once" for name, rate in limits if rate is not None
         )

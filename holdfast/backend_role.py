@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from auth.lookup import Credentials
+from backend import gauges
 from backend.address import UNIX_PATH_BYTES_MOST, Address, ServerTls
 from backend.cluster import ClusterBackend, nodes_of
+from backend.journal.log import LogSettings
 from backend.living import WATCH_SECONDS
 from backend.load import Load
 from backend.manager import Member
@@ -28,6 +30,7 @@ from frontend.sqs.queues import Queues
 from holdfast.compose import StoreResolver, frontend_settings, meter_storage, now_ms, open_node
 from holdfast.folder import NODE
 from holdfast.managing import Managing, rule_of
+from holdfast.observed import Observed
 from holdfast.serve import CannotStart, settle
 from holdfast.settings import Settings
 from holdfast.tracing import start_tracing
@@ -171,6 +174,7 @@ async def run_backend(
     secret: bytes,
     stop: asyncio.Event,
     started: Callable[[BackendRole], None],
+    observed: Observed,
     *,
     hand_over: Callable[[], bool] = lambda: True,
 ) -> int:
@@ -213,8 +217,12 @@ async def run_backend(
             managing = Managing(store, Fleet(store), elsewhere, resolver, backend.name, rule_of(settings))
             stack.push_async_callback(managing.close)
             await managing.start()
+        gauges.tell(observed.registry, node, settings.journal_folder, low_water_bytes=LogSettings().low_water_bytes)
+        gauges.tell_member(observed.registry, role.member)
         started(role)
         settle()
+        observed.health.status = "ready"
+        observed.health.hindered = lambda: "draining" if stop.is_set() else "" if node.ready else "recovering"
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         waiting[0].cancel()

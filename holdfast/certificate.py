@@ -34,6 +34,8 @@ class Certificate:
         self._cert = cert
         self._key = key
         self._authority = authority
+        self.valid_until_s = 0.0
+        """Of the certificate that is in use, Unix time."""
         self._tried = self._seen = self._stamp()
         self.context = self._load()
 
@@ -69,6 +71,7 @@ class Certificate:
             raise CertificateUnusable(
                 f"certificate {self._cert} with key {self._key}{authority} cannot be used: {error}"
             ) from error
+        self.valid_until_s = until.timestamp()
         told = facts(cert=self._cert, valid_until=until.strftime("%Y-%m-%dT%H:%M:%SZ"))
         if until > datetime.now(UTC):
             log.info("certificate loaded %s", told)

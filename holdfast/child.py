@@ -23,16 +23,20 @@ import uvloop
 from holdfast import logs
 from holdfast.parent import die_with_parent
 from holdfast.settings import Settings
+from telemetry.metrics import Family
 
 if TYPE_CHECKING:
     from holdfast.listen import Server
+    from holdfast.observed import Observed
 
-CONNECTION, RELOAD, DRAIN, LEAVE = b"connection", b"reload", b"drain", b"leave"
+CONNECTION, RELOAD, DRAIN, LEAVE, TELL = b"connection", b"reload", b"drain", b"leave", b"tell"
 """What the supervisor says.  A connection comes with its file descriptor.  Who is to leave drains while the others go
-on: a backend hands its shards over before, a frontend lets its clients go."""
-READY, SETTLED, LOAD = b"ready", b"settled", b"load "
+on: a backend hands its shards over before, a frontend lets its clients go.  Who is to tell, tells what it counts and
+measures."""
+READY, SETTLED, LOAD, TOLD = b"ready", b"settled", b"load ", b"told"
 """What it is told: a backend has settled when it has its share of the shards, and each other shard is where it is to
-be; a load is followed by the number of connections, and comes once a second from the process's beginning on."""
+be; a load is followed by the number of connections, and comes once a second from the process's beginning on; what is
+told comes as the descriptor of a file in memory (:data:`decode_families`)."""
 MESSAGE_BYTES_MOST = 64
 LOAD_SECONDS = 1.0
 
@@ -75,6 +79,10 @@ def encode(orders: Orders) -> bytes:
 
 def decode(data: bytes) -> Orders:
     return msgspec.msgpack.decode(data, type=Orders, dec_hook=_path)
+
+
+_encode_families = msgspec.msgpack.Encoder().encode
+decode_families = msgspec.msgpack.Decoder(list[Family]).decode
 
 
 def _path(type_: type, value: Any) -> Any:
@@ -125,17 +133,21 @@ class Line:
         self._load: Callable[[], int] = lambda: 0
         self._take: Callable[[socket.socket], None] | None = None
         self._reload: Callable[[], None] | None = None
+        self._observed: Observed | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     def open(
         self,
         take: Callable[[socket.socket], None] | None = None,
         reload: Callable[[], None] | None = None,
         load: Callable[[], int] = lambda: 0,
+        observed: Observed | None = None,
     ) -> None:
         """The process is ready: say so, and do what the supervisor says from now on.
 
-        ``load``: how many connections there are.
+        ``load``: how many connections there are; ``observed``: what it counts and measures.
         """
+        self._observed = observed
         self._take, self._reload, self._load = take, reload, load
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._readable)
         self._sock.send(READY)
@@ -155,6 +167,17 @@ class Line:
             return  # it is gone: so is this process in a moment
         asyncio.get_running_loop().call_later(LOAD_SECONDS, self.tell_load)
 
+    async def _tell(self, observed: Observed) -> None:
+        data = _encode_families(await observed.read())
+        file = os.memfd_create("metrics")
+        try:
+            os.write(file, data)
+            socket.send_fds(self._sock, [TOLD], [file])
+        except OSError as error:  # the supervisor has enough to read, or is gone
+            log.debug("what is counted was not told %s", logs.facts(error=error))
+        finally:
+            os.close(file)
+
     def _readable(self) -> None:
         while True:
             try:
@@ -170,6 +193,9 @@ class Line:
             elif said == RELOAD:
                 if self._reload is not None:
                     self._reload()
+            elif said == TELL:
+                if self._observed is not None and (self._telling is None or self._telling.done()):
+                    self._telling = asyncio.get_running_loop().create_task(self._tell(self._observed))
             elif said == DRAIN:
                 self.stop.set()
             elif said == LEAVE:
@@ -182,25 +208,33 @@ class Line:
 
 async def _backend(orders: Orders, line: Line) -> int:
     from holdfast.backend_role import BackendRole, in_folder, run_backend
+    from holdfast.observed import Observed
 
     backend = in_folder(orders.settings.data, orders.name, orders.node, orders.nodes)
     settling: list[asyncio.Task[None]] = []
     line.tell_load()
 
     def started(role: BackendRole) -> None:
-        line.open()
+        line.open(observed=observed)
         settling.append(asyncio.create_task(settled(role)))
 
     async def settled(role: BackendRole) -> None:
         await role.member.settled.wait()
         line.tell_settled()
 
-    return await run_backend(orders.settings, backend, orders.secret, line.stop, started, hand_over=lambda: line.leaves)
+    observed = await Observed.start(orders.settings, "backend", orders.name, listens=False)
+    try:
+        return await run_backend(
+            *(orders.settings, backend, orders.secret, line.stop, started, observed), hand_over=lambda: line.leaves
+        )
+    finally:
+        await observed.close()
 
 
 async def _frontend(orders: Orders, line: Line) -> int:
     from backend.cluster import ClusterBackend, nodes_of
     from holdfast.backend_role import Sockets
+    from holdfast.observed import Observed
     from holdfast.roles import Frontend, run_frontend
     from holdfast.serve import certificate_of
     from metadata_service.sqlite import SQLiteStore
@@ -218,11 +252,17 @@ async def _frontend(orders: Orders, line: Line) -> int:
     def started(server: Server) -> None:
         hall = server.hall
         reload = certificate.reload if certificate else None
-        line.open(server.take, reload, lambda: len(hall.connections) + len(hall.handshakes))
+        line.open(server.take, reload, lambda: len(hall.connections) + len(hall.handshakes), observed)
 
-    return await run_frontend(
-        settings, service, certificate, [], line.stop, started, processes=processes, lingers=lambda: line.leaves
-    )
+    observed = await Observed.start(settings, "frontend", orders.name, listens=False)
+    try:
+        return await run_frontend(
+            *(settings, service, certificate, [], line.stop, started, observed),
+            processes=processes,
+            lingers=lambda: line.leaves,
+        )
+    finally:
+        await observed.close()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from auth.keyring import Keyring
 from auth.limits import parse_limits
 from auth.lookup import Credentials
 from auth.sealed_store import sealed
+from backend import gauges
 from backend.api import SHARDS, BackendError, PartitionSettings, Peer, Target
 from backend.journal.disk import RealDisk
 from backend.journal.log import LogSettings
@@ -37,6 +38,7 @@ from frontend.sqs.queues import Queues
 from holdfast.declared import declare
 from holdfast.folder import NODE
 from holdfast.keyring import naming_secret
+from holdfast.observed import tell_frontend
 from holdfast.python import python
 from holdfast.serve import CannotStart
 from holdfast.settings import Settings
@@ -47,6 +49,7 @@ from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import ConditionFailed, EntryStore, QueueNotFound, QueueStore
 from ratelimit.address import MEMORY
 from ratelimit.limiter import BaseLimiter, Limiter
+from telemetry.metrics import Registry
 
 if TYPE_CHECKING:
     from auth.oidc import Oidc
@@ -60,11 +63,21 @@ TRIES: Final = 3
 class Embedded:
     """Implements :class:`holdfast.serve.Service`."""
 
-    def __init__(self, app: FrontendApp, node: Node, storage: StorageMeter | None) -> None:
+    def __init__(self, settings: Settings, app: FrontendApp, node: Node, storage: StorageMeter | None) -> None:
+        self._settings = settings
         self.app = app
         self.failed = node.lost
         self._node = node
         self._storage = storage
+
+    def tell(self, registry: Registry) -> None:
+        tell_frontend(registry, self.app.services, self._settings)
+        gauges.tell(
+            registry,
+            self._node,
+            self._settings.journal_folder,
+            low_water_bytes=LogSettings().low_water_bytes,
+        )
 
     async def drain(self) -> None:
         self.app.begin_drain()
@@ -116,7 +129,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         await node.close()
         await services.close()
         raise
-    return Embedded(create_app(services), node, storage)
+    return Embedded(settings, create_app(services), node, storage)
 
 
 class Alone:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from auth.keyring import Keyring
 from auth.lookup import Credentials
 from auth.sealed_store import sealed
+from backend import gauges
 from backend.address import Address
 from backend.api import BackendError
 from backend.clock import SteadyClock
@@ -33,9 +34,9 @@ from holdfast import __version__, logs
 from holdfast.backend_role import BackendRole
 from holdfast.compose import TRIES, StoreResolver, frontend_settings, meter_storage, now_ms, start_sealer
 from holdfast.folder import Claim
-from holdfast.health import serve_health
 from holdfast.keyring import naming_secret, open_shared_keyring
 from holdfast.listen import bind
+from holdfast.observed import Observed, tell_usage
 from holdfast.peers import PeerTls, advertised, listening, peer_tls
 from holdfast.roles import Changes, Frontend, run_frontend
 from holdfast.root import ensure_root, take_turn
@@ -78,7 +79,8 @@ async def _backend(
 ) -> int:
     stop = stop_of_signals()
     async with _Closing() as closing:
-        health = closing.later(await serve_health(settings.health_listen))
+        observed = closing.later(await Observed.start(settings, "backend", name))
+        health = observed.health
         tracing = await start_tracing(settings)
         if tracing is not None:
             closing.later(tracing)
@@ -133,6 +135,7 @@ async def _backend(
         if storage is not None:
             closing.later(storage)
             closing.later(start_sealer(settings))
+            tell_usage(observed.registry, settings)
         role = await BackendRole.start(
             name,
             node,
@@ -145,11 +148,14 @@ async def _backend(
             reporter=Reporter(metadata, settings.cluster, now_ms),
             tracing=tracing,
         )
+        gauges.tell(observed.registry, node)
+        gauges.tell_member(observed.registry, role.member)
         told = logs.facts(version=__version__, cluster=settings.cluster, address=address, pid=os.getpid())
         log.info("started %s", told)
         logs.say(f"Backend {name} of cluster {settings.cluster} is at {address}.")
         settle()
         health.status = "ready"
+        health.hindered = lambda: "" if node.ready else "recovering"
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         waiting[0].cancel()
@@ -206,6 +212,7 @@ async def _frontend(settings: Settings, secret: bytes, tls: PeerTls) -> int:
     sockets = bind(settings.host, settings.port)
     name = f"frontend {os.uname().nodename}:{sockets[0].getsockname()[1]}"
     async with _Closing() as closing:
+        observed = closing.later(await Observed.start(settings, "frontend"))
         stores = closing.later(Stores(settings, tls))
         metadata = await stores.metadata()
         keyring = await prepare_shared(settings, metadata)
@@ -222,7 +229,9 @@ async def _frontend(settings: Settings, secret: bytes, tls: PeerTls) -> int:
             port = sockets[0].getsockname()[1]
             log.info("started %s", logs.facts(version=__version__, port=port, pid=os.getpid()))
 
-        code = await run_frontend(settings, service, certificate, sockets, stop, started, lingers=lambda: True)
+        code = await run_frontend(
+            settings, service, certificate, sockets, stop, started, observed, lingers=lambda: True
+        )
     log.info("stopped")
     return code
 

@@ -1,32 +1,40 @@
-"""Health checks of the roles that clients do not call: backends, metadata nodes and managers.
+"""Health checks and metrics of a process.
 
-They listen at ``health_listen``, apart from what the role serves: who asks (a kubelet, a load balancer) knows no secret
-of the cluster and shows no certificate.  So nothing else is told here, and it is plain HTTP.
+They are at ``health_listen``, apart from what the role serves: who asks (a kubelet, a load balancer, Prometheus) knows
+no secret of the service and shows no certificate.  So nothing else is told here, and it is plain HTTP.
 
     GET /health/live     200 from the process's start to its end, also while it replays a journal
     GET /health/ready    200 while the role does its work; 503 before that, and while it drains
+    GET /metrics         what it counts and measures, in Prometheus's format
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final, Literal
 
 from backend.address import Address
 from holdfast.serve import CannotStart
+from telemetry.prometheus import CONTENT_TYPE
 
 _HEAD_BYTES_MOST: Final = 8192
 _SECONDS: Final = 5.0
-"""For a request to arrive, and its answer to be taken."""
+"""For a request to arrive, and its answer to be made and taken."""
 
+Metrics = Callable[[], Awaitable[bytes]]
 Status = Literal["starting", "ready", "draining"]
 
 
 class Health:
     """What a role says of itself.  Made by :func:`serve_health`."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics | None = None) -> None:
+        """``metrics``: in Prometheus's format; None: there are none."""
         self.status: Status = "starting"
+        self.hindered: Callable[[], str] = lambda: ""
+        """What keeps a role that is ready from its work just now, as one word; "": nothing."""
+        self._metrics = metrics
         self._server: asyncio.Server | None = None
 
     async def listen(self, address: Address) -> None:
@@ -45,36 +53,44 @@ class Health:
         try:
             async with asyncio.timeout(_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._answer_to(head.partition(b"\r\n")[0]))
+                writer.write(await self._answer_to(head.partition(b"\r\n")[0]))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a connection that is only opened, as some checks do, or one that asks for nothing
         finally:
             writer.close()
 
-    def _answer_to(self, line: bytes) -> bytes:
+    async def _answer_to(self, line: bytes) -> bytes:
         method, _, rest = line.partition(b" ")
         path = rest.partition(b" ")[0]
-        if path not in (b"/health/live", b"/health/ready"):
-            return _response("404 Not Found", "not found")
+        if path not in (b"/health/live", b"/health/ready") and (path != b"/metrics" or self._metrics is None):
+            return _told("404 Not Found", "not found")
         if method != b"GET":
-            return _response("405 Method Not Allowed", "only GET", "Allow: GET\r\n")
+            return _told("405 Method Not Allowed", "only GET", "Allow: GET\r\n")
         if path == b"/health/live":
-            return _response("200 OK", "live")
-        return _response("200 OK" if self.status == "ready" else "503 Service Unavailable", self.status)
+            return _told("200 OK", "live")
+        if path == b"/metrics":
+            assert self._metrics is not None
+            return _response("200 OK", CONTENT_TYPE, await self._metrics())
+        status = (self.status == "ready" and self.hindered()) or self.status
+        return _told("200 OK" if status == "ready" else "503 Service Unavailable", status)
 
 
-def _response(status: str, told: str, header: str = "") -> bytes:
-    body = f'{{"status":"{told}"}}'
-    return (
-        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{header}"
-        f"Connection: close\r\n\r\n{body}"
-    ).encode()
+def _told(status: str, told: str, header: str = "") -> bytes:
+    return _response(status, "application/json", f'{{"status":"{told}"}}'.encode(), header)
 
 
-async def serve_health(health_listen: str) -> Health:
-    """Answer health checks there; with an empty setting, nobody asks.  Raises :class:`CannotStart`."""
-    health = Health()
+def _response(status: str, content_type: str, body: bytes, header: str = "") -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n{header}"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def serve_health(health_listen: str, metrics: Metrics | None = None) -> Health:
+    """Answer there; with an empty setting, nobody asks.  Raises :class:`CannotStart`."""
+    health = Health(metrics)
     if health_listen:
         await health.listen(Address.parse(health_listen))
     return health

@@ -16,8 +16,8 @@ from frontend.services import Services
 from frontend.sqs.queues import Queues
 from holdfast import __version__, logs
 from holdfast.compose import StoreResolver, frontend_settings
-from holdfast.health import serve_health
 from holdfast.managing import Managing, rule_of
+from holdfast.observed import Observed
 from holdfast.peers import PeerTls, peer_tls
 from holdfast.serve import log, settle
 from holdfast.settings import Settings, SettingsError, cluster_secret, is_distributed
@@ -47,8 +47,8 @@ async def _manager(settings: Settings, secret: bytes, tls: PeerTls) -> int:
     stop = stop_of_signals()
     name = f"{os.uname().nodename}:{os.getpid()}"
     async with AsyncExitStack() as closing:
-        health = await serve_health(settings.health_listen)
-        closing.push_async_callback(health.close)
+        observed = await Observed.start(settings, "manager", name)
+        closing.push_async_callback(observed.close)
         stores = Stores(settings, tls)
         closing.push_async_callback(stores.close)
         metadata = await stores.metadata()
@@ -71,7 +71,7 @@ async def _manager(settings: Settings, secret: bytes, tls: PeerTls) -> int:
         log.info("started %s", logs.facts(version=__version__, manager=name, pid=os.getpid()))
         logs.say(f"Manager {name} is there.")
         settle()
-        health.status = "ready"
+        observed.health.status = "ready"
         await stop.wait()
     log.info("stopped")
     return 0

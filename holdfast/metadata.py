@@ -17,14 +17,17 @@ import uvloop
 from holdfast import __version__, logs
 from holdfast.certificate import Certificate
 from holdfast.folder import Claim
-from holdfast.health import Health, serve_health
+from holdfast.health import Health
 from holdfast.listen import bind
+from holdfast.observed import Observed, tell_server
 from holdfast.peers import peer_certificate
 from holdfast.serve import allow_open_files, certificate_of, server_of, settle, stop_or_quit
 from holdfast.settings import Settings, SettingsError, cluster_secret
 from holdfast.stores import open_metadata, view_of
+from metadata_service import instruments
 from metadata_service.node import MetadataNode
 from metadata_service.ring import Member, parse_members
+from telemetry.metrics import Registry
 
 log = logging.getLogger("holdfast.metadata")
 
@@ -38,6 +41,9 @@ class _Service:
         """Stays as it is: a store that cannot be reached may come back."""
         self._node = node
         self._health = health
+
+    def tell(self, registry: Registry) -> None:
+        instruments.tell(registry)
 
     async def drain(self) -> None:
         self._health.status = "draining"
@@ -96,7 +102,8 @@ async def _run(
         loop.add_signal_handler(number, stop_or_quit, stop, number)
     if certificate is not None:
         loop.add_signal_handler(signal.SIGHUP, certificate.reload)
-    health = await serve_health(settings.health_listen)
+    observed = await Observed.start(settings, "metadata", member.name)
+    health = observed.health
     store = await open_metadata(settings)
     try:
         node = MetadataNode(
@@ -118,11 +125,14 @@ async def _run(
                 settle()
                 health.status = "ready"
 
-            await server_of(settings, service, certificate, stop, started).serve(sockets)
+            server = server_of(settings, service, certificate, stop, started)
+            service.tell(observed.registry)
+            tell_server(observed.registry, server, certificate)
+            await server.serve(sockets)
             return 0
         finally:
             await service.close()
     finally:
         await store.close()
-        await health.close()
+        await observed.close()
         log.info("stopped")

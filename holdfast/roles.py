@@ -29,6 +29,7 @@ from holdfast.compose import count_usage, frontend_settings, limiter_of, oidc_of
 from holdfast.declared import declare
 from holdfast.keyring import naming_secret, read_keyring
 from holdfast.listen import Server
+from holdfast.observed import Observed, tell_frontend, tell_server
 from holdfast.root import operators_key
 from holdfast.serve import CannotStart, server_of, settle
 from holdfast.settings import Settings
@@ -38,6 +39,7 @@ from metadata_service.client import MetadataClient
 from metadata_service.fleet import Fleet
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import MetadataStore
+from telemetry.metrics import Registry
 
 BODIES_BYTES_LEAST = 64 << 20
 """Of each frontend, for bodies that are arriving; what one process has is divided among them."""
@@ -72,7 +74,10 @@ Connect = Callable[[SQLiteStore], Awaitable[Elsewhere]]
 class Frontend:
     """Implements :class:`holdfast.serve.Service` over backends in other processes.  Made by :meth:`start`."""
 
-    def __init__(self, services: Services, store: MetadataStore, backend: Elsewhere, changes: Changes) -> None:
+    def __init__(
+        self, settings: Settings, services: Services, store: MetadataStore, backend: Elsewhere, changes: Changes
+    ) -> None:
+        self._settings = settings
         self.app = create_app(services)
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Stays as it is: what a frontend misses may come back."""
@@ -170,7 +175,7 @@ class Frontend:
             await services.close()
             await store.close()
             raise
-        made = cls(services, store, backend, changes)
+        made = cls(settings, services, store, backend, changes)
         try:
             await made._begin(settings, first)
         except BaseException:
@@ -199,6 +204,14 @@ class Frontend:
                 )
             await declare(self._services, root, settings.queues)
 
+    @property
+    def connected(self) -> bool:
+        """Whether any backend can be asked."""
+        return self._backend.connected
+
+    def tell(self, registry: Registry) -> None:
+        tell_frontend(registry, self._services, self._settings)
+
     async def drain(self) -> None:
         self.app.begin_drain()
 
@@ -219,6 +232,7 @@ async def run_frontend(
     sockets: list[socket.socket],
     stop: asyncio.Event,
     started: Callable[[Server], None],
+    observed: Observed,
     *,
     processes: int = 1,
     lingers: Callable[[], bool] = lambda: False,
@@ -232,8 +246,12 @@ async def run_frontend(
         def ready() -> None:
             started(server)
             settle()
+            observed.health.status = "ready"
 
         server = server_of(settings, service, certificate, stop, ready, processes=processes, lingers=lingers)
+        service.tell(observed.registry)
+        tell_server(observed.registry, server, certificate)
+        observed.health.hindered = lambda: "draining" if stop.is_set() else "" if service.connected else "disconnected"
         await server.serve(sockets)
         return 0
     finally:

@@ -28,6 +28,7 @@ from holdfast.proxies import Forwarded, parse_networks
 from holdfast.root import endpoint, ensure_root, shell_lines
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
+from telemetry.metrics import Registry
 
 log = logging.getLogger("holdfast")
 
@@ -50,6 +51,9 @@ class Service(Protocol):
     @property
     def failed(self) -> asyncio.Future[None]:
         """Gets an exception when the service cannot go on."""
+
+    def tell(self, registry: Registry) -> None:
+        """Show what the service counts and has."""
 
     async def drain(self) -> None:
         """End long polls and say "not ready"; calls under way are answered."""
@@ -121,15 +125,20 @@ async def _run(
         loop.add_signal_handler(number, stop_or_quit, stop, number)
     if certificate is not None:
         loop.add_signal_handler(signal.SIGHUP, certificate.reload)
+    from holdfast.observed import Observed, tell_server  # which need this module
+
+    observed = await Observed.start(settings, "all")
     store = SQLiteStore(settings.metadata_file)
     try:
         prepared = await prepare(settings, store)
         service = await compose(settings, store, prepared.root, prepared.keyring)
         try:
+            service.tell(observed.registry)
 
             def started() -> None:
                 greet(settings, sockets, prepared)
                 settle()
+                observed.health.status = "ready"
 
             def failed(why: asyncio.Future[None]) -> None:
                 if not stop.is_set():
@@ -138,11 +147,14 @@ async def _run(
 
             service.failed.add_done_callback(failed)
             server = server_of(settings, service, certificate, stop, started)
+            tell_server(observed.registry, server, certificate)
+            observed.health.hindered = lambda: "draining" if stop.is_set() else ""
             await server.serve(sockets)
             return 3 if service.failed.done() else 0
         finally:
             await service.close()
     finally:
+        await observed.close()
         await store.close()
         log.info("stopped")
 

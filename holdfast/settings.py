@@ -300,10 +300,20 @@ class Settings(Struct, frozen=True, kw_only=True):
     health_listen: Annotated[
         str,
         Meta(
-            description="`host:port` where a backend, a metadata node or a manager answers health checks "
-            "(`GET /health/live`, `/health/ready`), in plain HTTP; without it nowhere",
+            description="`host:port` where the process answers health checks (`GET /health/live`, `/health/ready`) and "
+            "Prometheus (`GET /metrics`), in plain HTTP; without it nowhere",
         ),
     ] = ""
+    otlp_endpoint: Annotated[
+        str,
+        Meta(
+            description="URL of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`: "
+            "metrics are sent there; without it nowhere"
+        ),
+    ] = ""
+    otlp_metrics_seconds: Annotated[
+        int, Meta(ge=1, le=3600, description="how often metrics are sent to `otlp_endpoint`")
+    ] = 60
     partition_rate: Annotated[
         int,
         Meta(
@@ -548,6 +558,8 @@ def _check(settings: Settings) -> None:
             raise SettingsError(f"health_listen: {error}") from None
         if path:
             raise SettingsError(f"health_listen has to be host:port, not {settings.health_listen!r}")
+    if settings.otlp_endpoint and not re.fullmatch(r"https?://[^/?#@\s]+/?", settings.otlp_endpoint):
+        raise SettingsError(f"otlp_endpoint has to be like http://127.0.0.1:4318, not {settings.otlp_endpoint!r}")
     given = [name for name in CLUSTER_TLS if getattr(settings, name) is not None]
     if given and len(given) < len(CLUSTER_TLS):
         raise SettingsError(f"{', '.join(CLUSTER_TLS)} can only be given together, and here is only {', '.join(given)}")

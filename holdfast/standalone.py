@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Coroutine
 from typing import Any
 
@@ -17,10 +18,12 @@ from backend.address import Address
 from backend.client import RemoteBackend
 from holdfast import __version__, logs
 from holdfast.backend_role import BackendRole, alone, run_backend
+from holdfast.certificate import Certificate
 from holdfast.folder import Claim, Use
 from holdfast.listen import bind
+from holdfast.observed import Observed
 from holdfast.peers import listening
-from holdfast.roles import Frontend, run_frontend
+from holdfast.roles import Connect, Frontend, run_frontend
 from holdfast.serve import allow_open_files, certificate_of, log, prepare, stop_or_quit
 from holdfast.settings import Settings, cluster_secret
 from metadata_service.sqlite import SQLiteStore
@@ -49,7 +52,11 @@ async def _backend(settings: Settings, listen: Address, secret: bytes) -> int:
         facts = logs.facts(version=__version__, address=role.address, data=settings.data, pid=os.getpid())
         log.info("started %s", facts)
 
-    code = await run_backend(settings, alone(listen), secret, stop_of_signals(), started)
+    observed = await Observed.start(settings, "backend")
+    try:
+        code = await run_backend(settings, alone(listen), secret, stop_of_signals(), started, observed)
+    finally:
+        await observed.close()
     log.info("stopped")
     return code
 
@@ -73,6 +80,21 @@ async def _frontend(settings: Settings, backend: Address, secret: bytes) -> int:
     async def connect(_: SQLiteStore) -> RemoteBackend:
         return await RemoteBackend.connect(backend, secret=secret, name=f"frontend {os.getpid()}")
 
+    observed = await Observed.start(settings, "frontend")
+    try:
+        return await _serve(settings, backend, certificate, sockets, connect, observed)
+    finally:
+        await observed.close()
+
+
+async def _serve(
+    settings: Settings,
+    backend: Address,
+    certificate: Certificate | None,
+    sockets: list[socket.socket],
+    connect: Connect,
+    observed: Observed,
+) -> int:
     service = await Frontend.start(settings, connect)
     if certificate is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, certificate.reload)
@@ -81,7 +103,7 @@ async def _frontend(settings: Settings, backend: Address, secret: bytes) -> int:
         port = sockets[0].getsockname()[1]
         log.info("started %s", logs.facts(version=__version__, port=port, backend=backend, pid=os.getpid()))
 
-    code = await run_frontend(settings, service, certificate, sockets, stop_of_signals(), started)
+    code = await run_frontend(settings, service, certificate, sockets, stop_of_signals(), started, observed)
     log.info("stopped")
     return code
 

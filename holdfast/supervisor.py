@@ -33,10 +33,12 @@ from holdfast.child import Orders
 from holdfast.dealer import Dealer
 from holdfast.folder import NODE, Claim
 from holdfast.listen import LINGER_SECONDS, bind
+from holdfast.observed import Observed
 from holdfast.python import python
 from holdfast.serve import CannotStart, Prepared, certificate_of, greet, prepare
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
+from telemetry.metrics import Family
 
 STEADY_SECONDS = 10.0
 """A child that lived so long was not at fault when it began."""
@@ -57,6 +59,8 @@ BACKEND_GRACE_SECONDS = 60.0
 """For the last checkpoint."""
 HAND_OVER_SECONDS = 60.0
 """For a backend that gives its shards to others before it ends."""
+TELL_SECONDS = 2.0
+"""For a child to tell what it counts."""
 SETTLE_SECONDS = 120.0
 """So long a restart of all children waits until the one that was started is ready, and a backend has its shards."""
 
@@ -93,7 +97,12 @@ async def _run(settings: Settings, sockets: list[socket.socket]) -> int:
         loop.add_signal_handler(number, supervisor.stop_or_quit, number)
     loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
     loop.add_signal_handler(signal.SIGUSR1, supervisor.restart_all)
-    code = await supervisor.run(prepared)
+    observed = await Observed.start(settings, "supervisor", "supervisor")
+    supervisor.tell(observed)
+    try:
+        code = await supervisor.run(prepared)
+    finally:
+        await observed.close()
     log.info("stopped")
     return code
 
@@ -122,6 +131,10 @@ class Child:
         self._line: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._heard_at = 0.0
+        self.lives = 0
+        """Begun so far."""
+        self._told: asyncio.Future[list[Family]] | None = None
+        """What it is about to tell."""
 
     @property
     def is_ready(self) -> bool:
@@ -160,6 +173,7 @@ class Child:
                     start_new_session=True,
                 )
             self._process, self._line = process, ours
+            self.lives += 1
             loop.add_reader(ours.fileno(), self._heard, ours)
             ordering = asyncio.create_task(self._order(process, child.encode(orders), after))
             try:
@@ -182,11 +196,11 @@ class Child:
     def _heard(self, line: socket.socket) -> None:
         while True:
             try:
-                said = line.recv(child.MESSAGE_BYTES_MOST)
+                said, files, _, _ = socket.recv_fds(line, child.MESSAGE_BYTES_MOST, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except OSError:
-                said = b""
+                said, files = b"", []
             self._heard_at = asyncio.get_running_loop().time()
             self.silent_seconds = 0
             if said == child.READY:
@@ -196,9 +210,34 @@ class Child:
                 self.settled.set()
             elif said.startswith(child.LOAD):
                 self.load = int(said.removeprefix(child.LOAD))
+            elif said == child.TOLD:
+                self._hear_told(files)
             else:  # the process has ended, and who waits for it will know
                 asyncio.get_running_loop().remove_reader(line.fileno())
                 return
+
+    def _hear_told(self, files: Sequence[int]) -> None:
+        told, self._told = self._told, None
+        for number in files:
+            with open(number, "rb") as file:
+                file.seek(0)
+                data = file.read()
+            if told is not None and not told.done():
+                told.set_result(child.decode_families(data))
+
+    async def tell(self) -> list[Family]:
+        """What it counts and measures; nothing, if it does not say so soon."""
+        if not self.has_begun or self._line is None:
+            return []
+        if self._told is None or self._told.done():
+            self._told = asyncio.get_running_loop().create_future()
+            self.say(child.TELL)
+        try:
+            async with asyncio.timeout(TELL_SECONDS):
+                return await asyncio.shield(self._told)
+        except TimeoutError:
+            self._told = None  # the next who asks does so anew
+            return []
 
     def say(self, message: bytes) -> None:
         """Give an order; a process that is about to end need not hear it."""
@@ -250,6 +289,37 @@ class Supervisor:
         self._restart: asyncio.Task[None] | None = None
         """Of all children, one by one."""
         self._serving = False
+
+    def tell(self, observed: Observed) -> None:
+        """Answer for all processes, and show how they are."""
+        registry, children = observed.registry, self._children
+
+        async def others() -> list[tuple[str, list[Family]]]:
+            told = await asyncio.gather(*(each.tell() for each in children))
+            return [(each.name, families) for each, families in zip(children, told, strict=True)]
+
+        def hindered() -> str:
+            if self._stop.is_set():
+                return "draining"
+            return "" if self._serving and any(each.is_ready for each in self._frontends) else "starting"
+
+        observed.others = others
+        observed.health.status = "ready"
+        observed.health.hindered = hindered
+        registry.tell(
+            "holdfast_child_ready",
+            "1: the process does its work; 0: it starts, ends, or is not heard.",
+            lambda: {(each.name,): each.is_ready for each in children},
+            labels=("child",),
+            most=len(children),
+        )
+        registry.tell(
+            "holdfast_child_starts_total",
+            "How often the process was started.",
+            lambda: {(each.name,): each.lives for each in children},
+            labels=("child",),
+            most=len(children),
+        )
 
     def stop_or_quit(self, number: int) -> None:
         """The first signal drains; the second ends all processes at once, which loses nothing that was acknowledged."""

@@ -11,6 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from metadata_service.models import Queue
 from metadata_service.store import QueueExists, QueueNotFound, QueueStore
+from telemetry import caches
+
+_LOOKUPS = caches.places("queues")
+_HIT = _LOOKUPS.hit
 
 
 class MetadataClient:
@@ -29,11 +33,13 @@ class MetadataClient:
         queue = self._queues.get(key)
         if queue is not None:
             self._queues.move_to_end(key)
+            caches.counts[_HIT] += 1
         return queue
 
     async def get(self, account: str, name: str) -> Queue:
         """The queue as the store has it now.  Raises :class:`QueueNotFound`."""
         forgotten = self._forgotten
+        caches.counts[_LOOKUPS.miss] += 1
         try:
             queue = await self._store.get_queue(account, name)
         except QueueNotFound:

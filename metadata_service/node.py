@@ -32,6 +32,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from metadata_service import instruments
 from metadata_service.calls import (
     CARRIED,
     METHODS,
@@ -47,7 +48,7 @@ from metadata_service.hints import Hints
 from metadata_service.models import Queue
 from metadata_service.ring import Ring, View
 from metadata_service.signing import ANSWER_HEADER, HEADER, Checker, OutOfTime, SignatureRefused
-from metadata_service.store import MetadataStore, StoreError
+from metadata_service.store import MetadataStore, StoreError, StoreUnavailable
 
 BODY_BYTES_MOST = 16 << 20
 """Longest request: all shards of a node with their checkpoints are some hundred KB."""
@@ -164,13 +165,18 @@ class MetadataNode:
         refusal = self._refusal(method, call)
         if refusal is not None:
             return 421, msgspec.json.encode(refusal)
+        began = time.perf_counter()
         try:
             answer = await self._answer(method, call, arguments)
         except CARRIED as error:
+            instruments.CALLS.add(method.name, "failed" if isinstance(error, StoreUnavailable) else "refused")
             return 409, msgspec.json.encode(pack_error(error))
         except Exception as error:
+            instruments.CALLS.add(method.name, "failed")
             log.exception("%s failed", method.name)
             return 500, _invalid(f"{method.name} failed: {type(error).__name__}; the node's log has more")
+        instruments.CALLS.add(method.name, "ok")
+        instruments.SECONDS_OF_CALLS.observe(time.perf_counter() - began)
         return 200, msgspec.json.encode(answer)
 
     def _refusal(self, method: Method, call: Call) -> Refusal | None:

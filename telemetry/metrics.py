@@ -152,16 +152,16 @@ class Histogram:
         return Family(self.name, self.kind, self.help, self.labels, self.bounds, series)
 
 
-class Gauge:
-    """What is so and so much now.  Nobody keeps it: it is asked for when it is read."""
+class _Asked:
+    """What nobody keeps: it is asked for when it is read."""
 
-    kind: Final = "gauge"
+    kind: Kind
 
     def __init__(self, name: str, help: str, *, labels: Sequence[str] = (), most: int = 1) -> None:
         """``most``: so many series are shown."""
         _check(name, help, labels, most)
-        if name.endswith("_total"):
-            raise ValueError(f"only the name of a counter ends with _total, not {name!r}")
+        if name.endswith("_total") != (self.kind == "counter"):
+            raise ValueError(f"the name of a counter ends with _total, and no other, not {name!r}")
         self.name, self.help, self.labels, self.most = name, help, tuple(labels), most
         self._ask: Callable[[], float | Readings | None] | None = None
 
@@ -182,7 +182,19 @@ class Gauge:
         return Family(self.name, self.kind, self.help, self.labels, (), series)
 
 
-Instrument = Counter | Histogram | Gauge
+class Gauge(_Asked):
+    """What is so and so much now."""
+
+    kind = "gauge"
+
+
+class Total(_Asked):
+    """What has come to so and so much since the process began, where somebody else counts it already."""
+
+    kind = "counter"
+
+
+Instrument = Counter | Histogram | Gauge | Total
 
 
 class Registry:
@@ -200,7 +212,7 @@ class Registry:
             if self._instruments.setdefault(instrument.name, instrument) is not instrument:
                 raise ValueError(f"{instrument.name} is declared twice")
 
-    def gauge(
+    def tell(
         self,
         name: str,
         help: str,
@@ -209,10 +221,12 @@ class Registry:
         labels: Sequence[str] = (),
         most: int = 1,
     ) -> None:
-        """Declare a gauge that belongs to this process's own objects, and show it."""
-        gauge = Gauge(name, help, labels=labels, most=most)
-        gauge.read_by(ask)
-        self.add(gauge)
+        """Declare what is told of this process's own objects, and show it: a :class:`Total` by its name, or a
+        :class:`Gauge`."""
+        kind = Total if name.endswith("_total") else Gauge
+        instrument = kind(name, help, labels=labels, most=most)
+        instrument.read_by(ask)
+        self.add(instrument)
 
     def before(self, look: Callable[[], Awaitable[None]]) -> None:
         """Await this before each reading: it finds out what gauges tell then."""

@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
+from backend import instruments
 from backend.api import StorageFull, Unavailable
 from backend.journal.cassandra_replicas import Replicas
 from backend.journal.patience import pause
@@ -477,6 +478,9 @@ class CassandraLog:
         assert row.seq == (self._unanswered[-1].seq if self._unanswered else self.durable_seq) + 1
         row.sent_at = self._loop.time()
         self._under_way += 1
+        if row.records:
+            instruments.ROW_RECORDS.observe(len(row.records))
+            instruments.ROW_BYTES.observe(len(row.data))
         self._incomplete.append(row)
         self._unanswered.append(row)
         self._put(row)
@@ -504,6 +508,7 @@ class CassandraLog:
             self._fail(error)
         else:
             assert not row.complete
+            instruments.WRITES.observe(self._loop.time() - row.sent_at)
             row.complete = True
             row.data = b""
             self._under_way -= 1
@@ -582,6 +587,7 @@ class CassandraLog:
         if state != "open":
             self._fail(LogFenced(f"log {self.log_id} is {state or 'unknown'}: another process goes on with its shards"))
             return
+        instruments.FENCES.observe(self._loop.time() - sent_at)
         self._read_tries = 0
         for future in asking:
             if not future.done():

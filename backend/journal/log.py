@@ -17,11 +17,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from backend import instruments
 from backend.api import StorageFull, Unavailable
 from backend.journal.disk import Disk
 from backend.journal.room import SEGMENT_BYTES_MIN, Segment, Stock, make_log
@@ -129,6 +131,8 @@ class LocalLog:
         self._marked = True
         """Nothing was written since the last idle mark."""
         self._committed_at = 0.0
+        self._began_at = 0.0
+        """When the write under way began; to be measured, and for nothing else."""
         self._mark_timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
 
@@ -382,6 +386,10 @@ class LocalLog:
         self._chain = check
         self._awake = True
         self._marked = not records
+        if records:
+            instruments.ROW_RECORDS.observe(len(records))
+            instruments.ROW_BYTES.observe(len(row))
+        self._began_at = time.perf_counter()
         self._disk.commit(segment.fd, row, position, self._committed)
 
     def _committed(self, error: BaseException | None) -> None:
@@ -391,6 +399,7 @@ class LocalLog:
         if error is not None:
             self._fail(error)
             return
+        instruments.WRITES.observe(time.perf_counter() - self._began_at)
         self._under_way = None
         self.durable_seq = batch.seq
         for future in batch.futures:

@@ -6,10 +6,19 @@ nothing else holds it.  Whatever comes to need segments later (cursors, say) ask
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 Segment = tuple[int, int]
 """(log id, segment)"""
+
+
+REPLAY: Final = "replay"
+MESSAGES: Final = "messages"
+CHECKPOINT: Final = "checkpoint"
+BACKUP: Final = "backup"
+"""What may hold a segment: it is replayed after a crash; messages in it live; a shard has no checkpoint behind it; it
+is being copied."""
 
 
 class Pins:
@@ -43,25 +52,25 @@ class Pins:
 
     def why(self, log_id: int, segment: int) -> list[str]:
         """What holds a segment, in words; nothing: it may go."""
+        return [words for _, words in self.held(log_id, segment)]
+
+    def held(self, log_id: int, segment: int) -> Iterator[tuple[str, str]]:
+        """The same, each with its kind."""
         key = (log_id, segment)
         floor = self._floors.get(log_id)
-        reasons: list[str] = []
         if floor is None:
-            reasons.append(f"the floor of log {log_id} is not known")
+            yield REPLAY, f"the floor of log {log_id} is not known"
         elif segment >= floor:
-            reasons.append(f"log {log_id} is replayed from segment {floor}")
-        reasons += [f"shard {shard} has live messages in it" for shard, live in self._live.items() if key in live]
-        reasons += [
-            f"shard {shard} has no checkpoint behind it yet"
-            for shard, starts in self._chains.items()
-            if log_id in starts and segment >= starts[log_id]
-        ]
-        reasons += [
-            f"the backup {name} copies it"
-            for name, through in self._backups.items()
-            if segment <= through.get(log_id, 0)
-        ]
-        return reasons
+            yield REPLAY, f"log {log_id} is replayed from segment {floor}"
+        for shard, live in self._live.items():
+            if key in live:
+                yield MESSAGES, f"shard {shard} has live messages in it"
+        for shard, starts in self._chains.items():
+            if log_id in starts and segment >= starts[log_id]:
+                yield CHECKPOINT, f"shard {shard} has no checkpoint behind it yet"
+        for name, through in self._backups.items():
+            if segment <= through.get(log_id, 0):
+                yield BACKUP, f"the backup {name} copies it"
 
     def droppable(self, closed: Iterable[Segment]) -> list[Segment]:
         """Those of these closed segments that nothing holds."""

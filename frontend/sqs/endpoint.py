@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -20,7 +21,7 @@ from auth.guessing import Guesses
 from auth.principal import anonymous
 from backend.api import BackendError, PartitionDamaged, QueueFull, StorageFull
 from billing.meter import UsageNotCounted
-from frontend import sts
+from frontend import instruments, sts
 from frontend.access import check_credential
 from frontend.authenticator import Authenticator, Caller
 from frontend.bodies import read_body
@@ -151,6 +152,7 @@ class SqsEndpoint:
         self.guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
+        began = time.perf_counter()
         request_id = self._request_ids()
         request = _Request(request_id, scope)
         calling = calls.Calling(request_id)
@@ -161,6 +163,7 @@ class SqsEndpoint:
                 content_type, body = await self._answer(request, scope, receive)
                 status, headers = 200, _NO_HEADERS
             except ClientGone:
+                instruments.gone(request.action)
                 return
             except Exception as error:
                 if _is_sign_in(error):
@@ -171,6 +174,9 @@ class SqsEndpoint:
                     self._usage.count(request, request.action, status, request.throttled, len(body))
                 except UsageNotCounted as error:
                     status, content_type, body, headers = self._error(request, error)
+            action, seconds = request.action, time.perf_counter() - began
+            polled = action == "ReceiveMessage" and _waits(request)
+            instruments.answered(action, status, request.throttled, seconds, polled)
             await send(
                 {
                     "type": "http.response.start",
@@ -467,6 +473,7 @@ class SqsEndpoint:
         request.throttled = answer.kind is errors.REQUEST_THROTTLED
         if request.span is not None:
             request.span.fail(answer.kind.query_code)
+        instruments.ERRORS.add(answer.kind.shape)
         log = self.context.log
         about = (
             request.request_id,
@@ -499,6 +506,7 @@ class Visit:
         self._request.headers = _joined(scope["headers"])
         self.request_id = self._request.request_id
         self._counted_as = ""
+        self._began = time.perf_counter()
 
     @property
     def headers(self) -> dict[bytes, bytes]:
@@ -531,6 +539,9 @@ class Visit:
         if usage is not None and self._counted_as:
             request.bytes_in = bytes_in
             usage.count(request, self._counted_as, status, request.throttled, bytes_out)
+        action, seconds = self._counted_as or instruments.REST, time.perf_counter() - self._began
+        polled = action == "ReceiveMessage" and _waits(request)
+        instruments.answered(action, status, request.throttled, seconds, polled)
 
     async def enter(self, body: bytes, receive: AsgiReceive) -> Call:
         """Who calls.  Raises :class:`~auth.errors.AuthError`, of which :meth:`refused` has to be told."""
@@ -617,6 +628,14 @@ def _url_of(request: _Request, members: Members) -> str:
         if url is None:
             raise errors.missing_parameter("QueueUrl")
     return url
+
+
+def _waits(request: _Request) -> bool:
+    """Whether a receive was to wait for messages."""
+    wait: int | None = (request.members or {}).get("WaitTimeSeconds")
+    if wait is None and request.view is not None:
+        wait = request.view.wait_seconds
+    return bool(wait)
 
 
 def _invalid_action(name: str) -> SqsError:

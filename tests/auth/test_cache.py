@@ -45,7 +45,7 @@ def store() -> Store:
 
 @pytest.fixture
 def cache(store: Store, clock: Clock) -> Cache[str]:
-    return Cache(store.look_up, clock=clock, known_limit=3, unknown_limit=3, lookups_limit=2)
+    return Cache(store.look_up, name="tests", clock=clock, known_limit=3, unknown_limit=3, lookups_limit=2)
 
 
 async def settled(cache: Cache[str]) -> None:

@@ -21,6 +21,7 @@ from holdfast.listen import Server
 from holdfast.proxies import Forwarded
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
+from telemetry.metrics import Registry
 
 
 class StubService:
@@ -38,6 +39,9 @@ class StubService:
         self.waiting = 0
         self.answered = 0
         self.requests = 0
+
+    def tell(self, registry: Registry) -> None:
+        registry.tell("holdfast_stub_requests_total", "Requests.", lambda: self.requests)
 
     async def drain(self) -> None:
         self.draining.set()

@@ -17,6 +17,7 @@ from frontend.services import Services
 from frontend.settings import FrontendSettings
 from frontend.sqs.queues import Queues
 from holdfast.backend_role import Backend, BackendRole, Sockets, alone, in_folder, run_backend
+from holdfast.observed import Observed
 from holdfast.settings import Settings
 from metadata_service.client import MetadataClient
 from metadata_service.sqlite import SQLiteStore
@@ -34,8 +35,12 @@ class Running:
         self.role: asyncio.Future[BackendRole] = loop.create_future()
         self.stop = asyncio.Event()
         self.hand_over = True
+        self.observed = Observed(settings, "backend", backend.name)
         self.task = loop.create_task(
-            run_backend(settings, backend, SECRET, self.stop, self.role.set_result, hand_over=lambda: self.hand_over)
+            run_backend(
+                *(settings, backend, SECRET, self.stop, self.role.set_result, self.observed),
+                hand_over=lambda: self.hand_over,
+            )
         )
 
     async def ready(self) -> BackendRole:

@@ -9,7 +9,7 @@ import sys
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from telemetry.metrics import OTHER, Counter, Family, Gauge, Histogram, Registry, Series, joined
+from telemetry.metrics import OTHER, Counter, Family, Gauge, Histogram, Registry, Series, Total, joined
 from telemetry.prometheus import text
 
 
@@ -86,6 +86,7 @@ def test_a_gauge_is_asked_when_it_is_read() -> None:
         lambda: Counter("holdfast_calls_total", "Calls.", labels=("__a",), most=2),
         lambda: Counter("holdfast_calls_total", "Calls.", labels=("a",), most=0),
         lambda: Gauge("holdfast_there_total", "What is there."),
+        lambda: Total("holdfast_there", "What was there."),
         lambda: Histogram("holdfast_sizes", "Sizes.", bounds=(2, 1)),
         lambda: Histogram("holdfast_sizes", "Sizes.", bounds=()),
     ],
@@ -115,8 +116,8 @@ async def test_what_cannot_be_read_hides_nothing_else_and_is_told_once(caplog: p
             raise OSError("gone")
 
     registry.before(look)
-    registry.gauge("holdfast_first", "First.", lambda: found[0])
-    registry.gauge("holdfast_second", "Second.", lambda: 2)
+    registry.tell("holdfast_first", "First.", lambda: found[0])
+    registry.tell("holdfast_second", "Second.", lambda: 2)
     with caplog.at_level(logging.ERROR):
         for _ in range(2):
             assert [family.name for family in await registry.read()] == ["holdfast_second"]
