@@ -37,7 +37,7 @@ demo: $(VENV)/.dev
 	@exec $(BIN)/python -m bench.demo $(ARGS)
 
 test: $(VENV)/.dev
-	@scripts/need redis-server java mvn chromium chromedriver pango
+	@scripts/need redis-server java mvn chromium chromedriver pango prometheus promtool
 	@scripts/install-test-clients
 	@scripts/install-helm
 	@$(BIN)/python -m bench.cassandra_server

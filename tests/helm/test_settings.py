@@ -67,7 +67,7 @@ def settings(pod: Pod, manifests: tuple[Manifest, ...], folder: Path, number: in
     config = variables.get("HOLDFAST_CONFIG")
     if config is not None:
         assert config == mounted(pod, "file") + "/holdfast.toml"
-        (file,) = kinds(manifests, "ConfigMap")
+        (file,) = (one for one in kinds(manifests, "ConfigMap") if "holdfast.toml" in one["data"])
         variables["HOLDFAST_CONFIG"] = str(folder / "holdfast.toml")
         (folder / "holdfast.toml").write_text(file["data"]["holdfast.toml"])
     return load({}, variables)

@@ -27,8 +27,8 @@ from tests.helm.chart import (
     rendered,
 )
 
-NOT_KUBERNETES = {"HTTPRoute"}
-"""Of the Gateway API, whose schemas are not among Kubernetes's."""
+NOT_KUBERNETES = {"HTTPRoute", "PrometheusRule", "ServiceMonitor"}
+"""Of the Gateway API and of the Prometheus Operator, whose schemas are not among Kubernetes's."""
 
 all_files = pytest.mark.parametrize("name", FILES)
 

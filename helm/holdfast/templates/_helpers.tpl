@@ -102,3 +102,9 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- else if kindIs "string" . -}}{{ . }}
 {{- else -}}{{ toJson . }}{{- end -}}
 {{- end -}}
+
+{{/* A bound of a histogram as Prometheus's library writes it: 1.0, not 1. */}}
+{{- define "holdfast.bound" -}}
+{{- $text := toString . -}}
+{{- if contains "." $text -}}{{ $text }}{{- else -}}{{ $text }}.0{{- end -}}
+{{- end -}}

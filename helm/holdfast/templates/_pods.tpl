@@ -313,5 +313,8 @@ spec:
   publishNotReadyAddresses: true
   selector: {{- include "holdfast.selector" . | nindent 4 }}
   ports:
-    - {name: {{ .port.name }}, port: {{ .port.number }}, targetPort: {{ .port.name }}}
+    {{- with .port }}
+    - {name: {{ .name }}, port: {{ .number }}, targetPort: {{ .name }}}
+    {{- end }}
+    - {name: health, port: 9480, targetPort: health}
 {{- end -}}
