@@ -27,6 +27,8 @@ from ratelimit.limiter import BaseLimiter, Limiter
 
 if TYPE_CHECKING:
     from auth.oidc import Oidc
+    from frontend.alarms.alarms import Alarms
+    from frontend.alarms.keeper import Keeper
     from telemetry.spans import Tracing
 
 
@@ -68,6 +70,10 @@ class Services:
     """The backend clusters, among which new queues are shared out; None: there is just one."""
     alone: Callable[[], Awaitable[ClusterReport]] | None = None
     """Where the backend is in this process: what there is to tell of it."""
+    alarms: Alarms | None = None
+    """Those of tenants on their queues; None: there are none."""
+    keeper: Keeper | None = None
+    """Looks after alarms, unless another process does."""
     sessions: Sessions = field(init=False)
     tokens: Tokens = field(init=False)
 
@@ -78,6 +84,10 @@ class Services:
 
     async def close(self) -> None:
         """Write what remains and let go of all that is behind, but for the backend and the metadata."""
+        if self.keeper is not None:
+            await self.keeper.close()
+        if self.alarms is not None:
+            await self.alarms.close()
         await self.limiter.close()
         await self.credentials.close()
         if self.oidc is not None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.alarm_commands import add_alarm_commands
 from holdfast.cluster_commands import add_cluster_commands
 from holdfast.command import Group, Parsed, account_option, confirm, pages, tell
 from holdfast.invoice_commands import add_invoice_commands
@@ -327,6 +328,7 @@ def add_commands(commands: Any, key: Group) -> None:
     groups: Sequence[tuple[str, str, Callable[[argparse.ArgumentParser], None]]] = (
         ("tenant", "create, suspend and delete tenants (operators)", add_tenant_commands),
         ("queue", "look at queues, purge, move and delete them", add_queue_commands),
+        ("alarm", "alarms on queues, which call a webhook", add_alarm_commands),
         ("limits", "what a tenant may do at most (operators)", add_limits_commands),
         ("role", "make, list and delete the roles that sessions are begun with", add_role_commands),
         ("token", "buy short-lived tokens with an API key", add_token_commands),

@@ -30,6 +30,9 @@ from billing.reader import Reader
 from billing.sealer import Sealer
 from billing.spool import waiting
 from frontend.admin.removal import finish_deletions
+from frontend.alarms.alarms import Alarms
+from frontend.alarms.keeper import Keeper
+from frontend.alarms.webhooks import Webhooks
 from frontend.app import FrontendApp, create_app
 from frontend.services import Services
 from frontend.settings import FrontendSettings
@@ -39,6 +42,7 @@ from holdfast.declared import declare
 from holdfast.folder import NODE
 from holdfast.keyring import naming_secret
 from holdfast.observed import tell_frontend
+from holdfast.proxies import parse_networks
 from holdfast.python import python
 from holdfast.serve import CannotStart
 from holdfast.settings import Settings
@@ -46,7 +50,7 @@ from holdfast.tracing import start_tracing
 from metadata_service.client import MetadataClient
 from metadata_service.models import ClusterReport, ReportedNode
 from metadata_service.sqlite import SQLiteStore
-from metadata_service.store import ConditionFailed, EntryStore, QueueNotFound, QueueStore
+from metadata_service.store import AlarmStore, ConditionFailed, EntryStore, QueueNotFound, QueueStore
 from ratelimit.address import MEMORY
 from ratelimit.limiter import BaseLimiter, Limiter
 from telemetry.metrics import Registry
@@ -117,6 +121,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         naming=naming,
         alone=Alone(node, settings.journal_folder).report,
     )
+    keep_alarms(services, settings, store)
     resolver.queues.set_result(Queues(services))
     try:
         services.tracing = await start_tracing(settings)
@@ -129,6 +134,8 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         await node.close()
         await services.close()
         raise
+    if services.keeper is not None:
+        services.keeper.start()
     return Embedded(settings, create_app(services), node, storage)
 
 
@@ -260,6 +267,17 @@ def _tell_what_waits(settings: Settings) -> None:
             settings.usage_folder,
             settings.usage_folder,
         )
+
+
+def keep_alarms(services: Services, settings: Settings, store: AlarmStore) -> None:
+    """Let tenants have alarms, if the settings say so; and stand for looking after them.  To be called before anything
+    is served, and closed with the services."""
+    if settings.alarms == "off" or services.keyring is None:
+        return
+    webhooks = Webhooks(parse_networks(settings.webhook_networks))
+    services.alarms = Alarms(store, services.keyring, webhooks, services.clock)
+    name = f"{os.uname().nodename}:{os.getpid()}"
+    services.keeper = Keeper(services, services.alarms, name, seconds=settings.alarm_seconds)
 
 
 def start_sealer(settings: Settings) -> Sealer:

@@ -25,7 +25,7 @@ from frontend.app import create_app
 from frontend.bodies import ROOM_BYTES, Room
 from frontend.services import Services
 from holdfast.certificate import Certificate
-from holdfast.compose import count_usage, frontend_settings, limiter_of, oidc_of, open_audit
+from holdfast.compose import count_usage, frontend_settings, keep_alarms, limiter_of, oidc_of, open_audit
 from holdfast.declared import declare
 from holdfast.keyring import naming_secret, read_keyring
 from holdfast.listen import Server
@@ -168,6 +168,7 @@ class Frontend:
             fleet=fleet,
         )
         services.tracing = await start_tracing(settings)
+        keep_alarms(services, settings, store)
         try:
             count_usage(services, settings, seals=seals)
         except CannotStart:
@@ -190,6 +191,8 @@ class Frontend:
             raise CannotStart(f"the backend does not let this frontend in: {error}") from error
         await self._services.limiter.start()
         await self._changes.start()
+        if self._services.keeper is not None:
+            self._services.keeper.start()
         if first:
             await finish_deletions(self._services)
             await self._declare(settings)

@@ -353,6 +353,20 @@ class Settings(Struct, frozen=True, kw_only=True):
             "beyond, no more messages are taken; 0: no limit",
         ),
     ] = 0
+    alarms: Annotated[
+        Literal["on", "off"],
+        Meta(description="`off`: tenants cannot set alarms on their queues, and those that there are do not ring"),
+    ] = "on"
+    alarm_seconds: Annotated[
+        float, Meta(ge=1, le=60, description="how often alarms on queues are looked at, in seconds")
+    ] = 60
+    webhook_networks: Annotated[
+        str,
+        Meta(
+            description="addresses and networks, separated by commas, in which webhooks of tenants' alarms may be "
+            "though they are not public, with or without TLS; all others are called at public addresses only, by https"
+        ),
+    ] = ""
     trusted_proxies: Annotated[
         str,
         Meta(
@@ -541,10 +555,11 @@ def _check(settings: Settings) -> None:
         if settings.cluster_secret_file is not None:
             raise SettingsError("cluster_secret and cluster_secret_file cannot both be given")
         _check_cluster_secret(settings.cluster_secret.encode(), "cluster_secret")
-    try:
-        parse_networks(settings.trusted_proxies)
-    except ValueError as error:
-        raise SettingsError(f"trusted_proxies: {error}") from None
+    for setting in ("trusted_proxies", "webhook_networks"):
+        try:
+            parse_networks(getattr(settings, setting))
+        except ValueError as error:
+            raise SettingsError(f"{setting}: {error}") from None
     for setting in ("listen", "advertise"):
         text = getattr(settings, setting)
         try:

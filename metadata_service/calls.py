@@ -26,6 +26,7 @@ REPEATABLE = frozenset(
         *("logs", "shards", "look", "data_keys"),
         *("backend_clusters", "cluster_reports", "register_cluster", "report_cluster", "manager"),
         *("get_tenant", "list_tenants", "get_role", "list_roles", "list_service_keys"),
+        *("get_alarm", "list_alarms", "alarm_accounts", "alarm_keeper", "put_alarm"),
         *("get_access_key", "list_access_keys", "access_keys_without", "get_api_key", "list_api_keys", "key_uses"),
         *("put_tenant", "put_role", "put_access_key", "put_api_key", "put_service_key", "record_uses"),
     )

@@ -16,6 +16,7 @@ from typing import Self
 import msgspec
 
 from auth.keyring import DataKey
+from metadata_service.cassandra_alarms import CassandraAlarms
 from metadata_service.cassandra_connection import CassandraConnection, Fence
 from metadata_service.cassandra_credentials import text
 from metadata_service.cassandra_entries import CassandraEntries, fence
@@ -36,7 +37,7 @@ _decode_data_key = msgspec.json.Decoder(DataKey).decode
 log = logging.getLogger("holdfast.metadata")
 
 
-class CassandraStore(CassandraRegistry, CassandraQueues, CassandraEntries):
+class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraQueues, CassandraEntries):
     """A :class:`~metadata_service.store.MetadataStore` and :class:`~metadata_service.store.ClusterStore` in a keyspace.
 
     Made by :meth:`open`, for one event loop.

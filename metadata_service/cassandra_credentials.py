@@ -44,11 +44,11 @@ class CassandraCredentials:
     # --- tenants ---
 
     async def get_tenant(self, account: str) -> Tenant | None:
-        return await self._get(Tenant, _tenant(account), "tenant")
+        return await self._get(Tenant, tenant_space(account), "tenant")
 
     async def put_tenant(self, tenant: Tenant) -> None:
         await self._records.mark(ACCOUNTS, tenant.account)
-        await self._put(_tenant(tenant.account), "tenant", tenant)
+        await self._put(tenant_space(tenant.account), "tenant", tenant)
 
     async def create_tenant(self, tenant: Tenant) -> None:
         def create(rows: dict[str, Row]) -> tuple[Writes, None]:
@@ -57,10 +57,10 @@ class CassandraCredentials:
             return {"tenant": text(tenant)}, None
 
         await self._records.mark(ACCOUNTS, tenant.account)
-        await self._records.transact(_tenant(tenant.account), ["tenant"], create)
+        await self._records.transact(tenant_space(tenant.account), ["tenant"], create)
 
     async def update_tenant(self, tenant: Tenant) -> Tenant:
-        return await self._update(_tenant(tenant.account), "tenant", tenant)
+        return await self._update(tenant_space(tenant.account), "tenant", tenant)
 
     async def list_tenants(self, *, after: str = "", limit: int) -> list[Tenant]:
         found: list[Tenant] = []
@@ -128,24 +128,24 @@ class CassandraCredentials:
     # --- roles ---
 
     async def get_role(self, account: str, name: str) -> TenantRole | None:
-        return await self._get(TenantRole, _tenant(account), _role(name))
+        return await self._get(TenantRole, tenant_space(account), _role(name))
 
     async def put_role(self, role: TenantRole) -> None:
         def put(rows: dict[str, Row]) -> tuple[Writes, None]:
-            _check_tenant(role.account, rows)
+            check_tenant(role.account, rows)
             # The tenant's row is written as it is: so it cannot be deleted at the same moment.
             return {"tenant": rows["tenant"].record, _role(role.name): text(role)}, None
 
-        await self._records.transact(_tenant(role.account), ["tenant", _role(role.name)], put)
+        await self._records.transact(tenant_space(role.account), ["tenant", _role(role.name)], put)
 
     async def update_role(self, role: TenantRole) -> TenantRole:
-        return await self._update(_tenant(role.account), _role(role.name), role)
+        return await self._update(tenant_space(role.account), _role(role.name), role)
 
     async def delete_role(self, account: str, name: str) -> bool:
-        return await self._remove(_tenant(account), _role(name), None) is not None
+        return await self._remove(tenant_space(account), _role(name), None) is not None
 
     async def list_roles(self, account: str) -> list[TenantRole]:
-        rows = await self._records.all(_tenant(account), "role/")
+        rows = await self._records.all(tenant_space(account), "role/")
         return [msgspec.json.decode(record, type=TenantRole) for _, record in rows]
 
     # --- keys of the service ---
@@ -203,38 +203,39 @@ class CassandraCredentials:
 
     async def _put_key(self, space: str, key: AccessKey | ApiKey) -> None:
         def list_it(rows: dict[str, Row]) -> tuple[Writes, None]:
-            _check_tenant(key.account, rows)
+            check_tenant(key.account, rows)
             return {"tenant": rows["tenant"].record, space: "{}"}, None
 
         def check_again(rows: dict[str, Row]) -> tuple[Writes, None]:
-            _check_tenant(key.account, rows)
+            check_tenant(key.account, rows)
             return {}, None
 
-        await self._records.transact(_tenant(key.account), ["tenant"], list_it)
+        await self._records.transact(tenant_space(key.account), ["tenant"], list_it)
         await self._put(space, "key", key)
         try:  # a tenant that was deleted meanwhile had its keys listed and deleted, perhaps before this one was there
-            await self._records.transact(_tenant(key.account), ["tenant"], check_again)
+            await self._records.transact(tenant_space(key.account), ["tenant"], check_again)
         except ValueError:
             await self._remove(space, "key", GONE)
-            await self._remove(_tenant(key.account), space, None)
+            await self._remove(tenant_space(key.account), space, None)
             raise
 
     async def _delete_key(self, kind: type[K], space: str, key_id: str) -> bool:
         record = await self._remove(space, "key", GONE)
         if record is None:
             return False
-        await self._remove(_tenant(msgspec.json.decode(record, type=kind).account), space, None)
+        await self._remove(tenant_space(msgspec.json.decode(record, type=kind).account), space, None)
         for used_s in (await self._records.some_marks(_uses(key_id), [key_id])).values():
             await self._records.unmark(_uses(key_id), key_id, timestamp=int(used_s))
         return True
 
     async def _keys_of(self, account: str, prefix: str, get: Callable[[str], Any]) -> list[Any]:
-        listed = [key.removeprefix(prefix) for key, _ in await self._records.all(_tenant(account), prefix)]
+        listed = [key.removeprefix(prefix) for key, _ in await self._records.all(tenant_space(account), prefix)]
         keys = await gather(partial(get, key_id) for key_id in listed)
         return [key for key in keys if key is not None and key.account == account]
 
 
-def _tenant(account: str) -> str:
+def tenant_space(account: str) -> str:
+    """The space of the tenant's record, and of what goes with it."""
     return f"tenant/{account}"
 
 
@@ -255,7 +256,8 @@ def _uses(key_id: str) -> str:
     return f"uses/{crc32(key_id.encode()) % _USE_SPACES}"
 
 
-def _check_tenant(account: str, rows: Mapping[str, Row]) -> None:
+def check_tenant(account: str, rows: Mapping[str, Row]) -> None:
+    """Raises ``ValueError`` unless the row ``tenant`` says that there is one."""
     tenant = msgspec.json.decode(rows["tenant"].record, type=Tenant) if "tenant" in rows else None
     if tenant is None or tenant.state in ("deleting", "deleted"):
         raise ValueError(f"no tenant {account}")

@@ -29,6 +29,7 @@ from metadata_service.models import (
     partition_id,
 )
 from metadata_service.partitions import with_partitions
+from metadata_service.sqlite_alarms import SQLiteAlarms
 from metadata_service.sqlite_credentials import SQLiteCredentials
 from metadata_service.sqlite_registry import SQLiteRegistry
 from metadata_service.sqlite_schema import next_id, open_database, text, update_single
@@ -61,7 +62,7 @@ _decode_cluster = msgspec.json.Decoder(ClusterEntry).decode
 _decode_data_key = msgspec.json.Decoder(DataKey).decode
 
 
-class SQLiteStore(SQLiteRegistry, SQLiteCredentials):
+class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteCredentials):
     """A :class:`~metadata_service.store.MetadataStore` in the file ``path``, which only its owner can read."""
 
     def __init__(self, path: Path) -> None:

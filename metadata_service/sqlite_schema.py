@@ -94,6 +94,15 @@ CREATE TABLE cluster_reports (
 CREATE TABLE manager (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL);
 """)
     ),
+    Step(
+        _statements("""
+CREATE TABLE alarms (account TEXT NOT NULL, name TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (account, name))
+    WITHOUT ROWID;
+CREATE TABLE alarm_keeper (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL);
+"""),
+        back=("DROP TABLE alarm_keeper", "DROP TABLE alarms"),
+        lost=("SELECT 1 FROM alarms",),
+    ),
     first=6,
 )
 """Of all Holdfasts: this program's and, below its version, those before."""
@@ -211,7 +220,9 @@ def next_id(db: sqlite3.Connection, counter: str, count: int = 1) -> int:
     return int(number)
 
 
-def update_single(db: sqlite3.Connection, table: Literal["cluster", "manager"], entry: _Single, what: str) -> _Single:
+def update_single(
+    db: sqlite3.Connection, table: Literal["cluster", "manager", "alarm_keeper"], entry: _Single, what: str
+) -> _Single:
     """Store the only entry of a table if the stored one has ``entry.version`` (0: if there is none yet).
 
     Returns it with the new version.  Raises :class:`ConditionFailed`, which says ``what`` the entry is.

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from auth.keyring import DataKeyStore
 from auth.sealed_store import SealableStore
 from auth.store import Conflict
+from metadata_service.alarms import Alarm, AlarmStatus, WatchedAlarm
 from metadata_service.models import (
     BackendCluster,
     ClusterEntry,
@@ -263,7 +264,39 @@ class ClusterRegistry(Protocol):
         """
 
 
-class MetadataStore(QueueStore, ChangeStore, EntryStore, ClusterRegistry, SealableStore, DataKeyStore, Protocol):
+class AlarmStore(Protocol):
+    """Alarms of tenants on their queues."""
+
+    async def put_alarm(self, alarm: Alarm) -> None:
+        """Store the alarm, in the place of one of its name.  The tenant must exist (``ValueError``)."""
+
+    async def get_alarm(self, account: str, name: str) -> WatchedAlarm | None: ...
+
+    async def delete_alarm(self, account: str, name: str) -> bool:
+        """Whether there was one."""
+
+    async def list_alarms(self, account: str) -> list[WatchedAlarm]:
+        """All of the account, ordered by name."""
+
+    async def update_alarm_status(self, alarm: Alarm, status: AlarmStatus) -> AlarmStatus:
+        """Store the status if the stored one has its version; returns it with the next one.
+
+        Raises :class:`ConditionFailed`, also where the alarm is gone.
+        """
+
+    async def alarm_accounts(self) -> list[str]:
+        """The accounts that have alarms, or had some."""
+
+    async def alarm_keeper(self) -> ManagerEntry:
+        """Which process looks after alarms; an entry of version 0 if none ever did."""
+
+    async def update_alarm_keeper(self, entry: ManagerEntry) -> ManagerEntry:
+        """As :meth:`ClusterRegistry.update_manager`."""
+
+
+class MetadataStore(
+    QueueStore, ChangeStore, EntryStore, ClusterRegistry, AlarmStore, SealableStore, DataKeyStore, Protocol
+):
     """Everything that a whole service keeps in its metadata."""
 
     async def close(self) -> None:

@@ -192,6 +192,57 @@ class QueueMetricsShown(BaseModel):
     metrics: list[MetricShown] = Field(description="those that the queue has: some are of FIFO or fair queues only")
 
 
+# --- alarms --------------------------------------------------------------------------------------------------
+
+AlarmComparison = Literal[
+    "GreaterThanThreshold", "GreaterThanOrEqualToThreshold", "LessThanThreshold", "LessThanOrEqualToThreshold"
+]
+
+
+class AlarmGiven(Given):
+    """When an alarm rings, and who is called then."""
+
+    queue: str
+    metric: str = Field(description="one of a queue's metrics; of one that is counted, how many in a minute")
+    comparison: AlarmComparison
+    threshold: float = Field(allow_inf_nan=False)
+    minutes: int = Field(1, ge=1, le=1440, description="for so long it has to be so")
+    webhook: str = Field(description="an https URL that is called by POST")
+
+
+class AlarmShown(BaseModel):
+    name: str
+    account: str
+    queue: str
+    metric: str
+    comparison: str
+    threshold: float
+    minutes: int
+    webhook_host: str = Field(description="the rest of its URL is not shown: it may hold secrets")
+    created: int
+    state: str = Field(description="OK, ALARM or INSUFFICIENT_DATA")
+    since: int | None
+    value: float | None = Field(description="of the metric, at the last change of anything here")
+    breaching_since: int | None
+    waiting: int = Field(description="changes of which the webhook has not heard yet")
+    told: int | None = Field(description="when the webhook heard something the last time")
+    trouble: str | None = Field(description="why the webhook could not be called, if the last attempt failed")
+    lost: int = Field(description="changes of which the webhook never heard")
+
+
+class AlarmMade(AlarmShown):
+    secret: str = Field(description="what calls of the webhook are signed with; it is never shown again")
+
+
+class AlarmList(BaseModel):
+    alarms: list[AlarmShown]
+
+
+class AlarmTested(BaseModel):
+    delivered: bool
+    detail: str
+
+
 # --- tenants, limits, keys -----------------------------------------------------------------------------------
 
 

@@ -1,8 +1,8 @@
 """The end of a tenant, in steps that can be repeated wherever they were cut off.
 
-First its state becomes ``deleting``, which refuses all its credentials; then its keys, roles, queues and data keys go;
-then its state becomes ``deleted``.  What is left is the record with its times, for the last invoice, and the account is
-never given out again.  A tenant that is found ``deleting`` at a start is finished then.
+First its state becomes ``deleting``, which refuses all its credentials; then its keys, roles, alarms, queues and data
+keys go; then its state becomes ``deleted``.  What is left is the record with its times, for the last invoice, and the
+account is never given out again.  A tenant that is found ``deleting`` at a start is finished then.
 
 A queue may be created while this goes on, by a call that was let in before.  Whoever creates one looks at the tenant's
 state afterwards, and takes the queue back unless the tenant still exists (:func:`frontend.sqs.actions.queues.
@@ -42,6 +42,9 @@ async def delete_tenant(services: Services, tenant: Tenant) -> Tenant:
         await credentials.delete_api_key(api_key.key_id)
     for role in await store.list_roles(account):
         await credentials.delete_role(account, role.name)
+    if services.alarms is not None:
+        for watched in await services.alarms.store.list_alarms(account):
+            await services.alarms.store.delete_alarm(account, watched.alarm.name)
     await _delete_queues(services, account)
     if services.keyring is not None:
         await services.keyring.destroy_tenant_keys(account)

@@ -9,7 +9,7 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
-from frontend.admin import clusters, keys, messages, metrics, queues, roles, tenants, usage
+from frontend.admin import alarms, clusters, keys, messages, metrics, queues, roles, tenants, usage
 from frontend.admin.models import ProblemDocument
 from frontend.admin.problems import MEDIA_TYPE, of_request
 from frontend.admin.visitor import KEY, problem_response
@@ -38,6 +38,7 @@ def add_routes(rest: FastAPI, context: Context) -> None:
         clusters.create_router(services),
         queues.create_router(context),
         metrics.create_router(context),
+        alarms.create_router(context),
         messages.create_router(),
         usage.create_router(services),
     )

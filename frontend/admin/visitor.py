@@ -32,6 +32,8 @@ READS = frozenset(
         "queue.show",
         "queue.metrics",
         "metrics.scrape",
+        "alarm.list",
+        "alarm.show",
         "tenant.list",
         "tenant.show",
         "limits.show",

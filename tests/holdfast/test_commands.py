@@ -377,6 +377,7 @@ def test_the_status_of_a_service_that_is_one_process(server: Server) -> None:
 def test_every_operation_of_administration_is_a_command(server: Server) -> None:
     """One of REST that is added needs a command as well."""
     words = {
+        "alarm": {"create", "delete", "list", "show", "test"},
         "cluster": {"drain", "list", "queue", "retire", "serve", "split", "status", "undrain", "weight"},
         "invoice": {"export", "list", "show"},
         "key": {"create", "list", "rotate", "revoke"},

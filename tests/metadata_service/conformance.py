@@ -15,6 +15,7 @@ import pytest
 from auth.credentials import AccessKey, ApiKey, ServiceKey, Tenant, TenantRole, new_access_key
 from auth.keyring import DataKey
 from auth.limits import Rate, TenantLimits
+from metadata_service.alarms import Alarm, AlarmStatus, Notification, WatchedAlarm
 from metadata_service.models import (
     FIRST_CLUSTER,
     BackendCluster,
@@ -718,6 +719,55 @@ class CredentialConformance:
         assert await store.delete_role(ACCOUNT, "a")
         assert not await store.delete_role(ACCOUNT, "a")
         assert await store.list_roles(ACCOUNT) == roles[1:]
+
+    async def test_alarms(self, store: MetadataStore) -> None:
+        def alarm(name: str, alarm_id: str, account: str = ACCOUNT) -> Alarm:
+            return Alarm(
+                account, name, alarm_id, "q", "m", "LessThanThreshold", 1.5, 3, "example.com", b"\x00sealed", 7
+            )
+
+        with pytest.raises(ValueError, match="no tenant"):
+            await store.put_alarm(alarm("deep", "1"))
+        other = "111111111111"
+        for account in (ACCOUNT, other):
+            await store.put_tenant(Tenant(account, "some"))
+        assert await store.alarm_accounts() in ([], [ACCOUNT]), "perhaps it was tried"
+        deep, old, theirs = alarm("deep", "1"), alarm("old", "2"), alarm("deep", "3", other)
+        for one in (old, deep, theirs):
+            await store.put_alarm(one)
+        assert await store.alarm_accounts() == [ACCOUNT, other]
+        assert await store.list_alarms(ACCOUNT) == [WatchedAlarm(deep), WatchedAlarm(old)]
+        told = Notification("n", 8, "OK", "ALARM", 0.5, "why")
+        status = AlarmStatus("ALARM", 5, 0.25, 4, 3, (told,), 2, "trouble", 1)
+        stored = await store.update_alarm_status(deep, status)
+        assert stored == msgspec.structs.replace(status, version=1)
+        assert await store.get_alarm(ACCOUNT, "deep") == WatchedAlarm(deep, stored)
+        assert await store.get_alarm(other, "deep") == WatchedAlarm(theirs)
+        with pytest.raises(ConditionFailed):
+            await store.update_alarm_status(deep, status)
+        again = alarm("deep", "4")
+        await store.put_alarm(again)
+        assert await store.get_alarm(ACCOUNT, "deep") == WatchedAlarm(again), "it begins anew"
+        with pytest.raises(ConditionFailed):
+            await store.update_alarm_status(deep, AlarmStatus())
+        assert await store.delete_alarm(ACCOUNT, "deep")
+        assert not await store.delete_alarm(ACCOUNT, "deep")
+        assert await store.get_alarm(ACCOUNT, "deep") is None
+        with pytest.raises(ConditionFailed):
+            await store.update_alarm_status(again, AlarmStatus())
+        assert await store.list_alarms(ACCOUNT) == [WatchedAlarm(old)]
+        await store.put_tenant(Tenant(ACCOUNT, "some", "deleting"))
+        with pytest.raises(ValueError, match="no tenant"):
+            await store.put_alarm(deep)
+
+    async def test_of_those_who_would_look_after_alarms_one_does(self, store: MetadataStore) -> None:
+        wishes = [store.update_alarm_keeper(ManagerEntry(f"f{place}", f"{place}")) for place in range(3)]
+        outcomes = await asyncio.gather(*wishes, return_exceptions=True)
+        (keeper,) = [outcome for outcome in outcomes if isinstance(outcome, ManagerEntry)]
+        assert await store.alarm_keeper() == keeper
+        assert (await store.manager()).version == 0, "another office"
+        with pytest.raises(ConditionFailed):
+            await store.update_alarm_keeper(ManagerEntry())
 
     async def test_service_keys(self, store: MetadataStore) -> None:
         keys = [ServiceKey(f"k{9 - number}", "session", bytes([number, 255]), number) for number in range(3)]

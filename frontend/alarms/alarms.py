@@ -1,0 +1,125 @@
+"""Alarms as the frontend works with them: made with a secret that is shown once, and told to their webhooks."""
+
+from __future__ import annotations
+
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from auth.keyring import DataKeyMissing, Keyring, SealBroken
+from frontend.alarms.rules import reason
+from frontend.alarms.webhooks import NotTold, Webhooks, host_of
+from metadata_service.alarms import Alarm, Comparison, Notification
+from metadata_service.store import AlarmStore
+
+SECRET_PREFIX: Final = "hfwh_"
+
+
+class _Webhook(msgspec.Struct):
+    """What is sealed of an alarm."""
+
+    url: str
+    secret: str
+
+
+class Asked(NamedTuple):
+    """What an alarm is to be."""
+
+    queue: str
+    metric: str
+    comparison: Comparison
+    threshold: float
+    minutes: int
+    webhook: str
+
+
+class Alarms:
+    """Over the store in which they are kept."""
+
+    def __init__(self, store: AlarmStore, keyring: Keyring, webhooks: Webhooks, clock: Callable[[], float]) -> None:
+        """``clock``: seconds since the epoch.  The webhooks are closed here."""
+        self.store = store
+        self._keyring = keyring
+        self._webhooks = webhooks
+        self._clock = clock
+
+    async def close(self) -> None:
+        await self._webhooks.close()
+
+    async def create(self, account: str, name: str, asked: Asked) -> tuple[Alarm, str]:
+        """The alarm, which takes the place of one of its name, and the secret that its calls are signed with.
+
+        Raises ``ValueError`` (of the URL, or because there is no such tenant), and what the store and the keyring
+        raise.
+        """
+        host = host_of(asked.webhook)
+        secret = SECRET_PREFIX + urlsafe_b64encode(secrets.token_bytes(24)).decode()
+        alarm_id = secrets.token_hex(8)
+        keys = await self._keyring.ready(account)
+        sealed = keys.seal(msgspec.json.encode(_Webhook(asked.webhook, secret)), _what(alarm_id))
+        alarm = Alarm(
+            account,
+            name,
+            alarm_id,
+            asked.queue,
+            asked.metric,
+            asked.comparison,
+            asked.threshold,
+            asked.minutes,
+            host,
+            sealed,
+            int(self._clock()),
+        )
+        await self.store.put_alarm(alarm)
+        return alarm, secret
+
+    async def tell(self, alarm: Alarm, notification: Notification, *, test: bool = False) -> None:
+        """Call the webhook.  Raises :class:`NotTold`, and what the keyring raises for lack of its master keys."""
+        try:
+            opened = await self._keyring.open(alarm.account, alarm.webhook, _what(alarm.alarm_id))
+        except (SealBroken, DataKeyMissing) as error:
+            raise NotTold(f"the webhook cannot be unsealed, make the alarm anew: {error}") from None
+        webhook = msgspec.json.decode(opened, type=_Webhook)
+        body = told(alarm, notification, test=test)
+        await self._webhooks.tell(webhook.url, webhook.secret.encode(), notification.id, body, int(self._clock()))
+
+    async def test(self, alarm: Alarm) -> None:
+        """Call the webhook as if the alarm rang now.  Raises as :meth:`tell`."""
+        text = reason(alarm, "ALARM", alarm.threshold)
+        await self.tell(
+            alarm,
+            Notification(secrets.token_hex(16), int(self._clock()), "OK", "ALARM", alarm.threshold, f"A test: {text}"),
+            test=True,
+        )
+
+
+def told(alarm: Alarm, notification: Notification, *, test: bool) -> bytes:
+    """What a webhook gets: JSON."""
+    return msgspec.json.encode(
+        {
+            "id": notification.id,
+            "type": "alarm.test" if test else "alarm.state_changed",
+            "time": notification.at_s,
+            "state": notification.state,
+            "previous_state": notification.before,
+            "value": notification.value,
+            "reason": notification.reason,
+            "alarm": {
+                "account": alarm.account,
+                "name": alarm.name,
+                "queue": alarm.queue,
+                "metric": alarm.metric,
+                "comparison": alarm.comparison,
+                "threshold": alarm.threshold,
+                "minutes": alarm.minutes,
+            },
+        }
+    )
+
+
+def _what(alarm_id: str) -> bytes:
+    """What a sealed webhook is bound to."""
+    return b"webhook of alarm " + alarm_id.encode()

@@ -1,0 +1,307 @@
+"""Who looks after the alarms: one frontend of all, which the others replace when it ends.
+
+Each stands for it (:mod:`metadata_service.election`) as soon as there are alarms, and else does no more than ask now
+and then whether there are.  There is no lease, so two may take themselves for the keeper for a moment: a status changes
+only from the version that was read, so that a change is one notification, which the webhook may get twice, with one id.
+
+A change of state is stored with its notification before the webhook is called, and the notification is taken out after
+the webhook has heard.  So each is told at least once, whoever is killed in between; unless the webhook cannot be told
+for :data:`GIVE_UP_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from auth.master_keys import KeyringError
+from backend.api import BackendError, Measures
+from frontend.alarms.alarms import Alarms
+from frontend.alarms.rules import judged
+from frontend.alarms.webhooks import NotTold
+from frontend.queue_metrics import BY_NAME, Metric, value_of
+from frontend.services import Services
+from frontend.sqs.errors import SqsError
+from frontend.sqs.queues import Queues
+from metadata_service.alarms import Alarm, AlarmStatus, WatchedAlarm
+from metadata_service.election import Election
+from metadata_service.models import ManagerEntry
+from metadata_service.store import AlarmStore, ConditionFailed, StoreError
+
+LOOK_SECONDS: Final = 60.0
+STAND_SECONDS: Final = 2.0
+ASK_SECONDS: Final = 15.0
+"""How often it is asked which accounts have alarms."""
+QUEUES_AT_ONCE: Final = 16
+CALLS_AT_ONCE: Final = 32
+CALLS_OF_ACCOUNT_AT_ONCE: Final = 4
+"""Of webhooks: one tenant's, which do not answer, do not keep another's waiting."""
+PAUSE_SECONDS_FIRST: Final = 5.0
+PAUSE_SECONDS_MOST: Final = 300.0
+GIVE_UP_SECONDS: Final = 6 * 3600
+RATE_SECONDS_LEAST: Final = 0.4
+"""Of the time between two looks, as a part: what is counted in less is no rate."""
+_TRIES: Final = 4
+
+logger = logging.getLogger("holdfast.alarms")
+
+
+class _Office:
+    """Implements :class:`metadata_service.election.Office`."""
+
+    def __init__(self, store: AlarmStore) -> None:
+        self._store = store
+
+    async def manager(self) -> ManagerEntry:
+        return await self._store.alarm_keeper()
+
+    async def update_manager(self, entry: ManagerEntry) -> ManagerEntry:
+        return await self._store.update_alarm_keeper(entry)
+
+
+class Keeper:
+    """One frontend's part, from :meth:`start` to :meth:`close`."""
+
+    def __init__(
+        self, services: Services, alarms: Alarms, name: str, *, election: Election | None = None, seconds: float
+    ) -> None:
+        """``seconds``: between two looks at the alarms."""
+        self._services = services
+        self._alarms = alarms
+        self._store = alarms.store
+        self._queues = Queues(services)
+        self._election = election or Election(
+            _Office(alarms.store), name, title="the process that looks after the alarms of tenants"
+        )
+        self._seconds = seconds
+        self._accounts: list[str] = []
+        self._ask_due = 0.0
+        self._look_due = 0.0
+        self._keeping = False
+        self._running: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._telling: dict[str, asyncio.Task[None]] = {}
+        """By the alarm's id."""
+        self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
+        self._calls_of: dict[str, asyncio.Semaphore] = {}
+        self._before: dict[tuple[str, str], tuple[int, dict[int, Measures]]] = {}
+        """By account and queue: when it was looked at, and what its partitions told."""
+        self._failing = False
+
+    def start(self) -> None:
+        self._running = asyncio.get_running_loop().create_task(self._run(), name="the keeper of alarms")
+
+    async def close(self) -> None:
+        """Another one may look after the alarms at once."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        keeping = self._keeping
+        await self._stop_keeping()
+        if keeping:
+            try:
+                await self._election.resign()
+            except StoreError as error:
+                logger.warning("nobody looks after alarms until this process is missed: %s", error)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.turn()
+            except StoreError as error:
+                await self._stop_keeping()
+                if not self._failing:
+                    logger.error("alarms of tenants cannot be looked after now: %s", error)
+                self._failing = True
+            except Exception:
+                logger.exception("alarms of tenants cannot be looked after now")
+            else:
+                self._failing = False
+            await asyncio.sleep(STAND_SECONDS)
+
+    async def turn(self) -> None:
+        """What there is to do every other second.  Raises :class:`StoreError`."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._ask_due:
+            self._accounts = await self._store.alarm_accounts()
+            self._ask_due = now + ASK_SECONDS
+        if not self._accounts:
+            if self._keeping:
+                await self._stop_keeping()
+                await self._election.resign()
+            return
+        if await self._election.stand() is None:
+            await self._stop_keeping()
+            return
+        self._keeping = True
+        if now >= self._look_due and self._looking is None:
+            self._look_due = now + self._seconds
+            self._looking = self._task(self.look(), "a look at alarms")
+            self._looking.add_done_callback(self._looked)
+
+    def _looked(self, _: asyncio.Task[None]) -> None:
+        self._looking = None
+
+    async def _stop_keeping(self) -> None:
+        self._keeping = False
+        tasks = [*self._telling.values(), *([] if self._looking is None else [self._looking])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._before.clear()
+
+    def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        async def guarded() -> None:
+            try:
+                await work
+            except (StoreError, KeyringError) as error:
+                logger.error("%s cannot go on now: %s", name, error)
+            except Exception:
+                logger.exception("%s has failed", name)
+
+        return asyncio.get_running_loop().create_task(guarded(), name=name)
+
+    # --- looking --------------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Judge all alarms, and begin to tell what is to be told."""
+        seen: set[tuple[str, str]] = set()
+        for account in self._accounts:
+            tenant = await self._services.credentials.store.get_tenant(account)
+            if tenant is None or tenant.state != "active":
+                continue
+            by_queue: dict[str, list[WatchedAlarm]] = {}
+            for watched in await self._store.list_alarms(account):
+                by_queue.setdefault(watched.alarm.queue, []).append(watched)
+            queues = asyncio.Semaphore(QUEUES_AT_ONCE)
+            await asyncio.gather(*(self._look_at(account, queue, some, queues) for queue, some in by_queue.items()))
+            seen.update((account, queue) for queue in by_queue)
+        self._before = {key: before for key, before in self._before.items() if key in seen}
+
+    async def _look_at(
+        self, account: str, queue: str, some: Sequence[WatchedAlarm], at_once: asyncio.Semaphore
+    ) -> None:
+        async with at_once:
+            parts = await self._measures(account, queue)
+            now_ms = self._services.now_ms()
+            before = self._before.get((account, queue))
+            for watched in some:
+                value = self._value(watched.alarm, parts, before, now_ms)
+                status = await self._judge(watched, value, now_ms // 1000)
+                if status is not None and status.waiting and watched.alarm.alarm_id not in self._telling:
+                    self._begin_to_tell(watched.alarm)
+            if parts:
+                self._before[account, queue] = now_ms, {one.partition: one for one in parts}
+
+    async def _measures(self, account: str, queue: str) -> list[Measures]:
+        """None, if it cannot be known."""
+        try:
+            view = await self._queues.find(account, queue)
+            return await self._queues.run(view, self._services.backend.measures)
+        except (SqsError, BackendError) as error:
+            logger.debug("queue %s of account %s cannot be looked at: %s", queue, account, error)
+            return []
+
+    def _value(
+        self, alarm: Alarm, parts: Sequence[Measures], before: tuple[int, dict[int, Measures]] | None, now_ms: int
+    ) -> float | None:
+        metric = BY_NAME.get(alarm.metric)
+        if metric is None or not parts:
+            return None
+        if not metric.counts:
+            return value_of(metric, parts, now_ms)
+        if before is None or now_ms - before[0] < self._seconds * 1000 * RATE_SECONDS_LEAST:
+            return None
+        return 60_000 * _counted_since(metric, parts, before[1], now_ms) / (now_ms - before[0])
+
+    async def _judge(self, watched: WatchedAlarm, value: float | None, now_s: int) -> AlarmStatus | None:
+        return await self._change(
+            watched.alarm, lambda status: judged(watched.alarm, status, value, now_s), watched.status
+        )
+
+    async def _change(
+        self, alarm: Alarm, change: Callable[[AlarmStatus], AlarmStatus], known: AlarmStatus | None = None
+    ) -> AlarmStatus | None:
+        """The status after the change; None: the alarm is gone.  Raises :class:`StoreError`."""
+        for _ in range(_TRIES):
+            if known is None:
+                watched = await self._store.get_alarm(alarm.account, alarm.name)
+                if watched is None or watched.alarm.alarm_id != alarm.alarm_id:
+                    return None
+                known = watched.status
+            changed = change(known)
+            if changed is known:
+                return known
+            try:
+                return await self._store.update_alarm_status(alarm, changed)
+            except ConditionFailed:
+                known = None
+        raise StoreError(f"alarm {alarm.name} of account {alarm.account} is being changed by others")
+
+    # --- telling --------------------------------------------------------------------------------------------
+
+    def _begin_to_tell(self, alarm: Alarm) -> None:
+        telling = self._telling[alarm.alarm_id] = self._task(self._tell(alarm), f"telling of alarm {alarm.name}")
+        telling.add_done_callback(lambda _: self._telling.pop(alarm.alarm_id, None))
+
+    async def _tell(self, alarm: Alarm) -> None:
+        """Until nothing waits any more."""
+        failures = 0
+        of_account = self._calls_of.setdefault(alarm.account, asyncio.Semaphore(CALLS_OF_ACCOUNT_AT_ONCE))
+        while True:
+            watched = await self._store.get_alarm(alarm.account, alarm.name)
+            if watched is None or watched.alarm.alarm_id != alarm.alarm_id or not watched.status.waiting:
+                return
+            first = watched.status.waiting[0]
+            try:
+                async with of_account, self._calls:
+                    await self._alarms.tell(alarm, first)
+            except NotTold as error:
+                given_up = self._services.clock() - first.at_s >= GIVE_UP_SECONDS
+                await self._change(alarm, _not_told(first.id, str(error), given_up=given_up))
+                if given_up:
+                    logger.warning("alarm %s of account %s could not be told: %s", alarm.name, alarm.account, error)
+                    failures = 0
+                else:
+                    pause = min(PAUSE_SECONDS_FIRST * 2**failures, PAUSE_SECONDS_MOST)
+                    failures += 1
+                    await asyncio.sleep(random.uniform(pause / 2, pause))
+                continue
+            failures = 0
+            await self._change(alarm, _told(first.id, int(self._services.clock())))
+
+
+def _counted_since(metric: Metric, parts: Sequence[Measures], before: dict[int, Measures], now_ms: int) -> float:
+    """How much more was counted than at the look before."""
+    total = 0.0
+    for one in parts:
+        earlier = before.get(one.partition)
+        if earlier is not None and earlier.since_ms != one.since_ms:
+            earlier = None  # it was counted anew
+        total += (metric.read(one, now_ms) or 0.0) - ((metric.read(earlier, now_ms) or 0.0) if earlier else 0.0)
+    return total
+
+
+def _told(id_: str, now_s: int) -> Callable[[AlarmStatus], AlarmStatus]:
+    def change(status: AlarmStatus) -> AlarmStatus:
+        waiting = tuple(one for one in status.waiting if one.id != id_)
+        return msgspec.structs.replace(status, waiting=waiting, told_s=now_s, trouble="")
+
+    return change
+
+
+def _not_told(id_: str, trouble: str, *, given_up: bool) -> Callable[[AlarmStatus], AlarmStatus]:
+    def change(status: AlarmStatus) -> AlarmStatus:
+        if not given_up:
+            return status if status.trouble == trouble else msgspec.structs.replace(status, trouble=trouble)
+        waiting = tuple(one for one in status.waiting if one.id != id_)
+        lost = status.lost + len(status.waiting) - len(waiting)
+        return msgspec.structs.replace(status, waiting=waiting, trouble=trouble, lost=lost)
+
+    return change

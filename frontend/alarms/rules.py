@@ -1,0 +1,102 @@
+"""When an alarm changes its state: a function of its status, of what its metric is, and of the time.
+
+An alarm is looked at about once a minute.  It goes to ALARM when its metric has been beyond the threshold at each look
+for its minutes, and to OK at the first look at which it is not.  When the metric has not been known for its minutes,
+and for three at least, it is INSUFFICIENT_DATA; until then it stays what it is.  How long that has been so is in the
+status, so another process goes on where one has ended.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from metadata_service.alarms import Alarm, AlarmStatus, Comparison, Notification, State
+
+MISSING_MINUTES_LEAST: Final = 3
+EARLY_SECONDS: Final = 10
+"""Looks are not a minute apart to the second."""
+WAITING_MOST: Final = 10
+"""Notifications that wait for a webhook which cannot be told; beyond, the oldest is given up."""
+
+COMPARISONS: Final[dict[Comparison, tuple[str, Callable[[float, float], bool]]]] = {
+    "GreaterThanThreshold": (">", lambda value, threshold: value > threshold),
+    "GreaterThanOrEqualToThreshold": (">=", lambda value, threshold: value >= threshold),
+    "LessThanThreshold": ("<", lambda value, threshold: value < threshold),
+    "LessThanOrEqualToThreshold": ("<=", lambda value, threshold: value <= threshold),
+}
+
+
+def judged(alarm: Alarm, status: AlarmStatus, value: float | None, now_s: int) -> AlarmStatus:
+    """The status after a look at which the metric had this value (None: it could not be known).
+
+    The same object, if nothing has changed that has to be stored.
+    """
+    if value is None:
+        missing_since = status.missing_since_s or now_s
+        if status.state != "INSUFFICIENT_DATA" and _lasts(
+            missing_since, max(alarm.minutes, MISSING_MINUTES_LEAST), now_s
+        ):
+            return _changed(alarm, status, "INSUFFICIENT_DATA", None, now_s, missing_since_s=missing_since)
+        if status.missing_since_s:
+            return status
+        return msgspec.structs.replace(status, missing_since_s=missing_since, value=None)
+    _, is_beyond = COMPARISONS[alarm.comparison]
+    if not is_beyond(value, alarm.threshold):
+        if status.state != "OK":
+            return _changed(alarm, status, "OK", value, now_s)
+        if not (status.breaching_since_s or status.missing_since_s):
+            return status
+        return msgspec.structs.replace(status, breaching_since_s=0, missing_since_s=0, value=value)
+    breaching_since = status.breaching_since_s or now_s
+    if status.state != "ALARM" and _lasts(breaching_since, alarm.minutes, now_s):
+        return _changed(alarm, status, "ALARM", value, now_s, breaching_since_s=breaching_since)
+    if status.breaching_since_s and not status.missing_since_s:
+        return status
+    return msgspec.structs.replace(status, breaching_since_s=breaching_since, missing_since_s=0, value=value)
+
+
+def _lasts(since_s: int, minutes: int, now_s: int) -> bool:
+    """Whether something that was seen first at ``since_s`` has been seen for so many minutes: one look is one."""
+    return now_s - since_s >= (minutes - 1) * 60 - EARLY_SECONDS
+
+
+def _changed(
+    alarm: Alarm,
+    status: AlarmStatus,
+    state: State,
+    value: float | None,
+    now_s: int,
+    *,
+    breaching_since_s: int = 0,
+    missing_since_s: int = 0,
+) -> AlarmStatus:
+    waiting, lost = status.waiting, status.lost
+    if status.since_s or state != "OK":  # that a new alarm is in order is no news
+        told = Notification(secrets.token_hex(16), now_s, status.state, state, value, reason(alarm, state, value))
+        waiting = (*waiting, told)[-WAITING_MOST:]
+        lost += len(status.waiting) + 1 - len(waiting)
+    return msgspec.structs.replace(
+        status,
+        state=state,
+        since_s=now_s,
+        value=value,
+        breaching_since_s=breaching_since_s,
+        missing_since_s=missing_since_s,
+        waiting=waiting,
+        lost=lost,
+    )
+
+
+def reason(alarm: Alarm, state: State, value: float | None) -> str:
+    """A sentence for people."""
+    what = f"{alarm.metric} of queue {alarm.queue}"
+    if value is None:
+        return f"{what} is not known: there is no such queue, or it has no such metric, or it cannot be asked."
+    sign, _ = COMPARISONS[alarm.comparison]
+    if state == "ALARM":
+        return f"{what} is {value:.15g}, and has been {sign} {alarm.threshold:.15g} for {alarm.minutes} min."
+    return f"{what} is {value:.15g}, and so not {sign} {alarm.threshold:.15g}."

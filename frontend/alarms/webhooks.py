@@ -1,0 +1,160 @@
+"""Calls to webhooks that tenants name.
+
+Whoever names a URL has the service call it, from inside its network.  So a webhook is called only at an address that is
+public, unless the operator has named its network; at the very address that was looked at, so that no second answer of a
+name server counts; with TLS, but for the networks that the operator has named; and what is answered is not read, and
+no redirect followed.  Of what goes wrong a tenant hears no more than that.
+
+A call is signed::
+
+    Holdfast-Signature: t=1767225600,v1=<hexadecimal HMAC-SHA-256 of "1767225600." and the body, by the alarm's secret>
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import re
+import ssl
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import httpx
+
+SECONDS: Final = 10.0
+"""A webhook that has not answered within this has not heard."""
+URL_LENGTH_MOST: Final = 2048
+CONNECTIONS_MOST: Final = 64
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+
+class NotTold(Exception):
+    """A webhook could not be told; the text says why, without what is secret of its URL."""
+
+
+def host_of(url: str) -> str:
+    """The host of a webhook's URL.  Raises ``ValueError``, whose text says what is wrong with it."""
+    import httpx
+
+    if len(url) > URL_LENGTH_MOST:
+        raise ValueError(f"the URL of a webhook has at most {URL_LENGTH_MOST} characters")
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"the webhook is no URL: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError("the URL of a webhook begins with https:// and has a host")
+    if parsed.userinfo:
+        raise ValueError("the URL of a webhook cannot have a user name or a password in it")
+    host = parsed.raw_host.decode("ascii")
+    if not _HOST.fullmatch(host):
+        raise ValueError(f"the webhook is no URL: {host[:100]!r} cannot be a host")
+    return host
+
+
+def is_public(address: Address) -> bool:
+    """Whether it is an address of the internet at large, also behind what translates between IPv4 and IPv6."""
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+        if inner is None and address in _NAT64:
+            inner = IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(inner)
+    return address.is_global and not (address.is_multicast or address.is_reserved)
+
+
+class Webhooks:
+    """Calls webhooks; loads an HTTP client with the first one."""
+
+    def __init__(self, networks: Sequence[Network] = ()) -> None:
+        """``networks``: those in which webhooks may be though they are not public; there they may be without TLS."""
+        self._networks = tuple(networks)
+        self._http: httpx.AsyncClient | None = None
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def tell(self, url: str, secret: bytes, id_: str, body: bytes, now_s: int) -> None:
+        """POST ``body``, signed; an answer of 2xx says that it was heard.  Raises :class:`NotTold`."""
+        host = host_of(url)
+        try:
+            async with asyncio.timeout(SECONDS):
+                status = await self._post(url, host, secret, id_, body, now_s)
+        except TimeoutError:
+            raise NotTold(f"the webhook at {host} has not answered within {SECONDS:g} s") from None
+        if not 200 <= status < 300:
+            redirected = ", and redirects are not followed" if 300 <= status < 400 else ""
+            raise NotTold(f"the webhook at {host} has answered {status}{redirected}")
+
+    async def _post(self, url: str, host: str, secret: bytes, id_: str, body: bytes, now_s: int) -> int:
+        import httpx
+
+        client = self._client()
+        target = httpx.URL(url)
+        port = target.port or (443 if target.scheme == "https" else 80)
+        address = await self._address(host, port, secure=target.scheme == "https")
+        headers = {
+            "Host": target.netloc.decode("ascii"),
+            "Content-Type": "application/json",
+            "Idempotency-Key": id_,
+            "Holdfast-Signature": signature(secret, body, now_s),
+            "User-Agent": "Holdfast",
+        }
+        request = client.build_request(
+            "POST", target.copy_with(host=str(address)), headers=headers, content=body, timeout=SECONDS
+        )
+        request.extensions["sni_hostname"] = host  # whose certificate it has to be, too
+        try:
+            answer = await client.send(request, stream=True)
+        except (httpx.HTTPError, AttributeError) as error:  # the second is anyio's, of a connection that is cut at once
+            raise NotTold(f"the webhook at {host} cannot be reached: {type(error).__name__}") from None
+        await answer.aclose()
+        return answer.status_code
+
+    async def _address(self, host: str, port: int, *, secure: bool) -> Address:
+        """Where the host is called.  Raises :class:`NotTold`."""
+        found: list[Address] = []
+        try:
+            found.append(ip_address(host.strip("[]")))
+        except ValueError:
+            try:
+                known = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)  # SOCK_STREAM
+            except (OSError, UnicodeError):
+                raise NotTold(f"the host {host} of the webhook is not known") from None
+            found += [ip_address(str(entry[4][0]).partition("%")[0]) for entry in known]
+        named = [one for one in found if any(one in network for network in self._networks)]
+        if named:
+            return named[0]
+        public = [one for one in found if is_public(one)]
+        if not public:
+            raise NotTold(f"the host {host} of the webhook is not at a public address, and its network is not allowed")
+        if not secure:
+            raise NotTold(f"the webhook at {host} has to be called by https, for its address is public")
+        return public[0]
+
+    def _client(self) -> httpx.AsyncClient:
+        if self._http is None:
+            import httpx
+
+            self._http = httpx.AsyncClient(
+                verify=ssl.create_default_context(),
+                limits=httpx.Limits(max_connections=CONNECTIONS_MOST, max_keepalive_connections=0),
+                trust_env=False,  # a proxy would look up the name again
+                follow_redirects=False,
+            )
+        return self._http
+
+
+def signature(secret: bytes, body: bytes, now_s: int) -> str:
+    """What the header ``Holdfast-Signature`` says."""
+    digest = hmac.new(secret, b"%d." % now_s + body, hashlib.sha256).hexdigest()
+    return f"t={now_s},v1={digest}"

@@ -1,0 +1,17 @@
+"""The condition on which the status of an alarm changes, in every store."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metadata_service.alarms import Alarm, AlarmStatus, WatchedAlarm
+from metadata_service.store import ConditionFailed
+
+
+def next_status(stored: WatchedAlarm | None, alarm: Alarm, status: AlarmStatus) -> AlarmStatus:
+    """The status with its next version, if it is of what is stored.  Raises :class:`ConditionFailed`."""
+    if stored is None or stored.alarm.alarm_id != alarm.alarm_id:
+        raise ConditionFailed(f"alarm {alarm.name} of account {alarm.account} is not there any more")
+    if stored.status.version != status.version:
+        raise ConditionFailed(f"the status of alarm {alarm.name} is at version {stored.status.version}")
+    return msgspec.structs.replace(status, version=status.version + 1)
