@@ -40,10 +40,14 @@ class Pods(NamedTuple):
     min_ready_seconds: float
 
 
-def read_chart(*arguments: str) -> dict[str, Pods]:
-    """By component, with these arguments of ``helm template``."""
+def read_chart(*arguments: str) -> tuple[dict[str, Pods], list[str]]:
+    """Pods by component, and the command that runs before an upgrade; with these arguments of ``helm template``."""
+    manifests = tuple(render("--values", str(FILES["many"]), *arguments))
+    (job,) = kinds(manifests, "Job")
+    assert "pre-upgrade" in job["metadata"]["annotations"]["helm.sh/hook"]
+    (first,) = job["spec"]["template"]["spec"]["containers"]
     found = {}
-    for one in kinds(tuple(render("--values", str(FILES["many"]), *arguments)), "StatefulSet"):
+    for one in kinds(manifests, "StatefulSet"):
         pod = one["spec"]["template"]
         (container,) = pod["spec"]["containers"]
         (how,) = container.get("lifecycle", {}).get("preStop", {"exec": {"command": []}}).values()
@@ -58,7 +62,7 @@ def read_chart(*arguments: str) -> dict[str, Pods]:
             probe["port"],
             one["spec"].get("minReadySeconds", 0),
         )
-    return found
+    return found, first["args"]
 
 
 class Pod(NamedTuple):

@@ -1,9 +1,14 @@
-"""All parts of a cluster are replaced at the same time, each pod by pod, as Kubernetes does it by the chart's hooks and
-probes, with clients behind a balancer: no call fails."""
+"""A release of the chart is upgraded: what the chart runs before it, and then all parts at the same time, each pod by
+pod, as Kubernetes does it by the chart's hooks and probes, with clients behind a balancer.  No call fails.
+
+The pods are of the release before where this clone has it (:mod:`tests.system.releases`), so that both releases run
+side by side for a while; else of this one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -12,16 +17,19 @@ from bench.cluster import HOST, LocalCluster
 from tests.faults.distributed import Doors
 from tests.faults.kubernetes import Pod, Service, read_chart, roll_out
 from tests.faults.traffic import Traffic
+from tests.system.releases import before, has_before
+from tests.system.server import REPOSITORY
 
 PRE_STOP_SECONDS = 2
 """A shorter pause than the chart's own, by the value that sets it."""
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)  # six processes are started, and on a busy machine each start takes its time
 async def test_pods_are_replaced_by_the_charts_hooks_and_no_call_fails(
-    cassandra: CassandraCluster, keyspace: str
+    cassandra: CassandraCluster, keyspace: str, tmp_path: Path
 ) -> None:
-    chart = read_chart("--set", f"frontend.preStopSeconds={PRE_STOP_SECONDS}")
+    chart, before_upgrade = read_chart("--set", f"frontend.preStopSeconds={PRE_STOP_SECONDS}")
     assert set(chart) == {"frontend", "backend", "metadata"}
     cluster = LocalCluster(cassandra=cassandra, metadata=2, backends=2, frontends=2, keyspace=keyspace[:20])
     pods: dict[str, list[Pod]] = {}
@@ -33,13 +41,21 @@ async def test_pods_are_replaced_by_the_charts_hooks_and_no_call_fails(
                 (port,) = free_ports([HOST], 1)
                 process.environment["HOLDFAST_HEALTH_LISTEN"] = f"{HOST}:{port}"
             pods[component].append(Pod(process, of, port))
+    if has_before():
+        code = before(tmp_path / "before")
+        for process in cluster:
+            process.environment["PYTHONPATH"] = str(code)
     try:
         await asyncio.to_thread(cluster.start)
+        for process in cluster:
+            process.environment |= {"PYTHONPATH": str(REPOSITORY), "HOLDFAST_SCHEMA_MIGRATION": "wait"}
         async with Service([pod.ready_at for pod in pods["frontend"]]) as service:
             doors = Doors([service.port], cluster.key.access_key_id, cluster.key.secret)
             async with Traffic(doors, 21, body_bytes=2000, producers=1, groups=3, open_most=100).running() as traffic:
                 await traffic.answered(100)
-                before = {process.name: process.pid for process in cluster}
+                pids = {process.name: process.pid for process in cluster}
+                done = await asyncio.to_thread(cluster.command, *before_upgrade)
+                assert done.returncode == 0, done.stderr
                 replaced = asyncio.gather(
                     roll_out(pods["metadata"]), roll_out(pods["backend"]), roll_out(pods["frontend"], service)
                 )
@@ -47,11 +63,11 @@ async def test_pods_are_replaced_by_the_charts_hooks_and_no_call_fails(
                 replaced.result()
                 await traffic.answered(100)
                 await traffic.settle()
-        after = {process.name: process.pid for process in cluster}
+        new_pids = {process.name: process.pid for process in cluster}
     finally:
         cluster.close()
-    assert before.keys() == after.keys()
-    assert not before.items() & after.items()
+    assert pids.keys() == new_pids.keys()
+    assert not pids.items() & new_pids.items()
     traffic.ledger.check()
     failed = {what: traffic.counts[what] for what in ("in doubt", "refused", "unreachable")}
     assert failed == {"in doubt": 0, "refused": 0, "unreachable": 0}

@@ -57,8 +57,11 @@ class Server:
         settings: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         known_keys: bool = True,
+        code: Path = REPOSITORY,
     ) -> None:
+        """``code``: where Holdfast is, if not this one is meant."""
         self.folder = folder
+        self.code = code
         self.data = folder / "data"
         self.log = folder / "holdfast.log"
         self.port = free_port()
@@ -95,7 +98,7 @@ class Server:
         assert self.process is None, "the server is running"
         self.folder.mkdir(parents=True, exist_ok=True)
         environment = {**clean_environment(), "PYTHONUNBUFFERED": "1", **self.settings}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), environment.get("PYTHONPATH")]))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(self.code), environment.get("PYTHONPATH")]))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.system.server import Server
+from tests.system.server import REPOSITORY, Server
 from tests.system.waiting import wait_until
 
 
@@ -21,8 +21,9 @@ class Several(Server):
         settings: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         frontends: int = 2,
+        code: Path = REPOSITORY,
     ) -> None:
-        super().__init__(folder, {"FRONTENDS": str(frontends), **(settings or {})}, arguments)
+        super().__init__(folder, {"FRONTENDS": str(frontends), **(settings or {})}, arguments, code=code)
 
     def start(self, timeout_seconds: float = 60.0) -> Self:
         return super().start(timeout_seconds)  # so many processes take their time where there are few cores

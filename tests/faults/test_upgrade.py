@@ -1,0 +1,104 @@
+"""On one machine: another release is put in place of the one that runs, all processes are restarted one by one under
+load, and then the first one is put back in the same way.  No call fails, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from metadata_service.sqlite_schema import SCHEMA, stored_version
+from tests.faults.process import SETTINGS
+from tests.faults.traffic import Traffic
+from tests.system import releases
+from tests.system.server import REPOSITORY, clean_environment
+from tests.system.several import Several
+
+
+class Installed:
+    """A service whose code is a link, as where a release is installed in the place of another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.link = folder / "installed"
+        self.server = Several(folder, {**SETTINGS, "BACKENDS": "2"}, code=self.link)
+
+    def install(self, code: Path) -> None:
+        new = self.link.with_name("new")
+        new.symlink_to(code)
+        new.replace(self.link)
+
+    async def restart(self, traffic: Traffic) -> None:
+        """All but the supervisor, which goes on with the code that it was started with."""
+        before = self.server.children()
+        times = self.server.log_text().count("all frontends have been restarted")
+        self.server.running().send_signal(signal.SIGUSR1)
+        await traffic.until(
+            lambda: self.server.log_text().count("all frontends have been restarted") > times,
+            "all processes have been restarted",
+            100,
+        )
+        after = self.server.children()
+        assert before.keys() == after.keys() == {"backend-1", "backend-2", "frontend-1", "frontend-2"}
+        assert not before.items() & after.items()
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Installed]:
+    made = Installed(tmp_path)
+    yield made
+    made.server.kill()
+
+
+async def there_and_back(installed: Installed, older: Path, newer: Path) -> None:
+    """From one release to the next and back, while clients are at work."""
+    server = installed.server
+    installed.install(older)
+    server.start()
+    async with Traffic(server, 31, body_bytes=2000, producers=1, groups=3, open_most=100).running() as traffic:
+        for code in (newer, older):
+            await traffic.answered(100)
+            installed.install(code)
+            await installed.restart(traffic)
+        await traffic.answered(100)
+        await traffic.settle()
+    traffic.ledger.check()
+    failed = {what: traffic.counts[what] for what in ("in doubt", "refused", "unreachable")}
+    assert failed == {"in doubt": 0, "refused": 0, "unreachable": 0}
+    assert server.stop() == 0
+
+
+def roll_back(code: Path, data: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "holdfast", "schema", "rollback", "--data", str(data)]
+    environment = {**clean_environment(), "PYTHONPATH": os.fspath(code)}
+    return subprocess.run(command, env=environment, cwd=data, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)  # four processes are replaced twice
+async def test_from_the_release_before_to_this_one_and_back(installed: Installed, tmp_path: Path) -> None:
+    await there_and_back(installed, releases.before(tmp_path / "before"), REPOSITORY)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)  # four processes are replaced twice
+async def test_from_this_release_to_the_one_after_and_back(installed: Installed, tmp_path: Path) -> None:
+    """The one after speaks a newer protocol with its own, and has taken a step that this one does not know."""
+    after = releases.after(tmp_path / "after")
+    await there_and_back(installed, REPOSITORY, after)
+    log = installed.server.log_text()
+    assert "version 1 of the protocol" in log
+    assert "version 2 of the protocol" in log, "by two processes of the release after"
+    file = installed.server.data / "metadata.sqlite"
+    assert stored_version(file) == (SCHEMA.version + 1, SCHEMA.stored(SCHEMA.version).oldest, 0)
+    done = await asyncio.to_thread(roll_back, after, installed.server.data)
+    assert done.returncode == 0, done.stderr
+    assert stored_version(file) == SCHEMA.stored(SCHEMA.version)
+    installed.server.start()
+    assert len(installed.server.client().list_queues()["QueueUrls"]) == 3
+    assert installed.server.stop() == 0
