@@ -367,7 +367,7 @@ def _parser() -> argparse.ArgumentParser:
     schema = commands.add_parser(
         "schema",
         help="versions of what is stored: show them, bring it to this release's, or go one step back",
-        description="What is stored has a version, and each release knows versions up to its own.",
+        description="What is stored has a version, and each release knows versions up to its own (docs/upgrading.md).",
     )
     add_schema_command(schema, lambda command: _add_flags(command, _DAMAGE_FLAGS))
     return parser
