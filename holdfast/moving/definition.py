@@ -88,6 +88,10 @@ def portable(definition: Definition) -> Portable:
             f"the KMS key {given.pop('KmsMasterKeyId')}: there is no KMS here, messages are encrypted by the service's "
             "own keyring"
         )
+    dead = definition.dead_letter_queue
+    if dead is not None and dead[:2] != definition.arn[:2]:
+        del given["RedrivePolicy"]
+        left.append(f"its dead-letter queue {dead}: it is of another account or region")
     for name, value in given.items():
         if value == "" or (name == "FifoQueue" and value == "false"):
             continue

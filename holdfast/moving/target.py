@@ -146,6 +146,15 @@ class Target:
 
     # --- messages -----------------------------------------------------------------------------------------
 
+    def send_one(self, name: str, message: Message, token: str) -> None:
+        """Store a message of a standard queue.  Who repeats it with its token within 60 s does not store it twice.
+
+        Raises :class:`CommandFailed`.
+        """
+        entry = message.entry("0", fifo=False)
+        del entry["Id"]
+        persistently(lambda: self._client.sqs("SendMessage", QueueUrl=name, token=token, **entry))
+
     def send(self, name: str, messages: Sequence[Message], token: str, *, fifo: bool) -> None:
         """Store the messages of a batch.  Who repeats it with its token within 60 s stores none of them twice.
 

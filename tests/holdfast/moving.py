@@ -48,16 +48,21 @@ def command(server: Server, *arguments: str) -> list[str]:
 
 def holdfast(server: Server, *arguments: str | Path, more: Mapping[str, str] | None = None) -> Result:
     """Run a command to its end in this process, with nobody to ask, signed in by the server's data folder."""
+    with mock.patch.dict(os.environ, environment(server, more), clear=True):
+        return plainly(*command(server, *map(str, arguments))[3:])
+
+
+def plainly(*arguments: str) -> Result:
+    """The same with nothing added."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     with (
-        mock.patch.dict(os.environ, environment(server, more), clear=True),
         open(os.devnull) as nobody,
         mock.patch.object(sys, "stdin", nobody),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
         try:
-            code = main(command(server, *map(str, arguments))[3:])
+            code = main(arguments)
         except SystemExit as exit_:
             code = int(str(exit_.code))
     out.flush()

@@ -50,7 +50,9 @@ def exported(source: Server, path: Path, name: str, *more: str) -> list[dict[str
 def test_a_standard_queue_arrives_as_it_was(source: Server, target: Server, tmp_path: Path) -> None:
     there = source.client()
     dead_arn = "arn:aws:sqs:us-east-1:000000000000:dead"
-    there.create_queue(QueueName="dead", Attributes={"MessageRetentionPeriod": "1209600"})
+    allow = {"redrivePermission": "byQueue", "sourceQueueArns": ["arn:aws:sqs:us-east-1:000000000000:work"]}
+    attributes = {"MessageRetentionPeriod": "1209600", "RedriveAllowPolicy": json.dumps(allow)}
+    there.create_queue(QueueName="dead", Attributes=attributes)
     policy = {
         "Version": "2012-10-17",
         "Statement": [
@@ -123,6 +125,11 @@ def test_a_standard_queue_arrives_as_it_was(source: Server, target: Server, tmp_
         "arn:aws:iam::999988887777:root",
     ]
     assert (shown["attributes"]["VisibilityTimeout"], shown["attributes"]["HoldfastMaximumMessages"]) == ("120", "5000")
+    dead_letters = holdfast(target, "queue", "show", "dead", "--json").json["attributes"]
+    assert json.loads(dead_letters["RedriveAllowPolicy"]) == {
+        "redrivePermission": "byQueue",
+        "sourceQueueArns": ["arn:aws:sqs:eu-west-1:111122223333:work"],
+    }
     here = target.client()
     got = drained(here, "work")
     there.change_message_visibility(QueueUrl=url, ReceiptHandle=claimed["ReceiptHandle"], VisibilityTimeout=0)
