@@ -35,9 +35,9 @@ def hand_on(headers: Mapping[bytes, bytes], span: Span | None, fills: bool) -> H
     return Handed(for_messages(headers, place) if fills else None, None if place is None else place.pack())
 
 
-def tell_call(span: Span, call: Counted, action: str, request_id: str, status: int) -> None:
+def tell_call(span: Span, call: Counted, service: str, action: str, request_id: str, status: int) -> None:
     """The call is over; ``status``: of its answer, 0 if there was nobody to answer."""
-    told: dict[str, str | int] = {"rpc.system": "aws-api", "rpc.service": "SQS", "aws.request_id": request_id}
+    told: dict[str, str | int] = {"rpc.system": "aws-api", "rpc.service": service, "aws.request_id": request_id}
     if action:
         told["rpc.method"] = action
     if status:
@@ -51,7 +51,7 @@ def tell_call(span: Span, call: Counted, action: str, request_id: str, status: i
     if count is not None:
         told["messaging.batch.message_count"] = count
     span.tell(told)
-    span.end(f"SQS.{action}" if action else "SQS")
+    span.end(f"{service}.{action}" if action else service)
 
 
 def _messages(call: Counted) -> int | None:

@@ -56,11 +56,11 @@ def set_up(settings: Settings, role: Role, process: str = "") -> None:
     ``process``: its name among those that write one log.
     """
     global _is_json, _role, _process
-    _role, _process = role, process or os.uname().nodename
+    _role, _process = role, process
     _is_json = settings.log_format == "json"
     handler = logging.StreamHandler(sys.stderr)
     if _is_json:
-        handler.setFormatter(JsonLines(role, _process, os.getpid()))
+        handler.setFormatter(JsonLines(role, process or os.uname().nodename, os.getpid()))
         logging.captureWarnings(True)
         sys.excepthook = _uncaught
         threading.excepthook = _uncaught_in_thread
@@ -99,7 +99,7 @@ def is_json() -> bool:
 
 
 def who() -> tuple[Role, str]:
-    """What this process does, and its name among the others."""
+    """What this process does, and its name among the others; empty if it has none."""
     return _role, _process
 
 

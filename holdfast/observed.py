@@ -23,6 +23,7 @@ from holdfast.settings import Settings
 from telemetry import caches, process
 from telemetry.metrics import Family, Readings, Registry, joined
 from telemetry.prometheus import text
+from telemetry.traces import CALLS_PASSED_OVER, SPANS_LOST
 
 if TYPE_CHECKING:
     from frontend.services import Services
@@ -61,6 +62,8 @@ class Observed:
         if listens:
             observed.health = await serve_health(settings.health_listen, observed.metrics)
             observed._closing.append(observed.health.close)
+        if settings.trace_endpoint:
+            observed.registry.add(SPANS_LOST, CALLS_PASSED_OVER)
         observed._send()
         return observed
 

@@ -27,8 +27,7 @@ async def start_tracing(settings: Settings) -> Tracing | None:
     about = {
         "service.name": "holdfast",
         "service.version": __version__,
-        "service.instance.id": f"{os.uname().nodename}:{process}:{os.getpid()}",
+        "service.instance.id": process or f"{os.uname().nodename}:{os.getpid()}",  # as metrics have it
         "holdfast.role": role,
-        "holdfast.process": process,
     }
     return await traces.start(endpoint, settings.trace_ratio, about)

@@ -193,7 +193,8 @@ class SqsEndpoint:
         finally:
             calling.request_id = None
             if request.span is not None:
-                tell_call(request.span, request, request.action, request.request_id, status)
+                service = "STS" if request.is_sts else "SQS"
+                tell_call(request.span, request, service, request.action, request.request_id, status)
 
     # --- the way of a request ---
 

@@ -11,17 +11,19 @@ import http.client
 import json
 import re
 import secrets
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.system.server import Server
+from tests.system.server import SECRET_ACCESS_KEY, Server, free_port
 from tests.system.several import Several
 from tests.system.waiting import wait_until
 from tests.telemetry.collector import Collector, Seen
 
+BODY = "a body that nobody else needs to see"
 SETTINGS = {"TRACE_RATIO": "0", "BACKENDS": "1", "LOG_FORMAT": "json"}
 
 
@@ -44,7 +46,15 @@ def server(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> It
 
 
 @pytest.fixture
-def seen(collector: Collector) -> Collector:
+def seen(server: Traced, collector: Collector) -> Collector:
+    """With no spans yet, and none on their way: those of a process come in the order in which they have ended."""
+    trace, calls = new()
+    plain = server.client()
+    url = plain.create_queue(QueueName="between-tests")["QueueUrl"]
+    plain.receive_message(QueueUrl=url)  # the backend opens it
+    Client(server, traceparent=parent(trace, calls)).sqs.receive_message(QueueUrl=url)
+    both = {"SQS.ReceiveMessage", "backend.ReceiveCall"}
+    wait_until(lambda: both <= {span.name for span in collector.spans if span.trace_id == trace}, "earlier spans")
     collector.spans.clear()
     return collector
 
@@ -92,7 +102,7 @@ def one(seen: Collector, name: str, role: str) -> Seen:
 def test_one_trace_from_sender_to_consumer(server: Traced, seen: Collector, url: str) -> None:
     trace, sends = new()
     sender = Client(server, traceparent=parent(trace, sends), tracestate="vendor=1")
-    stored = sender.sqs.send_message(QueueUrl=url, MessageBody="hello")
+    stored = sender.sqs.send_message(QueueUrl=url, MessageBody=BODY)
     send = one(seen, "SQS.SendMessage", "frontend")
     at_backend = one(seen, "backend.Send", "backend")
     commit = one(seen, "journal.commit", "backend")
@@ -126,6 +136,8 @@ def test_one_trace_from_sender_to_consumer(server: Traced, seen: Collector, url:
     delete = one(seen, "SQS.DeleteMessage", "frontend")
     assert delete.trace_id == trace
     assert one(seen, "backend.Delete", "backend").parent_id == delete.span_id
+    for needle in (SECRET_ACCESS_KEY, BODY, message["ReceiptHandle"]):
+        assert needle.encode() not in seen.raw
 
 
 def test_what_nobody_samples_leaves_no_span(server: Traced, seen: Collector, url: str) -> None:
@@ -254,6 +266,21 @@ def test_hostile_headers_are_as_none(server: Traced, seen: Collector, url: str, 
     assert {each.name for each in seen.spans} == {"SQS.GetQueueAttributes"}
 
 
+def test_a_refused_call_and_one_of_sts_leave_a_span(server: Traced, seen: Collector) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    trace, calls = new()
+    try:
+        for path in ("/", "/?Action=GetCallerIdentity&Version=2011-06-15"):
+            connection.request("GET", path, headers={"traceparent": parent(trace, calls)})
+            connection.getresponse().read()
+    finally:
+        connection.close()
+    refused, sts = one(seen, "SQS", "frontend"), one(seen, "STS", "frontend")
+    assert {refused.trace_id, sts.trace_id} == {trace}
+    assert refused.failed
+    assert sts.failed
+
+
 def test_of_two_parents_none_counts(server: Traced, seen: Collector) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     try:
@@ -306,7 +333,8 @@ def test_messages_carry_the_senders_trace_also_without_a_collector_unless_they_a
 def test_without_its_collector_the_service_is_as_ever(tmp_path: Path) -> None:
     with Collector() as away:
         pass
-    server = Server(tmp_path, {"TRACE_ENDPOINT": away.endpoint, "TRACE_RATIO": "1"})
+    seen_at = f"127.0.0.1:{free_port()}"
+    server = Server(tmp_path, {"TRACE_ENDPOINT": away.endpoint, "TRACE_RATIO": "1", "HEALTH_LISTEN": seen_at})
     server.settings |= {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "1"}
     told = re.compile(rf"traces do not reach {away.endpoint}/v1/traces: \d+ spans were lost")
     with server:
@@ -315,6 +343,12 @@ def test_without_its_collector_the_service_is_as_ever(tmp_path: Path) -> None:
         for number in range(50):
             sqs.send_message(QueueUrl=url, MessageBody=str(number))
         wait_until(lambda: told.search(server.log_text()), "the log tells of it")
+        with urllib.request.urlopen(f"http://{seen_at}/metrics", timeout=20) as page:
+            lost = re.search(
+                r'^holdfast_trace_spans_lost_total{reason="undelivered"} ([0-9.]+)$', page.read().decode(), re.M
+            )
+        assert lost is not None
+        assert float(lost[1]) > 0
         assert server.stop() == 0
     assert len(told.findall(server.log_text())) == 1
 

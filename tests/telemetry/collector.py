@@ -38,6 +38,8 @@ class Collector:
 
     def __init__(self) -> None:
         self.spans: list[Seen] = []
+        self.raw = bytearray()
+        """All that was sent here."""
         self.status = 200
         """What it answers."""
         self.requests = 0
@@ -78,6 +80,7 @@ class Collector:
         self.requests += 1
         if self.status != 200:
             return
+        self.raw += body
         request = ExportTraceServiceRequest.FromString(body)
         for resource in request.resource_spans:
             process = _values(resource.resource.attributes)
