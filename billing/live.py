@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from billing.lake import Lake, LakeUnavailable
 from billing.months import Month
-from billing.tables import USAGE_HOURLY, Tables, days_of
+from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
 from billing.usage import COUNTS
 
 NOW: Final = "live/now.json"
@@ -194,6 +194,8 @@ class ToDate:
         self._tables = Tables(lake)
         self._of_batch: dict[date, tuple[str, pa.Table]] = {}
         """What is published of a day by which run, summed up."""
+        self._stored: dict[date, tuple[str, dict[str, int]]] = {}
+        """The same of what was stored."""
 
     def read(self, month: Month) -> pa.Table:
         """By account, kind and action.  Raises :class:`~billing.lake.LakeUnavailable`."""
@@ -208,6 +210,26 @@ class ToDate:
             elif found is not None:
                 parts.append(self._summed(day, found.run))
         return summed(parts, _KINDS)
+
+    def stored(self, month: Month) -> dict[str, int]:
+        """Byte-milliseconds of each account, as far as the batch has summed them up: they are not streamed.
+
+        Raises :class:`~billing.lake.LakeUnavailable`.
+        """
+        sums: dict[str, int] = {}
+        for day in days_of(month.first, month.next.first - timedelta(1)):
+            found = self._tables.day(STORAGE_HOURLY, day)
+            if found is None:
+                continue
+            before = self._stored.get(day)
+            if before is None or before[0] != found.run:
+                rows = self._tables.read(STORAGE_HOURLY, day, day, columns=["account", "byte_milliseconds"])
+                of_day = rows.group_by("account").aggregate([("byte_milliseconds", "sum")])
+                whose, amounts = of_day["account"].to_pylist(), of_day["byte_milliseconds_sum"].to_pylist()
+                before = self._stored[day] = found.run, {one: int(n) for one, n in zip(whose, amounts, strict=True)}
+            for account, amount in before[1].items():
+                sums[account] = sums.get(account, 0) + amount
+        return sums
 
     def _summed(self, day: date, run: str) -> pa.Table:
         before = self._of_batch.get(day)

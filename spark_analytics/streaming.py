@@ -199,10 +199,15 @@ def start(
 # --- budgets ------------------------------------------------------------------------------------------------
 
 
-def used(month_to_date: pa.Table, month: Month, prices: Prices | None) -> dict[str, dict[Measured, Decimal]]:
-    """What each account has used, by what is measured; ``cost`` only with prices, and of calls, not of storage."""
+def used(
+    month_to_date: pa.Table, month: Month, prices: Prices | None, stored: Mapping[str, int]
+) -> dict[str, dict[Measured, Decimal]]:
+    """What each account has used, by what is measured; ``cost`` only with prices.
+
+    ``stored``: byte-milliseconds by account, which cost something, too.
+    """
     accounts: dict[str, dict[Measured, Decimal]] = {}
-    units: dict[str, dict[Meter, int]] = {}
+    units: dict[str, dict[Meter, int]] = {account: {"storage": amount} for account, amount in stored.items()}
     for row in month_to_date.to_pylist():
         amounts = accounts.setdefault(
             row["account"], {"requests": Decimal(0), "messages": Decimal(0), "bytes_out": Decimal(0)}
@@ -211,13 +216,13 @@ def used(month_to_date: pa.Table, month: Month, prices: Prices | None) -> dict[s
         amounts["messages"] += row["messages"]
         amounts["bytes_out"] += row["bytes_out"]
         if prices is not None:
-            of = units.setdefault(row["account"], {"bytes_out": 0})
+            of = units.setdefault(row["account"], {})
             meter = METER_OF[row["kind"]]
             of[meter] = of.get(meter, 0) + row["chunks"]
-            of["bytes_out"] += row["bytes_out"]
+            of["bytes_out"] = of.get("bytes_out", 0) + row["bytes_out"]
     if prices is not None:
         for account, of in units.items():
-            accounts[account]["cost"] = prices.cost(account, month, of)
+            accounts.setdefault(account, {})["cost"] = prices.cost(account, month, of)
     return accounts
 
 
@@ -238,7 +243,8 @@ class Watch:
         month = Month(now.year, now.month)
         found = []
         for one in (month.previous, month) if now.day == 1 else (month,):  # what comes after midnight
-            amounts = used(self._to_date.read(one), one, self._prices)
+            stored = {} if self._prices is None else self._to_date.stored(one)
+            amounts = used(self._to_date.read(one), one, self._prices, stored)
             found += budgeting.passed(self._budgets, one, amounts, now)
         return len(budgeting.watch(self._lake, found, month, self._receivers))
 

@@ -15,6 +15,7 @@ from billing.live import DAYS, LATE, MINUTES, Fold, ToDate, WrongCheckpoint, fol
 from billing.months import Month
 from billing.tables import SCHEMAS, USAGE_HOURLY, Day, Read, Tables
 from billing.usage import COUNTS
+from tests.billing.published import publish_storage
 
 ONE, TWO = "000000000001", "000000000002"
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -258,3 +259,15 @@ def test_what_cannot_be_read_is_told(lake: Lake) -> None:
     lake.write_bytes(live.NOW, b"{")
     with pytest.raises(LakeUnavailable, match="cannot be read"):
         read(lake)
+
+
+def test_what_was_stored_is_what_the_batch_has_summed_up(lake: Lake) -> None:
+    month, to_date = Month(2026, 11), ToDate(lake)
+    assert to_date.stored(month) == {}
+    large = 2**62
+    rows = [{"account": who, "byte_milliseconds": amount} for who, amount in ((ONE, large), (ONE, large), (TWO, 1))]
+    publish_storage(lake, date(2026, 11, 1), *rows)
+    publish_storage(lake, date(2026, 11, 30), rows[2])
+    publish_storage(lake, date(2026, 12, 1), *rows)
+    assert to_date.stored(month) == {ONE: 2 * large, TWO: 2}
+    assert to_date.stored(month) == {ONE: 2 * large, TWO: 2}

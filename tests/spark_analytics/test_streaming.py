@@ -254,7 +254,7 @@ def test_killed_in_the_middle_and_started_again_it_comes_to_what_the_batch_does(
     assert [msgspec.json.decode(line)["percent"] for line in told.read_bytes().splitlines()] == [1, 100]
 
 
-def test_what_is_used_is_measured(spark: SparkSession, lake: Lake) -> None:
+def test_what_is_used_is_measured() -> None:
     counted = dict.fromkeys(COUNTS, 0) | {"records": 1}
     rows = [
         {"account": "1", "kind": kind, "action": "x", **counted, "chunks": n, "messages": 3, "bytes_out": 5}
@@ -262,9 +262,15 @@ def test_what_is_used_is_measured(spark: SparkSession, lake: Lake) -> None:
     ]
     table = summed([pa.Table.from_pylist(rows)], ["account", "kind", "action"])
     month = Month(2026, 11)
-    assert used(table, month, None) == {"1": {"requests": 4_000_000, "messages": 9, "bytes_out": 15}}
-    amounts = used(table, month, Prices(BOOK, Customers("standard")))
-    assert amounts["1"]["cost"] == Decimal("1.68")  # 0.40 for the second million, 2 x 0.50, and 20 percent
+    assert used(table, month, None, {}) == {"1": {"requests": 4_000_000, "messages": 9, "bytes_out": 15}}
+    prices, gb_month = Prices(BOOK, Customers("standard")), 10**9 * 30 * 24 * 3_600_000
+    assert used(table, month, prices, {})["1"]["cost"] == Decimal("1.68")  # 0.40 for the second million, 2 x 0.50, 20 %
+    amounts = used(table, month, prices, {"1": 10 * gb_month, "2": 20 * gb_month})
+    assert amounts["1"]["cost"] == prices.cost(
+        "1", month, {"requests_standard": 2 * 10**6, "requests_fifo": 2 * 10**6, "storage": 10 * gb_month}
+    )
+    assert amounts["1"]["cost"] > Decimal("1.68")
+    assert set(amounts["2"]) == {"cost"}, "who only stores is charged as well"
 
 
 def test_arguments_are_checked(lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
