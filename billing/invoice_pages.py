@@ -132,7 +132,7 @@ def _values(invoice: Invoice) -> dict[str, object]:
         "net": _money(invoice.net, invoice),
         "tax": _money(invoice.tax, invoice),
         "total": _money(invoice.total, invoice),
-        "discount": _line_amount(before - after) if before != after else "",
+        "discount": _number(before - after) if before != after else "",
         "places": _PLACES_SHOWN,
     }
 
@@ -148,9 +148,9 @@ def _part(invoice: Invoice, month: str, lines: list[Line]) -> Part:
         list(_tiers(usage)),
         [_queue_row(line) for line in shown],
         len(left),
-        _line_amount(total(left)),
+        _number(total(left)),
         [
-            Row(line.name, "", "", "", "", _line_amount(line.amount))
+            Row(line.name, "", "", "", "", _number(line.amount))
             for line in lines
             if line.category not in ("usage", "tax")
         ],
@@ -169,10 +169,10 @@ def _tiers(usage: list[Line]) -> Iterable[Row]:
         yield Row(
             METER_TITLES[meter],
             f"{_edges(first)}, prices of {version}{_less(first)}",
-            grouped(_shown(units / first.per)),
+            _number(units / first.per),
             UNITS[meter],
             grouped(first.price),
-            _line_amount(total(lines)),
+            _number(total(lines)),
         )
 
 
@@ -181,10 +181,10 @@ def _queue_row(line: Line) -> Row:
     return Row(
         line.queue or "(no queue)",
         f"{METER_TITLES[line.meter]}, {_edges(line)}{_less(line)}" + (f"; {tags}" if tags else ""),
-        grouped(_shown(line.quantity)),
+        _number(line.quantity),
         UNITS[line.meter],
         grouped(line.price),
-        _line_amount(line.amount),
+        _number(line.amount),
     )
 
 
@@ -202,12 +202,13 @@ def _less(line: Line) -> str:
     return f", less {grouped(Decimal(line.discount).scaleb(-2))} %" if line.discount and line.price else ""
 
 
-def _shown(number: Decimal) -> Decimal:
-    return to_minor(number, _PLACES_SHOWN)
-
-
-def _line_amount(amount: Decimal) -> str:
-    return grouped(_shown(amount))
+def _number(number: Decimal) -> str:
+    """In as many places as are shown; what is less than the last of them and not nothing is not shown as nothing."""
+    shown = to_minor(number, _PLACES_SHOWN)
+    if number and not shown:
+        least = Decimal(1).scaleb(-_PLACES_SHOWN)
+        return f"< {least}" if number > 0 else f"> -{least}"
+    return grouped(shown)
 
 
 def _money(amount: Decimal, invoice: Invoice) -> str:

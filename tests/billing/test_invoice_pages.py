@@ -122,6 +122,20 @@ def test_the_page_says_what_is_charged(invoices: list[Invoice]) -> None:
     assert "script" not in page.tags
 
 
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        ("0", "0"),
+        ("0.0000005", "0.000001"),
+        ("0.0000004", "< 0.000001"),
+        ("-0.0000004", "> -0.000001"),
+        ("1.20", "1.2"),
+    ],
+)
+def test_what_is_not_nothing_is_not_shown_as_nothing(number: str, text: str) -> None:
+    assert invoice_pages._number(Decimal(number)) == text
+
+
 def test_a_correction_is_a_part_of_its_own(invoices: list[Invoice]) -> None:
     text = Page(html_of(invoices[1])).text
     assert "corrects 2026-11" in text
