@@ -21,7 +21,7 @@ help:
 	@echo "make fuzz              feed the parsers and the door with bad input"
 	@echo "make faults            end and break whole clusters and a real server in every way (ARGS: --minutes 60 --forms ...)"
 	@echo "make scale             the ring and the placement with 1,000 nodes and 10,000,000 queues, a minute of computing"
-	@echo "make scale-billing     a month of 5, 15 and 50 million usage records through the batch (ARGS: --millions 5)"
+	@echo "make scale-billing     a month of 5, 15 and 50 million usage records through the batch and the rating (ARGS: --millions 5)"
 	@echo "make image             build the image IMAGE, and try it as Kubernetes runs it (STAND_IN=1: where no registry of images is reached)"
 	@echo "make lock              make requirements/*.txt anew from requirements/*.in (ARGS=--upgrade: with newer versions)"
 

@@ -1,8 +1,9 @@
-"""``python -m bench.billing``: the monthly batch at several sizes, on two cores and in four GiB.
+"""``python -m bench.billing``: the monthly batch and the rating at several sizes, on two cores and in four GiB.
 
 For each size a month is made up (:mod:`spark_analytics.generator`): the batch makes its tables, as an operator would
-start it; then late records come, and the batch is run again.  What the tables say is compared with a calculation of its
-own, by pyarrow, over all raw records.  Fails when they differ, or when more memory was taken.
+start it; then late records come, and the batch is run again; then the month is rated by the example of a price book.
+What the tables say, and what is rated, is compared with a calculation of its own, by pyarrow, over all raw records.
+Fails when they differ, or when more memory was taken.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pyarrow import parquet
 from bench import proc
 from billing.lake import Lake
 from billing.months import Month
+from billing.rated import Rated
 from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Day, Tables
 from billing.usage import COUNTS
 
@@ -37,6 +39,7 @@ DAILY_SECONDS: Final = 600
 MIB: Final = 1 << 20
 LOOK_SECONDS: Final = 0.2
 IDS: Final = ["node", "boot", "sequence", "slot"]
+PRICES: Final = "billing/prices.example.yaml"
 
 
 class Ran(NamedTuple):
@@ -117,6 +120,17 @@ def days(lake: Lake, name: str) -> list[Day]:
     return [found for found in (tables.day(name, day) for day in tables.days(name)) if found is not None]
 
 
+def units_rated(lake: Lake, month: Month) -> tuple[int, tuple[int, int, int]]:
+    """Lines, and what they are about: requests, bytes sent, byte-milliseconds."""
+    rated = Rated(lake).of(month)
+    assert rated is not None
+    units = dict.fromkeys(("requests", "bytes_out", "storage"), 0)
+    sums = rated.lines.group_by("meter").aggregate([("units", "sum")])
+    for meter, count in zip(sums["meter"].to_pylist(), sums["units_sum"].to_pylist(), strict=True):
+        units["requests" if meter.startswith("requests") else meter] += int(count)
+    return rated.lines.num_rows, (units["requests"], units["bytes_out"], units["storage"])
+
+
 class Measured(NamedTuple):
     """A size, and what it took."""
 
@@ -132,6 +146,9 @@ class Measured(NamedTuple):
     batch: Ran
     again: Ran
     """When late records had come."""
+    rated: Ran
+    lines: int
+    """Of the rating."""
 
 
 def measure(folder: Path, records: int, month: Month) -> Measured:
@@ -146,8 +163,16 @@ def measure(folder: Path, records: int, month: Month) -> Measured:
     expected, found = sums_of_raw(lake), sums_of_tables(lake, month.first, month.next.first - timedelta(days=1))
     if found != expected or expected[0] != records:
         raise RuntimeError(f"the tables say {found}, and the records {expected}")
-    if batch.rss_mib > MEMORY_MIB:
-        raise RuntimeError(f"the batch took {batch.rss_mib:,.0f} MiB of memory, more than {MEMORY_MIB:,}")
+    accounts = folder / "accounts.yaml"
+    accounts.write_text("default: standard\n")
+    prices = ["--plan", PRICES, "--accounts", str(accounts)]
+    rated = ran("rate", "--lake", str(folder), "--period", str(month), *prices)
+    lines, units = units_rated(lake, month)
+    if units != (found[2]["chunks"], found[2]["bytes_out"], found[3]):
+        raise RuntimeError(f"{units} are rated, and the tables say {found}")
+    for what, took in (("batch", batch), ("rating", rated)):
+        if took.rss_mib > MEMORY_MIB:
+            raise RuntimeError(f"the {what} took {took.rss_mib:,.0f} MiB of memory, more than {MEMORY_MIB:,}")
     usage, storage = days(lake, USAGE_HOURLY), days(lake, STORAGE_HOURLY)
     published = {path for day in usage + storage for path in day.files}
     return Measured(
@@ -159,6 +184,8 @@ def measure(folder: Path, records: int, month: Month) -> Measured:
         made_up=made_up,
         batch=batch,
         again=again,
+        rated=rated,
+        lines=lines,
     )
 
 
@@ -175,6 +202,10 @@ def table(measured: Sequence[Measured]) -> str:
         "CPU s a million",
         "memory, MiB",
         "again when late ones came, s",
+        "**rating, s**",
+        "its CPU, s",
+        "its lines",
+        "its memory, MiB",
     )
     lines = [
         (
@@ -188,6 +219,10 @@ def table(measured: Sequence[Measured]) -> str:
             f"{one.batch.cpu_s / (one.records + one.stored) * 1e6:.1f}",
             f"{one.batch.rss_mib:,.0f}",
             f"{one.again.seconds:,.0f}",
+            f"**{one.rated.seconds:,.0f}**",
+            f"{one.rated.cpu_s:,.0f}",
+            f"{one.lines / 1e6:.2f} million",
+            f"{one.rated.rss_mib:,.0f}",
         )
         for one in measured
     ]
@@ -219,7 +254,9 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.billing", description="The monthly batch at several sizes.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.billing", description="The monthly batch and rating at several sizes."
+    )
     parser.add_argument(
         "--millions", type=float, nargs="+", default=[5, 15, 50], metavar="N", help="of records of calls"
     )
