@@ -137,7 +137,7 @@ class Invoices:
         month = Month.parse(period)
         data = self._lake.read_bytes(_closed_path(month))
         if data is None:
-            raise NoInvoice(f"{period} is not closed yet: there are no invoices")
+            raise NoInvoice(f"{period} is not closed yet: there is no invoice, only perhaps a draft")
         closed = msgspec.json.decode(data, type=Closed)
         for head in self._heads(month, closed, account):
             lines = self._lines(month, closed)

@@ -36,7 +36,8 @@ def _list(client: Client, parsed: Parsed) -> None:
         for one in invoices
     ]
     headings = ("NUMBER", "ACCOUNT", "MONTH", "NET", "TAX", "TOTAL", "REMARKS")
-    tell(parsed, {"invoices": invoices}, lambda: table(headings, rows, nothing="There are no invoices."))
+    nothing = "There are no invoices." if parsed.account else "You have no invoices (operators: see --account)."
+    tell(parsed, {"invoices": invoices}, lambda: table(headings, rows, nothing=nothing))
 
 
 def _show(client: Client, parsed: Parsed) -> None:

@@ -39,12 +39,13 @@ def _usage(client: Client, parsed: Parsed) -> None:
         "limit": parsed.limit,
     }
     usage = client.call("GET", "usage", query=query)
-    tell(parsed, usage, lambda: _table(usage))
+    nothing = "Nothing was used." if parsed.account else "You have used nothing (operators: see --account)."
+    tell(parsed, usage, lambda: _table(usage, nothing))
     for line in _remarks(usage):
         print(line, file=sys.stderr)
 
 
-def _table(usage: dict[str, Any]) -> str:
+def _table(usage: dict[str, Any], nothing: str) -> str:
     from holdfast.tables import table
 
     by, lines = usage["by"], usage["lines"]
@@ -58,7 +59,7 @@ def _table(usage: dict[str, Any]) -> str:
         rows.append([*row, size(line["byte_milliseconds"] // _HOUR_MS)] if stored else row)
     if stored:
         headings.append("STORED × HOURS")
-    return table(headings, rows, nothing="Nothing was used.")
+    return table(headings, rows, nothing=nothing)
 
 
 def _remarks(usage: dict[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ from billing.questions import (
 )
 from billing.reader import NotFound, Refused, Unavailable, Unmade
 from frontend.admin.models import InvoiceList, UsageShown
-from frontend.admin.problems import Problem, invalid, not_found, not_permitted
+from frontend.admin.problems import Problem, invalid, not_permitted
 from frontend.admin.visitor import ManagingRoute, Visitor, Who
 from frontend.services import Services
 from frontend.sqs.errors import shown
@@ -63,7 +63,7 @@ def create_router(services: Services) -> APIRouter:
             period = Period.asked(month, day, first, last, today=datetime.fromtimestamp(services.clock(), UTC).date())
         except ValueError as error:
             raise invalid(_sentence(error)) from None
-        return _json(await _ask(UsageAsked(period, by, whose, tag, limit), "usage"))
+        return _json(await _ask(UsageAsked(period, by, whose, tag, limit)))
 
     @router.get("/invoices", name="invoice.list", response_model=InvoiceList)
     async def list_invoices(
@@ -77,7 +77,7 @@ def create_router(services: Services) -> APIRouter:
         whose = _whose(who, account)
         if period is not None:
             _month(period)
-        return _json(await _ask(InvoicesAsked(whose, period, after, limit), "invoices"))
+        return _json(await _ask(InvoicesAsked(whose, period, after, limit)))
 
     @router.get(
         "/invoices/{period}",
@@ -99,7 +99,7 @@ def create_router(services: Services) -> APIRouter:
         whose = who.account(account)
         _month(period)
         wanted = format_ or _accepted(request.headers.get("accept", ""))
-        content = await _ask(InvoiceAsked(whose, period, wanted, draft), f"invoice for {period}")
+        content = await _ask(InvoiceAsked(whose, period, wanted, draft))
         name = f"invoice-{period}-{whose}{SUFFIXES[wanted]}"
         return Response(
             content,
@@ -117,7 +117,7 @@ def create_router(services: Services) -> APIRouter:
             raise not_permitted("Only an operator may look at all accounts.")
         return None
 
-    async def _ask(asked: UsageAsked | InvoicesAsked | InvoiceAsked, what: str) -> bytes:
+    async def _ask(asked: UsageAsked | InvoicesAsked | InvoiceAsked) -> bytes:
         if services.lake is None:
             raise Problem(
                 409,
@@ -127,8 +127,8 @@ def create_router(services: Services) -> APIRouter:
             )
         try:
             return await services.lake.ask(asked)
-        except NotFound:
-            raise not_found(what) from None
+        except NotFound as error:
+            raise Problem(404, "NotFound", _sentence(error)) from None
         except Refused as error:
             raise invalid(_sentence(error)) from None
         except Unmade as error:

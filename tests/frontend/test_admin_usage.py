@@ -133,7 +133,7 @@ async def test_without_usage_it_is_said_how_to_switch_it_on(service: Service) ->
 
 async def test_what_becomes_of_a_question(service: Service) -> None:
     for error, expected, said in (
-        (NotFound("there is no invoice"), (404, "NotFound"), "There is no invoice for 2026-11."),
+        (NotFound("2026-11 is not closed yet"), (404, "NotFound"), "2026-11 is not closed yet."),
         (Refused("the month is odd"), (400, "InvalidRequest"), "The month is odd."),
         (Unmade("x is missing"), (409, "NotInstalled"), "The service cannot make this: x is missing."),
         (Unavailable("it was not read"), (503, "UsageUnavailable"), "It was not read; try again later."),

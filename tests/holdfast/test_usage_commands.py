@@ -100,7 +100,9 @@ def test_invoices_are_listed_and_shown(server: Server) -> None:
     assert heading.split() == ["NUMBER", "ACCOUNT", "MONTH", "NET", "TAX", "TOTAL", "REMARKS"]
     assert first.split() == ["X-000001", ACCOUNT, "2026-11", "4.00", "EUR", "0.76", "EUR", "4.76", "EUR"]
     assert second.split()[:2] == ["X-000002", OTHER]
-    assert holdfast(server, "invoice", "list", "--month", "2026-12").out == "There are no invoices.\n"
+    december = ("invoice", "list", "--month", "2026-12")
+    assert holdfast(server, *december).out == "You have no invoices (operators: see --account).\n"
+    assert holdfast(server, *december, "--account", "all").out == "There are no invoices.\n"
     shown = holdfast(server, "invoice", "show", "2026-11")
     assert "X-000001" in shown.out
     (line,) = [line for line in shown.out.splitlines() if "requests standard" in line]
