@@ -27,8 +27,8 @@ from tests.helm.chart import (
     rendered,
 )
 
-NOT_KUBERNETES = {"HTTPRoute", "PrometheusRule", "ServiceMonitor"}
-"""Of the Gateway API and of the Prometheus Operator, whose schemas are not among Kubernetes's."""
+NOT_KUBERNETES = {"Certificate", "HTTPRoute", "Issuer", "PrometheusRule", "ServiceMonitor", "VerticalPodAutoscaler"}
+"""Of others, whose schemas are not among Kubernetes's."""
 
 all_files = pytest.mark.parametrize("name", FILES)
 
@@ -132,6 +132,7 @@ def test_pods_are_restricted_and_write_to_volumes_alone(name: str) -> None:
 def test_what_pods_refer_to_is_there(name: str) -> None:
     manifests = rendered(name)
     made = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
+    made |= {("Secret", one["spec"]["secretName"]) for one in kinds(manifests, "Certificate")}
     for pod in pods(manifests):
         for container in pod.containers:
             mounted = [mount["name"] for mount in container["volumeMounts"]]
@@ -340,6 +341,47 @@ def test_tables_are_changed_before_pods_come_and_with_nothing_that_is_not_there_
     for _, wanted in (one for container in pod.containers for one in referred(container, pod.spec)):
         assert wanted.startswith("given-")
     assert job["spec"]["activeDeadlineSeconds"] == (1200 if name == "many-everything" else 600)
+
+
+def test_the_processes_have_a_certificate_by_an_authority_of_the_release() -> None:
+    manifests = rendered("many-certificates")
+    issuers = {one["metadata"]["name"]: one["spec"] for one in kinds(manifests, "Issuer")}
+    certificates = {one["metadata"]["name"]: one["spec"] for one in kinds(manifests, "Certificate")}
+    leaf = certificates.pop("mine-holdfast-cluster-tls")
+    ((authority, signs),) = certificates.items()
+    assert signs["isCA"] is True
+    assert issuers[signs["issuerRef"]["name"]] == {"selfSigned": {}}
+    assert leaf["issuerRef"] == {"name": authority, "kind": "Issuer", "group": "cert-manager.io"}
+    assert issuers[authority] == {"ca": {"secretName": signs["secretName"]}}
+    assert {"server auth", "client auth"} <= set(leaf["usages"])
+    for pod in own(manifests):
+        if pod.component in ("frontend", "backend", "metadata", "manager"):
+            (volume,) = (one for one in pod.spec["volumes"] if one["name"] == "cluster-tls")
+            assert volume["secret"]["secretName"] == leaf["secretName"]
+        if pod.component in ("backend", "metadata"):
+            assert f"*.{pod.name}.{NAMESPACE}.svc" in leaf["dnsNames"], "as their addresses are in the settings"
+
+
+def test_somebody_else_signs() -> None:
+    given = "clusterTls.certManager.issuerRef.name=vault,clusterTls.certManager.issuerRef.kind=ClusterIssuer"
+    manifests = tuple(render("--values", str(FILES["many-certificates"]), "--set", given))
+    assert not kinds(manifests, "Issuer")
+    (one,) = kinds(manifests, "Certificate")
+    assert one["spec"]["issuerRef"] == {"name": "vault", "kind": "ClusterIssuer", "group": "cert-manager.io"}
+
+
+def test_requests_are_decided_for_what_runs() -> None:
+    for name, wanted in (("many-certificates", {"backend", "metadata"}), ("single-everything", {"single"})):
+        manifests = rendered(name)
+        found = {pod.component: pod for pod in pods(manifests)}
+        scalers = kinds(manifests, "VerticalPodAutoscaler")
+        assert {one["metadata"]["labels"]["app.kubernetes.io/component"] for one in scalers} == wanted
+        for one in scalers:
+            pod = found[one["metadata"]["labels"]["app.kubernetes.io/component"]]
+            assert one["spec"]["targetRef"] == {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": pod.name}
+            (policy,) = one["spec"]["resourcePolicy"]["containerPolicies"]
+            assert policy["containerName"] in {container["name"] for container in pod.containers}
+    assert not kinds(rendered("many"), "VerticalPodAutoscaler")
 
 
 def test_keys_that_the_chart_makes_stay() -> None:

@@ -85,10 +85,19 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- default (printf "%s-cluster" (include "holdfast.fullname" .)) .Values.clusterSecret.existingSecret -}}
 {{- end -}}
 
+{{/* Of the certificate for the processes among themselves; nothing without one. */}}
+{{- define "holdfast.clusterTlsSecret" -}}
+{{- if .Values.clusterTls.certManager.enabled -}}
+{{- printf "%s-cluster-tls" (include "holdfast.fullname" .) -}}
+{{- else -}}
+{{- .Values.clusterTls.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
 {{/* All metadata nodes, as the setting has them. */}}
 {{- define "holdfast.metadataNodes" -}}
 {{- $name := printf "%s-metadata" (include "holdfast.fullname" .) -}}
-{{- $scheme := ternary "https" "http" (not (empty .Values.clusterTls.existingSecret)) -}}
+{{- $scheme := ternary "https" "http" (not (empty (include "holdfast.clusterTlsSecret" .))) -}}
 {{- range $number := until (int .Values.metadata.replicas) -}}
 {{- if $number }},{{ end -}}
 {{- printf "%s-%d=%s://%s-%d.%s.%s.svc:9401" $name $number $scheme $name $number $name $.Release.Namespace -}}

@@ -110,7 +110,7 @@ name = {{ toJson .name }}
 {{- define "holdfast.clusterEnv" -}}
 - name: HOLDFAST_CLUSTER_SECRET_FILE
   value: /etc/holdfast/cluster/cluster-secret
-{{- if .Values.clusterTls.existingSecret }}
+{{- if include "holdfast.clusterTlsSecret" . }}
 - name: HOLDFAST_CLUSTER_TLS_CA
   value: /etc/holdfast/cluster-tls/ca.crt
 - name: HOLDFAST_CLUSTER_TLS_CERT
@@ -218,7 +218,7 @@ name = {{ toJson .name }}
 {{- end }}
 {{- if include "holdfast.distributed" .root }}
 - {name: cluster, mountPath: /etc/holdfast/cluster, readOnly: true}
-{{- if .root.Values.clusterTls.existingSecret }}
+{{- if include "holdfast.clusterTlsSecret" .root }}
 - {name: cluster-tls, mountPath: /etc/holdfast/cluster-tls, readOnly: true}
 {{- end }}
 {{- if .root.Values.cassandra.tls.existingSecret }}
@@ -237,7 +237,7 @@ name = {{ toJson .name }}
 {{- end }}
 {{- if include "holdfast.distributed" .root }}
 - {name: cluster, secret: {secretName: {{ include "holdfast.clusterSecret" .root }}, defaultMode: 0440}}
-{{- with .root.Values.clusterTls.existingSecret }}
+{{- with include "holdfast.clusterTlsSecret" .root }}
 - {name: cluster-tls, secret: {secretName: {{ . }}, defaultMode: 0440}}
 {{- end }}
 {{- with .root.Values.cassandra.tls.existingSecret }}
@@ -303,7 +303,7 @@ spec:
     matchLabels: {{- include "holdfast.selector" . | nindent 6 }}
 {{- end -}}
 
-{{/* Stable names for the pods of a StatefulSet, also before they are ready: they wait for each other. */}}
+{{/* Stable names for the pods of a StatefulSet, also before they are ready: they wait for each other.  "foreign" true: not of Holdfast. */}}
 {{- define "holdfast.headless" -}}
 apiVersion: v1
 kind: Service
@@ -316,5 +316,7 @@ spec:
     {{- with .port }}
     - {name: {{ .name }}, port: {{ .number }}, targetPort: {{ .name }}}
     {{- end }}
+    {{- if not .foreign }}
     - {name: health, port: 9480, targetPort: health}
+    {{- end }}
 {{- end -}}
