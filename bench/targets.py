@@ -117,6 +117,13 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
             _figure("send-guarded", "added to a SendMessage"),
         ),
         Target(
+            "SendMessage: metrics that are read and traces at their usual ratio, added to a call",
+            5,
+            False,
+            "%",
+            _figure("send-observed", "added to a SendMessage"),
+        ),
+        Target(
             "a rate that three processes share through Redis, off over 10 s",
             5,
             False,

@@ -1,0 +1,61 @@
+"""What it costs to be seen: calls counted, writes measured, a scrape every second, and traces at their usual ratio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import urllib.request
+
+from bench.cassandra_server import free_ports
+from bench.jobs import Sqs
+from bench.scenarios.run import Run, again
+from bench.scenarios.sides import Side, in_turn
+from bench.servers import HOST, Holdfast, Nothing, Server
+
+SCRAPE_SECONDS = 1.0
+"""Prometheus asks every 15 or 30 seconds."""
+
+
+class Silent(Holdfast):
+    """Counts and measures nothing."""
+
+    name = "silent"
+
+    def command(self) -> list[str]:
+        python, option, _, *rest = super().command()
+        return [python, option, "bench.silent_server", *rest]
+
+
+async def send(run: Run, _: Server) -> None:
+    """SendMessage of a server that is watched, in turn with SendMessage of one that counts nothing."""
+    (port,) = free_ports([HOST], 1)
+    with Nothing() as collector, Silent() as silent:
+        watching = {
+            "HOLDFAST_HEALTH_LISTEN": f"{HOST}:{port}",
+            "HOLDFAST_TRACE_ENDPOINT": f"http://{HOST}:{collector.port}",
+        }
+        with Holdfast(watching) as observed:
+            sides = [
+                Side("send-silent", silent, Sqs(silent.signer).send(again(silent.create_queue("send-silent")))),
+                Side("send-observed", observed, Sqs(observed.signer).send(again(observed.create_queue("send-seen")))),
+            ]
+            scraping = asyncio.create_task(_scrape(port))
+            try:
+                silent_row, observed_row = await in_turn(run, sides)
+            finally:
+                scraping.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await scraping
+            added = observed_row.cpu_us_per_call / silent_row.cpu_us_per_call - 1
+            run.figure("send-observed", observed, "added to a SendMessage", 100 * added, "%")
+
+
+async def _scrape(port: int) -> None:
+    while True:
+        await asyncio.sleep(SCRAPE_SECONDS)
+        await asyncio.to_thread(_ask, port)
+
+
+def _ask(port: int) -> None:
+    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=10) as answer:
+        answer.read()
