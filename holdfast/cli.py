@@ -18,6 +18,7 @@ from holdfast import __version__, logs
 from holdfast.backup_commands import add_backup_commands
 from holdfast.command import Group, run
 from holdfast.commands import add_commands
+from holdfast.doctor_command import add_doctor_command
 from holdfast.report_command import add_report_command
 from holdfast.schema_command import add_schema_command
 from holdfast.settings import Settings, SettingsError, describe, describe_one, is_distributed, load
@@ -52,6 +53,11 @@ _KEY_FLAGS = (
     *_PEER_FLAGS,
 )
 _DAMAGE_FLAGS = ("data", "cluster", *_CASSANDRA_FLAGS)
+_DOCTOR_FLAGS = (
+    *("host", "port", "data", "cluster", "keyring_file", "metadata_nodes"),
+    *_CASSANDRA_FLAGS,
+    *_PEER_FLAGS,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -348,6 +354,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     add_backup_commands(commands)
+    _add_flags(add_doctor_command(commands), _DOCTOR_FLAGS)
 
     damage = commands.add_parser(
         "damage",

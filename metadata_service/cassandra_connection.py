@@ -218,10 +218,14 @@ class CassandraConnection:
         Says which nodes acknowledge earlier, and raises :class:`UnsafeCommitLog` in strict mode.  A node that is away
         is looked at when it comes.
         """
-        if text := await self._careless(self.cluster.metadata.all_hosts()):
+        if text := await self.careless_commit_logs():
             if self.settings.strict:
                 raise UnsafeCommitLog(text)
             log.error("%s", text)
+
+    async def careless_commit_logs(self) -> str:
+        """Which nodes acknowledge what is not on their disks, in words; nothing, if none does."""
+        return await self._careless(self.cluster.metadata.all_hosts())
 
     def _came(self, host: Any) -> None:
         """A node has come, or come back, perhaps with other settings.  What is served already goes on."""

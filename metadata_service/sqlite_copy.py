@@ -97,6 +97,13 @@ class MetadataFile:
     def pins(self) -> tuple[BackupPin, ...]:
         return _cluster(self._reader).pins
 
+    def faults(self) -> str:
+        """What SQLite finds damaged, in its words; nothing, if all is well.  Raises
+        :class:`~metadata_service.store.StoreUnavailable`."""
+        with _told(self._path):
+            found = [line for (line,) in self._reader.execute("PRAGMA quick_check(5)")]
+        return "" if found == ["ok"] else "; ".join(found)
+
     def copy_to(self, path: Path) -> None:
         """The whole file, as readers see it.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
         with _told(self._path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections import Counter
 from collections.abc import Iterator
@@ -82,6 +83,22 @@ def test_a_name_is_for_one_backend(whole: LocalCluster) -> None:
     assert second.returncode == 1
     assert "another process is backend b2 of cluster local, and lives: give each" in second.stderr
     assert f"AWS_SECRET_ACCESS_KEY={whole.key.secret}" in whole.command("key", "show").stdout
+
+
+def test_the_doctor_says_what_is_wrong(whole: LocalCluster) -> None:
+    """One machine of Cassandra is a warning, and what a service on one machine has; a backend that is gone is more."""
+
+    def findings(level: str) -> list[str]:
+        shown = json.loads(whole.command("doctor", "--json").stdout)["findings"]
+        return [one["what"] for one in shown if one["level"] == level]
+
+    wait_until(lambda: not findings("wrong"), "nothing is wrong")
+    assert len([what for what in findings("warning") if "1 replica" in what]) == 2
+    whole["b2"].kill()
+    (what,) = findings("wrong")[:1]
+    assert "b2" in what
+    whole.start_processes()
+    wait_until(lambda: not findings("wrong"), "nothing is wrong any more", 60)
 
 
 def test_who_knows_no_secret_can_see_whether_a_backend_does_its_work(whole: LocalCluster) -> None:

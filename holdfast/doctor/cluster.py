@@ -1,0 +1,266 @@
+"""Looks at a service on many machines: at its Cassandra, at one of its backend clusters, and at what this machine has
+of its keys and certificates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from auth.keyring import Keyring
+from auth.master_keys import KeyringError
+from backend.api import SHARDS
+from backend.living import living
+from holdfast.certificate import CertificateUnusable
+from holdfast.doctor.findings import Finding, certificate, note, secret_file, warning, wrong
+from holdfast.keyring import keyring_path, local_master_keys
+from holdfast.peers import peer_tls
+from holdfast.settings import Settings, SettingsError, cluster_secret
+from holdfast.stores import Stores, cluster_keyspace, connection_settings, replication_of
+from metadata_service.models import ClusterEntry, ClusterReport, Heartbeat, LogEntry, ShardEntry
+from metadata_service.store import MemberStore, MetadataStore, StoreError
+
+if TYPE_CHECKING:  # the driver is large, and not needed where metadata nodes are asked alone
+    from metadata_service.cassandra_connection import CassandraConnection
+
+SKEW_MS: Final = 2_000
+BEAT_MS: Final = 1_500
+"""A heartbeat may be so old when it is read."""
+REPORT_SECONDS: Final = 15.0
+REPLICAS_LEAST: Final = 3
+
+
+def look(settings: Settings) -> Iterator[Finding]:
+    """All that there is to say, as seen from this machine."""
+    yield from _files(settings)
+    yield from asyncio.run(_look(settings))
+
+
+def _files(settings: Settings) -> Iterator[Finding]:
+    for path in (settings.cluster_tls_cert, settings.cluster_tls_ca, settings.tls_cert, settings.cassandra_tls_ca):
+        if path is not None:
+            yield from certificate(path)
+    for key in (settings.cluster_tls_key, settings.tls_key, settings.cassandra_tls_key):
+        if key is not None:
+            yield from secret_file(key, "the private key", group=True)
+    if settings.cluster_secret_file is not None:
+        yield from secret_file(settings.cluster_secret_file, "the secret of the cluster", group=True)
+    if keyring_path(settings).exists():
+        yield from secret_file(keyring_path(settings), "the keyring file", group=True)
+    if settings.cluster_tls_cert is None:
+        yield note(
+            "the processes speak with each other without TLS",
+            "let nobody else listen to the network between them, or give them cluster_tls_ca, _cert and _key",
+        )
+    try:
+        cluster_secret(settings)
+        peer_tls(settings)
+    except (SettingsError, CertificateUnusable) as error:
+        yield wrong(str(error), "without it this machine's processes do not start")
+
+
+async def _look(settings: Settings) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        stores = Stores(settings, peer_tls(settings))
+    except CertificateUnusable:
+        return found  # said already
+    try:
+        if settings.cassandra and not await _cassandra(settings, found):
+            return found
+        found += await _metadata(settings, await stores.metadata())
+        if settings.cassandra:
+            found += await _cluster(settings, await stores.entries())
+    except (StoreError, SettingsError) as error:
+        found.append(wrong(str(error), "look at the machines that are named, and at their logs"))
+    finally:
+        await stores.close()
+    return found
+
+
+# --- Cassandra ------------------------------------------------------------------------------------------
+
+
+async def _cassandra(settings: Settings, found: list[Finding]) -> bool:
+    """Whether what is in it can be looked at: nothing that is missing is made here."""
+    from holdfast import schema_cassandra
+    from metadata_service.cassandra_connection import CassandraConnection
+
+    connection = await CassandraConnection.open(connection_settings(settings))
+    try:
+        if careless := await connection.careless_commit_logs():
+            found.append(wrong(careless, "set it, and restart the nodes of Cassandra one by one"))
+        found += _nodes(connection)
+        there = True
+        for keyspace in dict.fromkeys((settings.cassandra_keyspace, cluster_keyspace(settings))):
+            if connection.tables(keyspace) is None:
+                there = False
+                todo = "the first start of the service makes it; or are these other settings than the service's?"
+                found.append(wrong(f"Cassandra has no keyspace {keyspace}", todo))
+            else:
+                found += _replicas(connection, keyspace, settings)
+    finally:
+        await connection.close()
+    if not there:
+        return False
+    for kept, stored in await schema_cassandra.show(settings):
+        known = kept.part.schema
+        what = f"the schema of the {kept.part.name} in the keyspace {kept.keyspace} has version {stored.version}"
+        if stored.oldest > known.version:
+            found.append(wrong(f"{what}, and this program knows only {known.version}", "use the newer release"))
+            there = False
+        elif 0 < stored.leaving <= known.version:
+            found.append(wrong(f"{what}, on its way back from {stored.leaving}", "run holdfast schema rollback again"))
+            there = False
+        elif stored.version < known.version:
+            found.append(warning(f"{what}, and this program's is {known.version}", "run holdfast schema migrate"))
+            there = False
+    return there
+
+
+def _nodes(connection: CassandraConnection) -> Iterator[Finding]:
+    hosts = connection.cluster.metadata.all_hosts()
+    down = sorted(str(host.address) for host in hosts if not host.is_up)
+    if down:
+        yield wrong(f"of {len(hosts)} nodes of Cassandra these are down: {', '.join(down)}", "start them")
+
+
+def _replicas(connection: CassandraConnection, keyspace: str, settings: Settings) -> Iterator[Finding]:
+    strategy = connection.cluster.metadata.keyspaces[keyspace].replication_strategy
+    has: dict[str, int] = getattr(strategy, "dc_replication_factors", {})  # of the only kind that Holdfast makes
+    shown = ", ".join(f"{name}={count}" for name, count in has.items())
+    for name, count in has.items():
+        if count < REPLICAS_LEAST:
+            what = "all is lost with one machine" if count == 1 else "all stops when one machine is away"
+            yield warning(
+                f"the keyspace {keyspace} has {count} replica{'' if count == 1 else 's'} in {name}: {what}",
+                f"give it {REPLICAS_LEAST} (ALTER KEYSPACE, then nodetool repair --full), unless it is for trying out",
+            )
+    wanted = replication_of(settings.cassandra_replication) if settings.cassandra_replication else {}
+    if wanted and wanted != has:
+        yield warning(
+            f"the keyspace {keyspace} is replicated as {shown}, and the settings (cassandra_replication) say "
+            f"{settings.cassandra_replication}, which counts only when a keyspace is made",
+            "change the one or the other",
+        )
+
+
+# --- the metadata ---------------------------------------------------------------------------------------
+
+
+async def _metadata(settings: Settings, store: MetadataStore) -> list[Finding]:
+    found: list[Finding] = []
+    now_s = time.time()
+    clusters = {one.number: one for one in await store.backend_clusters()}
+    reports = {one.cluster: one for one in await store.cluster_reports()}
+    for number, cluster in clusters.items():
+        found += _report(cluster.name, reports.get(number), now_s)
+        if cluster.state == "retiring":
+            found.append(note(f"the cluster {cluster.name} is being retired"))
+        if cluster.drained:
+            found.append(note(f"nodes of {cluster.name} are drained by an operator: {', '.join(cluster.drained)}"))
+    manager = await store.manager()
+    silent = now_s - manager.time_ms / 1000
+    if len(clusters) > 1 and (not manager.manager or silent > REPORT_SECONDS):
+        since = f"was heard {silent:.0f} s ago" if manager.manager else "never ran"
+        found.append(
+            warning(f"the manager of all clusters {since}: no queue is split or moved", "start holdfast manager")
+        )
+    masters = None
+    try:
+        masters = local_master_keys(settings)
+        if masters is None:
+            found.append(note("no keyring is on this machine: frontends need it", "name it with --keyring-file"))
+        else:
+            await Keyring(store, masters).check(rewrap=False)
+    except KeyringError as error:
+        found.append(wrong(f"the keyring of this machine does not open what is stored: {error}", "bring the right one"))
+    return found
+
+
+def _report(name: str, report: ClusterReport | None, now_s: float) -> Iterator[Finding]:
+    if report is None:
+        yield warning(f"the cluster {name} has never reported", "start its backends")
+        return
+    silent = now_s - report.time_ms / 1000
+    if silent > REPORT_SECONDS:
+        yield wrong(
+            f"the manager of the cluster {name} has not reported for {silent:.0f} s",
+            "are its backends up, and are the clocks of the machines right?",
+        )
+        return
+    if report.homeless:
+        yield wrong(f"{report.homeless} shards of {name} are served by nobody", "start its backends; read their logs")
+    for node in report.nodes:
+        if not node.live:
+            yield wrong(f"the node {node.name} of {name} has been silent for {node.silent_ms / 1000:.0f} s", "start it")
+        elif node.cut_off:
+            yield wrong(
+                f"the node {node.name} of {name} lives, and those who call the cluster do not reach it",
+                f"look at the network to {node.address}",
+            )
+        if node.storage > 0.9:
+            yield warning(f"the node {node.name} of {name} has used {node.storage:.0%} of its storage", "make room")
+
+
+# --- a backend cluster ----------------------------------------------------------------------------------
+
+
+async def _cluster(settings: Settings, entries: MemberStore) -> list[Finding]:
+    beats, live = await entries.heartbeats(), await living(entries)
+    now_ms = time.time() * 1000
+    seen = await entries.look()
+    found = list(_owners(settings.cluster, seen.logs, seen.shards, live))
+    found += _clocks([beat for beat in await entries.heartbeats() if beat.node in live], now_ms)
+    found += _pins(await entries.cluster(), now_ms)
+    if not beats:
+        found.append(warning(f"no backend of the cluster {settings.cluster} has ever run", "start holdfast backend"))
+    return found
+
+
+def _owners(cluster: str, logs: list[LogEntry], shards: list[ShardEntry], live: set[str]) -> Iterator[Finding]:
+    known = {entry.log_id: entry for entry in logs}
+    owned: dict[str, int] = {}
+    nobodys = SHARDS - len(shards)
+    damaged = [entry.shard for entry in shards if entry.stopped]
+    for entry in shards:
+        log = known.get(entry.owner_log)
+        if log is None or log.state == "sealed":
+            nobodys += 1
+        else:
+            owned[log.node] = owned.get(log.node, 0) + 1
+    for node, count in sorted(owned.items()):
+        if node not in live:
+            yield wrong(
+                f"the node {node} of {cluster} has {count} shards and is not heard", "start it, or another backend"
+            )
+    if nobodys and live:
+        yield wrong(f"{nobodys} shards of {cluster} have no owner", "if it lasts, read the log of its manager")
+    if damaged:
+        yield wrong(
+            f"shards of {cluster} have queues that cannot be served, for the journal is damaged: "
+            f"{', '.join(map(str, damaged))}",
+            "stop its backends and run: holdfast damage",
+        )
+    for log in logs:
+        if log.state == "recovering" and log.log_id in {entry.owner_log for entry in shards}:
+            yield warning(f"the log {log.log_id} of the node {log.node} is being recovered", "wait for it")
+
+
+def _clocks(beats: list[Heartbeat], now_ms: float) -> Iterator[Finding]:
+    for beat in beats:
+        behind = now_ms - beat.time_ms
+        if not -SKEW_MS < behind < SKEW_MS + BEAT_MS:
+            how = f"{abs(behind) / 1000:.0f} s {'behind' if behind > 0 else 'ahead of'}"
+            yield warning(
+                f"the clock of the node {beat.node} is {how} this machine's",
+                "set the clocks (chrony, ntpd); signatures fail from 15 minutes on, the queues keep their time",
+            )
+
+
+def _pins(entry: ClusterEntry, now_ms: float) -> Iterator[Finding]:
+    for pin in entry.pins:
+        if pin.until_ms > now_ms:
+            yield note(f"the backup {pin.name} holds what it copies")

@@ -1,0 +1,322 @@
+"""Looks at the data folder of a service on one machine.
+
+While the service runs, what only a stopped one can be asked is left out, and said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import re
+import resource
+import shutil
+import ssl
+import stat
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from auth.keyring import Keyring
+from auth.master_keys import KeyringError, LocalMasterKeys
+from backend.api import BackendError
+from backend.damage import Survey, examine
+from backend.journal.disk import RealDisk
+from backend.journal.local import LocalJournal, folder_of
+from backend.journal.log import LogSettings
+from backend.journal.segments import LogInUse
+from holdfast.backup.take import SCRATCH
+from holdfast.certificate import CertificateUnusable
+from holdfast.doctor.findings import Finding, Mend, certificate, disk, note, secret_file, warning, wrong
+from holdfast.folder import LOCK_FILE, USE_FILE
+from holdfast.keyring import keyring_path, local_master_keys
+from holdfast.root import endpoint
+from holdfast.serve import certificate_of
+from holdfast.settings import Settings
+from metadata_service import sqlite_schema
+from metadata_service.models import BackupPin
+from metadata_service.sqlite import SQLiteStore
+from metadata_service.sqlite_copy import MetadataFile
+from metadata_service.store import StoreError
+
+FILES_BESIDE_CONNECTIONS: Final = 512
+AHEAD_MS: Final = 2_000
+HEALTH_SECONDS: Final = 5.0
+_LOG_FOLDER = re.compile(r".+-\d+\Z")
+_RESTORING: Final = "metadata.sqlite.restoring"
+
+
+def look(settings: Settings) -> Iterator[Finding]:
+    """All that there is to say about the folder."""
+    data = settings.data
+    if not data.is_dir():
+        yield wrong(f"there is no folder {data}", "name the data folder of the service with --data")
+        return
+    owner = data.stat().st_uid
+    if owner != os.geteuid():
+        yield wrong(
+            f"the folder {data} belongs to the user with the id {owner}, and this one has the id {os.geteuid()}",
+            "run the command as the user of the service",
+        )
+        return
+    if not settings.metadata_file.exists():
+        if (data / _RESTORING).exists() or (data / "journal").exists():
+            yield wrong(
+                f"{data} has a journal and no metadata: a restore was killed, or the metadata were taken away",
+                "remove the folder and restore again, or bring metadata.sqlite back",
+            )
+        else:
+            yield wrong(f"{data} is no data folder of Holdfast", "name the data folder of the service with --data")
+        return
+    with ExitStack() as stack:
+        process = _process(data, stack)
+        yield from _permissions(settings)
+        yield from _keys_and_certificates(settings)
+        low = LogSettings().low_water_bytes + 2 * settings.segment_bytes
+        yield from disk(data, low, "sends are refused, so that what is there can be received and deleted")
+        yield from _open_files(settings, process)
+        yield from _metadata(settings, process)
+        if process is not None:
+            yield from _running(settings, process)
+        yield from _left_over(data)
+
+
+def _process(data: Path, stack: ExitStack) -> int | None:
+    """The process that has the folder, 0 if it is not known which; None: none has, nor will before this is over."""
+    for name in (LOCK_FILE, USE_FILE):
+        try:
+            lock = os.open(data / name, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        stack.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(lock, 20, 0).decode(errors="replace").strip()
+            return int(text) if text.isdigit() else 0
+    return None
+
+
+def _permissions(settings: Settings) -> Iterator[Finding]:
+    yield from secret_file(settings.data, "the data folder")
+    yield from secret_file(settings.metadata_file, "the metadata file")
+    mode = stat.S_IMODE(settings.data.stat().st_mode)
+    if mode & 0o700 != 0o700:
+        yield wrong(f"its owner may not use the data folder {settings.data} (mode {mode:o})", "chmod 700 the folder")
+
+
+def _keys_and_certificates(settings: Settings) -> Iterator[Finding]:
+    path = keyring_path(settings)
+    if path.exists():
+        yield from secret_file(path, "the keyring file", group=True)
+        if path.parent == settings.data and settings.keyring_file is None:
+            yield note(
+                f"the keyring is in the data folder ({path}): who has a copy of the folder can read all messages, and "
+                "without the file nobody can",
+                "keep a copy of it apart from the folder and its backups",
+            )
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        yield from certificate(settings.tls_cert)
+        yield from secret_file(settings.tls_key, "the private key", group=True)
+        try:
+            certificate_of(settings)
+        except CertificateUnusable as error:
+            yield wrong(str(error), "put a certificate and its own key in the place of these files")
+    elif settings.host not in ("127.0.0.1", "::1", "localhost") and not settings.trusted_proxies:
+        yield note(
+            f"the service listens on {settings.host} without TLS: messages, keys and tokens pass in clear",
+            "give it tls_cert and tls_key, or put it behind a proxy that speaks TLS",
+        )
+
+
+def _open_files(settings: Settings, process: int | None) -> Iterator[Finding]:
+    wanted = settings.connections_limit + FILES_BESIDE_CONNECTIONS
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if process:
+        try:
+            allowed = resource.prlimit(process, resource.RLIMIT_NOFILE)[1]
+        except (OSError, PermissionError):
+            pass  # another's process: then the limit of this one is as good a guess as any
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        yield warning(
+            f"a process may have {allowed} files open, and {settings.connections_limit} connections "
+            f"(connections_limit) with the journal may take {wanted}",
+            "raise the limit (LimitNOFILE= of systemd, ulimit -n), or lower connections_limit",
+        )
+
+
+def _metadata(settings: Settings, process: int | None) -> Iterator[Finding]:
+    path = settings.metadata_file
+    try:
+        stored = sqlite_schema.stored_version(path)
+        file = MetadataFile(path)
+    except StoreError as error:
+        yield wrong(str(error), "restore a backup, if it is damaged: holdfast restore")
+        return
+    try:
+        if found := file.faults():
+            yield wrong(f"the metadata file {path} is damaged: {found}", "restore a backup: holdfast restore")
+            return
+        yield from _pins(file.pins(), path)
+        with tempfile.TemporaryDirectory(prefix="holdfast-doctor-") as folder:
+            copy = Path(folder) / "metadata.sqlite"
+            file.copy_to(copy)
+            if stored.version < sqlite_schema.SCHEMA.version:
+                yield note(
+                    f"the metadata file has version {stored.version} of the schema, and this program "
+                    f"{sqlite_schema.SCHEMA.version}",
+                    "the next start brings it up to date",
+                )
+            yield from asyncio.run(_opened(settings, copy, running=process is not None))
+    except StoreError as error:
+        yield wrong(str(error))
+    finally:
+        file.close()
+
+
+def _pins(pins: tuple[BackupPin, ...], path: Path) -> Iterator[Finding]:
+    for pin in pins:
+        if pin.until_ms > time.time() * 1000:
+            yield note(f"the backup {pin.name} is being made, or was killed less than ten minutes ago")
+            continue
+        yield warning(
+            f"the backup {pin.name} was killed: what it held is free since {_time(pin.until_ms)}",
+            "nothing has to be done; its entry can be taken away",
+            Mend(f"Take the entry of the backup {pin.name} away?", _unpin(path, pin)),
+        )
+
+
+def _unpin(path: Path, pin: BackupPin) -> Callable[[], object]:
+    def act() -> None:
+        file = MetadataFile(path)
+        try:
+            file.unpin(lambda one: one == pin)
+        finally:
+            file.close()
+
+    return act
+
+
+async def _opened(settings: Settings, copy: Path, *, running: bool) -> list[Finding]:
+    """What a copy of the metadata says together with the keyring and, unless the service runs, the journal."""
+    found: list[Finding] = []
+    store = SQLiteStore(copy)
+    disk = RealDisk()
+    try:
+        found += await _keyring(settings, store)
+        folders = {folder_of(entry) for entry in await store.logs()}
+        try:
+            names = sorted(os.listdir(settings.journal_folder))
+        except OSError as error:
+            return [*found, wrong(f"the journal {settings.journal_folder} cannot be read: {error.strerror}")]
+        found += [
+            warning(
+                f"nothing names the log {settings.journal_folder / name}: was a file of the metadata put in the place "
+                "of another?",
+                "if no other metadata file names it, move it away",
+            )
+            for name in names
+            if name not in folders and _LOG_FOLDER.match(name) and not running
+        ]
+        if running:
+            return found
+        try:
+            replay, survey = await examine(LocalJournal(disk, str(settings.journal_folder)), store)
+        except LogInUse as error:
+            return [*found, wrong(f"a process that is left of the service has the journal: {error}", "end it")]
+        except (BackendError, OSError) as error:
+            return [*found, wrong(f"the journal cannot be read: {error}")]
+        found += _damage(settings, survey)
+        ahead = replay.time_ms - time.time() * 1000
+        if ahead > AHEAD_MS:
+            found.append(
+                warning(
+                    f"the time of the queues is {ahead / 1000:.0f} s ahead of the clock, which was so far ahead once",
+                    "set the clock, if it is that which is wrong; timeouts are exact in any case",
+                )
+            )
+        return found
+    finally:
+        await store.close()
+        disk.close_workers()
+
+
+async def _keyring(settings: Settings, store: SQLiteStore) -> list[Finding]:
+    todo = "bring the keyring back from its copy, or name it (HOLDFAST_KEYRING_FILE, HOLDFAST_MASTER_KEY)"
+    try:
+        masters: LocalMasterKeys | None = local_master_keys(settings)
+    except KeyringError as error:
+        return [wrong(str(error), todo)]
+    keys = await store.data_keys()
+    if masters is None:
+        needed = ", ".join(sorted({key.master_id for key in keys}))
+        return [wrong(f"there is no keyring, and what is stored needs the master key {needed}", todo)] if keys else []
+    try:
+        await Keyring(store, masters).check(rewrap=False)
+    except KeyringError as error:
+        return [wrong(f"the keyring does not open what is stored: {error}", todo)]
+    return []
+
+
+def _damage(settings: Settings, survey: Survey) -> Iterator[Finding]:
+    accept = f"holdfast damage accept --data {settings.data}"
+    todo = f"restore a backup, or accept that it is lost, so that the rest is served: {accept}"
+    for log in survey.logs:
+        yield wrong(f"the service does not start, for the journal is damaged: {log}", todo)
+    for harm in survey.harms:
+        yield wrong(f"this cannot be served, for the journal is damaged: {harm}", todo)
+
+
+def _running(settings: Settings, process: int) -> Iterator[Finding]:
+    yield note(
+        f"the service runs (process {process or 'unknown'}): the journal was not looked through",
+        "stop the service for that, or make a backup and verify it: holdfast backup, holdfast verify",
+    )
+    if not settings.port:
+        return  # it has taken a free one, and only its log says which
+    url = f"{endpoint(settings, settings.port)}/health/ready"
+    anyone = (
+        ssl._create_unverified_context()
+    )  # the certificate is for another name than that of this machine's loopback
+    try:
+        with urllib.request.urlopen(url, timeout=HEALTH_SECONDS, context=anyone) as answer:
+            health = json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        yield wrong(f"the service is not ready: {url} answers {error.code}", "its log says why")
+    except (OSError, ValueError) as error:
+        yield wrong(f"the service does not answer at {url}: {error}", "its log says why; are these its settings?")
+    else:
+        if damaged := health.get("damaged"):
+            yield wrong(
+                f"{damaged} queues or shards cannot be served, for the journal is damaged",
+                f"the log says which; stop the service and run: holdfast damage --data {settings.data}",
+            )
+
+
+def _left_over(data: Path) -> Iterator[Finding]:
+    for path in sorted(data.iterdir()):
+        name = path.name
+        if name.startswith(SCRATCH) and path.is_dir() and time.time() - path.stat().st_mtime > 600:
+            yield warning(
+                f"{path} was left by a backup that was killed, with a copy of the metadata",
+                "remove it, unless a backup is just being made",
+                Mend(f"Remove {path}?", _remove(path)),
+            )
+        elif name.startswith(_RESTORING) or name == "keyring.toml.new":
+            yield warning(
+                f"{path} was left by a command that was killed", "remove it", Mend(f"Remove {path}?", _remove(path))
+            )
+
+
+def _remove(path: Path) -> Callable[[], object]:
+    return lambda: shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _time(ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(ms / 1000))
