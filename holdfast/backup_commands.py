@@ -187,7 +187,7 @@ def _run(work: Callable[[Progress], int]) -> int:
     progress = Progress()
     try:
         return work(progress)
-    except (BackupUnusable, CannotBackUp, CannotRestore, TargetUnusable, StoreError, KeyringError) as error:
+    except (BackupUnusable, CannotBackUp, CannotRestore, TargetUnusable, StoreError, KeyringError, OSError) as error:
         progress.done()
         print(f"holdfast: {error}", file=sys.stderr)
         return 1

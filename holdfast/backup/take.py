@@ -14,6 +14,7 @@ and the metadata too.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -33,6 +34,7 @@ from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
 from holdfast.backup.target import CHUNK_BYTES, Target, TargetUnusable
 from metadata_service.models import BackupPin, LogEntry, ShardEntry
 from metadata_service.sqlite_copy import MetadataFile
+from metadata_service.store import StoreError
 
 PIN_SECONDS: Final = 600.0
 """So long after a backup was killed its pin is void."""
@@ -171,18 +173,20 @@ def _moment(journal: Path, metadata: MetadataFile, pin: BackupPin, tell: Tell) -
             if tries:
                 tell("the logs do not stand still for a moment: trying again")
                 time.sleep(ROUND_PAUSE_SECONDS)
-            # What takes longer, to read the rows of the last segments, is done before anybody has to wait.
-            metadata.forget()
-            _follow(journal, metadata.logs(), tails)
-            with metadata.held():
-                logs, shards = metadata.logs(), metadata.shards()
-                _follow(journal, logs, tails)
-                if not stand_still(list(tails.values()), TRIES):
-                    continue
-                moment = _at_this_moment(journal, logs, shards, tails)
-                last = _last_of(journal, logs)
-                pin = BackupPin(pin.name, _until_ms(), last)
-                metadata.pin(pin)
+            try:
+                # What takes longer, to read the rows of the last segments, is done before anybody has to wait.
+                metadata.forget()
+                _follow(journal, metadata.logs(), tails)
+                with metadata.held():
+                    logs, shards = metadata.logs(), metadata.shards()
+                    _follow(journal, logs, tails)
+                    if not stand_still(list(tails.values()), TRIES):
+                        continue
+                    moment = _at_this_moment(journal, logs, shards, tails)
+                    pin = BackupPin(pin.name, _until_ms(), _last_of(journal, logs))
+                    metadata.pin(pin)
+            except FileNotFoundError:
+                continue  # a segment was dropped between two looks at it: nothing is held yet
             return moment, pin
     except OSError as error:
         raise CannotBackUp(f"the journal cannot be read: {error}") from error
@@ -256,10 +260,10 @@ def _at_this_moment(
         folders.append(f"journal/{folder}")
         tail = tails.get(folder)
         for number in _numbers(journal / folder, "", ".log"):
-            path = f"journal/{folder}/{segment_name(number)}"
-            size = os.stat(journal.parent / path).st_size
             if not pins.why(entry.log_id, number):
                 continue
+            path = f"journal/{folder}/{segment_name(number)}"
+            size = os.stat(journal.parent / path).st_size
             pointed.discard((entry.log_id, number))
             if tail is not None and number >= tail.segment:
                 if number > tail.segment or not tail.offset:
@@ -370,11 +374,9 @@ def read_manifest(target: Target, name: str | None = None) -> Manifest:
 
 
 def _quietly(act: Callable[[], object]) -> None:
-    """What is tidied up at the end, when there may be nothing to be said any more: it is void by itself later."""
-    try:
+    """Tidy up at the end.  What that cannot do, time does: marks and pins become void."""
+    with contextlib.suppress(TargetUnusable, StoreError):
         act()
-    except Exception:
-        pass
 
 
 def _until_ms() -> int:

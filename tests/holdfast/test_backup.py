@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 
 from holdfast import cli
+from holdfast.backup import take
 from holdfast.backup.manifest import BackupUnusable, path_of
 from holdfast.backup.take import names_in, read_manifest
 from holdfast.backup.target import ArrowTarget, LocalTarget, TargetUnusable, open_target
 from metadata_service.sqlite_copy import MetadataFile
+from tests.billing.s3 import BUCKET, S3, SECRET
 from tests.system.server import REPOSITORY, Server, clean_environment
 from tests.system.several import Several
 from tests.system.waiting import wait_until
@@ -465,6 +467,25 @@ def test_a_service_that_is_damaged_is_backed_up_and_verify_says_so(
     assert piece.name in " ".join(holdfast.told("verify", target, code=1)["wrong"])
 
 
+def test_a_segment_that_is_dropped_while_it_is_looked_at(
+    stopped: Server, target: Path, holdfast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is pinned yet, so the service may drop what it does not need: then all is looked at again."""
+    real, looks = take._at_this_moment, 0
+
+    def dropped(*arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise FileNotFoundError
+        return real(*arguments)
+
+    monkeypatch.setattr(take, "_at_this_moment", dropped)
+    holdfast("backup", target, "--data", stopped.data)
+    assert looks == 2
+    assert holdfast.told("verify", target)["messages"] == 15
+
+
 def test_only_an_empty_folder_is_restored_into(
     stopped: Server, target: Path, holdfast: Command, tmp_path: Path
 ) -> None:
@@ -499,6 +520,31 @@ def test_a_target_that_cannot_be_reached(stopped: Server, tmp_path: Path, holdfa
     assert _pins(stopped.data / "metadata.sqlite") == ()
     _, err = holdfast("backup", tmp_path / "target", "--data", tmp_path / "none", code=1)
     assert "is no data folder" in err
+
+
+def test_an_object_store(stopped: Server, tmp_path: Path, holdfast: Command) -> None:
+    """A real server of S3's protocol, which goes away."""
+    with S3(tmp_path) as s3:
+        url = s3.lake("backups/of-this-one")
+        made = holdfast.told("backup", url, "--data", stopped.data)
+        again = holdfast.told("backup", url, "--data", stopped.data, "--keep", "1")
+        assert made["written_bytes"] == made["size_bytes"]
+        assert again["written_bytes"] < made["size_bytes"] // 2
+        assert again["removed_backups"] == 1
+        assert holdfast.told("verify", url)["messages"] == 15
+        holdfast("restore", url, "--data", tmp_path / "data")
+        assert (tmp_path / "data" / "metadata.sqlite").exists()
+        log = next(file for file in read_manifest(open_target(url)).files if file.path.endswith(".log"))
+        key = f"backups/of-this-one/{log.content}"
+        s3.client().put_object(Bucket=BUCKET, Key=key, Body=b"damaged")
+        assert log.path in str(holdfast.told("verify", url, code=1)["wrong"])
+        holdfast("backup", url, "--data", stopped.data)
+        assert holdfast.told("verify", url)["whole"], "what had the wrong size was written again"
+        printed = "".join(holdfast("backup", url, "--list"))
+    assert SECRET not in printed
+    _, err = holdfast("backup", url, "--data", stopped.data, code=1)
+    assert "cannot be" in err
+    assert SECRET not in err
 
 
 @pytest.mark.parametrize("kind", [LocalTarget, lambda folder: ArrowTarget(folder.as_uri())])
