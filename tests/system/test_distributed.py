@@ -86,12 +86,15 @@ def test_a_name_is_for_one_backend(whole: LocalCluster) -> None:
 
 
 def test_the_doctor_says_what_is_wrong(whole: LocalCluster) -> None:
-    """One machine of Cassandra is a warning, and what a service on one machine has; a backend that is gone is more."""
+    """One machine of Cassandra is a warning, a key that all can read is mended, a backend that is gone is named."""
 
     def findings(level: str) -> list[str]:
         shown = json.loads(whole.command("doctor", "--json").stdout)["findings"]
         return [one["what"] for one in shown if one["level"] == level]
 
+    assert any("others may read or write the private key" in what for what in findings("wrong"))
+    mended = json.loads(whole.command("doctor", "--mend", "--yes", "--json").stdout)["findings"]
+    assert any(one["mended"] and "the private key" in one["what"] for one in mended)
     wait_until(lambda: not findings("wrong"), "nothing is wrong")
     assert len([what for what in findings("warning") if "1 replica" in what]) == 2
     whole["b2"].kill()
