@@ -213,6 +213,7 @@ async def _cluster(settings: Settings, entries: MemberStore) -> list[Finding]:
     now_ms = time.time() * 1000
     seen = await entries.look()
     found = list(_owners(settings.cluster, seen.logs, seen.shards, live))
+    found += _silent(settings.cluster, beats, seen.logs, live)
     found += _clocks([beat for beat in await entries.heartbeats() if beat.node in live], now_ms)
     found += _pins(await entries.cluster(), now_ms)
     if not beats:
@@ -247,6 +248,17 @@ def _owners(cluster: str, logs: list[LogEntry], shards: list[ShardEntry], live: 
     for log in logs:
         if log.state == "recovering" and log.log_id in {entry.owner_log for entry in shards}:
             yield warning(f"the log {log.log_id} of the node {log.node} is being recovered", "wait for it")
+
+
+def _silent(cluster: str, beats: list[Heartbeat], logs: list[LogEntry], live: set[str]) -> Iterator[Finding]:
+    """Nodes that have ended without taking leave, and whose shards others have by now."""
+    sealed = {entry.log_id for entry in logs if entry.state == "sealed"}
+    for beat in beats:
+        if beat.address and beat.node not in live and beat.log_id in sealed:
+            yield warning(
+                f"the node {beat.node} of {cluster} has died, and others have its shards",
+                "start it again; if it is gone for good, nothing has to be done",
+            )
 
 
 def _clocks(beats: list[Heartbeat], now_ms: float) -> Iterator[Finding]:

@@ -226,6 +226,14 @@ def test_shards_and_who_is_to_have_them() -> None:
     assert (level, what.rpartition(" ")[2]) == ("wrong", "255")
 
 
+def test_nodes_that_have_died() -> None:
+    logs = [LogEntry(1, "a", 1), LogEntry(2, "b", 1, state="sealed"), LogEntry(3, "c", 1, state="sealed")]
+    beats = [Heartbeat(name, log_id, 1, 1, 1, at) for name, log_id, at in (("a", 1, "x"), ("b", 2, "y"), ("c", 3, ""))]
+    assert said(cluster._silent("local", beats, logs, {"a"})) == [
+        ("warning", "the node b of local has died, and others have its shards")
+    ]
+
+
 def test_clocks_that_are_apart() -> None:
     beats = [
         Heartbeat(name, 1, 1, 1, at) for name, at in (("a", 100_000), ("b", 98_500), ("c", 95_000), ("d", 103_000))
