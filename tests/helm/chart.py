@@ -93,4 +93,6 @@ def pods(manifests: tuple[Manifest, ...]) -> Iterator[Pod]:
 
 def own(manifests: tuple[Manifest, ...]) -> list[Pod]:
     """Those that run ``holdfast``."""
-    return [pod for pod in pods(manifests) if pod.component not in ("billing", "stream", "cassandra", "redis")]
+    return [
+        pod for pod in pods(manifests) if pod.component not in ("backup", "billing", "stream", "cassandra", "redis")
+    ]

@@ -268,6 +268,24 @@ def test_the_check_signs_in_at_the_service(name: str) -> None:
     load({}, variables)
 
 
+def test_the_backup_goes_to_the_volume_and_understands_what_it_is_told() -> None:
+    manifests = rendered("single-everything")
+    found = {pod.component: pod for pod in pods(manifests)}
+    spec = found["backup"].spec
+    (container,) = spec["containers"]
+    told = cli._parser().parse_args(container["args"])
+    assert (told.target, told.keep, told.list) == ("s3://bucket/backups?region=eu-central-1", 14, False)
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    (claimed,) = (one["persistentVolumeClaim"] for one in spec["volumes"] if one["name"] == mounts[told.data])
+    (owner,) = (one for one in manifests if one["kind"] == "StatefulSet")
+    (claim,) = owner["spec"]["volumeClaimTemplates"]
+    assert claimed == {"claimName": f"{claim['metadata']['name']}-{owner['metadata']['name']}-0"}
+    (term,) = spec["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    assert term["labelSelector"]["matchLabels"].items() <= found["single"].labels.items()
+    assert not term["labelSelector"]["matchLabels"].items() <= found["backup"].labels.items()
+
+
 def test_the_jobs_are_told_what_they_understand(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[argparse.Namespace] = []
     lakes: list[str] = []

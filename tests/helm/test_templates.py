@@ -232,6 +232,7 @@ def test_each_tier_is_reached_by_those_that_have_to(name: str) -> None:
         "cassandra": roles,
         "redis": roles,
         "manager": set(),
+        "backup": set(),
         "billing": set(),
         "migration": set(),
         "stream": set(),

@@ -14,6 +14,7 @@ import yaml
 from holdfast.settings import Settings
 from tests.helm.chart import CHART, FILES, ROOT, Refused, own, render, rendered
 
+BACKUP = ("backup.enabled=true", "backup.target=s3://b/p")
 MANY = ("cassandra.contactPoints={10.0.0.1}", "masterKey.existingSecret=m")
 
 
@@ -57,6 +58,8 @@ def refusal(*sets: str) -> str:
         ("redis.url=redis://:secret@redis:6379/0", "at '/redis/url'"),
         ("tls.existingSecret=Not_A_Name", "at '/tls/existingSecret'"),
         ("billing.schedule=@hourly", "at '/billing/schedule'"),
+        ("backup.schedule=@daily", "at '/backup/schedule'"),
+        ("backup.keep=0", "at '/backup/keep'"),
         ("billing.memory=2Gi", "at '/billing/memory'"),
         ("billing.stream.everySeconds=0", "at '/billing/stream/everySeconds'"),
         ("ingress.enabled=yes please", "at '/ingress/enabled'"),
@@ -105,6 +108,10 @@ def test_what_is_no_value_is_refused(given: str, where: str) -> None:
             (*MANY, "frontend.autoscaling.enabled=true", "frontend.autoscaling.minReplicas=20"),
             "frontend.autoscaling.minReplicas (20) is more than frontend.autoscaling.maxReplicas (10): set it to 10",
         ),
+        (("backup.enabled=true",), "set backup.target to a URL such as s3://bucket/path, or backup.enabled=false"),
+        (("backup.target=s3://b/p",), "set backup.enabled=true, or take backup.target"),
+        ((*BACKUP, *MANY), "here everything is in Cassandra (docs/backup.md, On many machines): set backup.enabled="),
+        ((*BACKUP, "single.persistence.accessModes={ReadWriteOncePod}"), "set single.persistence.accessModes to"),
         (("single.backends=2",), "set single.frontends to 1 or more, or single.backends=0"),
         (("service.nodePort=30000",), "set service.type to NodePort or LoadBalancer, or take these two out"),
         (
