@@ -39,6 +39,8 @@ class FrontendSettings:
     """Frontends that share a listener.  Quotas that each counts by itself are divided among them."""
     shared: bool = False
     """Whether other processes change the metadata as well."""
+    availability_objective: float = 99.9
+    """Percent, of tenants' availability in a month."""
     max_body_bytes: int = 8 * 1024 * 1024
     """Longest body that is read.  A message of 1 MiB can be six times as long in JSON (``\\u0041``) and three times
     in a form (``%41``); its other members come on top."""

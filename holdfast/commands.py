@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.alarm_commands import add_alarm_commands
+from holdfast.availability_command import add_availability_command
 from holdfast.cluster_commands import add_cluster_commands
 from holdfast.command import Group, Parsed, account_option, confirm, pages, tell
 from holdfast.invoice_commands import add_invoice_commands
@@ -334,6 +335,7 @@ def add_commands(commands: Any, key: Group) -> None:
         ("token", "buy short-lived tokens with an API key", add_token_commands),
         ("cluster", "look at backend clusters and nodes, drain, retire and split (operators)", add_cluster_commands),
         ("usage", "show what was used, by day, queue, tag or action", add_usage_command),
+        ("availability", "how available the service was to a tenant in a month", add_availability_command),
         ("invoice", "list, show, save and close invoices", add_invoice_commands),
     )
     for name, about, add in groups:

@@ -320,6 +320,7 @@ def frontend_settings(settings: Settings, processes: int = 1) -> FrontendSetting
         default_limits=parse_limits(settings.default_limits),
         trace_messages=settings.trace_messages,
         processes=processes,
+        availability_objective=settings.availability_objective,
     )
 
 

@@ -367,6 +367,10 @@ class Settings(Struct, frozen=True, kw_only=True):
             "though they are not public, with or without TLS; all others are called at public addresses only, by https"
         ),
     ] = ""
+    availability_objective: Annotated[
+        float,
+        Meta(ge=0, lt=100, description="percent: what `holdfast availability` holds a tenant's month against"),
+    ] = 99.9
     trusted_proxies: Annotated[
         str,
         Meta(

@@ -5,6 +5,7 @@ Times are in seconds since the epoch.
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -503,6 +504,33 @@ class UsageShown(BaseModel):
     lines: list[UsageLine] = Field(description="hours and days in their order; else those with most calls first")
     more: int = Field(description="so many lines were left off")
     missing: list[str] = Field(description="days up to today that the batch has not summed up yet")
+
+
+class BadHour(BaseModel):
+    hour: str = Field(description="such as 2026-11-21T07:00Z")
+    calls: int
+    failed: int
+
+
+class AvailabilityShown(BaseModel):
+    """All parts are percent."""
+
+    month: str
+    account: str
+    objective: float
+    availability: float | None = Field(
+        description="100 less the mean of the hours' error rates (answers of 5xx among all; 0 without calls); null: no "
+        "hour is known yet"
+    )
+    met: bool | None = Field(description="whether that is as the objective says; so far, where final is false")
+    budget_left: float | None = Field(description="of the errors that the objective leaves room for, in these hours")
+    calls: int
+    failed: int = Field(description="those that were answered with an error of the service (5xx)")
+    hours: int = Field(description="of which this tells")
+    hours_with_failures: int
+    worst: list[BadHour] = Field(description="those with the highest error rates")
+    missing: list[date] = Field(description="days that are not summed up, of which this tells nothing")
+    final: bool = Field(description="the month is over, and all of it is known")
 
 
 class InvoiceLine(BaseModel):

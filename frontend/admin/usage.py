@@ -6,8 +6,11 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated
 
+import msgspec
+import orjson
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from billing.availability import availability
 from billing.periods import Period
 from billing.questions import (
     LINES_MOST,
@@ -20,7 +23,7 @@ from billing.questions import (
     UsageAsked,
 )
 from billing.reader import NotFound, Refused, Unavailable, Unmade
-from frontend.admin.models import InvoiceList, UsageShown
+from frontend.admin.models import AvailabilityShown, InvoiceList, UsageShown
 from frontend.admin.problems import Problem, invalid, not_permitted
 from frontend.admin.visitor import ManagingRoute, Visitor, Who
 from frontend.services import Services
@@ -64,6 +67,24 @@ def create_router(services: Services) -> APIRouter:
         except ValueError as error:
             raise invalid(_sentence(error)) from None
         return _json(await _ask(UsageAsked(period, by, whose, tag, limit)))
+
+    @router.get("/availability", name="availability.show")
+    async def show_availability(
+        who: Who,
+        account: Annotated[str | None, Query(description="operators: another account than that of the key")] = None,
+        month: Annotated[str | None, Query(description="such as 2026-11; without it, this month")] = None,
+    ) -> AvailabilityShown:
+        """How available the service was to a tenant in a month, by hours, against the operator's objective."""
+        who.require_role("operator", "admin")
+        whose = who.account(account)
+        now = datetime.fromtimestamp(services.clock(), UTC)
+        try:
+            period = Period.asked(month, None, None, None, today=now.date())
+        except ValueError as error:
+            raise invalid(_sentence(error)) from None
+        found = await _ask(UsageAsked(period, "hour", whose, None, LINES_MOST))
+        told = availability(orjson.loads(found), period, whose, services.settings.availability_objective, now)
+        return AvailabilityShown.model_validate(msgspec.to_builtins(told))
 
     @router.get("/invoices", name="invoice.list", response_model=InvoiceList)
     async def list_invoices(

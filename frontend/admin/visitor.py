@@ -43,6 +43,7 @@ READS = frozenset(
         "cluster.status",
         "cluster.queue",
         "usage.show",
+        "availability.show",
         "invoice.list",
         "invoice.show",
         "message.send",

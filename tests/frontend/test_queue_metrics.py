@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from frontend import queue_metrics
 from frontend.queue_metrics import METRICS, TRUNCATED, QueueMetrics
 from tests.frontend.fakes import KEY, Service, running
 from tests.frontend.test_admin import OPERATOR, ORDERS, OTHER, SENDER, STRANGER, call, problem
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest_asyncio.fixture
@@ -120,6 +124,15 @@ def test_names_are_those_of_cloudwatch_and_good_ones_for_prometheus() -> None:
             metric.unit == "Bytes",
             metric.unit == "Seconds",
         )
+
+
+def test_the_dashboard_for_tenants_shows_what_the_page_has() -> None:
+    text = (ROOT / "helm/holdfast/files/customers/holdfast-queues.json").read_text()
+    shown = set(re.findall(r"holdfast_queue_\w+", text))
+    assert shown == {metric.family for metric in METRICS} | {TRUNCATED}
+    for target in (target for panel in json.loads(text)["panels"] for target in panel["targets"]):
+        for name in re.findall(r"holdfast_queue_\w+_total", target["expr"]):
+            assert f"rate({name}{{" in target["expr"], "partitions count by themselves"
 
 
 class Telling:

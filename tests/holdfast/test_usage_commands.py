@@ -146,3 +146,25 @@ def test_a_service_that_counts_nothing_says_so(tmp_path: Path) -> None:
             refused = holdfast(silent, *arguments)
             assert refused.code == 1
             assert 'usage = "on"' in refused.err
+
+
+def test_how_available_a_month_was(server: Server) -> None:
+    """One day of it is summed up: 120 calls were answered in its first hour, and 48 of them failed."""
+    report = holdfast(server, "availability", "--month", "2026-11", "--json").json
+    assert (report["calls"], report["failed"], report["hours"]) == (120, 48, 24)
+    assert report["availability"] == pytest.approx(100 * (1 - 0.4 / 24))
+    assert (report["objective"], report["met"], report["final"]) == (99.9, False, False)
+    shown = holdfast(server, "availability", "--month", "2026-11")
+    assert "98.3333 %" in shown.out
+    assert "99.9000 % (missed, so far)" in shown.out
+    assert "2026-11-01T00:00Z" in shown.out
+    assert "Not summed up yet: 2026-11-02" in shown.err
+    assert holdfast(server, "availability", "--month", "2026-1").code == 1
+
+
+def test_availability_is_for_administrators_their_own(server: Server, boss: dict[str, str]) -> None:
+    theirs = holdfast(server, "availability", "--month", "2026-11", "--json", data=False, environment=boss).json
+    assert (theirs["account"], theirs["calls"]) == (OTHER, 10_000)
+    other = ("--account", ACCOUNT)
+    assert holdfast(server, "availability", "--month", "2026-11", *other, data=False, environment=boss).code == 4
+    assert holdfast(server, "availability", "--month", "2026-11", "--account", OTHER, "--json").json == theirs
