@@ -79,21 +79,18 @@ async def measured_of(
 ) -> list[Measures]:
     """Of the account's first ``most`` queues by name, as :meth:`backend.api.Backend.measures_of` says."""
     found: list[tuple[str, Partition]] = []
+    last: str | None = None
     for count, partition in enumerate(list(partitions.values()), 1):
         if partition.account == account and not partition.fold.dropped:
             name = name_of(partition)
-            if name > after and (not prefixes or name.startswith(prefixes)):
+            if name > after and (last is None or name <= last) and (not prefixes or name.startswith(prefixes)):
                 found.append((name, partition))
         if not count % AT_ONCE:
+            if len(found) > 2 * most + AT_ONCE:
+                found, last = _first(found, most)
             await asyncio.sleep(0)
-    found.sort(key=lambda one: one[0])
     told: list[Measures] = []
-    names, last = 0, None
-    for name, partition in found:
-        if name != last:
-            names, last = names + 1, name
-            if names > most:
-                break
+    for _, partition in _first(found, most)[0]:
         if partition.closed or partition.fold.dropped:
             continue  # it left meanwhile
         partition.fold.advance(clock())
@@ -101,6 +98,23 @@ async def measured_of(
         if not len(told) % MEASURED_AT_ONCE:
             await asyncio.sleep(0)
     return told
+
+
+def _first(found: list[tuple[str, Partition]], most: int) -> tuple[list[tuple[str, Partition]], str | None]:
+    """Those of the first ``most`` names, in order, and the last of these; None: there are not so many."""
+    found.sort(key=_name)
+    names, last = 0, None
+    for place, (name, _) in enumerate(found):
+        if name != last:
+            names += 1
+            if names > most:
+                return found[:place], last
+            last = name
+    return found, last if names == most else None
+
+
+def _name(one: tuple[str, Partition]) -> str:
+    return one[0]
 
 
 def merged(lists: Iterable[Sequence[Measures]], most: int) -> list[Measures]:

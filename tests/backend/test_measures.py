@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from backend.api import Measures
-from backend.measures import merged
+import pytest
+
+from backend import measures
+from backend.api import Measures, PartitionSettings
+from backend.engine.fold import Fold
+from backend.engine.records import Configured
+from backend.measures import measured_of, merged
+from backend.partition import Partition
 
 
 def test_lists_of_several_nodes_become_one() -> None:
@@ -13,3 +19,28 @@ def test_lists_of_several_nodes_become_one() -> None:
     assert [(one.queue, one.partition) for one in together] == [("a", 1), ("b", 2), ("c", 4), ("c", 5)]
     assert merged([here, there], 4) == merged([there, here], 100)
     assert merged([], 1) == merged([[]], 1) == []
+
+
+def partition(number: int, name: str, account: str = "0" * 12) -> Partition:
+    fold = Fold(number)
+    arn = f"arn:aws:sqs:us-east-1:{account}:{name}"
+    fold.apply(Configured(PartitionSettings(number, number, 1, arn, b"k" * 16)), 1)
+    return Partition(fold, 0, 1)
+
+
+async def test_the_first_of_many_are_found_without_all_being_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "AT_ONCE", 7)
+    names = [f"q{place * 7919 % 1000:03}" for place in range(1000)]
+    partitions = {number: partition(number, name) for number, name in enumerate(names, 1)}
+    partitions |= {2000: partition(2000, "q002"), 2001: partition(2001, "q001", "1" * 12)}
+
+    async def told(most: int, after: str = "", *prefixes: str) -> list[str]:
+        return [one.queue for one in await measured_of(partitions, "0" * 12, prefixes, after, most, lambda: 5)]
+
+    every = sorted([*names, "q002"])
+    assert await told(5) == ["q000", "q001", "q002", "q002", "q003", "q004"], "all partitions of each"
+    assert await told(3) == ["q000", "q001", "q002", "q002"]
+    assert await told(2) == ["q000", "q001"]
+    assert await told(1000) == await told(5000) == every
+    assert await told(3, "q500") == ["q501", "q502", "q503"]
+    assert await told(100, "", "q99", "q12") == [name for name in every if name.startswith(("q99", "q12"))]
