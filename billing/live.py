@@ -68,6 +68,10 @@ class Fold(NamedTuple):
     minutes: pa.Table
     late: pa.Table
 
+    def records(self) -> int:
+        """How many it adds, late ones too."""
+        return _records(self.days) + _records(self.late)
+
 
 class Now(msgspec.Struct, frozen=True):
     """Which tables belong together.  Fields are only ever added, with a default."""

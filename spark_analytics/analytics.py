@@ -340,5 +340,6 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
     spark = session("holdfast analyse", lake, master=options.master, memory=options.memory)
     made = analyse(spark, lake, month, datetime.now(UTC), prices)
     lake.write_bytes(path_of(str(month)), encode(made))
-    print(f"{path_of(str(month))}: {len(made.days)} days, {len(made.noisy)} accounts")
+    days = f"{len(made.days)} days that are over, up to {made.days[-1]}" if made.days else "no day that is over"
+    print(f"{path_of(str(month))}: {days}; {len(made.noisy)} accounts used something on them")
     return 0

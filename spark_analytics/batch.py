@@ -214,6 +214,8 @@ class _Progress:
         self._done += 1
         if not done.made:
             became = "nothing new"
+        elif not done.published.read.files:
+            became = "no records"
         else:
             self._made += 1
             self._seconds += done.seconds

@@ -203,12 +203,13 @@ def _by_account(rows: DataFrame, names: Iterable[str]) -> DataFrame:
     return rows.groupBy("account").agg(*(F.sum(F.col(name).cast("decimal(38,0)")).alias(name) for name in names))
 
 
-def _together(*parts: DataFrame) -> Sums:
+def _together(usage: DataFrame, storage: DataFrame) -> Sums:
     found: dict[str, dict[str, int]] = {}
-    for part in parts:
-        for row in part.toLocalIterator():
-            counts: dict[str, Any] = row.asDict()
-            found.setdefault(counts.pop("account"), {}).update({name: int(n or 0) for name, n in counts.items()})
+    for row in usage.unionByName(storage, allowMissingColumns=True).collect():  # a row or two for each account
+        counts: dict[str, Any] = row.asDict()
+        found.setdefault(counts.pop("account"), {}).update(
+            {name: int(n) for name, n in counts.items() if n is not None}
+        )
     return found
 
 

@@ -64,6 +64,7 @@ def session(
         settings["spark.master"] = master
     if master is not None and master.startswith("local"):
         settings |= _ON_THIS_MACHINE
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns that it has looked for another
     if memory is not None:
         settings["spark.driver.memory"] = memory
     if partitions is not None:

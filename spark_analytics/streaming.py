@@ -154,12 +154,16 @@ class Folder:
         """Why the query ended."""
         self.folded = False
         """There is something new."""
+        self.records = 0
+        """That were folded in since the start, late ones too."""
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         (stream,) = (query.id for query in self._spark.streams.active if query.name == NAME)
         batch = batch.persist()  # else each sum would go through the state again
         try:
-            live.fold(self._lake, stream, number, fold_of(batch, self._late_after_seconds), self._clock())
+            more = fold_of(batch, self._late_after_seconds)
+            if live.fold(self._lake, stream, number, more, self._clock()):
+                self.records += more.records()
             self.folded = True
         except (LakeUnavailable, WrongCheckpoint) as error:
             self.failed = error
@@ -309,7 +313,10 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
         partitions=options.partitions,
     )
     try:
-        return _follow(query, folder, watch)
+        status = _follow(query, folder, watch)
+        if options.once and status == 0:
+            print(f"{live.NOW}: {folder.records:,} records more, each counted once")
+        return status
     except KeyboardInterrupt:
         return 0
     finally:

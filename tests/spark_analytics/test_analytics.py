@@ -173,7 +173,8 @@ def test_it_is_kept_in_the_lake_and_a_month_without_anything_too(
     lake: Lake, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyse", "--lake", lake.root, "--month", "2026-11"]) == 0
-    assert "analytics/month=2026-11.json" in capsys.readouterr().out
+    assert "analytics/month=2026-11.json: " in (said := capsys.readouterr().out)
+    assert " days that are over, up to 2026-11-" in said
     kept = lake.read_bytes("analytics/month=2026-11.json")
     assert kept is not None
     assert [one.queue for one in decode(kept).busiest] == ["orders", "jobs", "orders.fifo"]

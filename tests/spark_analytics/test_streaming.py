@@ -218,7 +218,7 @@ def test_ended_between_any_two_steps_and_gone_on_it_comes_to_the_same(
 
 @pytest.mark.slow
 def test_killed_in_the_middle_and_started_again_it_comes_to_what_the_batch_does(
-    spark: SparkSession, lake: Lake, chance: random.Random, tmp_path: Path
+    spark: SparkSession, lake: Lake, chance: random.Random, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = datetime.now(UTC)
     key = UsageKey("111111111111", "orders", 7, "standard", "SendMessage")
@@ -243,7 +243,9 @@ def test_killed_in_the_middle_and_started_again_it_comes_to_what_the_batch_does(
     assert [msgspec.json.decode(line)["percent"] for line in told.read_bytes().splitlines()] == [1]
     for number in range(5, 8):
         arrive(lake, f"a{number}", found[number * 25 : number * 25 + 50], now)
+    capsys.readouterr()
     assert main([*given, "--once"]) == 0
+    assert " records more, each counted once" in capsys.readouterr().out
     assert streamed(lake) == expected(found)
     batch(spark, lake, (now - timedelta(1)).date(), (now + timedelta(1)).date())
     month = Month(now.year, now.month)
