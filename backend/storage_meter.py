@@ -30,7 +30,7 @@ import msgspec
 from backend.api import BackendError, PartitionSettings
 from backend.node import Node
 from backend.partition import Partition
-from billing.storage import HOUR_SECONDS, MINUTE_MS, MINUTE_SECONDS, StorageKey
+from billing.storage import BYTE_MS_MOST, HOUR_SECONDS, MINUTE_MS, MINUTE_SECONDS, StorageKey
 from billing.storage_file import Entry, StorageFile
 from metadata_service.store import StoreError
 
@@ -46,8 +46,6 @@ OFF_MS: Final = 10_000
 """By more than this a minute was no minute: the machine's clock was stepped."""
 BACK_SECONDS: Final = HOUR_SECONDS
 """A clock that is stepped back by less is waited for; by more, the minutes before it were wrong."""
-BYTE_MS_MOST: Final = 1 << 62
-"""In one record; what there is more stands under the next."""
 
 Tags = Callable[[int], Awaitable[Mapping[str, str] | None]]
 """The tags of a queue, by its id; None: there is no such queue any more.  Raises
@@ -278,7 +276,7 @@ class StorageMeter:
             stored = fold.stored_bytes * MINUTE_MS
             recorded += byte_ms - before.byte_ms
         else:
-            stored = min(max(0, byte_ms - recorded), BYTE_MS_MOST)
+            stored = min(max(0, byte_ms - recorded), BYTE_MS_MOST)  # what there is more stands under the next
             recorded += stored
         metered.next = _Reading(byte_ms, recorded, looks, messages)
         most = max(metered.most, messages, before.messages if before is not None else 0)

@@ -16,6 +16,8 @@ StorageKind = Literal["standard", "fifo"]
 MINUTE_SECONDS: Final = 60
 MINUTE_MS: Final = 60_000
 HOUR_SECONDS: Final = 3600
+BYTE_MS_MOST: Final = 1 << 62
+"""In one record, which has 64 bits for it."""
 
 
 class StorageKey(msgspec.Struct, frozen=True, array_like=True):

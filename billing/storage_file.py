@@ -24,7 +24,7 @@ import msgspec
 
 from billing.buffers import UNFINISHED, BufferDamaged, sync_folder
 from billing.spool import STORAGE_SUFFIX, finished_files
-from billing.storage import HOUR_SECONDS, MINUTE_MS, MINUTE_SECONDS, StorageKey, StorageRecord
+from billing.storage import BYTE_MS_MOST, HOUR_SECONDS, MINUTE_MS, MINUTE_SECONDS, StorageKey, StorageRecord
 
 FORMAT: Final = 1
 ENTRIES_AT_ONCE: Final = 2_000
@@ -239,11 +239,13 @@ def _frame(file: BinaryIO) -> bytes | None:
 
 
 def _unchanged(stored: _Stored, until_s: int, key: StorageKey, node: str) -> Iterator[StorageRecord]:
-    """Records of the minutes in which a partition stored what it did before, none over the edge of an hour."""
+    """Records of the minutes in which a partition stored what it did before, none over the edge of an hour, and none
+    with more than there is room for."""
     entry, since_s, sequence = stored
     still = msgspec.structs.replace(entry, messages_most=entry.messages)
+    most_s = max(1, BYTE_MS_MOST // (max(1, entry.bytes) * MINUTE_MS)) * MINUTE_SECONDS
     while since_s < until_s:
-        end_s = min(until_s, since_s // HOUR_SECONDS * HOUR_SECONDS + HOUR_SECONDS)
+        end_s = min(until_s, since_s // HOUR_SECONDS * HOUR_SECONDS + HOUR_SECONDS, since_s + most_s)
         minutes = (end_s - since_s) // MINUTE_SECONDS
         whole = msgspec.structs.replace(still, byte_milliseconds=entry.bytes * minutes * MINUTE_MS)
         yield _record(whole, since_s, minutes, key, node, sequence)

@@ -63,6 +63,19 @@ def test_what_does_not_change_is_one_record_and_costs_no_entry(tmp_path: Path) -
     assert found[-1].oldest_age_ms == 30 * 60_000
 
 
+def test_terabytes_that_do_not_change_are_several_records_of_which_each_has_room(tmp_path: Path) -> None:
+    size = 5 << 40
+    file = create(tmp_path)
+    file.append(HOUR, 1, [KEY], [entry(1, 0, size)])
+    for minute in range(1, 60):
+        file.append(HOUR + 60 * minute, minute + 1, [], [])
+    file.close()
+    found = spans(read(tmp_path))
+    assert [minutes for _, _, minutes, _ in found] == [1, 13, 13, 13, 13, 7]
+    assert sum(byte_ms for *_, byte_ms in found) == size * 59 * 60_000
+    assert max(byte_ms for *_, byte_ms in found) < 1 << 63
+
+
 def test_no_record_goes_over_the_edge_of_an_hour(tmp_path: Path) -> None:
     file = create(tmp_path)
     file.append(HOUR - 120, 1, [KEY], [entry(1, 5, 1)])

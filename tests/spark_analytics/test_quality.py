@@ -17,7 +17,7 @@ from billing.plans import Customers
 from billing.tables import SCHEMAS, USAGE_HOURLY, Day, Read, Tables, days_of
 from spark_analytics.__main__ import main
 from spark_analytics.batch import batch, digest_of
-from spark_analytics.quality import Answered, Difference, check, compare, compare_answered
+from spark_analytics.quality import Answered, Difference, check, compare, compare_answered, report
 from spark_analytics.rating import Rates, rate
 from tests.billing.test_estimate import BOOK
 from tests.spark_analytics import lakes
@@ -65,35 +65,29 @@ def test_a_lake_and_its_tables_are_compared_and_a_breach_fails(
         lake, "s", [lakes.stored(DAY, 3, 0, 1), lakes.stored(DAY, 3, 0, 1, epoch=2, byte_milliseconds=7)]
     )
     batch(spark, lake, DAY, DAY)
-    sums = {account: sum(one.counts[0] for one in first if one.key.account == account) for account in (ONE, TWO)}
-    answered = tmp_path / "answered.json"
-    answered.write_bytes(msgspec.json.encode({ONE: {"calls": sums[ONE]}, TWO: {"calls": sums[TWO] - 3, "in_doubt": 3}}))
-    given = ["check", "--lake", lake.root, "--month", "2026-10"]
-
-    assert main([*given, "--answered", str(answered)]) == 0
-    said = capsys.readouterr().out
-    assert "answered and lake: within the promise" in said
-    assert "lake and tables: equal, exactly" in said
-    assert f"{sum(one.counts[0] for one in first):,}" in said
-
-    lakes.bring(lake, late)
-    assert main(given) == 0
-    said = capsys.readouterr().out
-    assert "lake and tables: the later one is behind" in said
-    assert "batch --month 2026-10" in said
-
-    batch(spark, lake, DAY, DAY)
     tables = Tables(lake)
     published = tables.day(USAGE_HOURLY, DAY)
     assert published is not None
     wrong = msgspec.structs.replace(published, files=(), run="99990101T000000-00000000")
     tables.publish(USAGE_HOURLY, DAY, wrong, over=published)
+    answered = tmp_path / "answered.json"
     answered.write_bytes(msgspec.json.encode({TWO: {"calls": 10**9}}))
-    assert main([*given, "--answered", str(answered)]) == 1
+    given = ["check", "--lake", lake.root, "--month", "2026-10", "--answered", str(answered)]
+    assert main(given) == 1
     said = capsys.readouterr().out
     assert "answered and lake: THE PROMISE IS BROKEN" in said
     assert "lake and tables: THE PROMISE IS BROKEN" in said
     assert "close no month with them" in said
+    assert f"{sum(one.counts[0] for one in first):,}" in said
+
+    lakes.bring(lake, late)
+    sums = {one: sum(of.counts[0] for of in first + late if of.key.account == one) for one in (ONE, TWO)}
+    answered.write_bytes(msgspec.json.encode({ONE: {"calls": sums[ONE]}, TWO: {"calls": sums[TWO] - 3, "in_doubt": 3}}))
+    assert main(given) == 0
+    said = capsys.readouterr().out
+    assert "answered and lake: within the promise" in said
+    assert "lake and tables: the later one is behind" in said
+    assert "batch --month 2026-10" in said
 
 
 def test_what_was_rated_and_billed_is_what_the_tables_say_and_late_usage_is_behind_until_it_is_corrected(
@@ -103,9 +97,11 @@ def test_what_was_rated_and_billed_is_what_the_tables_say_and_late_usage_is_behi
     chance = random.Random(5)
     month, by = Month(2026, 10), Rates(Month(2026, 10), BOOK, Customers("standard"))
     invoices = Invoices(lake)
+    said: list[str] = []
 
     def verdicts() -> dict[str, str]:
-        _, findings = check(spark, lake, month, None)
+        stages, findings = check(spark, lake, month, None)
+        said.append(report(month, stages, findings))
         return {found.between: found.verdict for found in findings}
 
     lakes.bring(lake, lakes.calls(chance, DAY, 100))
@@ -116,6 +112,7 @@ def test_what_was_rated_and_billed_is_what_the_tables_say_and_late_usage_is_behi
     invoices.close("2026-10", datetime(2026, 11, 2, tzinfo=UTC))
     equal = {"lake and tables": "equal", "tables and rated": "equal", "rated and invoices": "equal"}
     assert verdicts() == equal
+    assert said[0].count("equal, exactly") == 3
     lakes.bring(lake, lakes.calls(chance, DAY, 10))
     batch(spark, lake, DAY, DAY)
     assert verdicts() == equal | {"tables and rated": "behind"}
