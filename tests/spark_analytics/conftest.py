@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 
 from spark_analytics.session import session
 
-SECONDS_MOST = 120
 HERE = Path(__file__).parent
 
 
@@ -18,7 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whichever test comes first waits for Spark to start, which on a busy machine takes longer than a test may."""
     for item in items:
         if item.path.parent == HERE:
-            item.add_marker(pytest.mark.timeout(SECONDS_MOST, func_only=True))
+            item.add_marker(pytest.mark.timeout(func_only=True))
 
 
 @pytest.fixture(scope="session")
