@@ -36,8 +36,8 @@ logger = logging.getLogger("holdfast.usage")
 MINUTE_SECONDS: Final = 60
 SLOTS_LEAST: Final = 256
 SLOTS_MOST: Final = 65_536
-KEY_BYTES_MOST: Final = 32 << 20
-"""Room for the keys of one buffer."""
+ALL_KEYS_BYTES_MOST: Final = 32 << 20
+"""Room for all keys of one buffer."""
 
 
 class UsageNotCounted(Exception):
@@ -113,7 +113,7 @@ class Meter:
                 self._buffer.set_minute(minute)
             return
         try:
-            fresh = self._fresh(min(SLOTS_MOST, max(SLOTS_LEAST, 2 * used)), min(KEY_BYTES_MOST, 2 * key_bytes))
+            fresh = self._fresh(min(SLOTS_MOST, max(SLOTS_LEAST, 2 * used)), min(ALL_KEYS_BYTES_MOST, 2 * key_bytes))
         except OSError as error:
             if not self._failing:
                 logger.error("usage is counted on in an old buffer, for no other can be made: %s", error)
