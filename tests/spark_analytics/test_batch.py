@@ -242,6 +242,7 @@ def test_a_batch_that_was_submitted_and_is_killed_between_its_steps_is_done_agai
     lakes.bring_stored(lake, "one", [lakes.stored(NEXT, 5, 0, 1)])
     (tmp_path / "killed.py").write_text(KILLED)
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", "--driver-memory", "512m"]
+    submit += ["--conf", "spark.ui.enabled=false"]
     job = ["batch", "--lake", lake.url, "--from", str(DAY), "--to", str(NEXT)]
     killed = subprocess.run(
         [*submit, str(tmp_path / "killed.py"), jobs.__file__, "2", *job],
