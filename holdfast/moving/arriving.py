@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -35,8 +36,8 @@ from holdfast.moving.definition import Definition, portable
 from holdfast.moving.form import BadLine, EndLine, MessageLine, QueueLine, Read, UnreadableLine
 from holdfast.moving.messages import Message, Unsendable
 from holdfast.moving.plans import lines_of, tell_plan
-from holdfast.moving.progress_file import Journal, Unusable
-from holdfast.moving.target import EntryRefused, Existing, Planned, Target, batches, place_of, settable
+from holdfast.moving.progress_file import Journal
+from holdfast.moving.target import EntryRefused, Target, batches, place_of, settable
 from holdfast.progress import Progress
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class _File:
     messages: int = 0
     in_flight: int = 0
     unreadable: int = 0
+    by_group: bool = False
+    """Whether the queue deduplicates in each group apart."""
     twins: dict[bytes, int] = field(default_factory=dict)
     """Of deduplication ids that several messages may have: the line of the first one."""
 
@@ -101,8 +104,7 @@ class _File:
 
     def key_of(self, line: MessageLine) -> bytes:
         """What deduplication goes by."""
-        by_group = self.wanted.attributes.get("DeduplicationScope") == "messageGroup"
-        scope = line.group or "" if by_group else ""
+        scope = line.group or "" if self.by_group else ""
         return blake2b(f"{scope}\0{line.deduplication_id}".encode(errors="replace"), digest_size=16).digest()
 
 
@@ -116,7 +118,8 @@ def import_files(client: Client, parsed: Parsed) -> None:
     planned = [target.plan(one.wanted) for one in files]
     for one, plan in zip(files, planned, strict=True):
         progress.step(f"Reading {one.path}")
-        _check(one, _as_it_will_be(plan, parsed.existing), progress, parsed)
+        one.by_group = plan.result(parsed.existing).attributes.get("DeduplicationScope") == "messageGroup"
+        _check(one, plan.result(parsed.existing), progress, parsed)
     progress.done()
     notes = [[*one.left, *_notes(one)] for one in files]
     document, refusal = tell_plan(target, planned, notes, parsed.existing)
@@ -128,10 +131,12 @@ def import_files(client: Client, parsed: Parsed) -> None:
         if refusal:
             raise CommandFailed(refusal)
         return
-    target.make(planned, parsed.existing)
-    sent = {}
-    for one in files:
-        sent[one.queue.name] = 0 if parsed.definition_only else _Sender(target, one, parsed, progress).send()
+    sent = dict.fromkeys(names, 0)
+    with ExitStack() as stack:
+        senders = [] if parsed.definition_only else [_Sender(stack, target, one, parsed, progress) for one in files]
+        target.make(planned, parsed.existing)
+        for sender, name in zip(senders, names, strict=False):
+            sent[name] = sender.send()
     progress.done()
     tell(
         parsed,
@@ -165,11 +170,6 @@ def _opened(path: Path) -> _File:
         raise CommandFailed(f"{path}, line 1: there are no attributes {', '.join(strange)} that could be set")
     found = portable(Definition(line.name, where, line.attributes, line.tags))
     return _File(path, line, found.definition, found.left, first=first.end)
-
-
-def _as_it_will_be(plan: Planned, existing: Existing) -> Definition:
-    """The queue that messages are sent to."""
-    return plan.wanted if plan.there is None or existing == "update" else plan.there
 
 
 def _check(one: _File, queue: Definition, progress: Progress, parsed: Parsed) -> None:
@@ -280,24 +280,22 @@ def _notes(one: _File) -> list[str]:
 class _Sender:
     """Sends the messages of one file."""
 
-    def __init__(self, target: Target, one: _File, parsed: Parsed, progress: Progress) -> None:
+    def __init__(self, stack: ExitStack, target: Target, one: _File, parsed: Parsed, progress: Progress) -> None:
+        """Raises :class:`CommandFailed`."""
         self._target = target
         self._file = one
         self._skip = bool(parsed.skip_in_flight)
         self._progress = progress
-        self._path = parsed.progress or one.path.with_name(f"{one.path.name}.progress")
+        header = _Header(one.digest, target.endpoint, one.queue.name, self._skip)
+        path = parsed.progress or one.path.with_name(f"{one.path.name}.progress")
+        self._journal = stack.enter_context(Journal.opened(path, header, _Header, _Sending | _Sent))
         name = f"{one.digest}\0{one.queue.name}\0{self._skip}"
         self._token = f"import:{blake2b(name.encode(), digest_size=20).hexdigest()}"
 
     def send(self) -> int:
         """How many messages are sent, with those of tries before.  Raises :class:`CommandFailed`."""
-        one = self._file
-        header = _Header(one.digest, self._target.endpoint, one.queue.name, self._skip)
-        try:
-            journal = Journal.opened(self._path, header, _Header, _Sending | _Sent)
-        except Unusable as error:
-            raise CommandFailed(str(error)) from None
-        with journal, form.opened(one.path) as file:
+        one, journal = self._file, self._journal
+        with form.opened(one.path) as file:
             done, doubtful = _Sent(2, one.first, 0), None
             for entry in journal.entries:
                 if isinstance(entry, _Sent):
@@ -313,7 +311,7 @@ class _Sender:
             sent = done.messages
             for batch in batches(self._messages(file, done.number)):
                 sent += len(batch)
-                self._send(journal, batch, doubtful, sent)
+                self._send(batch, doubtful, sent)
                 doubtful = None
                 self._progress.within(f"{sent:,} of {one.messages:,} messages")
         return sent
@@ -342,9 +340,9 @@ class _Sender:
     def _changed(self, read: Read, error: Exception) -> CommandFailed:
         return CommandFailed(f"{self._file.path} was changed while it was read: line {read.number}: {error}")
 
-    def _send(self, journal: Journal, batch: Sequence[Read], again: _Sending | None, sent: int) -> None:
+    def _send(self, batch: Sequence[Read], again: _Sending | None, sent: int) -> None:
         """``again``: this batch may have been sent before.  It is sent as it was, or it would be another one."""
-        one, first, last = self._file, batch[0].number, batch[-1]
+        one, journal, first, last = self._file, self._journal, batch[0].number, batch[-1]
         now = time.time() if again is None else again.now
         if again is None:
             journal.write(_Sending(first, now))

@@ -24,7 +24,6 @@ from holdfast.moving.definition import Definition, portable
 from holdfast.moving.draining import Drain, Drainer, reasons
 from holdfast.moving.ledger import Header, Ledger
 from holdfast.moving.plans import lines_of, tell_plan
-from holdfast.moving.progress_file import Unusable
 from holdfast.moving.source import Source, SourceQueue
 from holdfast.moving.target import Planned, Target
 from holdfast.progress import Progress
@@ -66,16 +65,14 @@ def import_sqs(client: Client, parsed: Parsed) -> None:
     if not parsed.json:
         print(lines_of(document), flush=True)
     confirm(parsed, _question(queues, target, parsed))
-    progress.step("Making the queues")
-    target.make(planned, parsed.existing)
-    if not parsed.drain:
-        tell(parsed, document, lambda: f"{len(queues)} queues are at {target.endpoint}.")
-        return
     with ExitStack() as stack:
-        drains = [
-            _drain(stack, one, plan, source, target, parsed, progress)
-            for one, plan in zip(queues, planned, strict=True)
-        ]
+        both = zip(queues, planned, strict=True) if parsed.drain else ()
+        drains = [_drain(stack, one, plan, source, target, parsed, progress) for one, plan in both]
+        progress.step("Making the queues")
+        target.make(planned, parsed.existing)
+        if not parsed.drain:
+            tell(parsed, document, lambda: f"{len(queues)} queues are at {target.endpoint}.")
+            return
         _run(source, target, drains, parsed, progress)
     _tell_end(drains, document, parsed)
 
@@ -147,16 +144,13 @@ def _drain(
         ledger = stack.enter_context(Ledger(folder / f"{name}.jsonl", header))
     except OSError as error:
         raise CommandFailed(f"the folder {folder} cannot be used: {error.strerror}") from None
-    except Unusable as error:
-        raise CommandFailed(str(error)) from None
     late = [at for at in ledger.in_doubt() if time.time() - at > _WINDOW_SECONDS[queue.definition.fifo]]
     if late:
         progress.step(
             f"{len(late)} messages of {name} were being sent when this was cut off, longer ago than the service knows "
             "repeated sends: they may be there twice"
         )
-    there = plan.wanted if plan.there is None or parsed.existing == "update" else plan.there
-    return Drain(queue, there, ledger)
+    return Drain(queue, plan.result(parsed.existing), ledger)
 
 
 def _run(source: Source, target: Target, drains: Sequence[Drain], parsed: Parsed, progress: Progress) -> None:

@@ -27,7 +27,9 @@ from holdfast.progress import Progress
 if TYPE_CHECKING:
     from holdfast.client import Client
 
-_PAGE = 1_000
+_PAGE = 250
+"""Messages: the service has other callers, who wait while it opens a page."""
+_TOLD = 1_000
 _MEMBERS = (
     *("body", "group", "deduplication_id", "trace_header", "state", "due", "id", "sent", "receives", "first_received"),
     *("sequence_number", "sender", "origin"),
@@ -56,7 +58,7 @@ def export(client: Client, parsed: Parsed) -> None:
         output.write(form.encode(heading) + b"\n")
         for message in () if parsed.definition_only else _messages(client, parsed.queue, parsed.account):
             output.write(form.encode(_line(message, counts)) + b"\n")
-            if not counts["messages"] % _PAGE:
+            if not counts["messages"] % _TOLD:
                 progress.within(f"{counts['messages']:,} messages")
         output.write(form.encode(form.EndLine(counts["messages"], counts["unreadable"])) + b"\n")
     progress.done()

@@ -6,6 +6,7 @@ are not synced: after a power failure the last ones may be missing, and what the
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from holdfast.client import CommandFailed
+
 _H = TypeVar("_H", bound=msgspec.Struct)
 
 
-class Unusable(Exception):
+class Unusable(CommandFailed):
     """The file cannot be used; the text says why, and what to do."""
 
 
@@ -67,18 +70,31 @@ class Journal:
             raise
 
     def write(self, entry: msgspec.Struct) -> None:
+        """Raises :class:`Unusable`; the line is not there then."""
         line = self._encode(entry) + b"\n"
-        os.write(self._descriptor, line)
+        try:
+            if os.write(self._descriptor, line) < len(line):
+                os.ftruncate(self._descriptor, self.written_bytes)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise Unusable(f"{self.path} cannot be written: {error.strerror}") from None
         self.written_bytes += len(line)
 
     def replace(self, header: msgspec.Struct, entries: list[msgspec.Struct]) -> None:
-        """Write the file anew, with these alone: whole or not at all.  The lock goes over to it."""
+        """Write the file anew, with these alone: whole or not at all.  The lock goes over to it.
+
+        Raises :class:`Unusable`; it is as it was then.
+        """
         aside = self.path.with_name(f"{self.path.name}.new")
-        descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         content = b"".join(self._encode(one) + b"\n" for one in (header, *entries))
-        os.write(descriptor, content)
-        aside.replace(self.path)
+        try:
+            with aside.open("wb") as file:
+                file.write(content)
+            descriptor = os.open(aside, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            aside.replace(self.path)
+        except OSError as error:
+            raise Unusable(f"{self.path} cannot be written anew: {error.strerror}") from None
         os.close(self._descriptor)
         self._descriptor, self.written_bytes = descriptor, len(content)
 

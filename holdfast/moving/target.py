@@ -41,6 +41,10 @@ class Planned(NamedTuple):
     differences: list[str]
     """Empty: it is there, just so."""
 
+    def result(self, existing: Existing) -> Definition:
+        """The queue that messages will be sent to."""
+        return self.wanted if self.there is None or existing == "update" else self.there
+
 
 def persistently(
     call: Callable[[], _T],

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from holdfast.client import Client
 from tests.holdfast.moving import begun, drained, essence, holdfast, send
 from tests.system.server import Server
 from tests.system.waiting import wait_until
@@ -191,6 +193,28 @@ def test_standard_output_and_what_is_there_already(source: Server, tmp_path: Pat
     assert holdfast(source, "export", "plain", "--file", tmp_path / "no" / "folder").code == 1
     assert [one.name for one in tmp_path.iterdir()] == ["plain.jsonl"]
     assert [one["type"] for one in exported(source, tmp_path / "d", "plain", "--definition-only")] == ["queue", "end"]
+
+
+def test_what_cannot_be_read_has_its_line_and_its_exit_code(source: Server, target: Server, tmp_path: Path) -> None:
+    source.client().create_queue(QueueName="rotten")
+    send(source.client(), "rotten", [{"MessageBody": f"{place}"} for place in range(8)])
+    path, call = tmp_path / "rotten.jsonl", Client.call
+
+    def rotten(self: Client, method: str, *parts: str, **more: Any) -> Any:
+        answer = call(self, method, *parts, **more)
+        for one in answer.get("messages", ()) if parts[-1] == "export" else ():
+            one["body"] = None if one["body"] == "4" else one["body"]
+        return answer
+
+    with mock.patch.object(Client, "call", rotten), mock.patch("holdfast.moving.leaving._PAGE", 3):
+        done = holdfast(source, "export", "rotten", "--file", path)
+    assert done.code == 1
+    assert "1 messages of queue rotten could not be read" in done.err
+    assert [one.get("body", one["type"]) for one in lines(path)[1:-1]] == [*"0123", "unreadable", *"567"]
+    assert lines(path)[-1] == {"type": "end", "messages": 7, "unreadable": 1}
+    dry = holdfast(target, "import", "file", path, "--dry-run", "--json").json["queues"]["rotten"]
+    assert dry["messages"] == 7
+    assert any("1 messages could not be read" in note for note in dry["notes"])
 
 
 # --- queues that are there -------------------------------------------------------------------------------------

@@ -289,6 +289,24 @@ def test_a_fifo_drain_that_is_killed_keeps_the_order(
         assert all(one["Attributes"]["MessageDeduplicationId"] == f"d{one['Body']}" for one in of_group)
 
 
+def test_following_goes_on_until_it_is_told_to_end(strict: Server, target: Server, tmp_path: Path) -> None:
+    there = strict.client()
+    there.create_queue(QueueName="follow")
+    arguments = [*where(strict, "follow"), *drain(tmp_path), "--follow"]
+    process = begun(target, "import", "sqs", *arguments, more=keys(strict))
+    try:
+        for count in (1, 2):
+            send(there, "follow", [{"MessageBody": f"{count}"}])
+            wait_until(lambda count=count: _here(target, "follow") == count, "it is here", 60)  # type: ignore[misc]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert sorted(one["Body"] for one in drained(target.client(), "follow")) == ["1", "2"]
+    assert [_count(there, "follow", state) for state in ("", "NotVisible")] == [0, 0]
+
+
 # --- what is asked wrongly -------------------------------------------------------------------------------------
 
 
