@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,16 +224,27 @@ def test_a_fifo_message_that_cannot_be_stored_is_not_overtaken(other: OtherSqs, 
 # --- killed ----------------------------------------------------------------------------------------------------
 
 
-def killed(target: Server, other: OtherSqs | Server, prefix: str, progress: Path, when: int) -> None:
-    """Drain, and kill -9 the process when so many messages are here, or more."""
-    process = begun(target, "import", "sqs", *where(other, prefix), *drain(progress), more=keys(other))
+def killed(target: Server, source: OtherSqs | Server, name: str, progress: Path, when: int) -> None:
+    """Drain, and kill -9 the process when so many messages are here and others are being sent.
+
+    The service is held up for a moment: what is sent then has no answer, and is stored all the same.
+    """
+    process = begun(target, "import", "sqs", *where(source, name), *drain(progress), more=keys(source))
     try:
-        wait_until(lambda: _here(target, prefix) >= when or process.poll() is not None, "some messages are here", 60)
+        wait_until(lambda: _here(target, name) >= when or process.poll() is not None, "some messages are here", 60)
+        os.kill(target.pid, signal.SIGSTOP)
+        wait_until(lambda: _is_sending(progress / f"{name}.jsonl"), "messages are being sent", 60)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     finally:
+        os.kill(target.pid, signal.SIGCONT)
         process.kill()
         process.wait()
+
+
+def _is_sending(path: Path) -> bool:
+    text = path.read_text()
+    return text.count('"type":"sending"') > text.count('"type":"sent"')
 
 
 def _here(target: Server, name: str) -> int:
@@ -258,22 +270,22 @@ def test_a_drain_that_is_killed_loses_none_and_doubles_none(other: OtherSqs, tar
 
 
 @pytest.mark.parametrize(
-    ("name", "groups"),
+    ("name", "groups", "count"),
     [
         # When timeouts end it hands out the latest of a group's messages that were in flight: there may be one at most.
-        ("other", 15),
-        ("strict", 4),
+        ("other", 15, 150),
+        ("strict", 4, 1_500),
     ],
 )
 def test_a_fifo_drain_that_is_killed_keeps_the_order(
-    name: str, groups: int, target: Server, tmp_path: Path, request: pytest.FixtureRequest
+    name: str, groups: int, count: int, target: Server, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     source: OtherSqs | Server = request.getfixturevalue(name)
     there, queue = source.client(), f"killed-{name}.fifo"
     there.create_queue(QueueName=queue, Attributes={"FifoQueue": "true"})
     sent = [
         {"MessageBody": f"{place}", "MessageGroupId": f"g{place % groups}", "MessageDeduplicationId": f"d{place}"}
-        for place in range(150)
+        for place in range(count)
     ]
     send(there, queue, sent)
     for when in (20, 70):
@@ -282,10 +294,10 @@ def test_a_fifo_drain_that_is_killed_keeps_the_order(
     assert done.code == 0, done.err
     assert [_count(there, queue, state) for state in ("", "NotVisible")] == [0, 0]
     got = drained(target.client(), queue)
-    assert len(got) == 150
+    assert len(got) == count
     for group in range(groups):
         of_group = [one for one in got if one["Attributes"]["MessageGroupId"] == f"g{group}"]
-        assert [int(one["Body"]) for one in of_group] == list(range(group, 150, groups))
+        assert [int(one["Body"]) for one in of_group] == list(range(group, count, groups))
         assert all(one["Attributes"]["MessageDeduplicationId"] == f"d{one['Body']}" for one in of_group)
 
 
