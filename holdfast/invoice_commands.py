@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,8 +106,9 @@ def _money(amount: str, currency: str) -> str:
 
 
 def _plain(amount: str) -> str:
-    """A decimal number without zeros at its end."""
-    return amount.rstrip("0").rstrip(".") if "." in amount else amount
+    """A decimal number in full, without zeros at its end."""
+    text = f"{Decimal(amount):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def add_invoice_commands(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ import pytest
 from billing.invoices import Invoices
 from billing.lake import Lake
 from billing.plans import book_of, customers_of
+from holdfast.invoice_commands import _plain
 from tests.billing.published import calls, publish_calls, publish_storage
 from tests.billing.rated_lines import Used, rate
 from tests.billing.test_invoices import BOOK
@@ -111,6 +112,14 @@ def test_invoices_are_listed_and_shown(server: Server) -> None:
     assert "a draft of a month that is not closed" in draft.out
     assert holdfast(server, "invoice", "show", "2026-12").code == 3
     assert holdfast(server, "invoice", "show", "2026-11", "--account", "999999999999").code == 3
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [("0E-15", "0"), ("70.000000", "70"), ("-0.400", "-0.4"), ("1E+3", "1000"), ("100", "100")],
+)
+def test_amounts_are_written_in_full(amount: str, text: str) -> None:
+    assert _plain(amount) == text
 
 
 def test_an_invoice_is_saved(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
