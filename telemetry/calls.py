@@ -5,15 +5,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Final
 
-
-class Calling:
-    """One call of a client.  Background work that it has set off outlives it, and knows then that it is over."""
-
-    __slots__ = ("request_id",)
-
-    def __init__(self, request_id: str) -> None:
-        self.request_id: str | None = request_id
-        """As the client sees it; None: the call is over."""
-
+Calling = list[str | None]
+"""One call of a client: its request id as the client sees it, or None when it is over, for background work that it has
+set off may outlive it.  A list of one, and no class, because it is made for each call."""
 
 current: Final[ContextVar[Calling | None]] = ContextVar("holdfast_call", default=None)

@@ -40,8 +40,8 @@ class JsonLines(logging.Formatter):
             **self._told_of_process,
         }
         call = calls.current.get()
-        if call is not None and call.request_id is not None:
-            line["request_id"] = call.request_id
+        if call is not None and call[0] is not None:
+            line["request_id"] = call[0]
         span = traces.current.get()
         if span is not None and not span.ended:
             line["trace_id"], line["span_id"] = span.trace_id, span.span_id

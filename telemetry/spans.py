@@ -127,17 +127,20 @@ class Tracing:
 
     def of_call(self, call: Mapping[bytes, bytes]) -> Span | None:
         """The span of a client's call with these headers, if it is sampled.  Its name is told at its end."""
+        sampler = self.sampler
         if headers.TRACEPARENT not in call and headers.XRAY not in call:
             # so nearly all go: nobody asks, and it is not one of the few
-            if self.sampler.passes_over():
+            if sampler.left > 1:
+                sampler.left -= 1
                 return None
+            sampler.passes_over()
             place = None
         else:
             place = headers.read(call)
             wanted = None if place is None else place.sampled
-            if wanted is False or (wanted is None and self.sampler.passes_over()):
+            if wanted is False or (wanted is None and sampler.passes_over()):
                 return None
-        if not self.sampler.has_room(time.monotonic()):
+        if not sampler.has_room(time.monotonic()):
             CALLS_PASSED_OVER.counts[0] += 1
             return None
         return self._start("", SpanKind.SERVER, place)
@@ -186,7 +189,7 @@ class Sampler:
         """``ratio``: so many of all, from 0 to 1; each call by itself."""
         self._chance = chance or random.Random()
         self._ratio = ratio
-        self._left = self._gap()
+        self.left = self._gap()
         """Calls until one is sampled, with that one.  To draw this number costs less than to draw one for each call,
         and comes to the same."""
         self._second = 0
@@ -201,10 +204,10 @@ class Sampler:
 
     def passes_over(self) -> bool:
         """Whether the next call is not sampled."""
-        self._left -= 1
-        if self._left > 0:
+        self.left -= 1
+        if self.left > 0:
             return True
-        self._left = self._gap()
+        self.left = self._gap()
         return False
 
     def has_room(self, now: float) -> bool:

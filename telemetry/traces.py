@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from telemetry.spans import Span, Tracing
 
 CALLS_PER_SECOND_MOST: Final = 100
-"""Of one process.  Who calls may ask for a span of each call, and a span costs several times what the call does."""
+"""Of one process.  Who calls may ask for spans of each call, and they cost about what the call does."""
 
 current: Final[ContextVar[Span | None]] = ContextVar("holdfast_span", default=None)
 """The span that is being worked in; it may have ended, in what a call has left behind."""

@@ -58,7 +58,7 @@ class AdminDoor:
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
-        calling = calls.Calling(visit.request_id)
+        calling: calls.Calling = [visit.request_id]
         calls.current.set(calling)
         try:
             if len(scope["headers"]) > limits.HEADERS_MOST:
@@ -79,7 +79,7 @@ class AdminDoor:
         except Exception as error:
             await _refuse(send_with_id, of_sqs(visit.logged(error, "-"), error), visit.request_id)
         finally:
-            calling.request_id = None
+            calling[0] = None
 
 
 def _length(headers: list[tuple[bytes, bytes]]) -> int:

@@ -44,7 +44,6 @@ from telemetry import calls, traces
 from telemetry.headers import TRACEPARENT, XRAY
 
 if TYPE_CHECKING:
-    from frontend.tracing import Handed
     from telemetry.spans import Span
 
 AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -113,7 +112,7 @@ class _Request(Counted):
         self.request_id = request_id
         calling = calls.current.get()
         assert calling is not None
-        calling.request_id = request_id
+        calling[0] = request_id
 
 
 T = TypeVar("T")
@@ -144,6 +143,7 @@ class SqsEndpoint:
         self._sts = sts.Sts(services, self._acts, self._throttle)
         self._usage = None if services.meter is None else Usage(services.meter)
         self._tracing = services.tracing
+        self._fills = services.settings.trace_messages
         self._request_ids = RequestIds()
         self._refusals = Refusals(self.context.log)
         self._wrong = Refusals(self.context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
@@ -155,7 +155,7 @@ class SqsEndpoint:
         began = time.perf_counter()
         request_id = self._request_ids()
         request = _Request(request_id, scope)
-        calling = calls.Calling(request_id)
+        calling: calls.Calling = [request_id]
         calls.current.set(calling)
         status = 0
         try:
@@ -191,7 +191,7 @@ class SqsEndpoint:
             )
             await send({"type": "http.response.body", "body": body})
         finally:
-            calling.request_id = None
+            calling[0] = None
             if request.span is not None:
                 service = "STS" if request.is_sts else "SQS"
                 tell_call(request.span, request, service, request.action, request.request_id, status)
@@ -362,7 +362,9 @@ class SqsEndpoint:
             await self._throttle.admit_to_queue(call, name, view.queue)
         if name in SENDS:
             call.retry = self.context.retries.of(request.headers, call.principal, view, members)
-            call.handed = self._handed(request)
+            headers = request.headers
+            if request.span is not None or (self._fills and (XRAY in headers or TRACEPARENT in headers)):
+                call.handed = hand_on(headers, request.span, self._fills)
         return await operation(self.context, call, view, members)
 
     async def _carry_out_unsigned(
@@ -393,7 +395,9 @@ class SqsEndpoint:
         request.action, request.view, request.members = name, view, members
         if name in SENDS:
             call.retry = self.context.retries.of(request.headers, principal, view, members)
-            call.handed = self._handed(request)
+            headers = request.headers
+            if request.span is not None or (self._fills and (XRAY in headers or TRACEPARENT in headers)):
+                call.handed = hand_on(headers, request.span, self._fills)
             if call.retry is not None and not request.is_json:
                 request.rename(call.retry.request_id)
 
@@ -406,13 +410,6 @@ class SqsEndpoint:
             return await self._throttle.limited(call, name, act)
 
         return await (self._acts.carry_out(call, name, view.arn, admitted) if name in ACTS else admitted())
-
-    def _handed(self, request: _Request) -> Handed | None:
-        """What goes with the messages that a call sends."""
-        headers, settings = request.headers, self._services.settings
-        if request.span is None and not (settings.trace_messages and (XRAY in headers or TRACEPARENT in headers)):
-            return None
-        return hand_on(headers, request.span, settings.trace_messages)
 
     async def _queue(self, call: Call, action: str, url: str) -> QueueView:
         account, name = locate(url, call.principal.account)
