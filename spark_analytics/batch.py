@@ -250,6 +250,9 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
     for since, until in (*((day, day) for day in late), (first, last)):
         done += batch(spark, lake, since, until, account=options.account, again=options.again, told=told)
     made = [one.published for one in done if one.made]
+    if not made:
+        print("nothing new has come")
+        return 0
     count = sum(one.read.records for one in made)
     seconds = time.monotonic() - begun
     print(f"{len(made)} of {len(done)} made: {count:,} records in {seconds:.1f} s, {count / seconds:,.0f} a second")
