@@ -11,7 +11,10 @@ import pytest
 from holdfast import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("docs/billing.md", "docs/queue-metrics.md", "docs/moving.md", "docs/upgrading.md", "README.md")
+PAGES = (
+    *("docs/backup.md", "docs/billing.md", "docs/moving.md", "docs/queue-metrics.md", "docs/upgrading.md"),
+    "README.md",
+)
 
 
 def commands() -> list[str]:
