@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.client import CommandFailed
+from holdfast.client import USAGE, CommandFailed
 from holdfast.command import Parsed, tell
 from holdfast.moving import form
 from holdfast.moving.definition import Definition, portable
@@ -110,6 +110,8 @@ class _File:
 
 def import_files(client: Client, parsed: Parsed) -> None:
     """Raises :class:`CommandFailed`."""
+    if parsed.progress is not None and len(parsed.files) > 1:
+        raise CommandFailed("--progress is for one file; without it each has its own beside it", USAGE)
     target, progress = Target(client), Progress()
     files = [_opened(path) for path in parsed.files]
     names = [one.queue.name for one in files]

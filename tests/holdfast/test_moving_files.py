@@ -237,6 +237,8 @@ def test_a_queue_that_is_another_is_told_and_needs_a_flag(source: Server, target
     assert (attributes["DelaySeconds"], attributes["VisibilityTimeout"]) == ("0", "77")
     assert here.list_queue_tags(QueueUrl=url)["Tags"] == {"a": "1"}
     assert holdfast(target, "import", "file", path, "--progress", tmp_path / "fresh").code == 0
+    several = holdfast(target, "import", "file", path, path, "--progress", tmp_path / "one")
+    assert (several.code, "--progress is for one file" in several.err) == (2, True)
 
 
 # --- cut off ---------------------------------------------------------------------------------------------------
