@@ -99,7 +99,7 @@ class Watched(NamedTuple):
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """A service of several processes, and one of a single process with TLS and limits."""
+    """A service of several processes, and one of a single process with TLS, limits and traces."""
     folder = tmp_path_factory.mktemp("prometheus")
     ports = free_port(), free_port()
     cert, key = folder / "cert.pem", folder / "key.pem"
@@ -116,6 +116,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             "DEFAULT_LIMITS": "calls=1:3",
             "TLS_CERT": str(cert),
             "TLS_KEY": str(key),
+            "TRACE_ENDPOINT": f"http://127.0.0.1:{free_port()}",
         },
     )
     with several, ExitStack() as stack:
