@@ -80,7 +80,7 @@ def test_late_usage_is_looked_for_in_all_months_that_are_closed(
 ) -> None:
     asked: list[tuple[date, date]] = []
 
-    def job(name: str, arguments: Sequence[str], about: str, progress: object) -> None:
+    def job(name: str, url: str, arguments: Sequence[str], about: str, progress: object) -> None:
         if name == "batch":
             asked.append(period_of(understood([name, *arguments])))
         else:
