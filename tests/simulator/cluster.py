@@ -332,12 +332,20 @@ class ClusterWorld:
             and len(owned) == SHARDS
         )
 
+    def _shared_out(self) -> bool:
+        """Each node that lives has something to do."""
+        return self.served_by_one() and all(one.node is not None and one.node.owned for one in self.nodes.living())
+
     def _rest(self) -> None:
         """Everything is healed: it has to work again, and what is under way has to come to an end."""
         calls = self.callers.calls
         if not self.until(lambda: self.served_by_one() and not calls, RESTS_SECONDS):
             owned = {one.name: sorted(one.node.owned) if one.node else None for one in self.nodes.living()}
             raise Violation(f"the cluster does not come to rest: {owned}, {len(calls)} calls, {self.reports[-3:]}")
+        self.nodes.undrain()
+        if not self.until(self._shared_out, RESTS_SECONDS):
+            owned = {one.name: sorted(one.node.owned) if one.node else None for one in self.nodes.living()}
+            raise Violation(f"a node lives and gets no shards: {owned}")
         if not self.until(self._arrived, RESTS_SECONDS):
             raise Violation("messages are on their way and do not arrive")
         if not self.until(self.maps.settled, RESTS_SECONDS):

@@ -7,6 +7,8 @@ from contextvars import Context
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from backend.api import BackendError
 from backend.clock import SteadyClock
 from backend.cluster import ClusterBackend
@@ -80,6 +82,17 @@ class Nodes:
             if process.node is not None and process.node._incarnation is not None
             for partition in process.node._incarnation.partitions.values()
         ]
+
+    def undrain(self) -> None:
+        """An operator lets all nodes have shards again, also those whose own word that they are back was lost."""
+        world = self._world
+        keeper: Any = world.store if world.local else world.ledger
+        cluster = keeper._cluster if world.local else keeper.cluster
+        again = msgspec.structs.replace(cluster, draining=(), version=cluster.version + 1)
+        if world.local:
+            keeper._cluster = again
+        else:
+            keeper.cluster = again
 
     def kill(self, process: NodeProcess) -> None:
         if process.alive:

@@ -293,6 +293,46 @@ def clocks_set_back(world: ClusterWorld) -> None:
     later(world, 20.0, world.nodes.offsets.update, {"node1": 0.0})
 
 
+def dead_recoverers(world: ClusterWorld) -> None:
+    """Nodes burn down, and whoever takes over what one had dies before it has said so."""
+    world.troubles.pause = 3.0
+    world.troubles.faults = {"gone": 2, "kill": 1}
+
+    def sealing(entry: LogEntry) -> None:
+        if entry.node in world.nodes.gone:
+            this_dies(world, 0.8)
+
+    world.ledger.when_sealing = sealing
+
+
+def returned_shards(world: ClusterWorld) -> None:
+    """Shards come back to an incarnation that had them before, and it dies before it has taken a checkpoint."""
+    world.nodes.checkpoint_segments, world.nodes.segment_bytes = 12, 16 << 10
+    world.callers.pace = 0.05
+    world.troubles.pause = 1.5
+    world.troubles.faults = {"drain": 1}
+    had: dict[int, set[int]] = {}
+
+    def gives(entries: Sequence[ShardEntry], apply: Callable[[], None]) -> bool:
+        for entry in entries:
+            known = world.ledger.shards.get(entry.shard)
+            if known is not None and known.owner_log != entry.owner_log:
+                had.setdefault(entry.shard, set()).add(known.owner_log)
+                if entry.owner_log in had[entry.shard]:
+                    dies(world, _writer(world, entry.owner_log), 0.2, 0.5 + world.random.random())
+        return False
+
+    world.ledger.when_changing = gives
+
+
+def _writer(world: ClusterWorld, log_id: int) -> NodeProcess | None:
+    """The process that writes a log."""
+    return next(
+        (one for one in world.nodes.living() if one.node and one.node.ready and one.node.ownership.log_id == log_id),
+        None,
+    )
+
+
 # --- answers --------------------------------------------------------------------------------------------------
 
 

@@ -130,7 +130,7 @@ def epoch_not_raised(world: ClusterWorld) -> AbstractContextManager[Any]:
     return mock.patch.object(Checkpointer, "_conclude", conclude)
 
 
-@mutation("Recovery 5")
+@mutation("Recovery 5", scenario="moving", focus=focus.returned_shards)
 def records_of_other_epochs(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A fold takes all records of its shard, also those of an ownership that has ended."""
     real = replay.Replay.chained
@@ -176,7 +176,7 @@ def entries_changed_unconditionally(world: ClusterWorld) -> Iterator[None]:
     yield
 
 
-@mutation("Recovery, the manager finishes what others began", scenario="slow")
+@mutation("Recovery, the manager finishes what others began", focus=focus.dead_recoverers)
 def recoveries_not_finished(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A recovery whose recoverer has died is left as it is."""
     real = Ownership.seal

@@ -204,7 +204,7 @@ def any_number_of_rows_under_way(world: ClusterWorld) -> Iterator[None]:
         yield
 
 
-@mutation("Writing 6")
+@mutation("Writing 6", scenario="zombies", focus=focus.zombies)
 @contextmanager
 def memory_outlives_the_fence(world: ClusterWorld) -> Iterator[None]:
     """A node that was fenced begins anew with what it had in memory."""
