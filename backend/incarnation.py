@@ -344,6 +344,7 @@ class Incarnation:
                 self.changed(partition)
             if claims:
                 break
+            partition.check_not_retired()  # what it had, others have by now
             remaining = deadline - self._loop.time() if deadline else 0.0
             if remaining <= 0 or self._draining:
                 if not command.partial:
@@ -367,6 +368,7 @@ class Incarnation:
             partition.fold.advance(self.clock())
             if partition.claimable:
                 return True
+            partition.check_not_retired()
             remaining = deadline - self._loop.time() if wait_seconds else 0.0
             if remaining <= 0 or self._draining:
                 return False
@@ -538,9 +540,7 @@ class Incarnation:
         if known < settings.map_version:
             # The queue's sends go to other partitions from now on: whoever waits here is told to look at these too.
             stale = MapStale(f"the queue of partition {partition.id} has a map of version {settings.map_version}")
-            for waiter in partition.waiters:
-                _settle(waiter, stale)
-            partition.waiters.clear()
+            _send_away(partition, stale)
 
     def _open(self, settings: PartitionSettings) -> Partition:
         """A partition that has never been written to; there is room for its first record."""
@@ -572,9 +572,7 @@ class Incarnation:
             self.shards.remove(partition)
             self.shards.drop(partition.id)
             gone = PartitionGone(f"the queue of partition {partition.id} was deleted")
-            for waiter in partition.waiters:
-                _settle(waiter, gone)
-            partition.waiters.clear()
+            _send_away(partition, gone)
             fold = partition.fold
             if fold.outgoing or fold.taken:
                 peers = {*fold.outgoing, *fold.taken}
@@ -675,8 +673,12 @@ class Incarnation:
     async def retire(self, target: Target, linger_seconds: int) -> bool:
         partition = self._find(target)
         await self.write_all(partition, lambda now: partition.queue.retire(now, linger_seconds))
-        assert partition.fold.settings is not None
-        return partition.fold.settings.state == PartitionState.RETIRED
+        try:
+            partition.check_not_retired()
+        except PartitionGone as gone:
+            _send_away(partition, gone)
+            return True
+        return False
 
     async def forget(self, target: Target) -> None:
         partition = self._find(target)
@@ -719,9 +721,7 @@ class Incarnation:
             for task in (partition.ferry, partition.mover, partition.adoption):
                 if task is not None:
                     task.cancel()
-            for waiter in partition.waiters:
-                _settle(waiter, gone)
-            partition.waiters.clear()
+            _send_away(partition, gone)
             self.windows.remove(partition)
 
     def reopen_shard(self, shard: Shard) -> None:
@@ -746,9 +746,14 @@ class Incarnation:
             self._timer = None
         self.tasks.stop()
         for partition in self.partitions.values():
-            for waiter in partition.waiters:
-                _settle(waiter, error)
-            partition.waiters.clear()
+            _send_away(partition, error)
+
+
+def _send_away(partition: Partition, error: Exception) -> None:
+    """Long polls at this partition end with an error."""
+    for waiter in partition.waiters:
+        _settle(waiter, error)
+    partition.waiters.clear()
 
 
 def _settle(waiter: asyncio.Future[None], error: Exception | None = None) -> None:

@@ -89,12 +89,19 @@ class Arrivals:
             waiting.watches[target.partition] = task
 
     async def _ask(self, waiting: _Waiting, target: Target) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while True:
+                asked = loop.time()
                 try:
                     if await self._backend.watch(target, WATCH_SECONDS):
                         break
-                except (PartitionUnknown, SettingsStale, PartitionGone, MapStale):
+                    if loop.time() - asked < WATCH_SECONDS / 2:
+                        await asyncio.sleep(RETRY_SECONDS)  # it lets go of all who wait, for it is about to end
+                except PartitionGone:
+                    await asyncio.sleep(RETRY_SECONDS)  # it has retired, and may be in the map for a moment more
+                    break
+                except (PartitionUnknown, SettingsStale, MapStale):
                     break  # whoever is told asks the partition, and learns what has changed
                 except BackendError:
                     await asyncio.sleep(RETRY_SECONDS)  # those who wait go on waiting for the others

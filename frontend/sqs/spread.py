@@ -186,7 +186,9 @@ class Spread:
     async def _ready(self, view: QueueView) -> tuple[QueueView, list[int]]:
         """The partitions that have messages now.  Raises what they raise if none can be asked."""
         view, parts, answers = await self._ask_all(view, lambda view: view.receive_parts, self._backend.watch, 0)
-        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        failed = [
+            answer for answer in answers if isinstance(answer, BaseException) and not isinstance(answer, PartitionGone)
+        ]
         for error in failed:
             if not isinstance(error, BackendError) or len(failed) == len(parts):
                 raise error
@@ -201,7 +203,10 @@ class Spread:
         **kwargs: _P.kwargs,
     ) -> tuple[QueueView, Sequence[Part], list[_T | BaseException]]:
         """Ask all partitions that ``choose`` finds, in the map as it is by then: which they are, and their answers or
-        errors.  Where one says that the map is another one, all are asked again."""
+        errors.  Where one says that the map is another one, all are asked again.
+
+        One that has retired leaves the map a moment later: until then its answer is that it has gone.
+        """
         for _ in range(TRIES):
             parts = choose(view)
             answers = await asyncio.gather(
@@ -210,7 +215,11 @@ class Spread:
             stale = {part.id for part, answer in zip(parts, answers, strict=True) if isinstance(answer, STALE)}
             if not stale:
                 return view, parts, answers
-            view = await self._queues.refreshed(view)
+            before, view = view, await self._queues.refreshed(view)
+            if view.queue.version == before.queue.version and all(
+                isinstance(answer, PartitionGone) for answer in answers if isinstance(answer, STALE)
+            ):
+                return view, parts, answers
             for part in view.parts:
                 if part.id in stale:
                     await self._queues.configure_part(part)

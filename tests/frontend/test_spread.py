@@ -321,9 +321,9 @@ async def test_a_receive_attempt_that_is_repeated_gets_the_same_messages(spread:
 # --- waiting -----------------------------------------------------------------------------------------------
 
 
-async def waiting(spread: Spread, count: int) -> None:
+async def waiting(spread: Spread, count: int, name: str = "orders") -> None:
     """Until so many questions for messages are at the partitions."""
-    queue = await spread.queue()
+    queue = await spread.queue(name)
     assert spread.node._incarnation is not None
     known = spread.node._incarnation.partitions
     async with asyncio.timeout(10):
@@ -651,6 +651,69 @@ async def test_handles_and_counters_of_a_partition_that_drains(spread: Spread) -
     await delete(spread.other, got)
     assert len((await spread.tended()).partitions) == 1
     assert bodies(await receive_all(spread.one)) == ["new"]
+
+
+async def test_a_node_that_ends_while_polls_wait_is_not_asked_without_a_pause(spread: Spread) -> None:
+    await spread.one.make_queue("orders", HoldfastPartitions="2")
+    poll = asyncio.ensure_future(receive(spread.one, WaitTimeSeconds=1))
+    await waiting(spread, 2)
+    spread.node.drain()
+    async with asyncio.timeout(10):
+        assert await poll == []
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_frontend_that_knows_an_old_map_leaves_a_partition_that_has_retired(
+    spread: Spread, waits: bool
+) -> None:
+    """Of dead letters the partition keeps what it has taken, so it is there still.  (Found by the simulator.)"""
+    fifo = {"FifoQueue": "true", "DeduplicationScope": "messageGroup"}
+    await spread.one.make_queue("dead.fifo", **fifo)
+    arn = f"arn:aws:sqs:{REGION}:{KEY.account}:dead.fifo"
+    policy = orjson.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).decode()
+    await spread.one.make_queue("f.fifo", **fifo, RedrivePolicy=policy, VisibilityTimeout="0")
+    ordered = {"MessageGroupId": "g", "MessageDeduplicationId": "first"}
+    await send(spread.one, "letter", "f.fifo", **ordered)
+    async with asyncio.timeout(20):
+        while sum(await spread.held("dead.fifo")) < 1:
+            await receive(spread.one, "f.fifo")
+
+    async def move(queue: Queue) -> Sequence[Any]:
+        (there,) = await spread.store.new_partition_ids(0, 1)
+        return maps.move(queue, {queue.partitions[0].id: there})
+
+    await spread.change(move, "dead.fifo")
+    assert bodies(await receive_all(spread.other, "dead.fifo")) == ["letter"]
+    known = len(spread.node.partitions)
+    if waits:
+        poll = asyncio.ensure_future(receive(spread.other, "dead.fifo", WaitTimeSeconds=20))
+        await waiting(spread, 1, "dead.fifo")
+    assert len((await spread.tended("dead.fifo")).partitions) == 1
+    assert len(spread.node.partitions) >= known, "the one that has retired is there"
+    await send(spread.one, "later", "dead.fifo", **{**ordered, "MessageDeduplicationId": "later"})
+    got = await poll if waits else await receive(spread.other, "dead.fifo")
+    assert bodies(got) == ["later"]
+
+
+async def test_receives_while_a_partition_that_has_retired_is_in_the_map(spread: Spread) -> None:
+    await spread.one.make_queue("orders", HoldfastPartitions="2")
+    queue = await spread.drain([0])
+    (leaving,) = [one for one in queue.partitions if one.state == "draining"]
+    target = Target(leaving.id, queue.queue_id)
+    assert await receive(spread.one) == []  # all partitions know the map
+    settled = Splits(spread.store, spread.node, spread.resolver, lambda: 0)
+    async with asyncio.timeout(20):
+        while maps.changing((await spread.queue()).partitions):
+            await settled.finish(queue.queue_id, linger_seconds=1000)
+            await asyncio.sleep(0.01)
+    assert await spread.node.retire(target, 0)
+    assert await receive(spread.one) == []
+    poll = asyncio.ensure_future(receive(spread.one, WaitTimeSeconds=20))
+    await waiting(spread, 1)
+    await send(spread.one, "new")
+    assert bodies(await poll) == ["new"]
+    counted = await ok(spread.one.json("GetQueueAttributes", {"QueueUrl": spread.one.url("orders")}))
+    assert counted == {}
 
 
 @pytest.mark.parametrize("left", [1, 2])
