@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 from unittest import mock
 
 import boto3
@@ -24,20 +23,10 @@ from botocore.exceptions import ClientError
 
 from holdfast.cli import main
 from holdfast.tables import shown, table
+from tests.holdfast.moving import Result
 from tests.system.server import ACCESS_KEY_ID, REPOSITORY, SECRET_ACCESS_KEY, Server, clean_environment, free_port
 
 DEAD_ARN = "arn:aws:sqs:us-east-1:000000000000:dead"
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        assert self.code == 0, self.err
-        return json.loads(self.out)
 
 
 @pytest.fixture(scope="module")

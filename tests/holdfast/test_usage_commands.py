@@ -16,7 +16,8 @@ from holdfast.invoice_commands import _plain
 from tests.billing.published import calls, publish_calls, publish_storage
 from tests.billing.rated_lines import Used, rate
 from tests.billing.test_invoices import BOOK
-from tests.holdfast.test_commands import Result, holdfast
+from tests.holdfast.moving import Result
+from tests.holdfast.test_commands import holdfast
 from tests.system.server import ACCOUNT, Server
 
 OTHER = "000000000002"
