@@ -312,7 +312,9 @@ async def _one_by_one(pieces: PieceStore, refs: list[PieceRef]) -> AsyncGenerato
     try:
         while True:
             for start in islice(starts, READS_AHEAD + 1 - len(reads)):
-                reads.append(asyncio.create_task(pieces.get_many(refs[start : start + PIECES_TOGETHER])))
+                read = asyncio.create_task(pieces.get_many(refs[start : start + PIECES_TOGETHER]))
+                read.add_done_callback(_heard)
+                reads.append(read)
             if not reads:
                 return
             for piece in await reads.popleft():
@@ -321,7 +323,12 @@ async def _one_by_one(pieces: PieceStore, refs: list[PieceRef]) -> AsyncGenerato
     finally:
         for read in reads:
             read.cancel()
-        await asyncio.gather(*reads, return_exceptions=True)
+
+
+def _heard(read: asyncio.Task[list[bytes]]) -> None:
+    """Of a read that nobody waits for any more nobody has to be told how it failed."""
+    if not read.cancelled():
+        read.exception()
 
 
 async def replay_log(

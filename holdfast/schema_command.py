@@ -17,7 +17,6 @@ from holdfast.command import confirm
 from holdfast.offline import is_data_folder, run_stopped
 from holdfast.settings import Settings, SettingsError
 from holdfast.tables import table
-from metadata_service import sqlite_schema
 from metadata_service.schema import Schema, Stored
 from metadata_service.store import StoreError
 
@@ -72,6 +71,8 @@ def migrate(parsed: argparse.Namespace, settings: Settings) -> int:
         return _told(lambda: _done(parsed, settings, schema_cassandra.migrate(settings)))
 
     async def work() -> int:
+        from metadata_service import sqlite_schema
+
         sqlite_schema.open_database(settings.metadata_file).close()
         _tell(parsed, _parts(settings))
         return 0
@@ -94,6 +95,8 @@ def roll_back(parsed: argparse.Namespace, settings: Settings) -> int:
         raise SettingsError(f"--part {parsed.part_name} is in Cassandra alone: a data folder has the part metadata")
 
     async def work() -> int:
+        from metadata_service import sqlite_schema
+
         sqlite_schema.roll_back(settings.metadata_file, parsed.to)
         _tell(parsed, _parts(settings))
         return 0
@@ -118,6 +121,8 @@ def _told(act: Callable[[], int]) -> int:
 def _parts(settings: Settings) -> list[Part]:
     """Raises :class:`StoreError`."""
     if not settings.cassandra:
+        from metadata_service import sqlite_schema
+
         file = settings.metadata_file
         return [Part("metadata", str(file), sqlite_schema.SCHEMA, sqlite_schema.stored_version(file))]
     from holdfast import schema_cassandra

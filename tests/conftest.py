@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Iterator
@@ -21,6 +22,15 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("HOLDFAST_", "AWS_")):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """A command that is run in the tests' process sets the log up, or switches it off, as for a process of its own."""
+    level, disabled = logging.root.level, logging.root.manager.disable
+    yield
+    logging.root.setLevel(level)
+    logging.disable(disabled)
 
 
 @pytest.fixture(scope="session")
