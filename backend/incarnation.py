@@ -32,7 +32,6 @@ from backend.api import (
     PartitionGone,
     PartitionOpening,
     PartitionSettings,
-    PartitionState,
     PartitionUnknown,
     Peeked,
     Peer,
@@ -673,17 +672,13 @@ class Incarnation:
     async def retire(self, target: Target, linger_seconds: int) -> bool:
         partition = self._find(target)
         await self.write_all(partition, lambda now: partition.queue.retire(now, linger_seconds))
-        try:
-            partition.check_not_retired()
-        except PartitionGone as gone:
-            _send_away(partition, gone)
-            return True
-        return False
+        if partition.retired:
+            _send_away(partition, partition.gone())
+        return partition.retired
 
     async def forget(self, target: Target) -> None:
         partition = self._find(target)
-        assert partition.fold.settings is not None
-        if partition.fold.settings.state == PartitionState.RETIRED and not partition.fold.taken:
+        if partition.retired and not partition.fold.taken:
             await self.drop(target)
 
     # --- move tasks -------------------------------------------------------------------------------------
@@ -734,9 +729,7 @@ class Incarnation:
         """Let long polls end now, with nothing."""
         self._draining = True
         for partition in self.partitions.values():
-            for waiter in partition.waiters:
-                _settle(waiter)
-            partition.waiters.clear()
+            _send_away(partition)
 
     def stop(self, error: Unavailable) -> None:
         """No timer rings any more, no task runs, and whoever waits hears why."""
@@ -749,8 +742,8 @@ class Incarnation:
             _send_away(partition, error)
 
 
-def _send_away(partition: Partition, error: Exception) -> None:
-    """Long polls at this partition end with an error."""
+def _send_away(partition: Partition, error: Exception | None = None) -> None:
+    """Long polls at this partition end: with an error, or by looking once more."""
     for waiter in partition.waiters:
         _settle(waiter, error)
     partition.waiters.clear()

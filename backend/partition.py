@@ -102,11 +102,19 @@ class Partition:
         assert fold.settings is not None
         return fold.order.any(fold.now) and len(fold.in_flight) < fold.settings.in_flight_limit
 
+    @property
+    def retired(self) -> bool:
+        assert self.fold.settings is not None
+        return self.fold.settings.state == PartitionState.RETIRED
+
     def check_not_retired(self) -> None:
         """Raises :class:`PartitionGone`."""
-        assert self.fold.settings is not None
-        if self.fold.settings.state == PartitionState.RETIRED:
-            raise PartitionGone(f"partition {self.id} has retired")
+        if self.retired:
+            raise self.gone()
+
+    def gone(self) -> PartitionGone:
+        """What is told of a partition that has retired."""
+        return PartitionGone(f"partition {self.id} has retired")
 
     def check_open(self) -> None:
         """Raises :class:`NotOwner`.  For those who have waited for something since they found the partition."""
