@@ -27,6 +27,7 @@ from backend.reporter import Reporter
 from backend.server import BackendServer, serve_backend
 from frontend.services import Services
 from frontend.sqs.queues import Queues
+from holdfast import __version__
 from holdfast.compose import StoreResolver, frontend_settings, meter_storage, now_ms, open_node
 from holdfast.folder import NODE
 from holdfast.managing import Managing, rule_of
@@ -100,6 +101,7 @@ class BackendRole:
             acquaint_seconds=WATCH_SECONDS if listen.host else 0.0,
             expected=expected,
             callers=lambda: server.callers,
+            release=__version__,
         )
         member.start()
         return cls(node, server, member)

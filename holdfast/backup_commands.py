@@ -7,15 +7,16 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from holdfast.command import tell
 from holdfast.progress import Progress
 from holdfast.settings import Settings, SettingsError, is_distributed
 
+CASSANDRA_FLAGS: Final = ("cassandra", "cassandra_port", "cassandra_keyspace")
 _EXIT_CODES = """exit codes:
   0  done; the backup is whole
   1  not done, or the backup is damaged
@@ -28,29 +29,39 @@ def _backup(parsed: argparse.Namespace, settings: Settings) -> int:
 
 
 def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
-    from holdfast.backup.take import take
     from holdfast.backup.target import open_target
-    from holdfast.offline import is_data_folder
 
+    began, waited = time.monotonic(), None
     if is_distributed(settings):
-        raise SettingsError(
-            "backups are made of a data folder, and the settings (cassandra, metadata_nodes) say that what is kept is "
-            "in Cassandra: docs/backup.md, On many machines"
-        )
-    if not is_data_folder(settings):
-        return 1
-    began = time.monotonic()
-    taken = take(settings.data, open_target(parsed.target), keep=parsed.keep, tell=progress.within)
+        from holdfast.backup import cassandra_take
+
+        if not settings.cassandra:
+            raise SettingsError(
+                "what is kept is in Cassandra, and the settings name the metadata nodes alone: cassandra has to say "
+                "where it is (docs/backup.md)"
+            )
+        if parsed.data is not None:
+            raise SettingsError("the settings say that what is kept is in Cassandra (cassandra): there is no --data")
+        work = cassandra_take.take(settings, open_target(parsed.target), keep=parsed.keep, tell=progress.within)
+        taken, waited = asyncio.run(work)
+    else:
+        from holdfast.backup.take import take
+        from holdfast.offline import is_data_folder
+
+        if not is_data_folder(settings):
+            return 1
+        taken = take(settings.data, open_target(parsed.target), keep=parsed.keep, tell=progress.within)
     progress.done()
     manifest = taken.manifest
     for path in manifest.missing:
-        print(f"holdfast: {path} is missing in the data folder: the service was damaged before", file=sys.stderr)
+        print(f"holdfast: {path} is missing: the service was damaged before", file=sys.stderr)
     document = {
         **_document(manifest),
         "seconds": round(time.monotonic() - began, 3),
         "written_bytes": taken.written_bytes,
         "removed_backups": taken.removed,
         "unneeded_left": taken.left,
+        "answers_waited_seconds": None if waited is None else round(waited, 3),
     }
     tell(parsed, document, lambda: _taken(document, parsed.target))
     return 0
@@ -63,6 +74,8 @@ def _taken(document: dict[str, Any], target: str) -> str:
         f"{_mib(document['written_bytes'])} were not in the target yet.",
         f"It has everything that was acknowledged before {document['began']}.",
     ]
+    if (waited := document["answers_waited_seconds"]) is not None:
+        lines.append(f"Answers had to wait for it once, {waited:.2f} s at the most.")
     if document["removed_backups"]:
         lines.append(f"Older backups removed: {document['removed_backups']}.")
     if keys:
@@ -74,7 +87,7 @@ def _taken(document: dict[str, Any], target: str) -> str:
 
 
 def _list(parsed: argparse.Namespace) -> int:
-    from holdfast.backup.take import names_in, read_manifest
+    from holdfast.backup.kept import names_in, read_manifest
     from holdfast.backup.target import open_target
     from holdfast.tables import table
 
@@ -90,24 +103,42 @@ def _restore(parsed: argparse.Namespace, settings: Settings) -> int:
 
 
 def _begin_anew(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+    from holdfast.backup.kept import read_manifest
     from holdfast.backup.restore import restore
-    from holdfast.backup.take import read_manifest
     from holdfast.backup.target import open_target
 
     target = open_target(parsed.source)
     manifest = read_manifest(target, parsed.backup)
-    restore(target, manifest, settings.data, progress.within)
+    if manifest.form == "cassandra":
+        from holdfast.backup import cassandra_restore
+
+        if parsed.data is not None or not settings.cassandra:
+            raise SettingsError(
+                f"the backup {manifest.name} is of a service in Cassandra: say which Cassandra and which keyspace are "
+                "to have it (--cassandra, --cassandra-keyspace), and name no --data"
+            )
+        asyncio.run(cassandra_restore.restore(target, manifest, settings, progress.within))
+        keyspace = settings.cassandra_keyspace
+        where, keyring = f"the keyspace {keyspace}", "name it (HOLDFAST_KEYRING_FILE)"
+        then = f"Then start all parts of the service with HOLDFAST_CASSANDRA_KEYSPACE={keyspace}"
+        document = {**_document(manifest), "keyspace": keyspace}
+    else:
+        if parsed.data is None:
+            raise SettingsError(f"the backup {manifest.name} is of a data folder: name the one to be made with --data")
+        restore(target, manifest, settings.data, progress.within)
+        where, then = str(settings.data), f"Then: holdfast serve --data {settings.data}"
+        keyring = f"copy it to {settings.data}/keyring.toml, or name it (HOLDFAST_KEYRING_FILE)"
+        document = {**_document(manifest), "data": str(settings.data)}
     progress.done()
-    document = {**_document(manifest), "data": str(settings.data)}
 
     def text() -> str:
-        lines = [f"Restored {manifest.name} into {settings.data}: what the service had at {document['moment']}."]
+        lines = [f"Restored {manifest.name} into {where}: what the service had at {document['moment']}."]
         if manifest.master_keys:
             lines.append(
-                f"It needs the keyring with the master key {_either(manifest.master_keys)}: copy it to "
-                f"{settings.data}/keyring.toml, or name it (HOLDFAST_KEYRING_FILE), before you start the service."
+                f"It needs the keyring with the master key {_either(manifest.master_keys)}: {keyring}, before you "
+                "start the service."
             )
-        return "\n".join((*lines, f"Then: holdfast serve --data {settings.data}"))
+        return "\n".join((*lines, then))
 
     tell(parsed, document, text)
     return 0
@@ -118,7 +149,7 @@ def _verify(parsed: argparse.Namespace, settings: Settings) -> int:
 
 
 def _look(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
-    from holdfast.backup.take import read_manifest
+    from holdfast.backup.kept import read_manifest
     from holdfast.backup.target import open_target
     from holdfast.backup.verify import verify
     from holdfast.keyring import local_master_keys
@@ -178,9 +209,9 @@ def _look(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
 
 def _run(work: Callable[[Progress], int]) -> int:
     from auth.master_keys import KeyringError
+    from holdfast.backup.kept import CannotBackUp
     from holdfast.backup.manifest import BackupUnusable
     from holdfast.backup.restore import CannotRestore
-    from holdfast.backup.take import CannotBackUp
     from holdfast.backup.target import TargetUnusable
     from metadata_service.store import StoreError
 
@@ -231,13 +262,15 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
-def add_backup_commands(commands: Any) -> None:
+def add_backup_commands(commands: Any, add_settings: Callable[[argparse.ArgumentParser, Sequence[str]], None]) -> None:
+    """Add the commands; ``add_settings`` adds options for settings, and that for a file of them."""
     backup = commands.add_parser(
         "backup",
         help="make a backup, while the service runs or when it does not",
-        description="Make a backup of the data folder: its metadata, logs and checkpoints, all of one moment.  The "
-        "service may be running; the command runs on its machine, as its user.  Several backups of one target share "
-        "what they have in common.  The keyring is not in it: keep a copy of it elsewhere.",
+        description="Make a backup of the data folder, or of what is in Cassandra if the settings name one: metadata, "
+        "logs and checkpoints, all of one moment.  The service may be running.  Of a data folder the command runs on "
+        "its machine, as its user.  Several backups of one target share what they have in common.  The keyring is not "
+        "in it: keep a copy of it elsewhere.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -250,13 +283,14 @@ def add_backup_commands(commands: Any) -> None:
     backup.set_defaults(part=_backup)
     restore = commands.add_parser(
         "restore",
-        help="make a data folder out of a backup",
-        description="Make a data folder out of a backup.  The folder has to be empty, or not to be there.",
+        help="make a data folder, or keyspaces in Cassandra, out of a backup",
+        description="Make a data folder out of a backup, or, of a service in Cassandra, the keyspaces that the "
+        "settings name.  They have to be empty, or not to be there.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     restore.add_argument("source", metavar="SOURCE", help="where the backups are, as `holdfast backup` was told")
-    restore.add_argument("--data", metavar="DIR", required=True, help="the folder to be made")
+    restore.add_argument("--data", metavar="DIR", help="the folder to be made")
     restore.set_defaults(part=_restore)
     verify = commands.add_parser(
         "verify",
@@ -272,8 +306,13 @@ def add_backup_commands(commands: Any) -> None:
     )
     verify.add_argument("--keyring-file", metavar="FILE", help="find out, too, whether this keyring opens it")
     verify.set_defaults(part=_verify)
+    for parser, flags in (
+        (backup, CASSANDRA_FLAGS),
+        (restore, (*CASSANDRA_FLAGS, "cassandra_replication")),
+        (verify, ()),
+    ):
+        add_settings(parser, flags)
     for parser in (restore, verify):
         parser.add_argument("--backup", metavar="NAME", help="which one (default: the latest)")
     for parser in (backup, restore, verify):
         parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
-        parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")

@@ -353,7 +353,7 @@ def _parser() -> argparse.ArgumentParser:
         help="make new data keys too, which encrypt what is sent from now on",
     )
 
-    add_backup_commands(commands)
+    add_backup_commands(commands, _add_flags)
     _add_flags(add_doctor_command(commands), _DOCTOR_FLAGS)
 
     damage = commands.add_parser(

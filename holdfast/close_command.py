@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.command import confirm, tell
+from holdfast.prices import read_prices
 from holdfast.progress import Progress
 from holdfast.settings import Settings, SettingsError
 from holdfast.spark_jobs import JobFailed, run_job
@@ -81,21 +82,14 @@ def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
 def _check(month: Month, closed: list[Month], parsed: argparse.Namespace) -> None:
     """What can be known before Spark works for minutes.
 
-    Raises :class:`CannotClose`, :class:`YamlError` and :class:`NoPrice`.
+    Raises :class:`CannotClose` and :class:`SettingsError`.
     """
     from billing.invoices import check_over, check_turn
-    from billing.plans import load_book, load_customers
 
     if parsed.plan is None:
         check_turn(month, closed)
         return
-    try:
-        book = load_book(parsed.plan)
-        customers = load_customers(parsed.accounts, book)
-    except OSError as error:
-        raise SettingsError(f"{error.filename} cannot be read: {error.strerror}") from None
-    for name in customers.plans():
-        book.plan(name).segments(month)
+    book, customers = read_prices(parsed.plan, parsed.accounts, month)
     check_over(month, closed, book, customers, datetime.now(UTC))
 
 

@@ -57,11 +57,12 @@ def _nodes(cluster: dict[str, Any]) -> str:
     from holdfast.tables import table
 
     return table(
-        ("NODE", "STATE", "HEARTBEAT", "SHARDS", "CPU", "STORAGE", "ADDRESS"),
+        ("NODE", "STATE", "RELEASE", "HEARTBEAT", "SHARDS", "CPU", "STORAGE", "ADDRESS"),
         [
             (
                 node["name"],
                 node["state"],
+                node.get("release"),
                 f"{node['silent_seconds']:g} s ago",
                 node["shards"],
                 _part(node["cpu"]),

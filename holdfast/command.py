@@ -104,8 +104,10 @@ def account_option(*parsers: argparse.ArgumentParser) -> None:
 
 def scope_options(*parsers: argparse.ArgumentParser) -> None:
     for parser in parsers:
-        scopes = ("send", "receive", "manage")
-        parser.add_argument("--scope", choices=scopes, action="append", help="repeat; default: all")
+        scopes = ("send", "receive", "manage", "monitor")
+        parser.add_argument(
+            "--scope", choices=scopes, action="append", help="repeat; default: all (monitor is a part of manage)"
+        )
         parser.add_argument(
             "--prefix", metavar="TEXT", action="append", default=[], help="repeat; of queue names; default: all queues"
         )

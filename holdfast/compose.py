@@ -38,6 +38,7 @@ from frontend.services import Services
 from frontend.settings import FrontendSettings
 from frontend.sqs.arn import parse as parse_arn
 from frontend.sqs.queues import Queues
+from holdfast import __version__
 from holdfast.declared import declare
 from holdfast.folder import NODE
 from holdfast.keyring import naming_secret
@@ -152,7 +153,12 @@ class Alone:
         await self._load.look()
         entry, shards = self._node.ownership.entry, len(self._node.owned)
         shown = ReportedNode(
-            entry.node, incarnation=entry.incarnation, shards=shards, cpu=self._load.cpu, storage=self._load.storage
+            entry.node,
+            incarnation=entry.incarnation,
+            shards=shards,
+            cpu=self._load.cpu,
+            storage=self._load.storage,
+            release=__version__,
         )
         return ClusterReport(
             cluster=0,

@@ -256,6 +256,10 @@ class Connection(asyncio.Protocol):
     def common_headers(self) -> bytes:
         return self.hall.common_headers
 
+    @property
+    def full(self) -> bool:
+        return self._writable is not None
+
     def write(self, data: bytes) -> None:
         if not self.transport.is_closing():
             self.transport.write(data)

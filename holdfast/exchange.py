@@ -17,6 +17,10 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 _STATUS_LINES = {
     int(status): f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n".encode() for status in http.HTTPStatus
 }
+_WHOLE_ANSWER = _STATUS_LINES[200] + b"%b%bcontent-length: %d\r\n%b\r\n%b"
+"""Common headers, headers, the body's length, what ends the connection, and the body: one format takes a fifth of the
+time of putting it together piece by piece."""
+_CLOSES = b"connection: close\r\n"
 _WITHOUT_BODY = (204, 304)
 _FAILED = b"Internal Server Error"
 
@@ -27,6 +31,10 @@ class Way(Protocol):
     @property
     def common_headers(self) -> bytes:
         """Header lines that every answer has."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the client has to read before more is written."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -48,7 +56,8 @@ class Way(Protocol):
 class Exchange:
     """A request that is being received and answered.
 
-    It is its own ``receive``, so that an application of ours can use :meth:`tell_when_gone`.
+    It is its own ``receive``, so that an application of ours can use :meth:`tell_when_gone`, and :meth:`whole_body` and
+    :meth:`answer`, which do at once what ``receive`` and ``send`` do in several steps.
     """
 
     __slots__ = (
@@ -180,6 +189,14 @@ class Exchange:
 
     __call__ = receive
 
+    def whole_body(self) -> bytes | None:
+        """The rest of the body, if all of it is there; None: it has to be received."""
+        if self.more_body or not self._news or self.gone or self.complete:
+            return None
+        self._news = False
+        body, self._body = self._body, b""
+        return bytes(body)
+
     def _tell(self) -> None:
         self._news = True
         if self._waiter is not None and not self._waiter.done():
@@ -195,10 +212,33 @@ class Exchange:
             self._start(message["status"], message.get("headers", ()))
             return
         await self._way.room_to_write()
+        self._write(message.get("body", b""), message.get("more_body", False))
+
+    def answer(self, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Write a whole answer of status 200; its headers say nothing of its length or of the connection.
+
+        False, and nothing was written: the client has to read first, for which ``send`` waits.
+        """
+        way = self._way
+        if way.full:
+            return False
+        if self.gone:
+            return True
+        if self._head is not None or self.started:
+            raise RuntimeError("a second start of an answer")
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        if not lines.count(b"\n") == lines.count(b"\r") == len(headers):
+            raise RuntimeError("a header's value with a line break")
+        self.started = True
+        closes = b"" if self.keep_alive else _CLOSES
+        sent = b"" if self.scope["method"] == "HEAD" else body
+        way.write(_WHOLE_ANSWER % (way.common_headers, lines, len(body), closes, sent))
+        self._end()
+        return True
+
+    def _write(self, body: bytes, more: bool) -> None:
         if self.complete or (self._head is None and not self.started):
             raise RuntimeError("a part of an answer after its end, or before its start")
-        body: bytes = message.get("body", b"")
-        more: bool = message.get("more_body", False)
         if self.scope["method"] == "HEAD":
             body = self._first(body, more) if self._head is not None else b""
             self._length = None
@@ -213,9 +253,12 @@ class Exchange:
         if not more:
             if self._length:
                 raise RuntimeError("an answer of another length than its head says")
-            self.complete = True
-            self._tell()
-            self._way.answered(self)
+            self._end()
+
+    def _end(self) -> None:
+        self.complete = True
+        self._tell()
+        self._way.answered(self)
 
     def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         if self._head is not None or self.started:
@@ -248,7 +291,7 @@ class Exchange:
                 head.append(b"content-length: %d\r\n" % len(body))
         else:
             self._length -= len(body)
-        head.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        head.append(b"\r\n" if self.keep_alive else _CLOSES + b"\r\n")
         if self.scope["method"] != "HEAD":
             head.append(_chunk(body, more) if self._chunked else body)
         return b"".join(head)

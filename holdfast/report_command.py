@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.files import put
+from holdfast.prices import read_prices
 from holdfast.progress import Progress
 from holdfast.settings import Settings, SettingsError
 from holdfast.spark_jobs import JobFailed, run_job
@@ -56,10 +57,13 @@ def write_report(parsed: argparse.Namespace, settings: Settings) -> int:
 
 
 def _refresh(lake: str, month: str, parsed: argparse.Namespace, progress: Progress) -> None:
-    """Let Spark work out anew what the page shows.  Raises :class:`JobFailed`."""
-    prices = [] if parsed.plan is None else ["--plan", str(parsed.plan)]
-    if parsed.accounts is not None:
-        prices += ["--accounts", str(parsed.accounts)]
+    """Let Spark work out anew what the page shows.  Raises :class:`JobFailed` and :class:`SettingsError`."""
+    from billing.months import Month
+
+    prices: list[str] = []
+    if parsed.plan is not None:
+        read_prices(parsed.plan, parsed.accounts, Month.parse(month))
+        prices = ["--plan", str(parsed.plan), *(["--accounts", str(parsed.accounts)] if parsed.accounts else [])]
     run_job("batch", lake, ["--month", month], f"Summing up the usage of {month}", progress)
     if prices:
         run_job("rate", lake, ["--period", month, *prices], f"Rating {month}", progress)

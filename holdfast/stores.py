@@ -149,9 +149,12 @@ async def open_metadata(settings: Settings) -> MetadataStore:
     )
 
 
-def cluster_keyspace(settings: Settings) -> str:
-    """Of the backend cluster's entries and journal."""
-    return settings.cassandra_cluster_keyspace or f"{settings.cassandra_keyspace}_{settings.cluster.replace('-', '_')}"
+def cluster_keyspace(settings: Settings, cluster: str | None = None) -> str:
+    """Of a backend cluster's entries and journal: of the one of this name, or the one that the settings name."""
+    name = settings.cluster if cluster is None else cluster
+    if settings.cassandra_cluster_keyspace and name == settings.cluster:
+        return settings.cassandra_cluster_keyspace
+    return f"{settings.cassandra_keyspace}_{name.replace('-', '_')}"
 
 
 def connection_settings(settings: Settings) -> CassandraSettings:

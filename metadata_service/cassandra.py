@@ -29,7 +29,7 @@ from metadata_service.cassandra_versions import CassandraVersions, prepared
 from metadata_service.opening import CannotOpen
 from metadata_service.store import ConditionFailed, StoreError, StoreUnavailable
 
-_SEALING_ACCOUNTS = "data_keys"
+SEALING_ACCOUNTS = "data_keys"
 """Marks of the accounts that have, or had, data keys."""
 
 _decode_data_key = msgspec.json.Decoder(DataKey).decode
@@ -47,6 +47,8 @@ class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraQueues, Cassan
         CassandraQueues.__init__(self, records)
         CassandraEntries.__init__(self, records)
         self.keyspace = keyspace
+        self.records = records
+        """For who copies or fills all of it."""
         self._wait = wait
         self._collecting: asyncio.Task[None] | None = None
 
@@ -94,7 +96,7 @@ class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraQueues, Cassan
     @property
     def fence(self) -> Fence:
         """How a log's writer reads whether its log is still open."""
-        return fence(self.keyspace.name)
+        return fence(self.keyspace.name, self.end_hold)
 
     async def _collect(self, seconds: float) -> None:
         while True:
@@ -129,13 +131,13 @@ class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraQueues, Cassan
                 raise ConditionFailed(f"there is a data key {key.key_id} of account {key.account} already")
             return {_data_key(key.key_id): text(key)}, None
 
-        await self._records.mark(_SEALING_ACCOUNTS, key.account)
+        await self._records.mark(SEALING_ACCOUNTS, key.account)
         await self._records.transact(_seals(key.key_id), ["seals"], count)
         await self._records.transact(_data_keys(key.account), [_data_key(key.key_id)], add)
 
     async def data_keys(self, account: str | None = None) -> list[DataKey]:
         if account is None:
-            accounts = [account async for account, _ in self._records.all_marks(_SEALING_ACCOUNTS)]
+            accounts = [account async for account, _ in self._records.all_marks(SEALING_ACCOUNTS)]
             some = await gather(partial(self.data_keys, account) for account in accounts)
             return sorted((key for keys in some for key in keys), key=lambda key: key.key_id)
         return [_decode_data_key(record) for _, record in await self._records.all(_data_keys(account))]

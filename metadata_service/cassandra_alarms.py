@@ -15,7 +15,8 @@ from metadata_service.cassandra_entries import update_single
 from metadata_service.cassandra_records import Records, Row, Writes
 from metadata_service.models import ManagerEntry
 
-_ACCOUNTS = "alarm_accounts"
+ALARM_ACCOUNTS = "alarm_accounts"
+"""Marks of the accounts that have alarms, or had some."""
 _KEEPER = "alarm_keeper"
 
 _decode = msgspec.json.Decoder(WatchedAlarm).decode
@@ -35,7 +36,7 @@ class CassandraAlarms:
             # The tenant's row is written as it is: so it cannot be deleted at the same moment.
             return {"tenant": rows["tenant"].record, row: text(WatchedAlarm(alarm))}, None
 
-        await self._records.mark(_ACCOUNTS, alarm.account)
+        await self._records.mark(ALARM_ACCOUNTS, alarm.account)
         await self._records.transact(tenant_space(alarm.account), ["tenant", row], put)
 
     async def get_alarm(self, account: str, name: str) -> WatchedAlarm | None:
@@ -63,7 +64,7 @@ class CassandraAlarms:
         return await self._records.transact(tenant_space(alarm.account), [row], update)
 
     async def alarm_accounts(self) -> list[str]:
-        return [account async for account, _ in self._records.all_marks(_ACCOUNTS)]
+        return [account async for account, _ in self._records.all_marks(ALARM_ACCOUNTS)]
 
     async def alarm_keeper(self) -> ManagerEntry:
         record = await self._records.get(_KEEPER, "keeper")

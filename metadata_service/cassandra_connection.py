@@ -21,7 +21,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -55,8 +55,14 @@ from metadata_service.opening import CannotOpen
 SPECULATIVE_SECONDS: Final = 0.1
 """A statement that can be repeated goes to another node, too, when it has not been answered for this long."""
 SPECULATIVE_COPIES: Final = 2
+CONTROL_SECONDS: Final = 5.0
+"""How long a node may take to say what the cluster is.  With the driver's 2 s a node that was busy, with its garbage
+say, was taken for one that cannot be reached."""
 _DDL_SECONDS: Final = 60.0
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
+
+HELD: Final = "held"
+"""What a log's entry says that would be open if nobody held it.  This passes."""
 
 REPEATABLE, ONCE = EXEC_PROFILE_DEFAULT, "once"
 """Profiles of a statement that may be sent again, and of one that may not."""
@@ -128,7 +134,9 @@ class Fence(NamedTuple):
     values: Callable[[int], Sequence[Any]]
     """Of the statement, given the log's id."""
     state: Callable[[Any], str]
-    """Given that column."""
+    """Given that column; :data:`HELD` while an open log is held."""
+    end_hold: Callable[[int], Awaitable[None]]
+    """Takes a hold of a log away, whoever holds it.  Raises :class:`~metadata_service.store.StoreError`."""
 
 
 class UnsafeCommitLog(CannotOpen):
@@ -419,6 +427,7 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         protocol_version=5,  # since Cassandra 4.0
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         reconnection_policy=ConstantReconnectionPolicy(1, None),
+        control_connection_timeout=CONTROL_SECONDS,
         idle_heartbeat_interval=2,  # a node that hangs is noticed, though its connections stay open
         idle_heartbeat_timeout=1,
     )

@@ -12,6 +12,10 @@ read from the same three replicas.  Which logs there are, one space says, which 
   writes anything, so a log that was claimed before that is never written.
 * a mark for each log: a copy of its entry, made after each change, with the entry's version as its timestamp.
 
+An open log can be *held*: its entry says so, and the fence reads it.  That is no change of the entry: its version
+stays, and any change takes the hold away.  So whoever has held a log and takes the hold away itself, by a transaction
+that finds it, knows that it lasted all the time.
+
 A log that is sealed stays so.  Therefore decisions read the entries of those alone that were not sealed yet
 (:meth:`CassandraEntries.logs`), and whoever only looks (:meth:`CassandraEntries.look`) reads copies of these.
 """
@@ -19,13 +23,13 @@ A log that is sealed stays so.  Therefore decisions read the entries of those al
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from metadata_service.cassandra_connection import Fence
+from metadata_service.cassandra_connection import HELD, Fence
 from metadata_service.cassandra_credentials import text
 from metadata_service.cassandra_records import Records, Row, Writes, gather
 from metadata_service.models import LOG_ID_LIMIT, ClusterEntry, Heartbeat, LogEntry, ManagerEntry, ShardEntry
@@ -38,6 +42,8 @@ _SHARDS = "shards"
 _VERSION = "version"
 _CLUSTER = "cluster"
 _HEARTBEATS = "heartbeats"
+ENTRY_SPACES = (_LOGS, _BEGAN, _SHARDS, _CLUSTER)
+"""What the spaces here begin with."""
 _BEAT_BITS = 32
 """Of a heartbeat's number in its incarnation: enough for a century at one a second."""
 
@@ -104,12 +110,48 @@ class CassandraEntries:
             stored = _decode_log(rows[_ENTRY].record) if rows else began
             if stored is None or (stored.node, stored.version) != (entry.node, entry.version):
                 raise ConditionFailed(f"log {entry.log_id} no longer has version {entry.version}")
-            newer = msgspec.structs.replace(entry, version=entry.version + 1)
+            newer = msgspec.structs.replace(entry, version=entry.version + 1, held="")
             return {_ENTRY: text(newer)}, newer
 
         newer = await self._records.transact(_space(entry.log_id), [_ENTRY], update)
         await self._copy(newer)
         return newer
+
+    async def hold(self, log_id: int, name: str) -> bool:
+        """Let the writer of an open log answer nothing more, until :meth:`release`, or until that takes too long for it
+        and it ends the hold itself.  False: the log is not open, or was never begun.
+
+        When this returns, everything that was answered before is on a quorum, and nothing that is not will be answered
+        as long as the hold lasts: the argument is that of a takeover.  Raises :class:`ConditionFailed` while somebody
+        else holds it, and :class:`~metadata_service.store.StoreUnavailable`.
+        """
+
+        def hold(rows: dict[str, Row]) -> tuple[Writes, bool]:
+            entry = _decode_log(rows[_ENTRY].record) if rows else None
+            if entry is None or entry.state != "open":
+                return {}, False
+            if entry.held not in ("", name):
+                raise ConditionFailed(f"log {log_id} is held by {entry.held}")
+            return {_ENTRY: text(msgspec.structs.replace(entry, held=name))}, True
+
+        return await self._records.transact(_space(log_id), [_ENTRY], hold)
+
+    async def release(self, log_id: int, name: str) -> bool:
+        """End a hold; whether it lasted until now.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
+        return await self._end_hold(log_id, lambda held: held == name)
+
+    async def end_hold(self, log_id: int) -> None:
+        """End whatever hold there is.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
+        await self._end_hold(log_id, bool)
+
+    async def _end_hold(self, log_id: int, ends: Callable[[str], bool]) -> bool:
+        def end(rows: dict[str, Row]) -> tuple[Writes, bool]:
+            entry = _decode_log(rows[_ENTRY].record) if rows else None
+            if entry is None or not ends(entry.held):
+                return {}, False
+            return {_ENTRY: text(msgspec.structs.replace(entry, held=""))}, True
+
+        return await self._records.transact(_space(log_id), [_ENTRY], end)
 
     async def logs(self, node: str | None = None) -> list[LogEntry]:
         await self._learn(serial=True)
@@ -185,6 +227,12 @@ class CassandraEntries:
 
     # --- looking ---
 
+    async def numbering(self) -> tuple[int, dict[str, int]]:
+        """The id that the next log gets, and the latest incarnation of each node."""
+        rows = await self._records.all(_LOGS, "n", serial=True)
+        numbers = {key: int(record) for key, record in rows}
+        return numbers.pop("next", 1), {key.removeprefix("node/"): number for key, number in numbers.items()}
+
     async def look(self) -> Entries:
         shards = await self._shards_of(await self._records.get(_SHARDS, _VERSION))
         await self._learn()
@@ -215,6 +263,26 @@ class CassandraEntries:
         return await update_single(self._records, _CLUSTER, "cluster", entry, _decode_cluster, "the cluster's entry")
 
 
+def records_of(
+    logs: Sequence[LogEntry],
+    next_log: int,
+    incarnations: Mapping[str, int],
+    shards: Sequence[ShardEntry],
+    cluster: ClusterEntry,
+) -> tuple[dict[str, dict[str, str]], list[tuple[str, str, str, int]]]:
+    """The records (by space and key) and marks (space, key, value, timestamp) of entries."""
+    began = {"next": str(next_log), **{f"node/{node}": str(number) for node, number in incarnations.items()}}
+    spaces = {_LOGS: began}
+    for entry in logs:
+        began[_log(entry.log_id)] = text(LogEntry(entry.log_id, entry.node, entry.incarnation))
+        spaces[_space(entry.log_id)] = {_ENTRY: text(entry)}
+    if shards:
+        spaces[_SHARDS] = {_VERSION: secrets.token_hex(8), **{_shard(entry.shard): text(entry) for entry in shards}}
+    if cluster.version:
+        spaces[_CLUSTER] = {"cluster": text(cluster)}
+    return spaces, [(_LOGS, _number(entry.log_id), text(entry), entry.version) for entry in logs]
+
+
 async def update_single(
     records: Records, space: str, key: str, entry: _Single, decode: Callable[[str], _Single], what: str
 ) -> _Single:
@@ -233,12 +301,18 @@ async def update_single(
     return await records.transact(space, [key], update)
 
 
-def fence(keyspace: str) -> Fence:
+def fence(keyspace: str, end_hold: Callable[[int], Awaitable[None]]) -> Fence:
     """How a log's writer reads whether its log is still open."""
+
+    def state(record: str) -> str:
+        entry = _decode_log(record)
+        return HELD if entry.held and entry.state == "open" else entry.state
+
     return Fence(
         f"SELECT record FROM {keyspace}.records WHERE space = ? AND key = '{_ENTRY}'",
         lambda log_id: (_space(log_id),),
-        lambda record: _decode_log(record).state,
+        state,
+        end_hold,
     )
 
 

@@ -17,7 +17,7 @@ id lies below can be finished any more (it takes another id), so no mark is remo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -292,8 +292,11 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
 # --- spaces and keys --------------------------------------------------------------------------------------
 
 
+NAMES = "queues/"
+
+
 def _names(account: str) -> str:
-    return f"queues/{account}"
+    return NAMES + account
 
 
 def _queue(name: str) -> str:
@@ -314,6 +317,29 @@ def _ids(number: int) -> str:
 
 def _id(queue_id: int) -> tuple[str, str]:
     return _ids(queue_id // _IDS_TOGETHER), f"{queue_id:020d}"
+
+
+def mark_of(queue: Queue) -> tuple[str, str, str]:
+    """Space, key and value of the mark by which the queue is found by its id."""
+    return (*_id(queue.queue_id), text(_Place(queue.account, queue.name)))
+
+
+def recomputed(rows: Mapping[str, str]) -> dict[str, str]:
+    """The records of an account's space as they have to be for the queues that are among them."""
+    queues = {row: record for row, record in rows.items() if row.startswith(_queue(""))}
+    held = {row: record for row, record in rows.items() if row.startswith(_held(""))}
+    before = msgspec.json.decode(rows["account"], type=_Account) if "account" in rows else _Account()
+    sources: dict[str, str] = {}
+    for record in queues.values():
+        queue = _decode_queue(record)
+        sources.update((row, one) for row, one in _sources(queue.name, None, queue.attributes).items() if one)
+    account = text(msgspec.structs.replace(before, queues=len(queues)))
+    return {"account": account, **queues, **held, **sources}
+
+
+def queues_in(rows: Mapping[str, str]) -> Iterator[Queue]:
+    """The queues among the records of an account's space."""
+    return (_decode_queue(record) for row, record in rows.items() if row.startswith(_queue("")))
 
 
 def _account(rows: Mapping[str, Row]) -> _Account:

@@ -63,6 +63,8 @@ class Hints:
         self._pending: asyncio.Queue[bytes] = asyncio.Queue(PENDING_MOST)
         self._tasks: list[asyncio.Task[None]] = []
         self._away = False
+        self._closing = False
+        """The client of Redis may take a task's cancellation for an error of the connection: then this ends it."""
 
     def start(self) -> None:
         """Begin to listen and to tell."""
@@ -73,6 +75,7 @@ class Hints:
 
     async def close(self) -> None:
         """Repeatable.  Hints that were not told yet are dropped."""
+        self._closing = True
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -86,7 +89,7 @@ class Hints:
             self._pending.put_nowait(msgspec.json.encode(hint))
 
     async def _tells(self) -> None:
-        while True:
+        while not self._closing:
             told = await self._pending.get()
             try:
                 await self._redis.publish(self._channel, told)
@@ -95,11 +98,11 @@ class Hints:
                 await asyncio.sleep(self._again_seconds)
 
     async def _listens(self) -> None:
-        while True:
+        while not self._closing:
             try:
                 async with self._redis.pubsub() as subscription:
                     await subscription.subscribe(self._channel)
-                    while True:
+                    while not self._closing:
                         message = await subscription.get_message(timeout=_LISTEN_SECONDS)
                         if message is not None:
                             self._hear(message["type"], message["data"])

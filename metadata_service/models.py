@@ -133,6 +133,9 @@ class LogEntry(msgspec.Struct, frozen=True):
     version: int = 1
     accepted: bool = False
     """An operator has accepted that this log is damaged: it ends where it can be read to."""
+    held: str = ""
+    """Name of who finds out where the log ends.  Until it is taken away its writer answers nothing; any other change of
+    the entry takes it away."""
 
 
 class BusyPartition(msgspec.Struct, frozen=True, array_like=True):
@@ -166,6 +169,10 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """At which its shards are served: its clock, or where that is on the way to the cluster's time; 0: it has none."""
     callers: tuple[int, ...] = ()
     """Who is connected to the node (:func:`backend.reach.sample`)."""
+    release: str = ""
+    """Of Holdfast, that the node runs; empty: one that did not say so yet."""
+    can_be_held: bool = False
+    """The node lets its answers wait while its log is held (:attr:`LogEntry.held`); earlier programs do not."""
 
 
 class BackupPin(msgspec.Struct, frozen=True, array_like=True):
@@ -233,6 +240,8 @@ class ReportedNode(msgspec.Struct, frozen=True):
     draining: bool = False
     cut_off: bool = False
     """Most of those who call the cluster are not connected to it."""
+    release: str = ""
+    """Of Holdfast, that it runs; empty: one that did not say so yet."""
 
 
 class ClusterReport(msgspec.Struct, frozen=True):
@@ -352,6 +361,11 @@ class ShardEntry(msgspec.Struct, frozen=True):
     """Partitions that neither ``checkpoint`` nor ``chain`` is of, for they cannot be served."""
     files: tuple[tuple[int, int], ...] | None = None
     """(log id, file) of each file of pieces that the checkpoint rests on; None: not known, it is an older entry."""
+
+    @property
+    def files_unknown(self) -> bool:
+        """Any file of pieces may be one that it rests on."""
+        return self.files is None and self.checkpoint is not None
 
     def logs(self) -> set[int]:
         """Logs that the shard, or a stopped partition of it, is folded from."""

@@ -19,9 +19,12 @@ A step that was released is never changed; what comes later is a step of its own
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from metadata_service.opening import CannotOpen
+
+RESTORING: Final = 1_000_000
+"""The oldest version whose programs can use what is just being restored: none can, also no earlier release."""
 
 
 class CannotRollBack(CannotOpen):
@@ -76,6 +79,11 @@ class Schema:
 
     def check(self, stored: Stored, where: str) -> None:
         """Raises :class:`CannotOpen`, unless this program may use what is stored ``where``, after the missing steps."""
+        if stored.oldest == RESTORING:
+            raise CannotOpen(
+                f"{where} was not restored to its end: if holdfast restore runs, wait for it; else drop this keyspace, "
+                "and restore into another"
+            )
         if stored.oldest > self.version:
             raise CannotOpen(
                 f"{where} was written by a newer Holdfast: its schema has version {stored.version}, which takes a "

@@ -28,7 +28,7 @@ class BackedUpFile(msgspec.Struct, frozen=True):
     """A file of the data folder."""
 
     path: str
-    """Below the data folder."""
+    """Below the data folder, or what is made like one of a service in Cassandra."""
     size_bytes: int
     sha256: str
 
@@ -42,8 +42,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One backup."""
 
     format: int = FORMAT
-    form: Literal["folder"] = "folder"
-    """``folder``: the files of a data folder."""
+    form: Literal["folder", "cassandra"] = "folder"
+    """``folder``: the files of a data folder.  ``cassandra``: what a service in Cassandra has, as files."""
     name: str
     version: str
     """Of the Holdfast that made it."""
@@ -58,10 +58,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     master_keys: tuple[str, ...]
     """Ids of the master keys without which nothing in it can be read; they are not in it."""
     folders: tuple[str, ...]
-    """Folders below the data folder, also those without files."""
+    """Folders below the data folder, also those without files; of a service in Cassandra there are none."""
     files: tuple[BackedUpFile, ...]
     missing: tuple[str, ...] = ()
     """Files that the service should have had and did not: it was damaged before."""
+    clusters: tuple[str, ...] = ()
+    """Names of the backend clusters, of a service in Cassandra."""
 
     @property
     def size_bytes(self) -> int:

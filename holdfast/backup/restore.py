@@ -70,22 +70,10 @@ def restore(target: Target, manifest: Manifest, data: Path, tell: Tell = lambda 
 
 
 def _fill(target: Target, manifest: Manifest, data: Path, tell: Tell) -> None:
-    done = 0
     try:
         for name in manifest.folders:
             (data / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        for file in manifest.files:
-            tell(f"{done >> 20} of {manifest.size_bytes >> 20} MiB, {file.path}")
-            place = data / (_ASIDE if file.path == METADATA else file.path)
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(fd, "wb", buffering=0) as copy:
-                for chunk in checked(target, file):
-                    rest = memoryview(chunk)
-                    while rest:
-                        rest = rest[copy.write(rest) :]
-                os.fsync(fd)
-            done += file.size_bytes
+        unpack(target, manifest, data, tell)
         begin_anew(data / _ASIDE)
         filled = {(data / file.path).parent for file in manifest.files}
         for folder in sorted(filled | {data / name for name in manifest.folders}, reverse=True):
@@ -96,6 +84,26 @@ def _fill(target: Target, manifest: Manifest, data: Path, tell: Tell) -> None:
         _sync(data.parent)
     except OSError as error:
         raise CannotRestore(f"{data} cannot be written: {error.strerror}") from error
+
+
+def unpack(target: Target, manifest: Manifest, folder: Path, tell: Tell = lambda text: None) -> None:
+    """Write the files of a backup into a folder, each durably.  The metadata of a data folder get another name.
+
+    Raises :class:`OSError`, and as :func:`checked`.
+    """
+    done = 0
+    for file in manifest.files:
+        tell(f"{done >> 20} of {manifest.size_bytes >> 20} MiB, {file.path}")
+        place = folder / (_ASIDE if file.path == METADATA else file.path)
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb", buffering=0) as copy:
+            for chunk in checked(target, file):
+                rest = memoryview(chunk)
+                while rest:
+                    rest = rest[copy.write(rest) :]
+            os.fsync(fd)
+        done += file.size_bytes
 
 
 def checked(target: Target, file: BackedUpFile) -> Iterator[bytes]:

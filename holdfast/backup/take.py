@@ -14,13 +14,12 @@ and the metadata too.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from hashlib import sha256
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,11 +29,11 @@ from backend.journal.segments import segment_name
 from backend.journal.tail import LogTail, stand_still
 from holdfast import __version__
 from holdfast.backup import manifest as manifests
-from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
-from holdfast.backup.target import CHUNK_BYTES, Target, TargetUnusable
+from holdfast.backup.kept import CannotBackUp, Taken, Tell, finish, now_ms, quietly, store, written_to
+from holdfast.backup.manifest import Manifest
+from holdfast.backup.target import CHUNK_BYTES, Target
 from metadata_service.models import BackupPin, LogEntry, ShardEntry
 from metadata_service.sqlite_copy import MetadataFile
-from metadata_service.store import StoreError
 
 PIN_SECONDS: Final = 600.0
 """So long after a backup was killed its pin is void."""
@@ -44,20 +43,8 @@ TRIES: Final = 64
 ROUNDS: Final = 100
 """Of so many tries, with a pause between two in which metadata can be changed."""
 ROUND_PAUSE_SECONDS: Final = 0.05
-UNDER_WAY: Final = "under-way"
-REMOVING: Final = "removing"
-"""Folders of the marks of those who write to a target, and of those who remove from it.  Each makes its mark first, and
-looks for the others' then: so nobody counts on a content that another is about to remove."""
 SCRATCH: Final = ".backup-"
 """Names of folders in the data folder, for the copy of the metadata."""
-STALE_SECONDS: Final = 86_400.0
-"""A mark that is older was left by a backup that was killed."""
-
-Tell = Callable[[str], None]
-
-
-class CannotBackUp(Exception):
-    """The backup was not made; the text says why, and what to do."""
 
 
 class _Part(NamedTuple):
@@ -74,18 +61,6 @@ class _Moment(NamedTuple):
     missing: list[str]
 
 
-class Taken(NamedTuple):
-    """What was made."""
-
-    manifest: Manifest
-    written_bytes: int
-    """What was not in the target yet."""
-    removed: int
-    """Older backups that were removed."""
-    left: bool
-    """What only removed backups needed is still there, for another backup is being written to the target."""
-
-
 def take(data: Path, target: Target, *, keep: int | None = None, tell: Tell = lambda text: None) -> Taken:
     """Take a backup of the data folder.  ``keep``: leave so many in the target, and remove older ones.
 
@@ -93,17 +68,13 @@ def take(data: Path, target: Target, *, keep: int | None = None, tell: Tell = la
     Raises :class:`CannotBackUp`, :class:`~holdfast.backup.target.TargetUnusable`,
     :class:`~metadata_service.store.StoreError`.
     """
-    name, began = manifests.new_name(), _now_ms()
+    name, began = manifests.new_name(), now_ms()
     with ExitStack() as stack:
-        mark = f"{UNDER_WAY}/{name}"
-        target.write(mark, [b""])  # also: is there a target at all?
-        stack.callback(_quietly, lambda: target.remove(mark))
-        if any(one.age_seconds < STALE_SECONDS for one in target.files(REMOVING)):
-            raise CannotBackUp(f"older backups are just being removed from {target.name}: try again in some minutes")
+        stack.enter_context(written_to(target, name))
         metadata = MetadataFile(data / "metadata.sqlite")
         stack.callback(metadata.close)
         pin = BackupPin(name, 0, ())
-        stack.callback(_quietly, lambda: metadata.unpin(lambda one: one.name == name))
+        stack.callback(quietly, lambda: metadata.unpin(lambda one: one.name == name))
         moment, pin = _moment(data / "journal", metadata, pin, tell)
         masters, queues = metadata.master_ids(), len(metadata.queues())
         copies = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=SCRATCH, dir=data)))
@@ -117,10 +88,10 @@ def take(data: Path, target: Target, *, keep: int | None = None, tell: Tell = la
         files = []
         for source, part in wanted:
             tell(f"{done >> 20} of {total >> 20} MiB, {part.path}")
-            file, new = _copied(source, part, target, pinned.keep)
+            file, new_bytes = store(target, part.path, partial(_chunks, source, part, pinned.keep), str(source))
             files.append(file)
             done += part.size_bytes
-            written += file.size_bytes if new else 0
+            written += new_bytes
         pinned.check()
         manifest = Manifest(
             name=name,
@@ -128,18 +99,14 @@ def take(data: Path, target: Target, *, keep: int | None = None, tell: Tell = la
             schema=metadata.schema,
             began_ms=began,
             moment_ms=moment.moment_ms,
-            ended_ms=_now_ms(),
+            ended_ms=now_ms(),
             queues=queues,
             master_keys=tuple(masters),
             folders=tuple(moment.folders),
             files=tuple(files),
             missing=tuple(moment.missing),
         )
-        target.write(manifests.path_of(name), [manifests.encode(manifest)])
-        try:
-            removed, left = _thin_out(target, keep, name) if keep is not None else (0, False)
-        except BackupUnusable as error:
-            raise CannotBackUp(f"the backup {name} was made, but no older ones were removed: {error}") from error
+        removed, left = finish(target, manifest, keep)
     return Taken(manifest, written, removed, left)
 
 
@@ -251,7 +218,7 @@ def _at_this_moment(
     pins = pins_of(0, None, {entry.log_id: entry for entry in logs}, shards)
     needed = {file for entry in shards for file in entry.files or ()}
     pointed = {segment for entry in shards for segment in entry.segments()}
-    unknown = any(entry.files is None and entry.checkpoint is not None for entry in shards)
+    unknown = any(entry.files_unknown for entry in shards)
     parts, folders = [], ["journal"]
     for entry in logs:
         folder = folder_of(entry)
@@ -278,31 +245,7 @@ def _at_this_moment(
     names = {entry.log_id: folder_of(entry) for entry in logs}
     missing = [f"journal/{names.get(log_id, log_id)}/{segment_name(number)}" for log_id, number in sorted(pointed)]
     missing += [f"journal/{names.get(log_id, log_id)}/ckpt-{number:08d}.bin" for log_id, number in sorted(needed)]
-    return _Moment(_now_ms(), parts, folders, missing)
-
-
-def _copied(source: Path, part: _Part, target: Target, keep: Callable[[], None]) -> tuple[BackedUpFile, bool]:
-    """Copy a file unless its content is there; whether it was not."""
-    check = sha256()
-    for chunk in _chunks(source, part, keep):
-        check.update(chunk)
-    file = BackedUpFile(part.path, part.size_bytes, check.hexdigest())
-    if target.size(file.content) == file.size_bytes:
-        return file, False
-    again = sha256()
-
-    def chunks() -> Iterator[bytes]:
-        for chunk in _chunks(source, part, keep):
-            again.update(chunk)
-            yield chunk
-
-    target.write(file.content, chunks())
-    if again.digest() != check.digest():
-        target.remove(file.content)
-        raise CannotBackUp(f"{source} changed while it was copied: has the disk errors?  Take the backup again")
-    if target.size(file.content) != file.size_bytes:
-        raise TargetUnusable(f"{target.name} does not have {file.content} as it was written")
-    return file, True
+    return _Moment(now_ms(), parts, folders, missing)
 
 
 def _chunks(source: Path, part: _Part, keep: Callable[[], None]) -> Iterator[bytes]:
@@ -329,59 +272,5 @@ def _chunks(source: Path, part: _Part, keep: Callable[[], None]) -> Iterator[byt
 _AGAIN: Final = "Take the backup again; what was copied need not be copied twice"
 
 
-def _thin_out(target: Target, keep: int, own: str) -> tuple[int, bool]:
-    """Remove all but the latest backups, and what only they needed; how many, and whether the latter is left there."""
-    names = names_in(target)
-    gone = names[:-keep]
-    for name in gone:
-        target.remove(manifests.path_of(name))
-    removing = f"{REMOVING}/{own}"
-    target.write(removing, [b""])
-    try:
-        for mark in (*target.files(UNDER_WAY), *target.files(REMOVING)):
-            if mark.path in (f"{UNDER_WAY}/{own}", removing):
-                continue
-            if mark.age_seconds < STALE_SECONDS:
-                return len(gone), bool(gone)
-            target.remove(mark.path)
-        needed = {file.content for name in names[-keep:] for file in read_manifest(target, name).files}
-        for content in target.files("data"):
-            if content.path not in needed:
-                target.remove(content.path)
-    finally:
-        target.remove(removing)
-    return len(gone), False
-
-
-def names_in(target: Target) -> list[str]:
-    """The names of the backups in a target, the oldest first."""
-    files = (kept.path.removeprefix(f"{manifests.FOLDER}/") for kept in target.files(manifests.FOLDER))
-    names = (file.removesuffix(".json") for file in files if file.endswith(".json"))
-    return sorted(name for name in names if manifests.is_name(name))
-
-
-def read_manifest(target: Target, name: str | None = None) -> Manifest:
-    """The backup of this name, or the latest.  Raises :class:`BackupUnusable` and :class:`TargetUnusable`."""
-    if name is None:
-        names = names_in(target)
-        if not names:
-            raise BackupUnusable(f"there is no backup in {target.name}")
-        name = names[-1]
-    chunks = target.read(manifests.path_of(name)) if manifests.is_name(name) else None
-    if chunks is None:
-        raise BackupUnusable(f"there is no backup {name} in {target.name}")
-    return manifests.decode(b"".join(chunks), name)
-
-
-def _quietly(act: Callable[[], object]) -> None:
-    """Tidy up at the end.  What that cannot do, time does: marks and pins become void."""
-    with contextlib.suppress(TargetUnusable, StoreError):
-        act()
-
-
 def _until_ms() -> int:
-    return _now_ms() + int(PIN_SECONDS * 1000)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return now_ms() + int(PIN_SECONDS * 1000)

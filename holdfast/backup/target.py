@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -100,15 +100,7 @@ class LocalTarget:
             return None
         except OSError as error:
             raise self._unusable("read", error) from error
-        return self._chunks(file)
-
-    def _chunks(self, file: Any) -> Iterator[bytes]:
-        try:
-            with file:
-                while chunk := file.read(CHUNK_BYTES):
-                    yield chunk
-        except OSError as error:
-            raise self._unusable("read", error) from error
+        return _chunks(file, (OSError,), self._unusable)
 
     def size(self, path: str) -> int | None:
         try:
@@ -194,15 +186,7 @@ class ArrowTarget:
             file = self._files.open_input_stream(self._at(path), compression=None)
         except self._errors as error:
             raise self._unusable("read", error) from error
-        return self._chunks(file)
-
-    def _chunks(self, file: Any) -> Iterator[bytes]:
-        try:
-            with file:
-                while chunk := file.read(CHUNK_BYTES):
-                    yield chunk
-        except self._errors as error:
-            raise self._unusable("read", error) from error
+        return _chunks(file, self._errors, self._unusable)
 
     def size(self, path: str) -> int | None:
         try:
@@ -237,6 +221,18 @@ class ArrowTarget:
 
     def _unusable(self, what: str, error: BaseException) -> TargetUnusable:
         return TargetUnusable(f"{self.name} cannot be {what}: {error}")
+
+
+def _chunks(
+    file: Any, errors: tuple[type[Exception], ...], unusable: Callable[[str, Any], TargetUnusable]
+) -> Iterator[bytes]:
+    """All of a file that was opened, which is closed at the end."""
+    try:
+        with file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+    except errors as error:
+        raise unusable("read", error) from error
 
 
 def _shown(url: str) -> str:

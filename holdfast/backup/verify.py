@@ -7,21 +7,22 @@ recovers with, and every message that is in it is read.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from auth.keyring import Keyring
+from auth.keyring import DataKeyStore, Keyring
 from auth.master_keys import KeyringError, MasterKeys
-from backend.api import BackendError
+from backend.api import BackendError, Counters
 from backend.census import Census, count
 from backend.journal.disk import RealDisk
 from backend.journal.local import LocalJournal
 from holdfast.backup.manifest import BackupUnusable, Manifest
-from holdfast.backup.restore import checked, restore
+from holdfast.backup.restore import checked, restore, unpack
 from holdfast.backup.target import Target
+from metadata_service.models import Queue
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.sqlite_copy import MetadataFile
 from metadata_service.store import StoreError
@@ -78,9 +79,12 @@ async def verify(
         data = Path(folder) / "data"
         tell("restoring into a scratch folder")
         try:
-            restore(target, manifest, data)
-            tell("opening what was restored")
-            found, queues, keys = await _open(data, masters)
+            if manifest.form == "cassandra":
+                found, queues, keys = await _open_files(target, manifest, data, masters, tell)
+            else:
+                restore(target, manifest, data)
+                tell("opening what was restored")
+                found, queues, keys = await _open(data, masters)
         except (BackupUnusable, StoreError, BackendError) as error:
             return Verified([*wrong, str(error)], None, False)
     return Verified([*wrong, *found, *keys], queues, masters is not None)
@@ -104,13 +108,9 @@ async def _open(data: Path, masters: MasterKeys | None) -> tuple[list[str], list
     store = SQLiteStore(metadata)
     disk = RealDisk()
     try:
-        census = await count(LocalJournal(disk, str(data / "journal")), store)
-        keys: list[str] = []
-        if masters is not None:
-            try:
-                await Keyring(store, masters).check(rewrap=False)
-            except KeyringError as error:
-                keys = [f"the keyring does not open it: {error}"]
+        journal = LocalJournal(disk, str(data / "journal"))
+        census = await count(journal, store, journal.segments.read_many)
+        keys = await _try_keys(store, masters)
     finally:
         await store.close()
         disk.close_workers()
@@ -119,20 +119,52 @@ async def _open(data: Path, masters: MasterKeys | None) -> tuple[list[str], list
         queues = file.queues()
     finally:
         file.close()
+    return _damages(census), [_queue(census.counters, queue) for queue in queues], keys
+
+
+async def _open_files(
+    target: Target, manifest: Manifest, folder: Path, masters: MasterKeys | None, tell: Tell
+) -> tuple[list[str], list[VerifiedQueue], list[str]]:
+    """The same of a service in Cassandra, whose tables and entries are files."""
+    from backend.journal.cassandra_journal import CassandraJournal
+    from holdfast.backup.cassandra_files import BackedUpEntries, BackedUpKeys, BackedUpTables
+    from holdfast.backup.cassandra_restore import read_documents
+
+    folder.mkdir()
+    metadata, clusters = read_documents(target, manifest)
+    unpack(target, manifest, folder)
+    wrong: list[str] = []
+    counters: dict[int, Counters] = {}
+    for name, copy in clusters.items():
+        tell(f"opening what the cluster {name} has")
+        journal = CassandraJournal(BackedUpTables(folder, name))
+        census = await count(journal, BackedUpEntries(copy), journal.read_many)
+        wrong += _damages(census)
+        counters |= census.counters
+    keys = await _try_keys(BackedUpKeys(metadata), masters)
+    return wrong, [_queue(counters, queue) for queue in metadata.queues()], keys
+
+
+async def _try_keys(store: DataKeyStore, masters: MasterKeys | None) -> list[str]:
+    if masters is None:
+        return []
+    try:
+        await Keyring(store, masters).check(rewrap=False)
+    except KeyringError as error:
+        return [f"the keyring does not open it: {error}"]
+    return []
+
+
+def _damages(census: Census) -> list[str]:
     wrong = [str(one) for one in (*census.survey.logs, *census.survey.harms)]
-    wrong += _shortened([f"a message cannot be read: {one}" for one in census.rotten])
-    return (
-        wrong,
-        [_queue(census, queue.account, queue.name, [one.id for one in queue.partitions]) for queue in queues],
-        keys,
-    )
+    return wrong + _shortened([f"a message cannot be read: {one}" for one in census.rotten])
 
 
-def _queue(census: Census, account: str, name: str, partitions: Sequence[int]) -> VerifiedQueue:
-    counters = [census.counters[number] for number in partitions if number in census.counters]
+def _queue(known: Mapping[int, Counters], queue: Queue) -> VerifiedQueue:
+    counters = [known[one.id] for one in queue.partitions if one.id in known]
     return VerifiedQueue(
-        account,
-        name,
+        queue.account,
+        queue.name,
         visible=sum(one.visible for one in counters),
         in_flight=sum(one.in_flight for one in counters),
         delayed=sum(one.delayed for one in counters),

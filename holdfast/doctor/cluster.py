@@ -1,5 +1,5 @@
-"""Looks at a service on many machines: at its Cassandra, at one of its backend clusters, and at what this machine has
-of its keys and certificates.
+"""Looks at a service on many machines: at its Cassandra and its Redis, at one of its backend clusters, and at what this
+machine has of its keys and certificates.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from auth.master_keys import KeyringError
 from backend.api import SHARDS
 from backend.living import living
 from holdfast.certificate import CertificateUnusable
+from holdfast.doctor import shared_redis
 from holdfast.doctor.findings import Finding, certificate, note, secret_file, warning, wrong
 from holdfast.keyring import keyring_path, local_master_keys
 from holdfast.peers import peer_tls
@@ -35,6 +36,7 @@ REPLICAS_LEAST: Final = 3
 def look(settings: Settings) -> Iterator[Finding]:
     """All that there is to say, as seen from this machine."""
     yield from _files(settings)
+    yield from shared_redis.look(settings)
     yield from asyncio.run(_look(settings))
 
 

@@ -33,6 +33,7 @@ from backend.journal.log import LogSettings
 from backend.journal.segments import LogInUse
 from holdfast.backup.take import SCRATCH
 from holdfast.certificate import CertificateUnusable
+from holdfast.doctor import shared_redis
 from holdfast.doctor.findings import Finding, Mend, certificate, disk, note, secret_file, warning, wrong
 from holdfast.folder import LOCK_FILE, USE_FILE
 from holdfast.keyring import keyring_path, local_master_keys
@@ -78,6 +79,7 @@ def look(settings: Settings) -> Iterator[Finding]:
         process = _process(data, stack)
         yield from _permissions(settings)
         yield from _keys_and_certificates(settings)
+        yield from shared_redis.look(settings)
         low = LogSettings().low_water_bytes + 2 * settings.segment_bytes
         yield from disk(data, low, "sends are refused, so that what is there can be received and deleted")
         yield from _open_files(settings, process)

@@ -8,6 +8,10 @@ from typing import Any
 from holdfast.moving.definition import strangers
 from holdfast.moving.target import Existing, Planned, Target
 
+_HALF_MADE = (
+    ". It lacks nothing but what is set last, as where an import was cut off: if it was one, --existing update ends it"
+)
+
 
 def tell_plan(
     target: Target, planned: Sequence[Planned], notes: Sequence[Sequence[str]], existing: Existing
@@ -32,6 +36,7 @@ def tell_plan(
                 wrong.append(
                     f"queue {one.wanted.name} is there, and is another: {'; '.join(one.differences)}. Choose with "
                     "--existing: keep (it stays as it is) or update (it becomes as asked for)"
+                    + (_HALF_MADE if one.half_made else "")
                 )
         queues[one.wanted.name] = {"action": action, "differences": one.differences, "notes": told}
     return {"service": target.endpoint, "queues": queues}, "\n  ".join(wrong)

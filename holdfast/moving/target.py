@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -40,6 +41,19 @@ class Planned(NamedTuple):
     """As it is here; None: it is to be made."""
     differences: list[str]
     """Empty: it is there, just so."""
+
+    @property
+    def half_made(self) -> bool:
+        """Whether the queue that is there lacks nothing but ties to others: these are set when all queues are made."""
+        if self.there is None or not self.differences:
+            return False
+        wanted = Way(self.wanted.arn, self.there.arn).mapped(self.wanted)
+        has = {
+            name: value
+            for name, value in wanted.attributes.items()
+            if name not in BOUND or name in self.there.attributes
+        }
+        return not differences(dataclasses.replace(wanted, attributes=has), self.there)
 
     def result(self, existing: Existing) -> Definition:
         """The queue that messages will be sent to."""

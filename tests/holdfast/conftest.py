@@ -1,4 +1,5 @@
-"""Asynchronous tests here run on the loop of the service, and on Python's own."""
+"""Asynchronous tests here run on the loop of the service, and on Python's own; those with a Cassandra, which take long,
+on the first alone."""
 
 from __future__ import annotations
 
@@ -12,4 +13,5 @@ import uvloop
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+    loops = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+    return {"uvloop": uvloop.new_event_loop} if "cassandra" in getattr(item, "fixturenames", ()) else loops

@@ -21,6 +21,7 @@ import httpx
 import pytest
 from botocore.exceptions import ClientError
 
+from holdfast import __version__
 from holdfast.cli import main
 from holdfast.tables import shown, table
 from tests.holdfast.moving import Result
@@ -345,8 +346,8 @@ def test_the_status_of_a_service_that_is_one_process(server: Server) -> None:
     heading, _, columns, node, _, manager = status.out.splitlines()
     assert heading.startswith("Cluster local is serving; used to ")
     assert heading.endswith("0 shards on their way, 0 without a living node.")
-    assert columns.split() == ["NODE", "STATE", "HEARTBEAT", "SHARDS", "CPU", "STORAGE", "ADDRESS"]
-    assert node.split()[:6] == ["node", "live", "0", "s", "ago", "256"]
+    assert columns.split() == ["NODE", "STATE", "RELEASE", "HEARTBEAT", "SHARDS", "CPU", "STORAGE", "ADDRESS"]
+    assert node.split()[:7] == ["node", "live", __version__, "0", "s", "ago", "256"]
     assert manager == "There is no out-cluster manager: nothing splits queues or moves them off a cluster."
     (shown_,) = holdfast(server, "cluster", "status", "--json").json["clusters"]
     assert 0 < shown_["nodes"][0]["storage"] < 1

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
+from bench.redis_server import RedisServer
 from holdfast import cli
-from holdfast.doctor import cluster, findings
+from holdfast.doctor import cluster, findings, shared_redis
 from holdfast.doctor.findings import Finding
+from holdfast.settings import Settings
 from metadata_service.models import (
     BackupPin,
     ClusterReport,
@@ -206,6 +209,51 @@ def test_disks_that_are_full(tmp_path: Path) -> None:
     assert ("wrong", "MiB are free") not in said(findings.disk(tmp_path, 1, "x"))
     (found,) = [one for one in findings.disk(tmp_path, 2 * free, "sends are refused") if one.level == "wrong"]
     assert "sends are refused" in found.what
+
+
+# --- Redis ----------------------------------------------------------------------------------------------
+
+
+def test_a_redis_is_tried(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(rate_limit_storage=redis_server.url, metadata_hints=redis_server.url)
+    assert said(shared_redis.look(Settings())) == []
+    monkeypatch.setattr(shared_redis, "SLOW_SECONDS", 60)
+    assert said(shared_redis.look(settings)) == []
+    monkeypatch.setattr(shared_redis, "SLOW_SECONDS", 0)
+    assert [level for level, _ in said(shared_redis.look(settings))] == ["warning"]
+    monkeypatch.setattr(shared_redis, "SLOW_SECONDS", 60)
+    with redis_server.client as client:
+        client.replicaof("127.0.0.1", "1")
+    ((level, what),) = said(shared_redis.look(settings))
+    assert level == "wrong"
+    assert "is a replica" in what
+    with redis_server.client as client:
+        client.replicaof("NO", "ONE")
+        client.config_set("requirepass", "right")
+    password = "hidden-from-all"  # no real one
+    ((level, what),) = said(
+        shared_redis.look(Settings(metadata_hints=redis_server.url.replace("://", f"://:{password}@")))
+    )
+    assert level == "wrong"
+    assert "refuses the user or password" in what
+    assert password not in what
+    with Redis.from_url(redis_server.url, password="right") as client:
+        client.config_set("requirepass", "")
+    monkeypatch.setattr(shared_redis, "ANSWER_SECONDS", 0.1)
+    redis_server.pause(30)
+    assert "cannot be used" in said(shared_redis.look(settings))[0][1]
+    redis_server.kill()
+    (found,) = shared_redis.look(settings)
+    assert (found.level, "cannot be used" in found.what) == ("wrong", True)
+    assert "rate_limit_storage" in found.todo
+    assert "metadata_hints" in found.todo
+
+
+def test_a_redis_of_a_folder_is_tried(data: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_RATE_LIMIT_STORAGE", "redis://user:hidden@127.0.0.1:1/0")
+    found = doctor("--data", data, code=4)
+    assert "the Redis at redis://127.0.0.1:1/0 cannot be used" in str(of(found, "wrong"))
+    assert "hidden" not in str(found)
 
 
 # --- clusters -------------------------------------------------------------------------------------------

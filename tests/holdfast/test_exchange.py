@@ -292,3 +292,77 @@ async def test_a_call_that_asks_too_late_is_told_at_once_and_one_that_asks_no_mo
         await writer.wait_closed()
         await ended.wait()
     assert told == ["at once"]
+
+
+async def test_what_is_there_is_taken_and_answered_at_once() -> None:
+    bodies: list[bytes | None] = []
+
+    async def app(scope: Any, receive: Any, send: Send) -> None:
+        bodies.append(receive.whole_body())
+        bodies.append(receive.whole_body())  # nothing is left
+        assert receive.answer([(b"x-seen", b"yes")], b"hello")
+
+    async with serving(app) as port:
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
+        answer = await ask(port, head + b"body" + get("/", "HEAD"))
+    assert bodies == [b"body", None, b"", None]
+    first, _, second = answer.partition(b"hello")
+    assert first.endswith(b"\r\nx-seen: yes\r\ncontent-length: 5\r\n\r\n")
+    assert second.endswith(b"\r\nx-seen: yes\r\ncontent-length: 5\r\nconnection: close\r\n\r\n")
+
+
+async def test_a_body_that_is_still_arriving_has_to_be_received() -> None:
+    seen: list[bytes | None] = []
+
+    async def app(scope: Any, receive: Any, send: Send) -> None:
+        seen.append(receive.whole_body())
+        more = True
+        while more:
+            message = await receive()
+            seen.append(message["body"])
+            more = message["more_body"]
+        assert receive.answer([], b"")
+
+    async with serving(app) as port:
+        await ask(port, get("/", "POST", "1.1", "expect: 100-continue", "content-length: 5"), half=b"hello")
+    assert seen[0] is None
+    assert b"".join(part or b"" for part in seen) == b"hello"
+
+
+async def test_nothing_is_answered_at_once_to_a_client_that_does_not_read() -> None:
+    answered = []
+
+    async def app(scope: Any, receive: Any, send: Send) -> None:
+        answered.append(receive.answer([], b"x" * 30_000_000))
+        if not answered[-1]:
+            await answering(200, [], b"in its turn")(scope, receive, send)
+
+    async with serving(app) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1000)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + get())
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert answered == [True, False]
+    assert answer.endswith(b"\r\n\r\nin its turn")
+
+
+async def test_a_header_cannot_be_split_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Send) -> None:
+        receive.answer([(b"x-name", b"value\r\nset-cookie: stolen")], b"")
+
+    async with serving(app) as port:
+        answer = await ask(port, get())
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"stolen" not in answer
+    assert "line break" in str(caplog.records[0].exc_info)
+
+
+async def test_an_answer_at_once_is_one_and_whole(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Send) -> None:
+        receive.answer([], b"hello")
+        receive.answer([], b"again")
+
+    async with serving(app) as port:
+        assert body_of(await ask(port, get())) == b"hello"
+    assert [record for record in caplog.records if record.levelno == logging.ERROR]

@@ -64,7 +64,7 @@ class Cluster:
             if process.poll() is None:
                 process.kill()
             if process.stdout is not None and not process.stdout.closed:
-                process.communicate(timeout=20)
+                process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ async def test_reads_go_on_when_a_node_ends(cluster: Cluster, number: signal.Sig
         while not caller._peers["m0"].failures:
             await asyncio.sleep(0.01)
         if number == signal.SIGTERM:
-            assert await asyncio.to_thread(cluster.processes["m0"].wait, 20) == 0
+            assert await asyncio.to_thread(cluster.processes["m0"].wait, 60) == 0
         changed = await caller.store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "b"})
         assert await caller.store.get_queue(ACCOUNT, name) == changed
         stopped.set()
@@ -110,7 +110,7 @@ async def test_reads_go_on_when_a_node_ends(cluster: Cluster, number: signal.Sig
             while caller._peers["m0"].failures:
                 await caller.store.get_queue(ACCOUNT, name)
             again.terminate()
-            assert await asyncio.to_thread(again.wait, 20) == 0
+            assert await asyncio.to_thread(again.wait, 60) == 0
     finally:
         await caller.close()
 
@@ -125,7 +125,7 @@ async def test_who_has_no_certificate_can_see_the_health_of_a_node(tmp_path: Pat
             for path in ("live", "ready"):
                 assert (await client.get(f"http://{health}/health/{path}")).status_code == 200
         process.terminate()
-        assert await asyncio.to_thread(process.wait, 20) == 0
+        assert await asyncio.to_thread(process.wait, 60) == 0
     finally:
         cluster.end()
 
@@ -162,7 +162,7 @@ async def test_nodes_keep_everything_in_cassandra(tmp_path: Path, cassandra: Cas
         with pytest.raises(QueueExists):
             await create(other.store, names[0])
         cluster.processes["m0"].kill()
-        await asyncio.to_thread(cluster.processes["m0"].wait, 20)
+        await asyncio.to_thread(cluster.processes["m0"].wait, 60)
         for queue in queues:
             changed = await caller.store.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "b"})
             assert await other.store.get_queue(ACCOUNT, queue.name) == changed
@@ -183,7 +183,7 @@ async def test_a_node_says_how_it_is_and_nothing_else_to_strangers(cluster: Clus
         assert (await http.get("/v1/view")).status_code == 401
         assert (await http.get("/")).status_code == 404
     process.terminate()
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert SECRET not in errors
     assert "HTTP Request" not in errors

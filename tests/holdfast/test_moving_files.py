@@ -296,7 +296,7 @@ def _progress(path: Path) -> list[str]:
 def _killed(target: Server, path: Path, when: Callable[[], bool]) -> None:
     process = begun(target, "import", "file", path)
     try:
-        wait_until(lambda: when() or process.poll() is not None, "the import is under way", 60)
+        wait_until(lambda: when() or process.poll() is not None, "the import is under way")
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     finally:

@@ -128,8 +128,17 @@ def test_spark_is_asked_for_what_the_page_shows(
     monkeypatch.setattr("holdfast.report_command.run_job", job)
     file = tmp_path / "r.html"
     asked = ["report", "--month", "2026-10", "--lake", lake.url, "--output", str(file), "--refresh"]
-    assert main([*asked, "--plan", "prices.yaml", "--accounts", "accounts.yaml"]) == 0
-    prices = ["--plan", "prices.yaml", "--accounts", "accounts.yaml"]
+    (tmp_path / "prices.yaml").write_text(BOOK)
+    prices = ["--plan", str(tmp_path / "prices.yaml")]
+    assert main([*asked, *prices]) == 2
+    assert "say in a file who has which (--accounts)" in capsys.readouterr().err
+    (tmp_path / "accounts.yaml").write_text("default: plain")
+    prices += ["--accounts", str(tmp_path / "accounts.yaml")]
+    assert main([*asked, *prices, "--month", "2019-12"]) == 2
+    assert main([*asked, *prices[:3], str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml cannot be read" in capsys.readouterr().err
+    assert jobs == [], "what is wrong was said before Spark began"
+    assert main([*asked, *prices]) == 0
     assert jobs == [
         ["batch", "--month", "2026-10"],
         ["rate", "--period", "2026-10", *prices],

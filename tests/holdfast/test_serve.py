@@ -56,7 +56,7 @@ class Process:
         return int(found[1])
 
     def ask(self, path: str) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         self.connections.append(connection)
         connection.request("GET", path)
         return connection
@@ -66,7 +66,7 @@ class Process:
 
     def end(self) -> tuple[int, str]:
         """The exit code and what was said on standard error."""
-        out, errors = self.process.communicate(timeout=20)
+        out, errors = self.process.communicate(timeout=60)
         self.said += out
         return self.process.returncode, errors
 
@@ -123,7 +123,7 @@ def test_later_starts_tell_how_to_see_the_key(server: Process, tmp_path: Path, p
     assert secret[1] not in again.said
     command = [*again.said.rsplit(": ", 1)[1].split(), "--port", str(server.port)]
     shown = subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     assert shown.stdout.strip() == first.strip().split("\n\n")[1]
 
@@ -225,14 +225,14 @@ def test_settings_that_cannot_be_used(tmp_path: Path, processes: list[Process]) 
 
 def test_nothing_to_show_without_data(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "holdfast", "key", "show", "--data", str(tmp_path)]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (shown.returncode, shown.stderr) == (1, f"holdfast: {tmp_path} is no data folder of Holdfast\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_help_tells_every_setting() -> None:
     command = [sys.executable, "-m", "holdfast", "serve", "--help"]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True).stdout
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
     assert "--data DIR" in shown
     assert "HOLDFAST_QUEUE_NAME_HOLD_SECONDS" in shown
 
@@ -260,7 +260,7 @@ def test_trusted_proxies_are_believed(tmp_path: Path, processes: list[Process]) 
     for name, settings, expected in cases:
         processes.append(Process(tmp_path / name, **settings))
         server = processes[-1].until_started()
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         server.connections.append(connection)
         connection.request("GET", "/origin", headers=headers | standard)
         assert connection.getresponse().read().decode() == expected
@@ -285,7 +285,7 @@ def secure(tmp_path: Path, processes: list[Process]) -> Process:
 def test_tls(secure: Process, tmp_path: Path) -> None:
     assert f"AWS_ENDPOINT_URL_SQS=https://127.0.0.1:{secure.port}" in secure.said
     context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
-    connection = http.client.HTTPSConnection("127.0.0.1", secure.port, timeout=20, context=context)
+    connection = http.client.HTTPSConnection("127.0.0.1", secure.port, timeout=60, context=context)
     connection.request("POST", "/echo", body=b"secret" * 1000)
     assert connection.getresponse().read() == b"secret" * 1000
     connection.close()
@@ -310,7 +310,7 @@ def test_a_changed_certificate_is_loaded(secure: Process, tmp_path: Path) -> Non
     pair = make_pair()
     pair.write(tmp_path / "cert.pem", tmp_path / "key.pem")
     _until_loaded(secure, times=2)
-    connection = http.client.HTTPSConnection("127.0.0.1", secure.port, timeout=20, context=pair.trust())
+    connection = http.client.HTTPSConnection("127.0.0.1", secure.port, timeout=60, context=pair.trust())
     connection.request("GET", "/")
     assert connection.getresponse().read() == b"ok"
     connection.close()

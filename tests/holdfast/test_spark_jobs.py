@@ -42,7 +42,7 @@ def test_a_job_ends_with_its_command_and_the_lakes_keys_are_not_on_its_command_l
     command = subprocess.Popen([sys.executable, "-c", COMMAND, str(job)])
     process = 0
     try:
-        wait_until(told.exists, "the job has begun", 60)
+        wait_until(told.exists, "the job has begun")
         process_id, lake, *arguments = told.read_text().split()
         process = int(process_id)
         assert lake == "s3://key:secret@bucket/path"
@@ -50,7 +50,7 @@ def test_a_job_ends_with_its_command_and_the_lakes_keys_are_not_on_its_command_l
         assert not ended(process)
         command.kill()
         command.wait()
-        wait_until(lambda: ended(process), "the job has ended", 10)
+        wait_until(lambda: ended(process), "the job has ended")
     finally:
         command.kill()
         command.wait()

@@ -206,7 +206,7 @@ async def test_a_drain_answers_who_is_shaking_hands(door: Door) -> None:
     asking.get("/")
     status, headers, body = await asking.answer()
     assert (status, headers["connection"], body) == (200, "close", b"ok")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await silent.end() == b""
         for client in (asking, silent):
             client.writer.close()

@@ -841,7 +841,7 @@ async def test_a_node_that_is_away_is_no_reason_to_refuse_and_is_looked_at_when_
         answer = [("periodic",)]
         for listener in connection.cluster._listeners:  # as the driver does it when the node is there again
             await asyncio.to_thread(listener.on_up, host)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "this process would not start now" not in caplog.text:
                 await asyncio.sleep(0.01)
         assert "commitlog_sync is periodic at 127.0.0.1" in caplog.text
@@ -877,13 +877,13 @@ async def test_those_who_wait_for_numbers_share_a_transaction(place: Place, monk
 
 
 async def test_the_time_of_a_transaction_begins_with_its_turn(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened(place.but(timeout_seconds=2)) as store:
+    async with opened(place.but(timeout_seconds=4)) as store:
         reached = asyncio.Event()
 
         async def dawdle(attempt: Attempt, statements: Any) -> bool:
             if not reached.is_set():
                 reached.set()
-                await asyncio.sleep(2.2)
+                await asyncio.sleep(4.2)
             return await attempt(statements)
 
         losing(store, monkeypatch, dawdle)
@@ -899,7 +899,7 @@ async def test_the_time_of_a_transaction_begins_with_its_turn(place: Place, monk
 async def test_who_waits_for_another_transaction_does_not_wait_forever(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(place.but(timeout_seconds=0.5)) as store:
+    async with opened(place.but(timeout_seconds=3)) as store:
         reached, never = asyncio.Event(), asyncio.Event()
 
         async def hang(attempt: Attempt, statements: Any) -> bool:
@@ -944,7 +944,7 @@ async def test_while_cassandra_hangs_each_call_says_so_in_time(cassandra: Cassan
         finally:
             node.resume()
         assert all(isinstance(outcome, StoreUnavailable) for outcome in outcomes)
-        assert took < 8
+        assert took < 20, "and not one after the other"
         assert await until_it_works(lambda: store.get_queue(ACCOUNT, "orders")) == queue
         again = await until_it_works(lambda: create(store, "again"))
         assert await store.get_queue_by_id(again.queue_id) == again

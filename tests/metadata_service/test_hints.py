@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import pytest
+from redis.exceptions import RedisError
 
 from bench.redis_server import RedisServer
 from metadata_service import hints as module
@@ -132,6 +134,25 @@ async def test_hints_that_cannot_be_told_are_dropped_in_the_end(
         hints.tell(queue)
     assert hints._pending.qsize() == 3
     await hints.close()
+
+
+async def test_it_ends_although_the_client_of_redis_takes_its_end_for_an_error(store: MetadataStore) -> None:
+    hints = Hints("redis://127.0.0.1:1/0", MetadataClient(store), again_seconds=0)
+    publishing = asyncio.Event()
+
+    async def publish(*_: object) -> None:
+        publishing.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RedisError from None
+
+    with mock.patch.object(hints._redis, "publish", publish):
+        hints.start()
+        hints.tell(await create(store, "orders"))
+        await publishing.wait()
+        async with asyncio.timeout(60):
+            await hints.close()
 
 
 async def test_a_node_tells_of_every_change(redis_server: RedisServer, tmp_path: Path) -> None:

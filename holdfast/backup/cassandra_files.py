@@ -1,0 +1,163 @@
+"""The files of a backup of a service in Cassandra, once they are in a folder: as the tables that a journal reads, and
+as the entries that it goes by.  So a backup is opened by the code that a start recovers with, without a Cassandra.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, Final, NoReturn
+
+from auth.keyring import DataKey
+from backend.journal.tables import StateRead, Written
+from holdfast.backup import rows
+from holdfast.backup.cassandra_take import folder_of, pieces_path, segment_path
+from holdfast.backup.rows import Place
+from metadata_service.cassandra_copy import ClusterCopy, MetadataCopy
+from metadata_service.models import LogEntry, ShardEntry
+from metadata_service.store import Entries
+
+_SEGMENTS_KNOWN: Final = 32
+"""Of which it is remembered where each row is."""
+
+
+class BackedUpTables:
+    """Implements :class:`backend.journal.cassandra_journal.Server`, for readers alone."""
+
+    def __init__(self, folder: Path, cluster: str) -> None:
+        """``folder``: with all files of the backup."""
+        self._folder = folder
+        self._cluster = cluster
+        self._places = lru_cache(_SEGMENTS_KNOWN)(self._places_of)
+
+    async def check(self) -> None:
+        """Nothing is written there."""
+
+    def everyone(self) -> BackedUpTables:
+        return self
+
+    async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
+        places = await asyncio.to_thread(self._places, log_id, segment)
+        return [(place.number, place.size_bytes) for place in places.values()]
+
+    async def get_rows(self, log_id: int, segment: int, rows: Sequence[int]) -> dict[int, bytes]:
+        return await asyncio.to_thread(self._rows, log_id, segment, rows)
+
+    async def segments(self, log_id: int) -> list[int]:
+        return [number for number, _ in self._numbers(f"journal/{log_id}")]
+
+    async def get_bytes(self, log_id: int, file: int, offset: int, length: int) -> bytes:
+        def read() -> bytes:
+            try:
+                with open(self._folder / pieces_path(self._cluster, log_id, file), "rb") as found:
+                    found.seek(offset)
+                    return found.read(length)
+            except FileNotFoundError:
+                return b""
+
+        return await asyncio.to_thread(read)
+
+    async def files(self, log_id: int) -> list[tuple[int, int]]:
+        return self._numbers(f"checkpoints/{log_id}")
+
+    def _numbers(self, folder: str) -> list[tuple[int, int]]:
+        """Number and size of each file."""
+        place = self._folder / folder_of(self._cluster) / folder
+        return sorted((int(path.stem), path.stat().st_size) for path in place.glob("[0-9]*"))
+
+    def _places_of(self, log_id: int, segment: int) -> dict[int, Place]:
+        try:
+            with self._open(log_id, segment) as file:
+                return {place.number: place for place in rows.places(file)}
+        except FileNotFoundError:
+            return {}
+
+    def _rows(self, log_id: int, segment: int, wanted: Sequence[int]) -> dict[int, bytes]:
+        places = self._places(log_id, segment)
+        there = [number for number in wanted if number in places]
+        if not there:
+            return {}
+        with self._open(log_id, segment) as file:
+            return {number: rows.read(file, places[number]) for number in there}
+
+    def _open(self, log_id: int, segment: int) -> BinaryIO:
+        return open(self._folder / segment_path(self._cluster, log_id, segment), "rb")
+
+    # --- what no reader asks for ---
+
+    def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+        _refuse()
+
+    def put_row_everywhere(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+        _refuse()
+
+    def read_state(self, log_id: int, done: StateRead) -> None:
+        _refuse()
+
+    async def add_segment(self, log_id: int, segment: int) -> None:
+        _refuse()
+
+    async def drop_segment(self, log_id: int, segment: int) -> None:
+        _refuse()
+
+    async def put_file(self, log_id: int, file: int, chunks: Sequence[bytes]) -> None:
+        _refuse()
+
+    async def drop_file(self, log_id: int, file: int, size_bytes: int) -> None:
+        _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise AssertionError("a backup is only read")
+
+
+class BackedUpEntries:
+    """The entries of a cluster for readers: what :func:`backend.damage.examine` asks an entry store for."""
+
+    def __init__(self, copy: ClusterCopy) -> None:
+        self._copy = copy
+
+    async def logs(self, node: str | None = None) -> list[LogEntry]:
+        return [entry for entry in self._copy.logs if node in (None, entry.node)]
+
+    async def shards(self) -> list[ShardEntry]:
+        return list(self._copy.shards)
+
+    async def look(self) -> Entries:
+        return Entries(list(self._copy.logs), list(self._copy.shards))
+
+    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
+        _refuse()
+
+    async def update_log(self, entry: LogEntry) -> LogEntry:
+        _refuse()
+
+    async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
+        _refuse()
+
+
+class BackedUpKeys:
+    """The data keys for who tries master keys on them: what :meth:`auth.keyring.Keyring.check` asks a store for."""
+
+    def __init__(self, copy: MetadataCopy) -> None:
+        self._keys = copy.data_keys()
+
+    async def data_keys(self, account: str | None = None) -> list[DataKey]:
+        return [key for key in self._keys if account in (None, key.account)]
+
+    async def new_data_key_id(self) -> int:
+        _refuse()
+
+    async def add_data_key(self, key: DataKey) -> None:
+        _refuse()
+
+    async def rewrap_data_key(self, key: DataKey, master_before: str) -> bool:
+        _refuse()
+
+    async def reserve_seals(self, key_id: int, seals: int, most: int) -> bool:
+        _refuse()
+
+    async def destroy_data_keys(self, account: str) -> int:
+        _refuse()

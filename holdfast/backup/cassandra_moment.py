@@ -1,0 +1,251 @@
+"""Finds the moment of a backup of a service in Cassandra: where all logs end, and entries that agree with that.
+
+Nothing in Cassandra can be locked as a whole, and logs do not stand still.  So each log is *held* for a moment
+(:meth:`~metadata_service.cassandra_entries.CassandraEntries.hold`): its writer goes on writing rows, and answers
+nothing, for its fence reads say that it is held.  While all are held,
+
+1. the entries of the logs are read, then those of the shards, at SERIAL;
+2. it is looked where each log ends, at a quorum;
+3. the entries of the shards are read again: they are the same;
+
+and then the holds are taken away, by transactions that find them: so all of them lasted from the first step to the
+last.
+
+**Why this is what a kill of all processes would have left.**  Say that something in a log rests on a row of another
+log.  Then something had left the process that wrote this row: an answer, a message to another node.  For that its fence
+had been read as open, by a read that was sent when the row was on a quorum, and before the hold was: so the row is
+found in step 2.  Within a process the same is so because a log is copied from its front.  What the entries of the
+shards rest on was durable before they were committed (step 1), so it is found, too; and since they are the same in step
+3, no row that was found is of an owner that they do not know.  Floors of logs are read before the shards, so none is
+ahead of the checkpoints that it rests on.
+
+If a hold does not last (its writer waits a second or so, and then ends it), or an entry has changed, nothing was found,
+and it is tried again.  No clock decides anything here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from backend.journal.cassandra_tables import CassandraTables
+from backend.journal.cassandra_tail import CassandraTail, End
+from backend.journal.rows import SEGMENT_MAX
+from backend.journal.tables import Unanswered
+from holdfast.backup.kept import CannotBackUp, Tell, now_ms
+from metadata_service.cassandra import CassandraStore
+from metadata_service.models import BackendCluster, BackupPin, LogEntry, ShardEntry
+from metadata_service.store import ConditionFailed, StoreUnavailable
+
+T = TypeVar("T")
+
+PIN_SECONDS: Final = 600.0
+"""So long after a backup was killed its pin is void."""
+TRIES: Final = 20
+PAUSE_SECONDS: Final = (0.2, 3.0)
+"""The first between two tries, and the longest: the service is to get on meanwhile."""
+PIN_TRIES: Final = 20
+FILES_MOST: Final = (1 << 31) - 1
+"""Of pieces, of a log."""
+
+
+class Moment(NamedTuple):
+    """What one backend cluster has at it."""
+
+    logs: list[LogEntry]
+    """All that anything rests on, or that are not sealed."""
+    shards: list[ShardEntry]
+    ends: dict[int, End]
+    """Of the logs that are not sealed."""
+    seqs: dict[int, int]
+    """Of the same, the last row."""
+
+
+class Held:
+    """A backend cluster whose logs can be held, and what keeps its nodes from dropping what is being copied."""
+
+    def __init__(self, cluster: BackendCluster, store: CassandraStore, tables: CassandraTables, backup: str) -> None:
+        self.cluster = cluster
+        self.store = store
+        self.tables = tables
+        self._backup = backup
+        self._pin = BackupPin(backup, 0, ())
+        self._tails: dict[int, CassandraTail] = {}
+        self._held: set[int] = set()
+
+    # --- the pin ------------------------------------------------------------------------------------------
+
+    async def pin(self, logs: Iterable[tuple[int, int, int]]) -> None:
+        """From now on nothing of these logs goes, up to this segment and file of each.  Raises :class:`StoreError`."""
+        self._pin = BackupPin(self._backup, now_ms() + int(PIN_SECONDS * 1000), tuple(logs))
+        await self._change_pins(self._pin)
+
+    async def narrow(self, logs: Iterable[tuple[int, int, int]]) -> None:
+        """Hold only this much from now on.  Raises as :meth:`put_off`."""
+        await self._say_again(tuple(logs))
+
+    async def put_off(self) -> None:
+        """Let the pin last longer.  Raises :class:`CannotBackUp` if it is not there any more, or was void for a while,
+        and :class:`StoreError`."""
+        await self._say_again(self._pin.logs)
+
+    async def _say_again(self, logs: tuple[tuple[int, int, int], ...]) -> None:
+        if not self._pin.logs:
+            return  # there was nothing to be kept
+        before, self._pin = self._pin, BackupPin(self._backup, now_ms() + int(PIN_SECONDS * 1000), logs)
+        if not await self._change_pins(self._pin, again=True) or before.until_ms < now_ms():
+            raise CannotBackUp(
+                f"what keeps the nodes of the cluster {self.cluster.name} from dropping what is being copied was taken "
+                "away meanwhile, or was not renewed in time.  Take the backup again"
+            )
+
+    async def unpin(self) -> None:
+        """Raises :class:`StoreError`."""
+        await self._change_pins(None)
+
+    async def _change_pins(self, pin: BackupPin | None, *, again: bool = False) -> bool:
+        """Put this one in the place of the backup's, or take that away, and those that are void; ``again``: only if
+        there was one.  Whether there was."""
+        for left in reversed(range(PIN_TRIES)):
+            entry = await self.store.cluster()
+            mine = any(one.name == self._backup for one in entry.pins)
+            others = [one for one in entry.pins if one.name != self._backup and one.until_ms > now_ms()]
+            pins = (*others, pin) if pin is not None and (mine or not again) else tuple(others)
+            if pins == entry.pins:
+                return mine
+            try:
+                await self.store.update_cluster(msgspec.structs.replace(entry, pins=pins))
+                return mine
+            except ConditionFailed:  # its manager has just changed it
+                if not left:
+                    raise
+        raise AssertionError("one of the tries ends it")
+
+    # --- the moment ---------------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Pin everything that the moment may need, and do what takes long while nobody waits.
+
+        Raises :class:`CannotBackUp`, :class:`StoreError` and :class:`Unanswered`.
+        """
+        while True:
+            logs = needed(await self.store.logs(), await self.store.shards())
+            known = {entry.log_id for entry in logs} <= {log_id for log_id, _, _ in self._pin.logs}
+            if known and (not logs or self._pin.until_ms > now_ms() + PIN_SECONDS * 500):
+                break
+            await self.pin((entry.log_id, SEGMENT_MAX, FILES_MOST) for entry in logs)  # and then read what there is
+        unable = {beat.log_id: beat.node for beat in await self.store.heartbeats() if not beat.can_be_held}
+        if names := [unable[entry.log_id] for entry in logs if entry.state == "open" and entry.log_id in unable]:
+            raise CannotBackUp(
+                f"these backends of the cluster {self.cluster.name} are of an earlier release, which cannot be held "
+                f"for the moment of a backup: {', '.join(sorted(names))}.  Upgrade them first"
+            )
+        await asyncio.gather(*(tail.catch_up() for tail in self._follow(logs)))
+
+    async def hold(self, name: str) -> None:
+        """Raises :class:`StoreError`."""
+        self._held = set()
+        logs = [entry.log_id for entry in await self.store.logs() if entry.state == "open"]
+        self._held = set(logs)  # what fails may take effect, too, and then is to be taken away
+        held = await together(self.store.hold(log_id, name) for log_id in logs)
+        self._held = {log_id for log_id, one in zip(logs, held, strict=True) if one}
+
+    async def look(self) -> Moment | None:
+        """Steps 1 to 3; None: something has changed.  Raises :class:`StoreError` and :class:`Unanswered`."""
+        known = await self.store.logs()
+        shards = await self.store.shards()
+        logs = needed(known, shards)
+        owners = {entry.owner_log for entry in shards}
+        if any(log.state == "open" and log.log_id in owners and log.log_id not in self._held for log in logs):
+            return None  # it has begun since
+        if not {entry.log_id for entry in logs} <= {log_id for log_id, _, _ in self._pin.logs}:
+            return None
+        tails = self._follow(logs)
+        await asyncio.gather(*(tail.catch_up() for tail in tails))
+        if await self.store.shards() != shards:
+            return None
+        return Moment(logs, shards, {tail.log_id: tail.end for tail in tails}, {})
+
+    async def release(self, name: str) -> bool:
+        """Whether all holds lasted until now."""
+        lasted = await asyncio.gather(*(self.store.release(one, name) for one in self._held), return_exceptions=True)
+        self._held = set()
+        return all(one is True for one in lasted)
+
+    async def seqs(self, moment: Moment) -> dict[int, int]:
+        """The last row of each log that is not sealed.  Raises :class:`Unanswered`."""
+        floors = {entry.log_id: entry.floor_seq for entry in moment.logs}
+        found = {}
+        for log_id in moment.ends:
+            seq = await self._tails[log_id].seq()
+            found[log_id] = seq if seq is not None else max(0, floors[log_id] - 1)
+        return found
+
+    def _follow(self, logs: list[LogEntry]) -> list[CassandraTail]:
+        """Those of the logs that are not sealed."""
+        found = []
+        for entry in logs:
+            if entry.state == "sealed":
+                continue
+            if entry.log_id not in self._tails:
+                self._tails[entry.log_id] = CassandraTail(self.tables, entry.log_id, entry.floor_segment)
+            found.append(self._tails[entry.log_id])
+        return found
+
+
+def needed(logs: Iterable[LogEntry], shards: Sequence[ShardEntry]) -> list[LogEntry]:
+    """The logs that a copy is to have: those that are not sealed, and those that a shard refers to."""
+    mentioned = {log_id for shard in shards for log_id in shard.mentions()}
+    return [entry for entry in logs if entry.state != "sealed" or entry.log_id in mentioned]
+
+
+async def find(clusters: Sequence[Held], name: str, tell: Tell) -> tuple[int, float, list[Moment]]:
+    """The moment: when, how many seconds answers had to wait for it at most, and what each cluster has then.
+
+    Raises :class:`CannotBackUp`, :class:`StoreError` and :class:`Unanswered`.
+    """
+    loop = asyncio.get_running_loop()
+    pause, why = PAUSE_SECONDS[0], ""
+    for tries in range(TRIES):
+        if tries:
+            tell(f"no moment was found ({why}): trying again")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSE_SECONDS[1])
+        await asyncio.gather(*(one.prepare() for one in clusters))
+        hold, found, why = f"{name} {tries}", [], "the entries have changed"
+        began = loop.time()
+        try:
+            try:
+                await together(one.hold(hold) for one in clusters)
+                found = await together(one.look() for one in clusters)
+                moment_ms = now_ms()
+            finally:
+                lasted = await asyncio.gather(*(one.release(hold) for one in clusters))
+        except (StoreUnavailable, ConditionFailed, Unanswered) as error:
+            why = str(error)
+            continue
+        if not all(lasted):
+            why = "the logs could not be held for long enough"
+            continue
+        waited = loop.time() - began
+        moments = [one for one in found if one is not None]
+        if len(moments) == len(clusters):
+            for at, (cluster, moment) in enumerate(zip(clusters, moments, strict=True)):
+                moments[at] = moment._replace(seqs=await cluster.seqs(moment))
+            return moment_ms, waited, moments
+    raise CannotBackUp(
+        f"no moment was found at which the logs can be copied: {why}.  Nothing was changed; try again when there is "
+        "less load, or when the backends have settled"
+    )
+
+
+async def together(work: Iterable[Awaitable[T]]) -> list[T]:
+    """What all of them give; where one fails, when the others have come to their ends, too."""
+    done = await asyncio.gather(*work, return_exceptions=True)
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+    return cast(list[T], done)

@@ -1,0 +1,380 @@
+"""Takes a backup of a service in Cassandra, while it runs or when it does not.
+
+In this order: the metadata are read; the moment is found (:mod:`holdfast.backup.cassandra_moment`) of which the
+journals and entries of all backend clusters are; the metadata are read again, which therefore have every queue and
+every key that the journals know of, and once more, for what these refer to.  What the journals consist of at the
+moment never changes afterwards, and a pin, which was said before, keeps the nodes from dropping it: so it is copied at
+leisure, a segment or file at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import BinaryIO, Final, NamedTuple
+
+import msgspec
+
+from backend.checkpointer import pins_of
+from backend.journal.cassandra_tables import JOURNAL, CassandraTables
+from backend.journal.patience import PatientTables
+from backend.journal.rows import SEGMENT_MAX, decode_row_header
+from backend.journal.tables import CHUNK_BYTES as CHUNK
+from backend.journal.tables import ROWS_MOST, Unanswered, pages
+from holdfast import __version__
+from holdfast.backup import manifest as manifests
+from holdfast.backup import rows
+from holdfast.backup.cassandra_moment import FILES_MOST, PIN_SECONDS, Held, Moment, find, together
+from holdfast.backup.kept import CannotBackUp, Taken, Tell, finish, now_ms, store, written_to
+from holdfast.backup.manifest import BackedUpFile, Manifest
+from holdfast.backup.target import CHUNK_BYTES, Target
+from holdfast.settings import Settings
+from holdfast.stores import cluster_keyspace, connection_settings
+from metadata_service.cassandra import CassandraStore
+from metadata_service.cassandra_connection import CassandraConnection
+from metadata_service.cassandra_copy import (
+    ClusterCopy,
+    MetadataCopy,
+    maps_are_settled,
+    opened,
+    put_together,
+    read_all,
+)
+from metadata_service.models import LogEntry
+from metadata_service.store import StoreError
+
+PUT_OFF_SECONDS: Final = 30.0
+ROUNDS: Final = 10
+"""To find a moment around which no queue gets another map."""
+AT_ONCE: Final = 4
+"""Segments and files that are copied together; each is on the disk of this machine meanwhile."""
+ROW_BYTES: Final = 64 << 10
+"""Of a row whose size is not known."""
+PIECES_BYTES: Final = 2 << 20
+METADATA: Final = "metadata.json"
+ENTRIES: Final = "entries.json"
+_AGAIN: Final = "Take the backup again; what was copied need not be copied twice"
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class _Part(NamedTuple):
+    """A segment of a log, or a file of pieces that lies under it."""
+
+    path: str
+    cluster: Held
+    log: LogEntry
+    number: int
+    end_row: int = ROWS_MOST
+    """Of a segment, the row that it ends before."""
+    size_bytes: int | None = None
+    """Of a file of pieces; None: it is a segment."""
+
+
+async def take(
+    settings: Settings, target: Target, *, keep: int | None = None, tell: Tell = lambda text: None
+) -> tuple[Taken, float]:
+    """Take a backup of the service that the settings name; also how many seconds its answers waited for it, once.
+
+    ``keep``: leave so many in the target, and remove older ones.  Cut off anywhere, it leaves the backups in the target
+    as they were.  Raises :class:`CannotBackUp`, :class:`TargetUnusable`,
+    :class:`~metadata_service.store.StoreError`.
+    """
+    name, began = manifests.new_name(), now_ms()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(written_to(target, name))
+        connection = await CassandraConnection.open(connection_settings(settings))
+        stack.push_async_callback(connection.close)
+        metadata, schema = await opened(connection.share(), settings.cassandra_keyspace)
+        stack.push_async_callback(metadata.close)
+        try:
+            clusters = await _clusters(settings, connection, metadata, name, stack)
+            moment_ms, waited, moments, copy = await _copy(metadata, clusters, name, tell)
+            files, missing, written = await _files(clusters, moments, copy, target, tell)
+        except Unanswered as error:
+            raise CannotBackUp(f"Cassandra does not answer: {error}.  {_AGAIN}") from error
+        manifest = Manifest(
+            form="cassandra",
+            name=name,
+            version=__version__,
+            schema=schema,
+            began_ms=began,
+            moment_ms=moment_ms,
+            ended_ms=now_ms(),
+            queues=len(copy.queues()),
+            master_keys=tuple(sorted({key.master_id for key in copy.data_keys()})),
+            folders=(),
+            files=tuple(files),
+            missing=tuple(missing),
+            clusters=tuple(one.cluster.name for one in clusters),
+        )
+        removed, left = finish(target, manifest, keep)
+    return Taken(manifest, written, removed, left), waited
+
+
+async def _clusters(
+    settings: Settings, connection: CassandraConnection, metadata: CassandraStore, name: str, stack: AsyncExitStack
+) -> list[Held]:
+    found = []
+    for cluster in await metadata.backend_clusters():
+        keyspace = cluster_keyspace(settings, cluster.name)
+        if cluster.emptied and connection.tables(keyspace) is None:
+            continue  # it was turned off
+        store, _ = await opened(connection.share(), keyspace, JOURNAL)
+        stack.push_async_callback(store.close)
+        held = Held(cluster, store, await CassandraTables.open(connection, keyspace, store.fence), name)
+        stack.push_async_callback(_unpinned, held)
+        found.append(held)
+    return found
+
+
+async def _unpinned(cluster: Held) -> None:
+    with contextlib.suppress(StoreError):  # else time does it
+        await cluster.unpin()
+
+
+async def _copy(
+    metadata: CassandraStore, clusters: list[Held], name: str, tell: Tell
+) -> tuple[int, float, list[Moment], MetadataCopy]:
+    """The moment, and the metadata that go with it."""
+    tell("reading the metadata")
+    before = await read_all(metadata)
+    for _ in range(ROUNDS):
+        moment_ms, waited, moments = await find(clusters, name, tell)
+        after = await read_all(metadata)
+        if maps_are_settled(before, after):
+            return moment_ms, waited, moments, await put_together(metadata, after, await read_all(metadata))
+        tell("queues were just given other partitions: looking again")
+        before = after
+    raise CannotBackUp(
+        "queues are given other partitions all the time: nothing was changed; try again when they have settled"
+    )
+
+
+# --- copying ----------------------------------------------------------------------------------------------
+
+
+class _Pinned:
+    """Keeps the pins from becoming void while rows are copied."""
+
+    def __init__(self, clusters: list[Held]) -> None:
+        self._clusters = clusters
+        self._said = time.monotonic()
+
+    async def keep(self) -> None:
+        if time.monotonic() - self._said > PUT_OFF_SECONDS:
+            await self.check()
+
+    async def check(self) -> None:
+        self._said = time.monotonic()
+        for cluster in self._clusters:
+            await cluster.put_off()
+
+
+async def _files(
+    clusters: list[Held], moments: list[Moment], copy: MetadataCopy, target: Target, tell: Tell
+) -> tuple[list[BackedUpFile], list[str], int]:
+    """Copy everything: what there is, what should be, and how much was not in the target yet."""
+    pinned = _Pinned(clusters)
+    files, missing, written = [], [], 0
+    parts: list[_Part] = []
+    for cluster, moment in zip(clusters, moments, strict=True):
+        await cluster.narrow(_bounds(moment))
+        found, gone = await _parts(cluster, moment)
+        parts += found
+        missing += gone
+    done = 0
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def one(part: _Part) -> tuple[BackedUpFile, int] | None:
+        nonlocal done
+        async with free:
+            with tempfile.TemporaryFile() as file:
+                if part.size_bytes is None:
+                    filled = await _rows(part, file, pinned)
+                else:
+                    filled = await _pieces(part, part.size_bytes, file, pinned)
+                stored = await _stored(target, part.path, file) if filled else None
+            done += 1
+            tell(f"{done} of {len(parts)} segments and files, {part.path}")
+            return stored
+
+    for stored in await together(one(part) for part in parts):
+        if stored is not None:
+            files.append(stored[0])
+            written += stored[1]
+    await pinned.check()
+    await _check_still_there(parts)
+    documents = [(METADATA, _encode(copy))]
+    for cluster, moment in zip(clusters, moments, strict=True):
+        entries = await _entries(cluster, moment)
+        documents.append((f"{folder_of(cluster.cluster.name)}/{ENTRIES}", _encode(entries)))
+    for path, document in documents:
+        with tempfile.TemporaryFile() as file:
+            file.write(document)
+            backed_up, new = await _stored(target, path, file)
+        files.append(backed_up)
+        written += new
+    return files, missing, written
+
+
+def _bounds(moment: Moment) -> Iterator[tuple[int, int, int]]:
+    """Of each log, the last segment and the last file of pieces that are copied."""
+    last: dict[int, int] = {}
+    unknown = any(entry.files_unknown for entry in moment.shards)
+    for log_id, number in (file for entry in moment.shards for file in entry.files or ()):
+        last[log_id] = max(number, last.get(log_id, 0))
+    for log in moment.logs:
+        end = moment.ends.get(log.log_id)
+        yield (
+            log.log_id,
+            SEGMENT_MAX if end is None else end.segment,
+            FILES_MOST if unknown else last.get(log.log_id, 0),
+        )
+
+
+async def _parts(cluster: Held, moment: Moment) -> tuple[list[_Part], list[str]]:
+    """What a recovery would read, and what of it is not there."""
+    tables = PatientTables(cluster.tables)
+    pins = pins_of(0, None, {entry.log_id: entry for entry in moment.logs}, moment.shards)
+    pointed = {segment for entry in moment.shards for segment in entry.segments()}
+    needed = {file for entry in moment.shards for file in entry.files or ()}
+    unknown = any(entry.files_unknown for entry in moment.shards)
+    name = cluster.cluster.name
+    parts = []
+    for log in moment.logs:
+        end = moment.ends.get(log.log_id)
+        for segment in await tables.segments(log.log_id):
+            if not pins.why(log.log_id, segment):
+                continue
+            if end is not None and (segment > end.segment or (segment == end.segment and not end.row)):
+                continue  # made ahead, or written since
+            end_row = end.row if end is not None and segment == end.segment else ROWS_MOST
+            parts.append(_Part(segment_path(name, log.log_id, segment), cluster, log, segment, end_row))
+            pointed.discard((log.log_id, segment))
+        for file, size_bytes in await tables.files(log.log_id):
+            if unknown or (log.log_id, file) in needed:
+                path = pieces_path(name, log.log_id, file)
+                parts.append(_Part(path, cluster, log, file, size_bytes=size_bytes))
+                needed.discard((log.log_id, file))
+    missing = [segment_path(name, *one) for one in sorted(pointed)]
+    return parts, missing + [pieces_path(name, *one) for one in sorted(needed)]
+
+
+async def _rows(part: _Part, file: BinaryIO, pinned: _Pinned) -> bool:
+    """Copy a segment; whether it has any rows."""
+    tables, log_id = PatientTables(part.cluster.tables), part.log.log_id
+    sizes = dict(await tables.row_sizes(log_id, part.number))
+    rows.begin(file)
+    count = 0
+    numbers = await part.cluster.tables.numbers(log_id, part.number, 0)
+    for page in pages((number, sizes.get(number, ROW_BYTES)) for number in numbers if number < part.end_row):
+        await pinned.keep()
+        found = await tables.get_rows(log_id, part.number, page)
+        if lost := [number for number in page if number not in found]:
+            found.update(await tables.everyone().get_rows(log_id, part.number, lost))
+        for number in page:
+            data = found.get(number)
+            if data is None:
+                continue  # a recovery says so
+            header = decode_row_header(data, 0)
+            if part.log.state == "sealed" and header is not None and header.seq > (part.log.sealed_seq or 0):
+                return count > 0
+            rows.add(file, number, data)
+            count += 1
+    return count > 0
+
+
+async def _pieces(part: _Part, size_bytes: int, file: BinaryIO, pinned: _Pinned) -> bool:
+    """Copy a file of pieces; what is missing in it becomes zeros, which are no piece."""
+    tables, log_id = PatientTables(part.cluster.tables), part.log.log_id
+    for offset in range(0, size_bytes, PIECES_BYTES):
+        await pinned.keep()
+        length = min(PIECES_BYTES, size_bytes - offset)
+        data = await tables.get_bytes(log_id, part.number, offset, length)
+        if len(data) < length:
+            everyone = tables.everyone()
+            chunks = [
+                await everyone.get_bytes(log_id, part.number, at, min(CHUNK, offset + length - at))
+                for at in range(offset, offset + length, CHUNK)
+            ]
+            data = b"".join(one.ljust(min(CHUNK, length - at * CHUNK), b"\0") for at, one in enumerate(chunks))
+        file.write(data)
+    return True
+
+
+async def _stored(target: Target, path: str, file: BinaryIO) -> tuple[BackedUpFile, int]:
+    """Bring a file's content to the target, unless it is there; and how much was not."""
+
+    def chunks() -> Iterator[bytes]:
+        file.seek(0)
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+
+    return await asyncio.to_thread(store, target, path, chunks, f"the temporary copy of {path}")
+
+
+async def _check_still_there(parts: list[_Part]) -> None:
+    """Nothing of what was copied has been dropped meanwhile, not even in part.
+
+    The pins see to that, unless the clock of a node is far ahead.  Raises :class:`CannotBackUp`.
+    """
+    there: dict[tuple[str, int, bool], set[int]] = {}
+    for part in parts:
+        name, log_id, is_segment = part.cluster.cluster.name, part.log.log_id, part.size_bytes is None
+        if (name, log_id, is_segment) not in there:
+            tables = PatientTables(part.cluster.tables)
+            found = await (tables.segments(log_id) if is_segment else _numbers(tables, log_id))
+            there[name, log_id, is_segment] = set(found)
+        if part.number not in there[name, log_id, is_segment]:
+            raise CannotBackUp(
+                f"{part.path} was dropped while it was copied: are the clocks of the backends' machines right, or did "
+                f"the backup stand still for {PIN_SECONDS / 60:.0f} minutes?  {_AGAIN}"
+            )
+
+
+async def _numbers(tables: PatientTables, log_id: int) -> list[int]:
+    return [file for file, _ in await tables.files(log_id)]
+
+
+async def _entries(cluster: Held, moment: Moment) -> ClusterCopy:
+    next_log, incarnations = await cluster.store.numbering()
+    logs = [
+        msgspec.structs.replace(
+            log,
+            state="sealed",
+            recovering_by=None,
+            sealed_seq=log.sealed_seq if log.state == "sealed" else moment.seqs[log.log_id],
+            held="",
+        )
+        for log in moment.logs
+    ]
+    return ClusterCopy(
+        cluster.cluster.name,
+        cluster.cluster.number,
+        next_log,
+        incarnations,
+        tuple(logs),
+        tuple(moment.shards),
+        await cluster.store.cluster(),
+    )
+
+
+# --- names ------------------------------------------------------------------------------------------------
+
+
+def folder_of(cluster: str) -> str:
+    """Of what a backend cluster has."""
+    return f"clusters/{cluster}"
+
+
+def segment_path(cluster: str, log_id: int, segment: int) -> str:
+    return f"{folder_of(cluster)}/journal/{log_id}/{segment:08d}.rows"
+
+
+def pieces_path(cluster: str, log_id: int, file: int) -> str:
+    return f"{folder_of(cluster)}/checkpoints/{log_id}/{file:08d}.bin"

@@ -1,0 +1,58 @@
+"""A segment of a log as a file: its rows, one after the other, each with its number and its size.
+
+A row has checks of its own (:mod:`backend.journal.rows`).  Of rows that do not change any more the file is always the
+same, so backups of one target share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import BinaryIO, Final, NamedTuple
+
+from holdfast.backup.manifest import BackupUnusable
+
+MARK: Final = b"HFROWS\0\1"
+_HEAD: Final = Struct(">II")
+
+
+class Place(NamedTuple):
+    """Where in the file a row is."""
+
+    number: int
+    offset: int
+    size_bytes: int
+
+
+def begin(file: BinaryIO) -> None:
+    file.write(MARK)
+
+
+def add(file: BinaryIO, number: int, data: bytes) -> None:
+    file.write(_HEAD.pack(number, len(data)))
+    file.write(data)
+
+
+def places(file: BinaryIO) -> Iterator[Place]:
+    """Where the rows are, in order.  Raises :class:`~holdfast.backup.manifest.BackupUnusable`."""
+    size_bytes = file.seek(0, 2)
+    file.seek(0)
+    if file.read(len(MARK)) != MARK:
+        raise BackupUnusable("a segment does not begin as one")
+    offset = len(MARK)
+    while offset < size_bytes:
+        file.seek(offset)
+        head = file.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            raise BackupUnusable("a segment ends within a row")
+        number, row_bytes = _HEAD.unpack(head)
+        place = Place(number, offset + _HEAD.size, row_bytes)
+        offset = place.offset + row_bytes
+        if offset > size_bytes:
+            raise BackupUnusable("a segment ends within a row")
+        yield place
+
+
+def read(file: BinaryIO, place: Place) -> bytes:
+    file.seek(place.offset)
+    return file.read(place.size_bytes)

@@ -1,0 +1,64 @@
+"""Whether the Redis that processes share can be used: rates are counted there, and changed queues told of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from holdfast.doctor.findings import Finding, warning, wrong
+from holdfast.settings import Settings
+from ratelimit.address import MEMORY, shown
+
+ANSWER_SECONDS: Final = 2.0
+SLOW_SECONDS: Final = 0.02
+"""A call that is counted waits for the Redis."""
+_TRIES: Final = 3
+
+
+def look(settings: Settings) -> Iterator[Finding]:
+    """Each Redis that the settings name, once, with what suffers where it cannot be used."""
+    used: dict[str, list[str]] = {}
+    if settings.rate_limit_storage != MEMORY:
+        what = "rate_limit_storage: each process counts rates by itself meanwhile, with its part of the limits"
+        used.setdefault(settings.rate_limit_storage, []).append(what)
+    if settings.metadata_hints is not None:
+        what = "metadata_hints: other processes see changes of queues some seconds later meanwhile"
+        used.setdefault(settings.metadata_hints, []).append(what)
+    for url, uses in used.items():
+        yield from _look(url, uses)
+
+
+def _look(url: str, uses: list[str]) -> Iterator[Finding]:
+    from redis import Redis
+    from redis.backoff import NoBackoff
+    from redis.exceptions import AuthenticationError, RedisError
+    from redis.retry import Retry
+
+    name, hurt = f"the Redis at {shown(url)}", "; ".join(uses)
+    client = Redis.from_url(
+        url, socket_connect_timeout=ANSWER_SECONDS, socket_timeout=ANSWER_SECONDS, retry=Retry(NoBackoff(), 0)
+    )
+    try:
+        client.ping()
+        took = []
+        for _ in range(_TRIES):
+            began = time.monotonic()
+            client.ping()
+            took.append(time.monotonic() - began)
+        role = client.info("replication").get("role")
+    except AuthenticationError as error:
+        yield wrong(f"{name} refuses the user or password that the settings have: {error}", f"correct it ({hurt})")
+    except (RedisError, OSError) as error:
+        said = str(error).replace(url, shown(url))
+        yield wrong(f"{name} cannot be used: {said}", f"is it running, and is it reached from here? ({hurt})")
+    else:
+        if role == "slave":
+            yield wrong(f"{name} is a replica, which takes no writes", f"name the one that it follows ({hurt})")
+        if min(took) > SLOW_SECONDS:
+            yield warning(
+                f"{name} takes {min(took) * 1000:.0f} ms to answer, and calls wait for it",
+                "put it nearer to the frontends, or see what it is busy with",
+            )
+    finally:
+        client.close()

@@ -1,0 +1,309 @@
+"""The metadata in Cassandra from outside of the service that uses them: a copy, and a keyspace that is filled with one.
+
+**The copy.**  Nothing holds the whole metadata still, so they are read several times (:func:`read_all`), and what is
+read is put together so that whatever refers to something finds it (:func:`put_together`): queues and keys from one
+reading, and what they refer to, tenants, data keys and counters, from one that began later.  What can be computed is
+computed: the list of a tenant's keys, the number of its queues, which queues have a dead-letter queue.
+
+Of the maps of queues some changes rest on what the journal says: a partition goes when it is empty.  So the maps have
+to be the same before and after the moment that the journal was looked at (:func:`maps_are_settled`).
+
+**The keyspace that is filled** must be empty.  Meanwhile its schema says that no program can use it.  What says that
+something lives is not brought back, and numbers that a lost time may have given out are not given again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from cassandra.query import SimpleStatement
+
+from auth.credentials import AccessKey, ApiKey, Tenant
+from auth.keyring import DataKey
+from metadata_service.cassandra import SEALING_ACCOUNTS, CassandraStore
+from metadata_service.cassandra_alarms import ALARM_ACCOUNTS
+from metadata_service.cassandra_connection import ONCE, CassandraConnection
+from metadata_service.cassandra_credentials import ACCOUNTS
+from metadata_service.cassandra_entries import ENTRY_SPACES, records_of
+from metadata_service.cassandra_keyspace import CassandraKeyspace
+from metadata_service.cassandra_part import Part
+from metadata_service.cassandra_queues import NAMES, mark_of, queues_in, recomputed
+from metadata_service.cassandra_records import Records, Row, Writes, gather
+from metadata_service.cassandra_schema import METADATA, has_tables
+from metadata_service.cassandra_versions import CassandraVersions
+from metadata_service.models import ClusterEntry, LogEntry, Queue, ShardEntry
+from metadata_service.opening import CannotOpen
+from metadata_service.schema import RESTORING
+from metadata_service.sqlite_copy import LOST_EPOCHS, LOST_IDS
+from metadata_service.store import ConditionFailed, StoreUnavailable
+
+SCAN_TRIES: Final = 3
+SCAN_SECONDS: Final = 30.0
+"""For a page."""
+PAGE_ROWS: Final = 1000
+BATCH_BYTES: Final = 16 << 10
+"""Of records that are written together; Cassandra refuses 50 KiB."""
+MARKS_TOGETHER: Final = 100
+
+_TENANTS = "tenant/"
+_DATA_KEYS = "data_keys/"
+_LAST = (_TENANTS, _DATA_KEYS, "seals/", "counter/")
+"""What others refer to."""
+_KEYS: Final[dict[str, type[AccessKey | ApiKey]]] = {"access_key/": AccessKey, "api_key/": ApiKey}
+_LEFT_OUT = ("schema", "queue_changes")
+"""What a service that begins with a copy makes anew."""
+_ANCHORS = {NAMES: "account", _TENANTS: "tenant"}
+"""The record that each transaction on such a space writes, for it is never deleted."""
+
+Spaces = dict[str, dict[str, str]]
+"""Records by space and key."""
+
+
+class MetadataCopy(msgspec.Struct, frozen=True):
+    """What a keyspace of metadata has."""
+
+    spaces: Spaces
+    uses: dict[str, int]
+    """When keys were used last."""
+
+    def queues(self) -> list[Queue]:
+        """All, by account and name."""
+        spaces = sorted(space for space in self.spaces if space.startswith(NAMES))
+        return [queue for space in spaces for queue in queues_in(self.spaces[space])]
+
+    def data_keys(self) -> list[DataKey]:
+        return [
+            msgspec.json.decode(record, type=DataKey)
+            for space, rows in self.spaces.items()
+            if space.startswith(_DATA_KEYS)
+            for record in rows.values()
+        ]
+
+
+class ClusterCopy(msgspec.Struct, frozen=True):
+    """What the keyspace of a backend cluster has beside the journal."""
+
+    name: str
+    number: int
+    next_log: int
+    """Ids from here on were not given to a log yet."""
+    incarnations: dict[str, int]
+    """The latest of each node."""
+    logs: tuple[LogEntry, ...]
+    """All that anything rests on, sealed where the copy of each ends."""
+    shards: tuple[ShardEntry, ...]
+    cluster: ClusterEntry
+
+
+# --- looking ----------------------------------------------------------------------------------------------
+
+
+async def opened(connection: CassandraConnection, name: str, *parts: Part) -> tuple[CassandraStore, int]:
+    """A keyspace that a service uses, as it is, and the version of its schema; ``parts`` are there, too.
+
+    The connection is closed with it, also when this fails.  Raises :class:`CannotOpen` and :class:`StoreUnavailable`.
+    """
+    keyspace = CassandraKeyspace(connection, name)
+    try:
+        if not await asyncio.to_thread(has_tables, keyspace):
+            raise CannotOpen(
+                f"Cassandra has no keyspace {name} with Holdfast's tables: are these the settings of the service?"
+            )
+        records = await asyncio.to_thread(Records, keyspace)
+        version = 0
+        for part in (*parts, METADATA):
+            stored = await CassandraVersions(records, keyspace, part).stored()
+            part.schema.check(stored, f"the {part.name} in the keyspace {name}")
+            version = stored.version
+            if not version:
+                raise CannotOpen(f"the keyspace {name} has no {part.name}: has its service never been started?")
+        return CassandraStore(keyspace, records, wait=True), version
+    except BaseException:
+        await keyspace.close()
+        raise
+
+
+async def read_all(store: CassandraStore) -> Spaces:
+    """All records, each as it was at some moment of the reading.  Raises :class:`StoreUnavailable`."""
+    keyspace = store.keyspace
+    for left in reversed(range(SCAN_TRIES)):
+        try:
+            return await asyncio.to_thread(_scan, keyspace)
+        except Exception as error:  # the driver's errors have no common base
+            if not left:
+                raise StoreUnavailable(f"the records in {keyspace.name} cannot be read now: {error}") from error
+    raise AssertionError("one of the tries ends it")
+
+
+def _scan(keyspace: CassandraKeyspace) -> Spaces:
+    """Blocks.  A statement that is sent to several machines would mix up their pages, so this one is not."""
+    statement = SimpleStatement(
+        f"SELECT space, key, record FROM {keyspace.name}.records",
+        consistency_level=keyspace.connection.scope.quorum,
+        fetch_size=PAGE_ROWS,
+    )
+    found: Spaces = {}
+    for space, key, record in keyspace.connection.session.execute(
+        statement, execution_profile=ONCE, timeout=SCAN_SECONDS
+    ):
+        if record:
+            found.setdefault(space, {})[key] = record
+    return found
+
+
+def maps_are_settled(before: Spaces, after: Spaces) -> bool:
+    """Whether no queue got another map of its partitions between two readings."""
+    for space, rows in after.items():
+        if not space.startswith(NAMES):
+            continue
+        known = before.get(space, {})
+        changed = {row: record for row, record in rows.items() if known.get(row) != record}
+        earlier = {queue.queue_id: queue for queue in queues_in(known)} if changed else {}
+        for queue in queues_in(changed):
+            was = earlier.get(queue.queue_id)
+            if was is not None and (was.partitions, was.map_version) != (queue.partitions, queue.map_version):
+                return False
+            if was is None and not _is_as_made(queue):
+                return False
+    return True
+
+
+def _is_as_made(queue: Queue) -> bool:
+    return not queue.map_version and all(one.state == "open" and not one.awaits for one in queue.partitions)
+
+
+async def put_together(store: CassandraStore, queues_and_keys: Spaces, last: Spaces) -> MetadataCopy:
+    """A copy out of a reading and one that began when that had ended.  Raises :class:`StoreUnavailable`."""
+    found = {space: rows for space, rows in queues_and_keys.items() if _is_kept(space) and not space.startswith(_LAST)}
+    found |= {space: rows for space, rows in last.items() if space.startswith(_LAST)}
+    tenants = {
+        space.removeprefix(_TENANTS): msgspec.json.decode(rows["tenant"], type=Tenant)
+        for space, rows in found.items()
+        if space.startswith(_TENANTS) and "tenant" in rows
+    }
+    lists: dict[str, dict[str, str]] = {}
+    keys = []
+    for space in list(found):
+        if space.startswith(NAMES):
+            tenant = tenants.get(space.removeprefix(NAMES))
+            if tenant is not None and tenant.state == "deleted":
+                del found[space]
+            else:
+                found[space] = recomputed(found[space])
+        for prefix, kind in _KEYS.items():
+            if not space.startswith(prefix):
+                continue
+            tenant = tenants.get(msgspec.json.decode(found[space]["key"], type=kind).account)
+            if tenant is None or tenant.state == "deleted":
+                del found[space]
+            else:
+                lists.setdefault(tenant.account, {})[space] = "{}"
+                keys.append(space.removeprefix(prefix))
+    for account in tenants:
+        rows = found[_TENANTS + account]
+        others = {row: record for row, record in rows.items() if not row.startswith(tuple(_KEYS))}
+        found[_TENANTS + account] = {**others, **lists.get(account, {})}
+    return MetadataCopy(found, await store.key_uses(keys))
+
+
+def _is_kept(space: str) -> bool:
+    return space not in _LEFT_OUT and not space.startswith(ENTRY_SPACES)
+
+
+# --- filling ----------------------------------------------------------------------------------------------
+
+
+async def is_empty(store: CassandraStore) -> bool:
+    """Whether a keyspace has nothing but its schema.  Raises :class:`StoreUnavailable`."""
+    return not (await read_all(store)).keys() - {"schema"}
+
+
+async def close_to_all(store: CassandraStore) -> None:
+    """From now on no program can use the keyspace, until :meth:`open_to_all`.  Raises :class:`StoreUnavailable`."""
+    await _note_oldest(store, RESTORING)
+
+
+async def open_to_all(store: CassandraStore) -> None:
+    """Raises :class:`StoreUnavailable`."""
+    await _note_oldest(store, METADATA.schema.stored(METADATA.schema.version).oldest)
+
+
+async def _note_oldest(store: CassandraStore, version: int) -> None:
+    await store.records.transact("schema", ["oldest"], lambda rows: ({"oldest": str(version)}, None))
+
+
+async def fill(store: CassandraStore, copy: MetadataCopy) -> None:
+    """Write a copy into a keyspace that is empty.  Raises :class:`StoreUnavailable`."""
+    records = store.records
+    spaces = {space: _raised(rows) if space.startswith("counter/") else rows for space, rows in copy.spaces.items()}
+    await gather(partial(_put, records, space, rows) for space, rows in spaces.items())
+    marks: dict[str, list[tuple[str, str, int]]] = {}
+    for space, key, value in (mark_of(queue) for queue in copy.queues()):
+        marks.setdefault(space, []).append((key, value, 1))
+    for space, rows in spaces.items():
+        if space.startswith(_TENANTS):
+            account = space.removeprefix(_TENANTS)
+            marks.setdefault(ACCOUNTS, []).append((account, "", 1))
+            if any(row.startswith("alarm/") for row in rows):
+                marks.setdefault(ALARM_ACCOUNTS, []).append((account, "", 1))
+        elif space.startswith(_DATA_KEYS):
+            marks.setdefault(SEALING_ACCOUNTS, []).append((space.removeprefix(_DATA_KEYS), "", 1))
+    await gather(
+        partial(records.mark_all, space, some[at : at + MARKS_TOGETHER])
+        for space, some in marks.items()
+        for at in range(0, len(some), MARKS_TOGETHER)
+    )
+    await store.record_uses(copy.uses)
+
+
+async def fill_cluster(store: CassandraStore, copy: ClusterCopy) -> None:
+    """The same for a backend cluster.  Its logs are nobody's, so whoever begins takes all shards over."""
+    entries = ClusterCopy(
+        copy.name,
+        copy.number,
+        copy.next_log,
+        copy.incarnations,
+        copy.logs,
+        tuple(msgspec.structs.replace(entry, epoch=entry.epoch + LOST_EPOCHS) for entry in copy.shards),
+        msgspec.structs.replace(copy.cluster, manager=0, pins=()),
+    )
+    spaces, marks = records_of(entries.logs, entries.next_log, entries.incarnations, entries.shards, entries.cluster)
+    await gather(partial(_put, store.records, space, rows) for space, rows in spaces.items())
+    for space, key, value, timestamp in marks:
+        await store.records.mark(space, key, value, timestamp=timestamp)
+
+
+def _raised(rows: Mapping[str, str]) -> dict[str, str]:
+    return {key: str(int(record) + LOST_IDS) for key, record in rows.items()}
+
+
+async def _put(records: Records, space: str, rows: Mapping[str, str]) -> None:
+    """Write the records of a space that has none, by transactions as all are written."""
+    anchor = next((key for prefix, key in _ANCHORS.items() if space.startswith(prefix)), "")
+    for some in _batches({key: record for key, record in rows.items() if key != anchor}):
+        writes: dict[str, Any] = {**({anchor: rows[anchor]} if anchor in rows else {}), **some}
+
+        def put(found: dict[str, Row], writes: dict[str, Any] = writes) -> tuple[Writes, None]:
+            if found.keys() - {anchor}:
+                raise ConditionFailed(f"somebody else writes into {space} while it is restored")
+            return writes, None
+
+        await records.transact(space, list(writes), put)
+
+
+def _batches(rows: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """All of them in parts that are not too large; one that is empty, if there are none."""
+    batch: dict[str, str] = {}
+    size_bytes = 0
+    for key, record in rows.items():
+        row_bytes = len(key.encode()) + len(record.encode())
+        if batch and size_bytes + row_bytes > BATCH_BYTES:
+            yield batch
+            batch, size_bytes = {}, 0
+        batch[key] = record
+        size_bytes += row_bytes
+    yield batch
