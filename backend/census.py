@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from backend.api import Counters
 from backend.damage import Survey, examine
 from backend.engine.blocks import DEAD
 from backend.engine.fold import Fold
-from backend.journal.local import LocalJournal
+from backend.journal.interface import Journal
+from backend.journal.rows import RecordView
 from backend.journal.segments import RottenRecord
 from metadata_service.store import EntryStore
 
@@ -28,9 +29,15 @@ class Census(NamedTuple):
     """Messages that are there and cannot be read."""
 
 
-async def count(journal: LocalJournal, entries: EntryStore) -> Census:
-    """Fold everything as a start would, and read each message; nothing is changed.  Raises as
-    :func:`~backend.damage.survey`."""
+ReadMany = Callable[[Sequence[int]], Awaitable[Sequence[RecordView | RottenRecord]]]
+"""Reads the records at these positions."""
+
+
+async def count(journal: Journal, entries: EntryStore, read_many: ReadMany) -> Census:
+    """Fold everything as a start would, and read each message by ``read_many``, of this journal; nothing is changed.
+
+    Raises as :func:`~backend.damage.survey`.
+    """
     replay, survey = await examine(journal, entries)
     await journal.look(await entries.logs())
     rotten: list[str] = []
@@ -39,7 +46,7 @@ async def count(journal: LocalJournal, entries: EntryStore) -> Census:
         fold.advance(replay.time_ms)
         counters[number] = fold.counters()
         for positions in _positions(fold):
-            records = await journal.segments.read_many(positions)
+            records = await read_many(positions)
             rotten += [f"partition {number}: {one}" for one in records if isinstance(one, RottenRecord)]
     return Census(survey, counters, rotten)
 

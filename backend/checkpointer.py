@@ -427,7 +427,7 @@ class Checkpointer:
         whole = {log_id for entry in shards for log_id in entry.logs()} | {entry.owner_log for entry in shards}
         for entry in shards:
             needed.update(entry.files or ())
-            if entry.shard not in owned and entry.files is None and entry.checkpoint is not None:
+            if entry.shard not in owned and entry.files_unknown:
                 whole.update(one.log_id for one in files)
         held: dict[int, int] = {}
         for backup in backups:

@@ -93,7 +93,14 @@ def said_goodbye(payload: memoryview) -> Refused:
 class _Side:
     """What both sides of a handshake do."""
 
-    def __init__(self, secret: bytes, name: str, binding: bytes, lowest: int, highest: int) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        name: str,
+        binding: bytes = b"",
+        lowest: int = VERSION_LOWEST,
+        highest: int = VERSION_HIGHEST,
+    ) -> None:
         """``binding``: of TLS, the SHA-256 digest of the server's certificate; without TLS nothing."""
         check_secret(secret)
         self._secret = secret
@@ -125,16 +132,6 @@ class _Side:
 class Caller(_Side):
     """The side that connects."""
 
-    def __init__(
-        self,
-        secret: bytes,
-        name: str,
-        binding: bytes = b"",
-        lowest: int = VERSION_LOWEST,
-        highest: int = VERSION_HIGHEST,
-    ) -> None:
-        super().__init__(secret, name, binding, lowest, highest)
-
     def begin(self) -> bytes:
         self._hello = encode(Hello(self._lowest, self._highest, self._nonce, self._name))
         return frame(HELLO, 0, self._hello)
@@ -163,16 +160,6 @@ class Caller(_Side):
 
 class Answerer(_Side):
     """The side that is connected to."""
-
-    def __init__(
-        self,
-        secret: bytes,
-        name: str,
-        binding: bytes = b"",
-        lowest: int = VERSION_LOWEST,
-        highest: int = VERSION_HIGHEST,
-    ) -> None:
-        super().__init__(secret, name, binding, lowest, highest)
 
     def greeted(self, payload: memoryview) -> bytes:
         """The challenge.  Raises :class:`Refused`."""

@@ -24,6 +24,7 @@ from backend.journal.segments import LogInUse
 from backend.load import LOOK_SECONDS as LOAD_SECONDS
 from backend.load import Load
 from backend.node import Node
+from backend.ownership import LOOK_SECONDS
 from backend.reach import Reach, sample
 from backend.replay import JournalDamaged
 from backend.reporter import REPORT_SECONDS, Reporter
@@ -37,7 +38,6 @@ from metadata_service.store import ClusterStore, ConditionFailed, MemberStore, S
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
-LOOK_SECONDS = 0.5
 EXPECT_SECONDS = 0.1
 """How often a member looks for shards that are on their way to it."""
 MOVES_MOST = 32
@@ -83,11 +83,12 @@ class Member:
         acquaint_seconds: float = 0.0,
         expected: Collection[str] = (),
         callers: Callable[[], Iterable[str]] = tuple,
+        release: str = "",
     ) -> None:
         """``load``: what the heartbeats are to say of the node; ``reporter``: whom it tells of the cluster while it is
         the manager; ``acquaint_seconds``: so long a node without shards looks what the others' clocks say, before it
         takes any (where nodes are on several machines, :data:`~backend.living.WATCH_SECONDS`); ``expected``: the nodes
-        that start together; ``callers``: who is connected to the node."""
+        that start together; ``callers``: who is connected to the node; ``release``: of Holdfast, that it runs."""
         self._name = name
         self._node = node
         self._store = store
@@ -108,6 +109,7 @@ class Member:
         self._expected = frozenset(expected)
         self._gathered_at = 0.0
         self._callers = callers
+        self._release = release
         self._reach = Reach()
         self._complaints = Complaints()
         self.clock_behind_ms = 0.0
@@ -204,6 +206,8 @@ class Member:
             *(self._name, entry.log_id, entry.incarnation, self._count, self._clock(), self._address),
             shard_time_ms=self._node.time_ms if self._node.owned else 0,
             callers=sample(self._callers()),
+            release=self._release,
+            can_be_held=True,
         )
         if self._load is not None:
             beat = msgspec.structs.replace(beat, cpu=self._load.cpu, storage=self._load.storage, busy=self._load.busy)
@@ -359,17 +363,19 @@ class Member:
             heir = view.wanted(shard)
             if heir is not None and heir != self._name:
                 leaving.setdefault(heir, set()).add(shard)
-        for heir, given in leaving.items():
-            await ownership.hand_over(given, view.live[heir].log_id)
         to_have = {shard for shard in range(SHARDS) if view.wanted(shard) == self._name}
         missing = to_have - owned
+        on_their_way = {shard for shard in missing if not view.can_take(shard, ownership.log_id)}
+        ownership.expect((view.shards[shard] for shard in on_their_way), view.logs.values())
+        for heir, given in leaving.items():
+            await ownership.hand_over(given, view.live[heir].log_id)
         left_behind = {
             shard
             for shard, entry in view.shards.items()
             if shard not in owned and entry.owner_log in view.logs and view.logs[entry.owner_log].node == self._name
         }
         self._expecting = bool(missing)
-        ready = {shard for shard in missing | left_behind if view.can_take(shard, ownership.log_id)}
+        ready = (missing - on_their_way) | {shard for shard in left_behind if view.can_take(shard, ownership.log_id)}
         if ready:
             taken = await ownership.take(ready)
             self._expecting = bool(missing - taken)

@@ -179,7 +179,7 @@ class Node:
             journal,
             settings.checkpoint_segments,
         )
-        self._ownership = Ownership(incarnation, started.entry, self._checkpointer, journal, self._entries)
+        self._ownership = Ownership(incarnation, started.entry, self._checkpointer, journal, self._entries, tasks.start)
         self._incarnation = incarnation
         self._begun_at = asyncio.get_running_loop().time()
         self._checkpoints = tasks.start(self._checkpointer.run(), "the checkpointer")

@@ -22,7 +22,7 @@ from backend.engine import records, snapshot
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.records import UnknownRecord, decode_head
-from backend.journal.checkpoints import PieceDamaged, PieceStore
+from backend.journal.checkpoints import PieceDamaged, PieceReader
 from backend.journal.interface import Journal
 from backend.journal.recovery import LogEnd, Row
 from backend.journal.rows import RecordView
@@ -105,7 +105,7 @@ class Replay:
         self.time_ms = 0
         self.replayed = 0
 
-    async def load_checkpoints(self, pieces: PieceStore) -> None:
+    async def load_checkpoints(self, pieces: PieceReader) -> None:
         """Of several shards together: where pieces are far away, one after the other would mostly wait."""
         free = asyncio.Semaphore(SHARDS_TOGETHER)
 
@@ -122,9 +122,9 @@ class Replay:
             await asyncio.wait(loads)
             raise
 
-    async def _load_checkpoint(self, shard: int, entry: ShardEntry, pieces: PieceStore) -> None:
+    async def _load_checkpoint(self, shard: int, entry: ShardEntry, pieces: PieceReader) -> None:
         def fetch(refs: list[Ref]) -> AsyncGenerator[bytes, None]:
-            return _one_by_one(pieces, [as_piece(ref) for ref in refs])
+            return one_by_one(pieces, [as_piece(ref) for ref in refs])
 
         refs = [(one.partition, as_ref(one.checkpoint)) for one in entry.stopped if one.checkpoint is not None]
         if entry.checkpoint is not None:
@@ -294,7 +294,6 @@ class Replay:
         if entry is not None and mark in entry.accepted:
             logger.warning("%s (accepted)", harm)
             return
-        logger.error("stopped: %s", harm)
         if partition is not None:
             self.partition_harm.setdefault(partition, harm)
             self.folds.pop(partition, None)
@@ -304,8 +303,8 @@ class Replay:
                 del self.folds[number]
 
 
-async def _one_by_one(pieces: PieceStore, refs: list[PieceRef]) -> AsyncGenerator[bytes, None]:
-    """These pieces, in order; while some are used, the next ones are read.  Raises as :meth:`PieceStore.get_many`."""
+async def one_by_one(pieces: PieceReader, refs: list[PieceRef]) -> AsyncGenerator[bytes, None]:
+    """These pieces, in order; while some are used, the next ones are read.  Raises as :meth:`PieceReader.get_many`."""
     starts = iter(range(0, len(refs), PIECES_TOGETHER))
     reads: deque[asyncio.Task[list[bytes]]] = deque()
     slices = Slices()
@@ -348,8 +347,8 @@ async def replay_log(
         replay.apply_row(entry.log_id, row, chained)
     if scan.end.torn is not None:
         logger.warning("the end of a log was torn: %s", scan.end.torn)
-    for damage in scan.end.damage:
-        logger.error("journal damage: %s", damage)
     if scan.end.severe and not entry.accepted:
         raise JournalDamaged(entry.log_id, "; ".join(str(damage) for damage in scan.end.damage))
+    for damage in scan.end.damage:
+        logger.error("journal damage: %s", damage)
     return scan.end

@@ -86,6 +86,7 @@ def _nodes(view: View, still: Callable[[int], float]) -> tuple[ReportedNode, ...
             storage=beat.storage,
             draining=view.draining(name),
             cut_off=name in view.cut_off,
+            release=beat.release,
         )
         for name, beat in sorted(beats.items())
     )

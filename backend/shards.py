@@ -6,6 +6,7 @@ A shard that is not here is another node's, or nobody's yet: whoever asks for a 
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from metadata_service.models import PieceRef, ShardEntry, StoppedPartition, clus
 
 if TYPE_CHECKING:
     from backend.replay import Replay
+
+logger = logging.getLogger(__name__)
 
 DROPPED_KEPT = 4096
 
@@ -58,6 +61,11 @@ class Shard:
     def dirty(self) -> bool:
         """The last checkpoint does not say all."""
         return self.changed or any(partition.fold.changed for partition in self.partitions.values())
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks of messages it has."""
+        return sum(len(partition.fold.blocks) for partition in self.partitions.values())
 
     def files(self) -> dict[tuple[int, int], int]:
         """(log, file) → bytes of pieces in it that the last checkpoint rests on."""
@@ -119,16 +127,22 @@ class Shards:
         return partition
 
     def open(self, entries: Iterable[ShardEntry], replay: Replay, now: int) -> list[Partition]:
-        """Own these shards, in the state that ``replay`` has folded, and serve their partitions, which are returned."""
+        """Own these shards, in the state that ``replay`` has folded, and serve their partitions, which are returned.
+
+        What of them cannot be served is said here and not before: who folds shards of which another is the owner by now
+        may miss what that one has dropped.
+        """
         opened = []
         for entry in entries:
             shard = self.owned[entry.shard] = Shard(entry)
             if entry.shard in replay.shard_harm:
                 shard.damage = str(replay.shard_harm[entry.shard])
+                logger.error("stopped: %s", shard.damage)
             shard.pieces = replay.pieces.get(entry.shard, {})
         for stopped in replay.still_stopped():
             if self.owns(stopped.partition):
                 self.stop(stopped, str(replay.partition_harm[stopped.partition]))
+                logger.error("stopped: %s", self.damage[stopped.partition])
         for fold in replay.folds.values():
             if self.owns(fold.partition):
                 fold.advance(now)

@@ -69,7 +69,7 @@ async def start(
         ending = [entry for entry in known if entry.log_id in own | owners and entry.state != "sealed"]
         begun = await journal.find(ending)
         claimed = await claim(entries, sorted(ending, key=attrgetter("incarnation")), begun, mine)
-        replay = await recover(journal, entries, claimed, known, shard_entries, wanted, mine.log_id)
+        replay = await recover(journal, entries, claimed, known, shard_entries, wanted, mine.log_id, journal.pieces)
         await open_clock(replay.time_ms)
         log = await journal.create(mine, clock_ms=clock, on_failure=on_failure)
         try:

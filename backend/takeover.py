@@ -21,6 +21,7 @@ from graphlib import TopologicalSorter
 
 import msgspec
 
+from backend.journal.checkpoints import PieceReader
 from backend.journal.interface import Journal
 from backend.journal.recovery import LogEnd
 from backend.journal.segments import LogInUse
@@ -58,11 +59,12 @@ async def recover(
     shards: Mapping[int, ShardEntry],
     wanted: Collection[int],
     own: int,
+    pieces: PieceReader,
 ) -> Replay:
     """Read and seal the ``claimed`` logs, and fold the ``wanted`` of all ``shards``.
 
     ``known`` are the entries of all logs.  The log ``own`` is this incarnation's: it holds nothing yet of what is
-    folded here.  Raises :class:`JournalDamaged`; a log is then not sealed.
+    folded here.  Checkpoints are read from ``pieces``.  Raises :class:`JournalDamaged`; a log is then not sealed.
     """
     replay = Replay({number: shards[number] for number in wanted if number in shards})
     others = [entry for entry in known if entry.log_id != own]
@@ -71,7 +73,7 @@ async def recover(
     unread = {entry.log_id: entry for entry in others if entry.log_id in chained}
     unread.update((entry.log_id, entry) for entry in claimed)
     to_seal = {entry.log_id for entry in claimed}
-    await replay.load_checkpoints(journal.pieces)
+    await replay.load_checkpoints(pieces)
     for entry in in_order(unread.values(), replay.entries.values()):
         sealing = entry.log_id in to_seal
         if not sealing and entry.state != "sealed" and entry.log_id in begun:

@@ -41,6 +41,8 @@ SEGMENT_SHIFT = 24
 RETENTION_STEP_BITS = 7
 """Messages expire in steps of 128 ms, so that a block is not looked through for each of them."""
 
+RETRIES_STEP_MS = 100
+"""Where many come, retry tokens are forgotten together with those that expire in so much time, not with each send."""
 AGES_SPARE = 64
 """More entries by age than twice the blocks and this many: those of blocks that are gone are thrown out."""
 
@@ -152,12 +154,12 @@ class Fold(State):
 
     def _remember_retry(self, retry: bytes, number: int, now: int) -> None:
         retries = self.retries
-        if now >= retries.next_expiry:
-            retries.expire(now)
         retries.remember(retry[:TOKEN_BYTES], number, now + self.retry_window_ms, retry[TOKEN_BYTES:])
-        due = retries.next_expiry + 1000
-        if due < self.due:
-            self.due = due
+        expiry = retries.next_expiry
+        if now >= expiry + RETRIES_STEP_MS:
+            retries.expire(now)
+        elif expiry + 1000 < self.due:
+            self.due = expiry + 1000
 
     def _copied(self, record: records.Copied, now: int, position: int, size: int) -> None:
         found = self.locate(record.number)

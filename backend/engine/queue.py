@@ -349,7 +349,12 @@ class Queue:
         written: list[records.Record] = []
         known = fold.settings
         if known is not None and settings.state < known.state:
-            return written  # who says this does not know yet that it drains, or has retired
+            # Who says this does not know yet that it drains, or that it has retired, as it says itself first.  All else
+            # may be news nevertheless.
+            if settings.version <= known.version or settings.routing is None:
+                return written
+            routing = msgspec.structs.replace(settings.routing, state=known.state)
+            settings = msgspec.structs.replace(settings, routing=routing)
         assert settings.state != PartitionState.RETIRED or not fold.stored_messages, "what holds messages stays"
         # The version is the queue's; options of the whole service may change without it.
         if (

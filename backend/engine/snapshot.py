@@ -8,7 +8,6 @@ each 1,024 messages).  Lists are not stored: a fold that is read back links its 
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from heapq import heappush
@@ -331,9 +330,13 @@ def _restore_waiting(fold: Fold, block: Block) -> None:
     fold.visible += size
     fold.stored_bytes += sum(block.sizes)
     fold.default_lane.live += size
-    segments = fold.segments
-    for segment, count in Counter(position >> SEGMENT_SHIFT for position in block.positions).items():
-        segments[segment] = segments.get(segment, 0) + count
+    first, last = min(block.positions) >> SEGMENT_SHIFT, max(block.positions) >> SEGMENT_SHIFT
+    if first == last:  # as in all but a few
+        fold.segments[first] = fold.segments.get(first, 0) + size
+    else:
+        for position in block.positions:
+            segment = position >> SEGMENT_SHIFT
+            fold.segments[segment] = fold.segments.get(segment, 0) + 1
     fold.order.restore_block(fold.default_lane, block)
 
 

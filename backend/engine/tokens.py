@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from struct import Struct
 
 from backend.engine.blocks import Ref
 from backend.engine.timers import NEVER
@@ -22,6 +23,8 @@ TOKEN_BYTES = 16
 DIGEST_BYTES = 16
 TOKEN_MEMORY_BYTES = 170
 """About what one takes in memory, all in all."""
+
+_each_token = Struct(f"{TOKEN_BYTES}s").iter_unpack
 
 
 class Chunk:
@@ -73,13 +76,12 @@ class Tokens:
 
     def find(self, token: bytes, now: int) -> tuple[int, bytes] | None:
         """Number and digest that came with this token, unless it has expired at ``now``."""
-        if now >= self.next_expiry:
-            self.expire(now)
         place = self._places.get(token)
         if place is None:
             return None
         chunk = self._chunk(place)
-        return chunk.numbers[place - chunk.first], chunk.digest(place - chunk.first)
+        at = place - chunk.first
+        return (chunk.numbers[at], chunk.digest(at)) if chunk.expires[at] > now else None
 
     def _chunk(self, place: int) -> Chunk:
         return self._chunks[bisect_right(self._chunks, place, key=_first) - 1]
@@ -108,14 +110,16 @@ class Tokens:
         places = self._places
         while self._chunks:
             chunk = self._chunks[0]
-            for at in range(chunk.start, len(chunk.numbers)):
-                if chunk.expires[at] > now:
-                    chunk.start = at
-                    self.next_expiry = chunk.expires[at]
+            place = chunk.first + chunk.start
+            tokens = _each_token(chunk.keys[chunk.start * TOKEN_BYTES :])
+            for (token,), expires in zip(tokens, chunk.expires[chunk.start :], strict=True):
+                if expires > now:
+                    chunk.start = place - chunk.first
+                    self.next_expiry = expires
                     return
-                token = chunk.key(at)
-                if places.get(token) == chunk.first + at:
+                if places.get(token) == place:
                     del places[token]
+                place += 1
             del self._chunks[0]
         self._last = None
         self.next_expiry = NEVER

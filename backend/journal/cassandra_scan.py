@@ -27,10 +27,7 @@ from typing import NamedTuple
 from backend.journal.cassandra_log import WINDOW
 from backend.journal.cassandra_rows import StoredRow, decode_row
 from backend.journal.recovery import Damage, LogEnd, Row
-from backend.journal.tables import PAGE_BYTES, Tables, Unanswered, place
-
-END = -1
-"""Behind the last row."""
+from backend.journal.tables import Tables, Unanswered, pages, place
 
 
 class TailRow(NamedTuple):
@@ -152,18 +149,12 @@ class CassandraScan:
         """(segment, row, bytes) of what there is from the place on, in order, a page at a time."""
         at = self._place
         for segment in segments:
-            page: list[int] = []
-            page_bytes = 0
-            sizes = [one for one in await tables.row_sizes(self._log_id, segment) if (segment, one[0]) >= at]
-            for row, size_bytes in [*sizes, (END, 0)]:
-                if page and (row == END or page_bytes + size_bytes > PAGE_BYTES):
-                    found = await tables.get_rows(self._log_id, segment, page)
-                    for number in page:
-                        if number in found:
-                            yield segment, number, found[number]
-                    page, page_bytes = [], 0
-                page.append(row)
-                page_bytes += size_bytes
+            sizes = await tables.row_sizes(self._log_id, segment)
+            for page in pages(one for one in sizes if (segment, one[0]) >= at):
+                found = await tables.get_rows(self._log_id, segment, page)
+                for number in page:
+                    if number in found:
+                        yield segment, number, found[number]
 
     async def _look_past(self, places: AsyncIterator[tuple[int, int, bytes]], first: StoredRow) -> int:
         """Read all that lies behind a gap: what it says of answered rows.  Returns the last row."""

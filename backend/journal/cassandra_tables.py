@@ -12,8 +12,9 @@ they are kept for :data:`GC_GRACE_SECONDS`, longer than any write is on its way 
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, Final, Self
 
@@ -22,15 +23,22 @@ from cassandra.query import PreparedStatement
 
 from backend.journal.tables import CHUNK_BYTES, PART_CHUNKS, StateRead, Unanswered, Written, chunks_of
 from metadata_service import cassandra_connection
-from metadata_service.cassandra_connection import CassandraConnection, Fence, Rows
+from metadata_service.cassandra_connection import HELD, CassandraConnection, Fence, Rows
 from metadata_service.cassandra_part import Part
 from metadata_service.schema import Schema, Step
+from metadata_service.store import StoreError
+
+logger = logging.getLogger(__name__)
 
 GC_GRACE_SECONDS: Final = 86_400
 WRITES_AT_ONCE: Final = 8
 """Chunks of a checkpoint under way at a time."""
 NAMES_MOST: Final = 5000
 """Asked for at once."""
+HELD_LOOK_SECONDS: Final = 0.02
+"""How often a log that is held asks whether it still is."""
+HELD_SECONDS_MOST: Final = 1.2
+"""A hold that lasts longer is ended: whoever holds the log has no use for it any more, or has died."""
 
 _ID = " WITH id = "
 
@@ -61,6 +69,14 @@ JOURNAL: Final = Part(
 """These tables, as a part of the keyspace with versions of its own."""
 
 
+class _Held:
+    """A log that was found held."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.ending: asyncio.Task[None] | None = None
+
+
 class CassandraTables:
     """Implements :class:`backend.journal.cassandra_journal.Server`.  Made by :meth:`open`."""
 
@@ -70,6 +86,8 @@ class CassandraTables:
         self._fence = fence
         self._level: int | None = None
         """Of reads; None: that of the connection."""
+        self._held: dict[int, _Held] = {}
+        """Logs that somebody holds, and that are waited for."""
 
     @classmethod
     async def open(cls, connection: CassandraConnection, keyspace: str, fence: Fence) -> Self:
@@ -95,6 +113,9 @@ class CassandraTables:
         self._put_row_everywhere = self._connection.prepare(self._put_row.query_string, everywhere=True)
         self._state = self._statement(self._fence.statement)
         self._sizes = self._statement(f"SELECT number, size FROM {keyspace}.journal WHERE log = ? AND segment = ?")
+        self._numbers = self._statement(
+            f"SELECT number FROM {keyspace}.journal WHERE log = ? AND segment = ? AND number >= ?"
+        )
         self._rows = self._statement(
             f"SELECT number, data FROM {keyspace}.journal WHERE log = ? AND segment = ? AND number IN ?"
         )
@@ -185,10 +206,34 @@ class CassandraTables:
                 state = fence.state(found[0][0]) if found else None
             except Exception as error:  # an entry that cannot be understood does not say that the log is open
                 done(error)
-            else:
-                done(state)
+                return
+            if state == HELD:
+                self._wait(log_id, lambda: self.read_state(log_id, done))
+                return
+            self._held.pop(log_id, None)
+            done(state)
 
         self._connection.send(self._state, fence.values(log_id), read)
+
+    def _wait(self, log_id: int, again: Callable[[], None]) -> None:
+        """A read of a log's state has found that the log is held: read again soon, and end a hold that takes too long.
+
+        For whoever waits for the state it is as if the read took long.
+        """
+        loop = asyncio.get_running_loop()
+        held = self._held.setdefault(log_id, _Held(loop.time()))
+        if held.ending is None and loop.time() - held.since > HELD_SECONDS_MOST:
+            held.ending = loop.create_task(self._end_hold(log_id, held), name=f"the end of a hold of log {log_id}")
+        loop.call_later(HELD_LOOK_SECONDS, again)
+
+    async def _end_hold(self, log_id: int, held: _Held) -> None:
+        logger.warning("log %d was held for %.1f s: that is ended", log_id, HELD_SECONDS_MOST)
+        try:
+            await self._fence.end_hold(log_id)
+        except StoreError as error:
+            logger.warning("a hold of log %d cannot be ended now: %s", log_id, error)
+        finally:
+            held.since, held.ending = asyncio.get_running_loop().time(), None
 
     def everyone(self) -> CassandraTables:
         tables = copy(self)
@@ -199,6 +244,10 @@ class CassandraTables:
         # Of a row that a replica has by half, the size may be missing: then it is not there.
         found = await self._ask(self._sizes, (log_id, segment))
         return [(number, size) for number, size in found if size is not None]
+
+    async def numbers(self, log_id: int, segment: int, least: int) -> list[int]:
+        """The rows of a segment from this one on, ascending."""
+        return [number for (number,) in await self._ask(self._numbers, (log_id, segment, least))]
 
     async def get_rows(self, log_id: int, segment: int, rows: Sequence[int]) -> dict[int, bytes]:
         found = await self._ask(self._rows, (log_id, segment, list(rows)))

@@ -57,17 +57,21 @@ class PieceWriter(Protocol):
         """Make the pieces durable.  Raises :class:`StorageFull`, :class:`Unavailable`; then none of them exists."""
 
 
-class PieceStore(Protocol):
-    """Where pieces of checkpoints are kept."""
-
-    async def begin(self, log_id: int) -> PieceWriter:
-        """A new file of pieces."""
+class PieceReader(Protocol):
+    """Where pieces of checkpoints are read from."""
 
     async def get(self, ref: PieceRef) -> bytes:
         """Raises :class:`PieceDamaged`, :class:`Unavailable`."""
 
     async def get_many(self, refs: Sequence[PieceRef]) -> list[bytes]:
         """The pieces in the order of ``refs``.  Raises as :meth:`get` does."""
+
+
+class PieceStore(PieceReader, Protocol):
+    """Where pieces of checkpoints are kept."""
+
+    async def begin(self, log_id: int) -> PieceWriter:
+        """A new file of pieces."""
 
     async def drop_file(self, log_id: int, file: int) -> None:
         """Forget what one writer stored.  Repeatable."""
@@ -196,6 +200,8 @@ class LocalPieces:
                 self._disk.close(fd)
 
     def _read_piece(self, ref: PieceRef, fds: dict[str, int]) -> bytes:
+        if not self._files.known(ref.log_id):
+            raise PieceDamaged(f"log {ref.log_id}, file {ref.file}", ref.offset, "the folder of the log is missing")
         path = _path(self._files.directory(ref.log_id), ref.file)
         if path not in fds:
             try:

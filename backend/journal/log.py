@@ -1,8 +1,8 @@
 """The append side of one incarnation's log.
 
 Records are gathered into a batch; a batch becomes a row, and a row is one write and one sync.  While a row is under
-way the next batch fills, and goes out when that row is durable.  So there is never more than one row of the log being
-written: recovery rests on that (:mod:`backend.journal.recovery`).
+way the next batch fills, and goes out when that row is durable and nothing more comes.  So there is never more than
+one row of the log being written: recovery rests on that (:mod:`backend.journal.recovery`).
 
 Where a record will lie is known when it is appended, so that the engine can apply it at once.  Room is made ahead:
 segments are preallocated before they are needed, and the last one of them is a reserve for what must go on when the
@@ -45,6 +45,10 @@ from backend.journal.rows import (
 from backend.journal.segments import RottenRecord, SegmentFiles, check_record
 
 logger = logging.getLogger(__name__)
+
+RECORDS_ENOUGH, LOOKS_MOST = 32, 4
+"""A row costs about as much for one record as for 32.  So after a row the next one does not go out at once: who was
+just answered asks again, and what others have sent meanwhile is still to be read (decision 0020)."""
 
 
 class LogSettings(NamedTuple):
@@ -410,7 +414,19 @@ class LocalLog:
                 self._let_go(batch.segment)
             self._stock.look()
         finally:
+            self._look(0, LOOKS_MOST)
+
+    def _gather(self, before: int, looks: int) -> None:
+        """Let the batch go out once nothing is added to it any more, or enough is in it."""
+        now = len(self._records)
+        if looks and before < now < RECORDS_ENOUGH and not self._queue:
+            self._look(now, looks - 1)
+        else:
             self._flush()
+
+    def _look(self, before: int, looks: int) -> None:
+        """When the loop has looked at its sockets, and done what came of that."""
+        self._loop.call_soon(lambda: self._loop.call_soon(self._gather, before, looks))
 
     def _let_go(self, segment: Segment) -> None:
         """Close a segment that is full, unless a row of it is still to be written."""

@@ -20,7 +20,7 @@ The fence is the state of the log's own entry in the metadata, read at the same 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 ROWS_MOST: Final = 1 << 13
@@ -121,3 +121,17 @@ async def put_row(tables: Tables, log_id: int, segment: int, row: int, data: byt
 
     tables.put_row(log_id, segment, row, data, done)
     await stored
+
+
+def pages(rows: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
+    """Numbers of rows, each given with its bytes, as they are asked for together, in their order."""
+    page: list[int] = []
+    page_bytes = 0
+    for number, size_bytes in rows:
+        if page and page_bytes + size_bytes > PAGE_BYTES:
+            yield page
+            page, page_bytes = [], 0
+        page.append(number)
+        page_bytes += size_bytes
+    if page:
+        yield page

@@ -301,7 +301,9 @@ async def test_dead_letters_cross_a_cluster_of_real_nodes(tmp_path: Path, monkey
     shards = {"one": [n for n in range(SHARDS) if n != shard_of(2)], "two": [shard_of(2)]}
     for name, owned in shards.items():
         node = await machine.start(name, owned, backend)
-        servers[name] = await serve_backend(node, secret=SECRET, host="127.0.0.1")
+        servers[name] = await serve_backend(
+            node, secret=SECRET, host="127.0.0.1", limits=ServerLimits(heartbeat_seconds=LIMITS.heartbeat_seconds)
+        )
     await backend.know(await read())
     for partition in (1, 2):
         await backend.configure(machine.settings(partition))

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from backend import gauges
+from backend import checkpointer, gauges
 from backend.api import SHARDS
 from telemetry.metrics import Registry
 from tests.backend.nodes import Cluster
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+    """Which takes no checkpoint and cleans nothing by itself, however long a test lasts."""
+    monkeypatch.setattr(checkpointer, "LOOK_SECONDS", 1000)
     cluster = Cluster(tmp_path, segment_bytes=1 << 18)
     await cluster.start()
     yield cluster

@@ -78,6 +78,7 @@ class Cluster(Fleet):
             reporter=reporter,
             expected=expected,
             callers=lambda: [] if name in self.cut else ["f1", "f2"],
+            release=f"1.0.{name}",
         )
         self.members[name] = member
 
@@ -494,6 +495,7 @@ def test_who_comes_is_reported_before_it_serves_a_shard(three: Cluster) -> None:
     node = three.join("d")
     three.loop.until(lambda: bool(node.owned), 20)
     assert [one.name for one in three.registry.report.nodes] == ["a", "b", "c", "d"]
+    assert [one.release for one in three.registry.report.nodes] == ["1.0.a", "1.0.b", "1.0.c", "1.0.d"]
 
 
 # --- decisions --------------------------------------------------------------------------------------------

@@ -13,12 +13,16 @@ from unittest import mock
 import msgspec
 import pytest
 
+from backend import ownership
 from backend.api import SHARDS, NewMessage, NotOwner, PartitionUnknown, Receive, Target
 from backend.journal.segments import LogInUse
 from backend.manager import Member
 from backend.node import Node
+from backend.replay import JournalDamaged, Replay
 from backend.shards import shard_of
+from backend.takeover import recover
 from metadata_service.models import BackupPin
+from metadata_service.store import ConditionFailed
 from tests.backend.nodes import Machine
 
 EVEN = range(0, SHARDS, 2)
@@ -113,6 +117,29 @@ async def test_one_node_takes_over_what_several_have_left(machine: Machine) -> N
     node = await machine.start("node", range(SHARDS))
     assert [await bodies(node, target) for target in targets] == [[b"a"], [b"b"]]
     assert node.owned == set(range(SHARDS))
+
+
+async def test_what_another_has_taken_and_swept_meanwhile_is_not_called_damaged(machine: Machine) -> None:
+    first, second, third = [await machine.start(name, shards) for name, shards in (("a", EVEN), ("b", ()), ("c", ()))]
+    await open_queue(machine, first, partition_in(EVEN))
+    log_id = first.ownership.log_id
+    await machine.stop("a")
+    await second.ownership.seal(log_id)
+    faster = [True]
+
+    async def slowly(*_: object) -> Replay:
+        if faster.pop():
+            with mock.patch.object(ownership, "recover", recover):
+                assert await third.ownership.take(EVEN) == set(EVEN)
+        raise JournalDamaged(log_id, "what it reads is missing")
+
+    with mock.patch.object(ownership, "recover", slowly):
+        with pytest.raises(ConditionFailed):
+            await second.ownership.take(EVEN)
+        faster.append(False)
+        await third.ownership.hand_over(EVEN, second.ownership.log_id)
+        with pytest.raises(JournalDamaged):
+            await second.ownership.take(EVEN)
 
 
 async def test_each_node_sweeps_what_nothing_names_and_nothing_else(tmp_path: Path) -> None:

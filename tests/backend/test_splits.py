@@ -585,6 +585,19 @@ async def test_a_partition_that_was_forgotten_before_the_map_is_told_goes_out_of
     assert len((await world.fresh()).partitions) == 1
 
 
+async def test_a_queue_may_be_changed_while_a_partition_that_has_retired_is_in_its_map(world: World) -> None:
+    """The partition takes the news, and stays retired: else no call for all of them would come to an end, nor the
+    drain.  (Found by the simulator.)"""
+    queue, _, gone = await drained_and_not_noted(world)
+    await world.store.begin_purge(queue.queue_id, now_ms=NOW_MS, interval_seconds=0)
+    await world.send(1)
+    assert len(await world.receive_all()) == 1
+    with pytest.raises(PartitionGone, match="has retired"):
+        await world.nodes.watch(Target(gone.partition, queue.queue_id, (await world.fresh()).version), 0)
+    assert await finished(world)
+    assert len((await world.fresh()).partitions) == 1
+
+
 async def test_an_act_from_an_old_version_is_refused(world: World) -> None:
     before = await world.fresh()
     await world.splits.split(before, [0])

@@ -66,6 +66,18 @@ def test_tokens_are_forgotten_to_the_millisecond() -> None:
     assert not tokens.chunks()
 
 
+def test_a_token_that_is_looked_up_late_is_forgotten_though_nobody_threw_it_out() -> None:
+    tokens = Tokens()
+    tokens.remember(b"a" * 16, 1, 1000, b"1" * 16)
+    tokens.remember(b"b" * 16, 2, 2000, b"2" * 16)
+    assert tokens.find(b"a" * 16, 999) == (1, b"1" * 16)
+    assert tokens.find(b"a" * 16, 1000) is None
+    tokens.remember(b"a" * 16, 3, 3000, b"3" * 16)
+    tokens.expire(2000)
+    assert tokens.find(b"a" * 16, 2999) == (3, b"3" * 16)
+    assert len(tokens) == 1
+
+
 def test_message_ids_are_uuids_that_never_repeat() -> None:
     seen = set()
     for partition in (1, 2, 1 << 40):

@@ -194,6 +194,14 @@ def test_expired_tokens_leave_nothing_behind() -> None:
     assert describe(queue.replayed()) == describe(queue.fold)
 
 
+def test_tokens_that_come_fast_are_thrown_out_while_more_come() -> None:
+    queue = Machine()
+    for at in range(2_000):
+        queue.send("x", retry=retry(at))
+        queue.pass_time(0.1)
+        assert len(queue.fold.retries) <= 602  # those of a minute, and of the step
+
+
 def test_a_dropped_queue_forgets_its_tokens() -> None:
     queue = Machine()
     queue.send("a", retry=retry(1))

@@ -28,7 +28,10 @@ from tests.backend.journal.test_conformance import SMALL_ROWS
 
 
 def fence_of(keyspace: str) -> Fence:
-    return Fence(f"SELECT state FROM {keyspace}.log_entries WHERE log = ?", lambda log_id: (log_id,), str)
+    async def end_hold(log_id: int) -> None:
+        raise AssertionError("nobody holds a log here")
+
+    return Fence(f"SELECT state FROM {keyspace}.log_entries WHERE log = ?", lambda log_id: (log_id,), str, end_hold)
 
 
 async def make_tables(connection: CassandraConnection, keyspace: str) -> None:
@@ -104,8 +107,8 @@ class TestCassandra(Conformance):
 
 def test_a_stall_is_said_and_passes(world: CassandraWorld, cassandra: CassandraCluster) -> None:
     """The server hangs: calls are refused, with an error that says retry; and go on when it does."""
-    world.settings = msgspec.structs.replace(world.settings, attempt_seconds=0.3)
-    world.log_settings = CassandraLogSettings(stall_seconds=0.5)
+    world.settings = msgspec.structs.replace(world.settings, attempt_seconds=1)
+    world.log_settings = CassandraLogSettings(stall_seconds=3)
 
     async def main() -> None:
         writer = Writer(world)

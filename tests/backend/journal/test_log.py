@@ -10,7 +10,7 @@ import pytest
 
 from backend.api import StorageFull, Unavailable
 from backend.journal.disk import Disk, RealDisk
-from backend.journal.log import LocalLog, LogSettings
+from backend.journal.log import LOOKS_MOST, RECORDS_ENOUGH, LocalLog, LogSettings
 from backend.journal.room import AHEAD
 from backend.journal.rows import place_of
 from backend.journal.segments import LogInUse, RottenRecord, lock_log
@@ -82,6 +82,47 @@ def test_the_next_batch_fills_while_a_row_is_under_way_and_waits_for_it() -> Non
         assert log.durable_seq == 2
 
     virtual(main())
+
+
+def test_who_asks_again_when_answered_rides_with_those_who_waited() -> None:
+    async def main() -> None:
+        disk = sim_disk()
+        log = await a_log(disk)
+        log.append(a_record(0))
+        first = log.barrier()
+        assert first is not None
+        await asyncio.sleep(0)
+        log.append(a_record(1))
+        await first
+        await asyncio.sleep(0)  # the answer goes out, and the next request comes in
+        log.append(a_record(2))
+        await durable(log)
+        rows, _ = await scanned(disk)
+        assert [len(row.records) for row in rows] == [1, 2]
+
+    virtual(main())
+
+
+def test_a_row_waits_neither_for_ever_nor_when_many_ride_on_it() -> None:
+    async def main(at_once: int) -> int:
+        """How many turns of the loop what is appended right after a row waits for its own, with more in each turn."""
+        log = await a_log(sim_disk())
+        log.append(a_record(0))
+        first = log.barrier()
+        assert first is not None
+        await first
+        for number in range(at_once):
+            log.append(a_record(number))
+        turns = 0
+        while log.next_seq == 2:
+            await asyncio.sleep(0)
+            log.append(a_record(turns))
+            turns += 1
+        await log.close()
+        return turns
+
+    assert virtual(main(1)) <= 2 * LOOKS_MOST + 3
+    assert virtual(main(RECORDS_ENOUGH)) <= 3
 
 
 def test_cut_separates_what_comes_after_it() -> None:

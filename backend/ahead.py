@@ -1,0 +1,131 @@
+"""Pieces of checkpoints that are read before the shards come that they are of.
+
+A shard that is handed over is served by nobody until its heir has read it.  The checkpoint that it comes with names
+mostly pieces that the one before it named, too.  So whoever is to have a shard reads those while its owner serves on.
+
+Nothing rests on it: a piece never changes, and what is not here is read when it is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from backend.api import Unavailable
+from backend.checkpointer import decode_manifest
+from backend.engine import snapshot
+from backend.engine.blocks import Ref
+from backend.journal.checkpoints import PieceDamaged, PieceReader
+from backend.replay import SHARDS_TOGETHER, one_by_one
+from backend.shards import as_piece
+from metadata_service.models import LogEntry, PieceRef, ShardEntry
+
+logger = logging.getLogger(__name__)
+
+BYTES_MOST = 64 << 20
+"""So much is kept at most: the blocks of three million messages."""
+
+Look = Callable[[Iterable[LogEntry]], Awaitable[Any]]
+"""Has to be done before anything of these logs is read (:meth:`~backend.journal.interface.Journal.look`)."""
+Start = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
+"""Runs a task until it ends, or all that is done for this incarnation does."""
+
+
+class ReadAhead:
+    """What has been read of the shards that are on their way to this node."""
+
+    def __init__(self, look: Look, pieces: PieceReader, start: Start, bytes_most: int = BYTES_MOST) -> None:
+        self._look = look
+        self._pieces = pieces
+        self._start = start
+        self._bytes_most = bytes_most
+        self._reads: dict[int, _Read] = {}
+        self._free = asyncio.Semaphore(SHARDS_TOGETHER)
+
+    def expect(self, entries: Iterable[ShardEntry], logs: Collection[LogEntry]) -> None:
+        """These shards are on their way, and no others: what was read of others is let go of.
+
+        To be said again when a checkpoint was taken of one, so that what is new in it is read, too.  ``logs`` are those
+        that there are.
+        """
+        coming = {entry.shard: entry.checkpoint for entry in entries if entry.checkpoint is not None}
+        for shard in self._reads.keys() - coming.keys():
+            self._reads.pop(shard).stop()
+        for shard, checkpoint in coming.items():
+            read = self._reads.setdefault(shard, _Read())
+            if read.checkpoint != checkpoint and (read.task is None or read.task.done()):
+                read.checkpoint = checkpoint
+                read.task = self._start(self._read(read, checkpoint, logs), f"reading shard {shard} ahead")
+
+    def come(self, shards: Collection[int]) -> PieceReader:
+        """These shards are here; by what is returned their checkpoints are read."""
+        known: dict[PieceRef, bytes] = {}
+        for shard in shards:
+            read = self._reads.pop(shard, None)
+            if read is not None:
+                read.stop()
+                known.update(read.pieces)
+        return _Known(known, self._pieces) if known else self._pieces
+
+    async def _read(self, read: _Read, checkpoint: PieceRef, logs: Collection[LogEntry]) -> None:
+        def fetch(refs: list[Ref]) -> AsyncGenerator[bytes, None]:
+            return one_by_one(_Known(read.pieces, self._pieces), [as_piece(ref) for ref in refs])
+
+        try:
+            async with self._free:
+                await self._look(logs)
+                partitions = [ref for _, ref in decode_manifest(await self._pieces.get(checkpoint)).partitions]
+                await self._keep(read, partitions)
+                for ref in partitions:
+                    await self._keep(read, await snapshot.hanging(ref, fetch))
+        except (PieceDamaged, Unavailable, msgspec.MsgspecError, OSError) as error:
+            # Its owner has taken another checkpoint meanwhile, or whoever needs the piece will say what is wrong.
+            logger.debug("not read ahead: %s", error)
+
+    async def _keep(self, read: _Read, refs: Iterable[Ref]) -> None:
+        missing = []
+        room = self._bytes_most - sum(one.size_bytes for one in self._reads.values())
+        for ref in map(as_piece, refs):
+            if ref.length <= room and ref not in read.pieces:
+                missing.append(ref)
+                room -= ref.length
+                read.size_bytes += ref.length
+        arriving = iter(missing)
+        async for piece in one_by_one(self._pieces, missing):
+            read.pieces[next(arriving)] = piece
+
+
+class _Read:
+    """What was read of one shard."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[PieceRef, bytes] = {}
+        self.size_bytes = 0
+        """Of these, and of those that are being read."""
+        self.checkpoint: PieceRef | None = None
+        """The one that was, or is being, read."""
+        self.task: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+
+class _Known:
+    """Implements :class:`~backend.journal.checkpoints.PieceReader`: some pieces are known."""
+
+    def __init__(self, known: dict[PieceRef, bytes], others: PieceReader) -> None:
+        self._known = known
+        self._others = others
+
+    async def get(self, ref: PieceRef) -> bytes:
+        return (await self.get_many([ref]))[0]
+
+    async def get_many(self, refs: Sequence[PieceRef]) -> list[bytes]:
+        missing = [ref for ref in refs if ref not in self._known]
+        read = dict(zip(missing, await self._others.get_many(missing), strict=True)) if missing else {}
+        return [read[ref] if ref in read else self._known[ref] for ref in refs]
