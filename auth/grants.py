@@ -14,7 +14,7 @@ import msgspec
 from auth.credentials import AccessKey, ApiKey, Tenant, TenantRole
 from auth.errors import ExpiredToken, InvalidClientTokenId
 from auth.lookup import Credentials, Known, not_active
-from auth.principal import SCOPES, Principal, Role, Scope
+from auth.principal import EVERY_SCOPE, Principal, Role, Scope, held
 
 
 class NothingLeft(ValueError):
@@ -124,10 +124,12 @@ def narrowed(
     other_prefixes: tuple[str, ...],
 ) -> tuple[tuple[Scope, ...], tuple[str, ...]]:
     """Scopes and prefixes that both allow.  Raises :class:`NothingLeft`."""
-    both = set(scopes) & set(other_scopes)
+    both = held(scopes) & held(other_scopes)
     if not both:
         raise NothingLeft("no scope is left")
-    return tuple(scope for scope in SCOPES if scope in both), _prefixes_in_both(prefixes, other_prefixes)
+    if "manage" in both:
+        both -= {"monitor"}
+    return tuple(scope for scope in EVERY_SCOPE if scope in both), _prefixes_in_both(prefixes, other_prefixes)
 
 
 def _prefixes_in_both(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:

@@ -122,28 +122,28 @@ class _Nonces:
     """96 random bits each, fetched from the system many at a time."""
 
     def __init__(self) -> None:
-        self._ready: Iterator[tuple[bytes]] = iter(())
+        self.forget()
         os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
         """Two processes must not use the same ones."""
-        self._ready = iter(())
+        self.next = _fetched().__next__
 
-    def __call__(self) -> bytes:
-        for (nonce,) in self._ready:
-            return nonce
-        self._ready = _NONCE.iter_unpack(os.urandom(NONCE_BYTES * 256))
-        return self()
+
+def _fetched() -> Iterator[bytes]:
+    while True:
+        for (nonce,) in _NONCE.iter_unpack(os.urandom(NONCE_BYTES * 256)):
+            yield nonce
 
 
 _NONCE = Struct(f"{NONCE_BYTES}s")
-_nonce = _Nonces()
+_nonces = _Nonces()
 
 
 class TenantKeys:
     """A tenant's data keys, unwrapped: seals with the newest and opens with each."""
 
-    __slots__ = ("_bound", "_ciphers", "_encrypt", "_head", "account", "current", "left")
+    __slots__ = ("_bound", "_bound_message", "_ciphers", "_encrypt", "_head", "account", "current", "left")
 
     def __init__(self, account: str) -> None:
         self.account = account
@@ -152,6 +152,7 @@ class TenantKeys:
         self.left = 0
         """Seals that are reserved and not used."""
         self._bound = b"holdfast\0" + account.encode() + b"\0"
+        self._bound_message = self._bound + MESSAGE
         self._ciphers: dict[int, AESGCM] = {}
 
     def __repr__(self) -> str:
@@ -181,8 +182,9 @@ class TenantKeys:
         left = self.left
         assert left > 0, "seals are reserved before they are made"
         self.left = left - 1
-        nonce = _nonce()
-        return self._head + nonce + self._encrypt(nonce, plain, self._bound + what)
+        nonce = _nonces.next()
+        bound = self._bound_message if what is MESSAGE else self._bound + what
+        return self._head + nonce + self._encrypt(nonce, plain, bound)
 
     def open(self, sealed: bytes, what: bytes = MESSAGE) -> bytes:
         """What was sealed.  Raises :class:`SealBroken`, and :class:`DataKeyMissing` (of a key that is not added)."""

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from auth.errors import ExpiredToken, InvalidClientTokenId, IssuerUnreachable
 from auth.jwts import LEEWAY_SECONDS, check_not_before, claims_of, header_of
-from auth.principal import SCOPES, Principal, Role, Scope
+from auth.principal import EVERY_SCOPE, SCOPES, Principal, Role, Scope
 
 FRESH_SECONDS = 3600
 """From then on keys are fetched anew."""
@@ -155,7 +155,7 @@ class Oidc:
         named = claimed.split() if isinstance(claimed, str) else claimed
         if not isinstance(named, list):
             raise InvalidClientTokenId
-        return tuple(scope for scope in SCOPES if scope in named)
+        return tuple(scope for scope in EVERY_SCOPE if scope in named)
 
     async def _outsider(self, token: bytes, now: float) -> Outsider:
         settings = self.settings

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, get_args
 
 import msgspec
 
 Role = Literal["operator", "admin", "user"]
 """``operator``: administers all tenants; ``admin``: administers its own tenant; ``user``: uses queues."""
-Scope = Literal["send", "receive", "manage"]
+Scope = Literal["send", "receive", "manage", "monitor"]
+"""``monitor``: looks at metrics, alarms and availability, and does nothing else; it is a part of ``manage``."""
 SCOPES: tuple[Scope, ...] = ("send", "receive", "manage")
+"""Those that together are everything: what a credential is for if nothing else was said."""
+EVERY_SCOPE: tuple[Scope, ...] = get_args(Scope)
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -49,6 +53,12 @@ class Principal(msgspec.Struct, frozen=True):
     def is_root(self) -> bool:
         """Whether the caller is the account's root."""
         return self.resource == "root"
+
+
+def held(scopes: Iterable[Scope]) -> frozenset[Scope]:
+    """The scopes, and those that are a part of them."""
+    found = frozenset(scopes)
+    return found | {"monitor"} if "manage" in found else found
 
 
 def anonymous(address: str) -> Principal:

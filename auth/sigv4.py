@@ -30,8 +30,10 @@ from datetime import datetime
 from email.utils import parsedate_tz
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from urllib.parse import quote, unquote_to_bytes
+
+import msgspec
 
 from auth.errors import (
     IncompleteSignature,
@@ -68,15 +70,19 @@ class _Scheme(NamedTuple):
     date: str
     region: str
     scope: str
+    place: str
+    """The scope without its date."""
     names: tuple[bytes, ...]
     """Of the signed headers, in order."""
+    lines: tuple[tuple[bytes, bytes], ...]
+    """Each of these names, and what its line in the canonical request begins with."""
     signed: bytes
     """The same as one line of the canonical request, with the line ends around it."""
     scope_line: bytes
     """The scope as one line of what is signed, likewise."""
 
 
-class Claim(NamedTuple):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """Who claims to have signed a request, and how."""
 
     access_key_id: str
@@ -98,6 +104,7 @@ class Verifier:
     def __init__(self, region: str, service: str = "sqs") -> None:
         self.region = region
         self.service = service
+        self._place = f"{region}/{service}/{_TERMINATOR}"
         self._schemes: dict[bytes, _Scheme] = {}
 
     def claim(self, headers: Headers, query: bytes) -> Claim:
@@ -129,16 +136,18 @@ class Verifier:
         Raises :class:`~auth.errors.AuthError`.
         """
         scheme = claim.scheme
-        self._check_scope(claim)
-        _check_time(claim, now)
+        if scheme.place != self._place or claim.stamp[:8] != scheme.date:
+            self._refuse_scope(claim)
+        if claim.expires_seconds is not None or not -WINDOW_SECONDS <= now - claim.signed_at <= WINDOW_SECONDS:
+            _check_time(claim, now)
         lines = []
-        for name in scheme.names:
+        for name, line in scheme.lines:
             value = headers.get(name)
             if value is None:
                 raise SignatureDoesNotMatch
-            lines.append(b"%b:%b\n" % (name, b" ".join(value.split())))
+            lines.append(line + b" ".join(value.split()))
         before = b"%b\n%b\n" % (method, canonical_path(path))
-        after = b"\n%b%b%b" % (b"".join(lines), scheme.signed, sha256(body).hexdigest().encode())
+        after = b"\n%b\n%b%b" % (b"\n".join(lines), scheme.signed, sha256(body).hexdigest().encode())
         inner, outer = _signer(secret, scheme.date, scheme.region, self.service)
         to_sign = b"AWS4-HMAC-SHA256\n%b%b" % (claim.stamp.encode(), scheme.scope_line)
         presigned = claim.expires_seconds is not None
@@ -212,25 +221,24 @@ class Verifier:
         session_token = headers.get(b"x-amz-security-token") if token is None else token.encode("latin-1")
         return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), int(expires), session_token)
 
-    def _check_scope(self, claim: Claim) -> None:
+    def _refuse_scope(self, claim: Claim) -> NoReturn:
         scheme = claim.scheme
         if scheme.region != self.region:
             raise SignatureDoesNotMatch(
                 f"Credential should be scoped to a valid region. This endpoint is in region '{self.region}', "
                 "so that is what your client's region has to be."
             )
-        if scheme.scope != f"{scheme.date}/{scheme.region}/{self.service}/{_TERMINATOR}":
+        if scheme.place != self._place:
             service, terminator = scheme.scope.split("/")[2:]
             if service != self.service:
                 raise SignatureDoesNotMatch(f"Credential should be scoped to correct service: '{self.service}'.")
             raise SignatureDoesNotMatch(
                 f"Credential should be scoped with a valid terminator: '{_TERMINATOR}', not '{terminator}'."
             )
-        if claim.stamp[:8] != scheme.date:
-            raise SignatureDoesNotMatch(
-                "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: "
-                f"'{scheme.date}' != '{claim.stamp[:8]}', from '{claim.stamp}'."
-            )
+        raise SignatureDoesNotMatch(
+            "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: "
+            f"'{scheme.date}' != '{claim.stamp[:8]}', from '{claim.stamp}'."
+        )
 
 
 def canonical_path(path: bytes) -> bytes:
@@ -309,7 +317,9 @@ def _scheme(credential: str, signed: str) -> _Scheme:
         date,
         region,
         scope,
+        "/".join(fields[2:]),
         names,
+        tuple((name, name + b":") for name in names),
         b"\n%b\n" % signed.encode("latin-1"),
         b"\n%b\n" % scope.encode("latin-1"),
     )

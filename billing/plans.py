@@ -203,7 +203,8 @@ def load_customers(path: Path | None, book: Book) -> Customers:
     if path is not None:
         return customers_of(path.read_text("utf-8"), str(path), book)
     if len(book.plans) > 1:
-        raise NoPrice(f"the price book has the plans {', '.join(sorted(book.plans))}: say in a file who has which")
+        plans = ", ".join(sorted(book.plans))
+        raise NoPrice(f"the price book has the plans {plans}: say in a file who has which (--accounts)")
     return Customers(next(iter(book.plans)))
 
 

@@ -23,12 +23,12 @@ from datetime import UTC, datetime
 
 from auth.credentials import Tenant
 from auth.policies import Decision, Policy, role_arn
-from auth.principal import SCOPES, Principal, Scope
+from auth.principal import EVERY_SCOPE, SCOPES, Principal, Scope
 from frontend.services import Services
 from frontend.sqs.calls import Call, client_address
 from frontend.sqs.errors import ACCESS_DENIED, SqsError, no_access_to_queue
 from frontend.sqs.policies import GOVERNED_BY, SHAREABLE_ACTIONS
-from frontend.sqs.queues import Queues, QueueView
+from frontend.sqs.queues import Queues, QueueView, locate
 from frontend.sqs.validation import is_queue_name
 from metadata_service.store import QueueNotFound
 
@@ -62,7 +62,8 @@ SCOPES_OF: dict[str, frozenset[Scope]] = {
     "TagQueue": _MANAGE,
     "UntagQueue": _MANAGE,
 }
-"""One of these scopes is needed.  Names of queues cannot be listed with a key that only sends or receives."""
+"""One of these scopes is needed.  Names of queues cannot be listed with a key that only sends or receives, and with
+one that only monitors no action can be called: what it sees is under ``/v1``."""
 
 SHARED = frozenset(SHAREABLE_ACTIONS) - {"*"}
 """What a policy can let other accounts do; the rest is the owner's alone, whatever the policy says."""
@@ -84,6 +85,21 @@ class Access:
         self._queues = queues
         self._unsigned = asyncio.Semaphore(_LOOKUPS_UNSIGNED_MOST)
 
+    def at_hand(self, principal: Principal, url: str) -> QueueView | None:
+        """The queue, in the usual case: it is the caller's own and known here, the credential is not narrowed, and the
+        queue's policy denies nothing.  None says nothing: ask :meth:`queue`."""
+        if principal.prefixes or principal.scopes != SCOPES:
+            return None
+        try:
+            account, name = locate(url, principal.account)
+        except SqsError:
+            return None
+        queue = self._metadata.cached(account, name) if account == principal.account else None
+        if queue is None:
+            return None
+        view = self._queues.view(queue)
+        return None if view.policy is not None and view.policy.denies else view
+
     async def queue(self, call: Call, action: str, account: str, name: str) -> QueueView:
         """The queue, if the caller may do this to it.  Raises AccessDenied and QueueDoesNotExist."""
         principal = call.principal
@@ -96,6 +112,16 @@ class Access:
         policy = view.policy
         if policy is not None and policy.denies:
             self._check_own(call, action, view, policy)
+        return view
+
+    async def seen_queue(self, call: Call, account: str, name: str) -> QueueView:
+        """The queue of the caller's own account, if the caller may see how it is used: whoever may be told of its
+        attributes, and who only looks on (scope ``monitor``).  Raises AccessDenied and QueueDoesNotExist."""
+        _check_scopes(call.principal, "the metrics of a queue", frozenset(EVERY_SCOPE))
+        _check_name(call.principal, name)
+        view = await self._queues.find(account, name)
+        if view.policy is not None and view.policy.denies:
+            self._check_own(call, "GetQueueAttributes", view, view.policy)
         return view
 
     async def public_queue(self, call: Call, action: str, account: str, name: str) -> tuple[QueueView, Tenant] | None:
@@ -175,14 +201,22 @@ class Access:
 
 def check_credential(principal: Principal, action: str, name: str | None = None) -> None:
     """Whether the caller's credential may be used for this action, on a queue of this name.  Raises AccessDenied."""
-    wanted = SCOPES_OF[action]
+    _check_scopes(principal, action, SCOPES_OF[action])
+    if name is not None:
+        _check_name(principal, name)
+
+
+def _check_scopes(principal: Principal, what: str, wanted: frozenset[Scope]) -> None:
     if wanted.isdisjoint(principal.scopes):
         raise SqsError(
             ACCESS_DENIED,
-            f"Access to the resource is denied: {action} needs a credential with the scope "
+            f"Access to the resource is denied: {what} needs a credential with the scope "
             f"{' or '.join(sorted(wanted))}.",
         )
-    if name is not None and principal.prefixes and not name.startswith(principal.prefixes):
+
+
+def _check_name(principal: Principal, name: str) -> None:
+    if principal.prefixes and not name.startswith(principal.prefixes):
         raise SqsError(
             ACCESS_DENIED,
             "Access to the resource is denied: the credential is for queues whose names begin with "

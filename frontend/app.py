@@ -6,6 +6,9 @@ between; what is not SQS is a FastAPI application, the part of it under ``/v1/``
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from frontend import rest
 from frontend.admin.door import PREFIX, AdminDoor
 from frontend.polls import AsgiReceive
@@ -26,17 +29,16 @@ class FrontendApp:
         self.rest = rest.create_rest(services, self.sqs.context)
         self.admin = AdminDoor(services, self.sqs, self.rest)
 
-    async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
+    def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> Coroutine[Any, Any, None]:
+        """The coroutine of whichever of them answers: one that only awaited it would cost each call another."""
         if scope["type"] != "http":
-            await self.rest(scope, receive, send)
-            return
+            return self.rest(scope, receive, send)
         path: str = scope["path"]
         if path.startswith(PREFIX):
-            await self.admin(scope, receive, send)
-        elif path in rest.PATHS and scope["method"] in ("GET", "HEAD"):
-            await self.rest(scope, receive, send)
-        else:
-            await self.sqs(scope, receive, send)
+            return self.admin(scope, receive, send)
+        if path in rest.PATHS and scope["method"] in ("GET", "HEAD"):
+            return self.rest(scope, receive, send)
+        return self.sqs(scope, receive, send)
 
     def begin_drain(self) -> None:
         """The process is about to stop: waiting receives answer now, and readiness goes.  Repeatable."""

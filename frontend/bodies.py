@@ -34,6 +34,15 @@ class Room:
         self._left += count
 
 
+def arrived(receive: AsgiReceive, most_bytes: int) -> bytes | None:
+    """The whole body, if our own server has it already; None: ask :func:`read_body`.  Raises RequestEntityTooLarge."""
+    whole_body = getattr(receive, "whole_body", None)  # holdfast.exchange.Exchange
+    body: bytes | None = None if whole_body is None else whole_body()
+    if body is not None and len(body) > most_bytes:
+        raise SqsError(REQUEST_TOO_LARGE)
+    return body
+
+
 async def read_body(receive: AsgiReceive, declared: bytes | None, most_bytes: int, room: Room) -> bytes:
     """The whole body; ``declared`` is the header content-length.
 

@@ -27,8 +27,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from hashlib import blake2b, sha256
+from typing import Any
 
 import msgspec
 
@@ -107,12 +108,16 @@ class Retries:
         ).digest()
         return Retry(both[:_BASE_BYTES], sha256(both[_BASE_BYTES:] + _encode(members)).digest()[:_DIGEST_BYTES])
 
-    async def send(self, call: Call, view: QueueView, messages: Sequence[NewMessage]) -> list[Stored]:
+    def send(self, call: Call, view: QueueView, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[Stored]]:
         """Store messages, which carry the call's token if it has one.  Raises what the backend raises, and
         IdempotentParameterMismatch."""
-        if call.retry is None:
-            return await self._queues.run(view, self._backend.send, messages)
-        token, under_way = call.retry.base, self._under_way
+        retry = call.retry
+        if retry is None:
+            return self._queues.run(view, self._backend.send, messages)
+        return self._send_once(retry.base, view, messages)
+
+    async def _send_once(self, token: bytes, view: QueueView, messages: Sequence[NewMessage]) -> list[Stored]:
+        under_way = self._under_way
         while token in under_way:
             await self._end_of(token)
         under_way[token] = None

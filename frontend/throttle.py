@@ -54,6 +54,7 @@ class Allowance:
 
     __slots__ = (
         "account",
+        "at_queues",
         "calls",
         "calls_most",
         "limits",
@@ -74,6 +75,8 @@ class Allowance:
         """By action, without those of queues."""
         self.queues: dict[str, Meters] = {}
         """By name, as far as they were used."""
+        self.at_queues: dict[tuple[str, str], Meters] = {}
+        """By action and the name of a queue of this account: all that a call of its own there is counted against."""
         self.calls = 0
         """Under way."""
         self.polls = 0
@@ -191,6 +194,12 @@ class Throttle:
         meters = allowance.meters[action]
         return not meters or self._admit_now(meters) == 0.0
 
+    def admit_at_queue_now(self, allowance: Allowance, action: str, name: str) -> bool:
+        """The same, and at once against the rate of a queue of this account; if this says no, nothing was counted: ask
+        :meth:`admit_now`, and then :meth:`admit_to_queue_now`."""
+        meters = allowance.at_queues.get((action, name))
+        return meters is not None and self._admit_now(meters) == 0.0
+
     async def admit(self, allowance: Allowance, action: str) -> None:
         """Let the call through after all, or raise RequestThrottled."""
         limits, scope = allowance.limits, CLASS_OF[action]
@@ -210,7 +219,11 @@ class Throttle:
         if limits.each_queue is None:
             return True
         meters = allowance.queues.get(queue.name)
-        return meters is not None and self._admit_now(meters) == 0.0
+        if meters is None:
+            return False
+        if allowance is caller:
+            allowance.at_queues[action, queue.name] = allowance.meters[action] + meters
+        return self._admit_now(meters) == 0.0
 
     async def admit_to_queue(self, call: Call, action: str, queue: Queue) -> None:
         """Count a call, which its caller's account has let through, against the rate that the queue's owner has for it;
@@ -309,6 +322,7 @@ class Throttle:
         dropped: list[Meter] = [meter for meters in allowance.queues.values() for meter in meters]
         self._limiter.drop(dropped)
         allowance.queues = {}
+        allowance.at_queues = {}
 
     def _make_room(self) -> None:
         """Forget who has nothing under way."""

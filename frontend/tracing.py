@@ -37,9 +37,21 @@ def hand_on(headers: Mapping[bytes, bytes], span: Span | None, fills: bool) -> H
 
 def tell_call(span: Span, call: Counted, service: str, action: str, request_id: str, status: int) -> None:
     """The call is over; ``status``: of its answer, 0 if there was nobody to answer."""
-    told: dict[str, str | int] = {"rpc.system": "aws-api", "rpc.service": service, "aws.request_id": request_id}
+    told: dict[str, str | int] = {"rpc.system": "aws-api", "rpc.service": service}
     if action:
         told["rpc.method"] = action
+    span.tell(told | _about(call, request_id, status))
+    span.end(f"{service}.{action}" if action else service)
+
+
+def tell_visit(span: Span, call: Counted, method: str, act: str, request_id: str, status: int) -> None:
+    """The same of a call of the REST interface; ``act``: as the audit log names it, empty if it is none."""
+    span.tell({"http.request.method": method, **_about(call, request_id, status)})
+    span.end(f"REST.{act}" if act else "REST")
+
+
+def _about(call: Counted, request_id: str, status: int) -> dict[str, str | int]:
+    told: dict[str, str | int] = {"aws.request_id": request_id}
     if status:
         told["http.response.status_code"] = status
     if call.account:
@@ -50,8 +62,7 @@ def tell_call(span: Span, call: Counted, service: str, action: str, request_id: 
     count = _messages(call)
     if count is not None:
         told["messaging.batch.message_count"] = count
-    span.tell(told)
-    span.end(f"{service}.{action}" if action else service)
+    return told
 
 
 def _messages(call: Counted) -> int | None:

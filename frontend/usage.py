@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from billing.meter import Meter
 from billing.usage import (
     BYTES_IN,
@@ -29,22 +31,19 @@ from frontend.sqs.calls import Members
 from frontend.sqs.queues import QueueView
 
 
-class Counted:
+class Counted(msgspec.Struct, eq=False):
     """What is known of a request that will be counted; filled in on its way."""
 
-    __slots__ = ("account", "bytes_in", "members", "result", "view")
-
-    def __init__(self) -> None:
-        self.account = ""
-        """Who calls; "": nobody who has signed in."""
-        self.view: QueueView | None = None
-        """The queue that the call is about, once the caller has been let in to it."""
-        self.members: Members | None = None
-        """Of the call, once they have been read."""
-        self.result: Members | None = None
-        """Of a call that was carried out."""
-        self.bytes_in = 0
-        """Of the request's body."""
+    account: str = ""
+    """Who calls; "": nobody who has signed in."""
+    view: QueueView | None = None
+    """The queue that the call is about, once the caller has been let in to it."""
+    members: Members | None = None
+    """Of the call, once they have been read."""
+    result: Members | None = None
+    """Of a call that was carried out."""
+    bytes_in: int = 0
+    """Of the request's body."""
 
 
 class Usage:

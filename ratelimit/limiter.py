@@ -37,16 +37,21 @@ class BaseLimiter(Generic[M]):
         """0: the call is let through and counted.  Above 0: it is refused, counts nowhere, and may come again after
         so many seconds (infinity: its cost is larger than a burst).  None: ask :meth:`admit`, which may wait."""
         now = self._clock()
+        runs_low = False
         for meter in meters:
             level = meter.level - (now - meter.at) * meter.rate
-            meter.after = level = level + cost if level > 0.0 else cost
+            level = level + cost if level > 0.0 else cost
             if level > meter.burst or now >= meter.until:
+                self.give_back(meters[: meters.index(meter)], cost)
                 return self._short(meters, cost, now)
-        for meter in meters:
-            meter.level = level = meter.after
+            meter.level = level
             meter.at = now
             if level > meter.low:
-                self._draw_ahead(meter)
+                runs_low = True
+        if runs_low:
+            for meter in meters:
+                if meter.level > meter.low:
+                    self._draw_ahead(meter)
         return 0.0
 
     async def admit(self, meters: Sequence[M], cost: float = 1.0) -> float:

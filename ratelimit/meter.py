@@ -23,7 +23,7 @@ class Meter:
     a method call for each bucket would cost more than the arithmetic.
     """
 
-    __slots__ = ("after", "at", "burst", "key", "level", "low", "rate", "until")
+    __slots__ = ("at", "burst", "key", "level", "low", "rate", "until")
 
     def __init__(self, key: str, rate: float, burst: float, now: float) -> None:
         self.key = key
@@ -32,8 +32,6 @@ class Meter:
         self.level = 0.0
         """Of what was poured and has not drained at the time ``at``."""
         self.at = now
-        self.after = 0.0
-        """The level that a call which is being looked at would leave."""
         self.until = math.inf
         """The meter tells nothing from then on."""
         self.low = math.inf

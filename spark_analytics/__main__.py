@@ -1,5 +1,7 @@
 """``python -m spark_analytics JOB …``, or ``spark-submit …/spark_analytics/__main__.py JOB …``: runs one of the jobs.
 
+Instead of a job there may be what Spark calls its own image with in Kubernetes (:mod:`spark_analytics.pod`).
+
 A job is a module with ``HELP``, ``arguments(parser)``, which adds its own options, and ``run(options, lake)``, which
 does it, shows how far it is, and returns the exit status.  It raises :class:`ValueError` for options that do not fit
 together.
@@ -16,6 +18,7 @@ try:
     from billing.lake import Lake, LakeUnavailable
     from billing.tables import Outrun
     from billing.where import LAKE_VARIABLE, lake_told
+    from spark_analytics import pod
     from spark_analytics.session import SPARK_ERRORS, JobFailed, said
 except ModuleNotFoundError as missing:
     sys.exit(f"the package {missing.name} is not installed here: pip install 'holdfast[spark]'")
@@ -31,6 +34,12 @@ JOBS: Final = {
 
 
 def main(given: list[str]) -> int:
+    if given and given[0] in pod.ROLES:
+        try:
+            pod.become(given)
+        except (pod.MissingVariable, OSError) as error:
+            print(error, file=sys.stderr)
+            return 1
     parser = argparse.ArgumentParser(prog="python -m spark_analytics", description="Spark's jobs over the usage lake.")
     for_all = argparse.ArgumentParser(add_help=False)
     for_all.add_argument(

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -264,6 +265,11 @@ def analyse(spark: SparkSession, lake: Lake, month: Month, now: datetime, prices
 
     Raises :class:`~billing.lake.LakeUnavailable` and :class:`~billing.plans.NoPrice`.
     """
+    find = partial(records.files, lake, records.STORAGE_FOLDER, month.first, month.next.first - timedelta(1))
+    return records.of_what_stays(lambda found: _analyse(spark, lake, month, now, prices), find(), find)
+
+
+def _analyse(spark: SparkSession, lake: Lake, month: Month, now: datetime, prices: Prices | None) -> Analysis:
     first, last = month.first, month.next.first - timedelta(1)
     before = first - timedelta(DAYS_MOST)
     over = [day for day in Tables(lake).days(USAGE_HOURLY) if before <= day <= last and day < now.date()]

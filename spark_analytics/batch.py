@@ -27,7 +27,7 @@ from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tab
 from billing.usage import COUNTS
 from spark_analytics import records
 from spark_analytics.period import add_period, period_of
-from spark_analytics.session import SPARK_ERRORS, JobFailed, session, url_of
+from spark_analytics.session import JobFailed, session, url_of
 from spark_analytics.usage import storage_hourly, usage_hourly
 
 HELP: Final = "make usage by tenant, queue, tag, action and hour out of the records of a period"
@@ -101,7 +101,7 @@ def batch(
             if there is None or made:
                 beside = None if account is None else there
                 make = partial(_make, spark, lake, name, day, run, now, beside, account)
-                fresh = _of_what_stays(make, found, partial(records.files, lake, source.folder, day, day))
+                fresh = records.of_what_stays(make, found, partial(records.files, lake, source.folder, day, day))
                 tables.publish(name, day, fresh, over=there)
                 there = fresh
             elif there.read_at.date() <= day:  # it was not over then, and may be now
@@ -112,19 +112,6 @@ def batch(
             all_done.append(done)
             told(done)
     return all_done
-
-
-def _of_what_stays(
-    make: Callable[[Sequence[LakeFile]], Day], found: Sequence[LakeFile], find: Callable[[], Sequence[LakeFile]]
-) -> Day:
-    """A day of these files; and again, if files became one, and were removed, while they were read."""
-    while True:
-        try:
-            return make(found)
-        except SPARK_ERRORS:
-            listed, found = found, find()
-            if set(listed) <= set(found):
-                raise
 
 
 def _make(

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from billing.invoices import Invoices
-from billing.lake import Lake
+from billing.lake import Lake, LakeFile
 from billing.months import Month
 from billing.rated import EVERYBODY_ELSE, Rated, RatedMonth, Rating
 from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
@@ -233,6 +233,18 @@ def check(
 
     Raises :class:`~billing.lake.LakeUnavailable`.
     """
+    days = month.first, month.next.first - timedelta(1)
+
+    def find() -> list[LakeFile]:
+        folders = (records.USAGE_FOLDER, records.STORAGE_FOLDER)
+        return [file for folder in folders for file in records.files(lake, folder, *days)]
+
+    return records.of_what_stays(lambda found: _check(spark, lake, month, answered), find(), find)
+
+
+def _check(
+    spark: SparkSession, lake: Lake, month: Month, answered: Mapping[str, Answered] | None
+) -> tuple[dict[str, Sums], list[Finding]]:
     tables = Tables(lake)
     stages: dict[str, Sums] = {}
     findings = []

@@ -9,9 +9,9 @@ by any columns that include ``account``, ``queue_id`` and ``hour``, needs no oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -20,7 +20,9 @@ from pyspark.sql.types import IntegerType, LongType, MapType, StringType, Struct
 from billing.lake import Lake, LakeFile
 from billing.tables import days_of
 from billing.usage import COUNTS
-from spark_analytics.session import url_of
+from spark_analytics.session import SPARK_ERRORS, url_of
+
+_T = TypeVar("_T")
 
 USAGE_FOLDER: Final = "usage"
 STORAGE_FOLDER: Final = "storage"
@@ -82,6 +84,20 @@ def storage(spark: SparkSession, lake: Lake, first: date, last: date, account: s
 def files(lake: Lake, folder: str, first: date, last: date) -> list[LakeFile]:
     """The files of records of these days, both included."""
     return [file for day in days_of(first, last) for file in lake.files(f"{folder}/date={day}")]
+
+
+def of_what_stays(
+    make: Callable[[Sequence[LakeFile]], _T], found: Sequence[LakeFile], find: Callable[[], Sequence[LakeFile]]
+) -> _T:
+    """What is made of these files; and made again, of what ``find`` finds then, if some became one, and were removed,
+    while they were read."""
+    while True:
+        try:
+            return make(found)
+        except SPARK_ERRORS:
+            listed, found = found, find()
+            if set(listed) <= set(found):
+                raise
 
 
 def read(

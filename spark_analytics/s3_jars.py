@@ -54,6 +54,7 @@ def main() -> int:
     if there():
         print(f"{package()} is among {JARS} already")
         return 0
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark looks for this machine's name, if it has one
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         settings = {"spark.jars.packages": package(), "spark.jars.ivy": folder, "spark.ui.enabled": "false"}
         try:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
+from auth.principal import Scope
 from frontend.access import in_prefixes
 from frontend.admin.models import AlarmGiven, AlarmList, AlarmMade, AlarmShown, AlarmTested
 from frontend.admin.problems import Problem, invalid, not_found
@@ -35,13 +36,13 @@ def create_router(context: Context) -> APIRouter:
             raise Problem(409, "AlarmsOff", 'This service keeps no alarms: its operator has set alarms = "off".')
         return services.alarms
 
-    async def find(who: Visitor, owner: str, name: str) -> WatchedAlarm:
+    async def find(who: Visitor, owner: str, name: str, scope: Scope = "manage") -> WatchedAlarm:
         """The alarm, if the caller's key may be used for its queue."""
         who.target = f"alarm {name[:80]} of {owner}"
         found = await alarms().store.get_alarm(owner, name)
         if found is None:
             raise not_found(f"alarm {name[:80]!r}")
-        who.require_queue("manage", owner, found.alarm.queue)
+        who.require_queue(scope, owner, found.alarm.queue)
         who.target = f"alarm {name} of {owner}"
         return found
 
@@ -82,7 +83,7 @@ def create_router(context: Context) -> APIRouter:
     ) -> AlarmList:
         """The alarms of an account, by name; those on queues that the key may be used for."""
         owner = who.account(account)
-        who.require_scope("manage")
+        who.require_scope("monitor")
         found = [one for one in await alarms().store.list_alarms(owner) if queue is None or one.alarm.queue == queue]
         allowed = set(in_prefixes(who.principal, {one.alarm.queue for one in found}))
         return AlarmList(alarms=[_shown(one) for one in found if one.alarm.queue in allowed])
@@ -90,7 +91,7 @@ def create_router(context: Context) -> APIRouter:
     @router.get("/alarms/{name}", name="alarm.show")
     async def show(who: Who, name: Name, account: Account = None) -> AlarmShown:
         """An alarm, how it stands, and whether its webhook has heard of it."""
-        return _shown(await find(who, who.account(account), name))
+        return _shown(await find(who, who.account(account), name, "monitor"))
 
     @router.delete("/alarms/{name}", name="alarm.delete", status_code=204)
     async def delete(who: Who, name: Name, account: Account = None) -> Response:

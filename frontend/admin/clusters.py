@@ -254,6 +254,7 @@ def _node(node: ReportedNode) -> NodeShown:
         shards=node.shards,
         cpu=node.cpu,
         storage=node.storage,
+        release=node.release or None,
     )
 
 

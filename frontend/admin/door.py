@@ -50,7 +50,7 @@ class AdminDoor:
                     visit.count(message["status"], len(body), _length(message["headers"]))
                 except UsageNotCounted as error:
                     visit.count_as("")
-                    await _refuse(send_with_id, of_sqs(visit.logged(error, "-"), error), visit.request_id)
+                    await _refuse(send_with_id, of_sqs(visit.logged(error), error), visit.request_id)
                     dropping = True
                     return
                 message["headers"] = [*message["headers"], (b"x-request-id", visit.request_id.encode())]
@@ -75,11 +75,12 @@ class AdminDoor:
         except AuthError as error:
             body = b""
             await visit.refused(error)
-            await _refuse(send_with_id, of_sqs(visit.logged(error, "-"), error), visit.request_id)
+            await _refuse(send_with_id, of_sqs(visit.logged(error), error), visit.request_id)
         except Exception as error:
-            await _refuse(send_with_id, of_sqs(visit.logged(error, "-"), error), visit.request_id)
+            await _refuse(send_with_id, of_sqs(visit.logged(error), error), visit.request_id)
         finally:
             calling[0] = None
+            visit.end()
 
 
 def _length(headers: list[tuple[bytes, bytes]]) -> int:

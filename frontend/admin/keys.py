@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path, Query
 
 from auth import api_keys
 from auth.credentials import ApiKey, new_access_key, new_principal_id, user_arn
-from auth.principal import Principal, Role, Scope
+from auth.principal import Principal, Role, Scope, held
 from frontend.admin.key_records import Key, KeyRecords, ended_s, id_of, stored_id_of
 from frontend.admin.models import KeyGiven, KeyList, KeyMade, KeyRotation, KeyShown
 from frontend.admin.problems import Problem, invalid, not_found, not_permitted
@@ -201,7 +201,7 @@ def check_rights(principal: Principal, scopes: Sequence[Scope], prefixes: Sequen
     for prefix in prefixes:
         if not _PREFIX.match(prefix):
             raise invalid(f"{prefix[:100]!r} cannot begin the name of a queue.")
-    more = set(scopes) - set(principal.scopes)
+    more = set(scopes) - held(principal.scopes)
     if more:
         raise not_permitted(f"Your key does not have the scope {sorted(more)[0]!r} itself.")
     narrow = principal.prefixes

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from auth.principal import held
 from frontend.access import listed_prefixes
 from frontend.admin.models import MetricShown, QueueMetricsShown
 from frontend.admin.problems import not_permitted
@@ -29,7 +30,7 @@ def create_router(context: Context) -> APIRouter:
         who.require_queue_by_any_scope(owner, name)
 
         async def look() -> QueueMetricsShown:
-            view = await context.access.queue(who.call_of(owner), "GetQueueAttributes", owner, name)
+            view = await context.access.seen_queue(who.call_of(owner), owner, name)
             parts = await context.queues.run(view, context.backend.measures)
             now_ms = services.now_ms()
             values = {metric: value_of(metric, parts, now_ms) for metric in METRICS}
@@ -62,10 +63,10 @@ def create_router(context: Context) -> APIRouter:
         """The queues that the key may be used for, in Prometheus's format; made anew every ten seconds at most."""
         owner = who.account(account)
         principal = who.principal
-        if "manage" not in principal.scopes and not principal.prefixes:
+        if "monitor" not in held(principal.scopes) and not (principal.scopes and principal.prefixes):
             raise not_permitted(
-                "Which queues there are is told to keys with the scope 'manage', and to keys for queues of certain "
-                "prefixes."
+                "Which queues there are is told to keys with the scope 'monitor' or 'manage', and to keys for queues "
+                "of certain prefixes."
             )
 
         async def page() -> Response:

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from auth.principal import SCOPES, Scope
+
 PREFIXES_MOST = 50
 """Of a key, a role or a token: they are compared at each call, those of a role with those of a key one by one, and what
 a session or a token carries of them has to go into a header."""
@@ -299,7 +301,7 @@ class KeyGiven(Given):
     name: str = Field(description="of the user whom the key is for; policies name it arn:aws:iam::ACCOUNT:user/NAME")
     kind: Literal["access", "api"] = Field("access", description="access: signs requests; api: a bearer key")
     role: Literal["operator", "admin", "user"] = "user"
-    scopes: list[Literal["send", "receive", "manage"]] = Field(["send", "receive", "manage"], min_length=1)
+    scopes: list[Scope] = Field(list(SCOPES), min_length=1)
     prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="of queue names; empty: all queues")
     expires_in_seconds: int | None = Field(None, ge=1, le=LIFETIME_SECONDS_MOST)
 
@@ -334,7 +336,7 @@ class KeyList(BaseModel):
 
 
 class RoleGiven(Given):
-    scopes: list[Literal["send", "receive", "manage"]] = Field(["send", "receive", "manage"], min_length=1)
+    scopes: list[Scope] = Field(list(SCOPES), min_length=1)
     prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="of queue names; empty: all queues")
     trusted_accounts: list[str] = Field(
         [], max_length=TRUSTED_MOST, description="other accounts whose keys may assume the role"
@@ -358,7 +360,7 @@ class RoleList(BaseModel):
 
 class TokenAsked(Given):
     seconds: int = Field(3600, ge=60, le=3600)
-    scopes: list[Literal["send", "receive", "manage"]] | None = Field(None, description="without it, those of the key")
+    scopes: list[Scope] | None = Field(None, description="without it, those of the key")
     prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="of queue names; empty: those of the key")
 
 
@@ -402,6 +404,7 @@ class NodeShown(BaseModel):
     shards: int
     cpu: float = Field(description="part of a core that it uses")
     storage: float = Field(description="part that it uses of its disk, or of its memory for messages: which is more")
+    release: str | None = Field(description="of Holdfast, that it runs; null: one that does not say so")
 
 
 class ClusterShown(BaseModel):

@@ -53,6 +53,8 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     visitor = request.scope.get(KEY)
     if visitor is None:
         return await http_exception_handler(request, error)
-    response = problem_response(of_request(error), visitor.visit.request_id)
+    problem = of_request(error)
+    visitor.visit.failed(problem.code)
+    response = problem_response(problem, visitor.visit.request_id)
     response.headers.update(error.headers or {})
     return response

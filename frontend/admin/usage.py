@@ -74,8 +74,11 @@ def create_router(services: Services) -> APIRouter:
         account: Annotated[str | None, Query(description="operators: another account than that of the key")] = None,
         month: Annotated[str | None, Query(description="such as 2026-11; without it, this month")] = None,
     ) -> AvailabilityShown:
-        """How available the service was to a tenant in a month, by hours, against the operator's objective."""
-        who.require_role("operator", "admin")
+        """How available the service was to a tenant in a month, by hours, against the operator's objective.
+
+        For administrators of the account, also with a key that has the scope `monitor` alone.
+        """
+        who.require_role("operator", "admin", scope="monitor")
         whose = who.account(account)
         now = datetime.fromtimestamp(services.clock(), UTC)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -15,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from auth.audit import Act, Outcome
 from auth.credentials import check_account
-from auth.principal import Principal, Scope
+from auth.principal import Principal, Scope, held
 from frontend.admin.problems import MEDIA_TYPE, Problem, invalid, not_permitted, of_request, of_sqs
 from frontend.polls import ClientGone
 from frontend.services import Services
@@ -100,14 +99,14 @@ class Visitor:
             raise invalid(str(error)) from None
 
     def require_scope(self, scope: Scope) -> None:
-        if scope not in self.principal.scopes:
+        if scope not in held(self.principal.scopes):
             raise not_permitted(f"The key does not have the scope {scope!r}.")
 
-    def require_role(self, *roles: str) -> None:
-        """The caller administers: its role is one of these, and its key has the scope for it."""
+    def require_role(self, *roles: str, scope: Scope = "manage") -> None:
+        """The caller administers, or with another scope looks on: its role is one of these, its key has the scope."""
         if self.principal.role not in roles:
             raise not_permitted(f"This takes the role {' or '.join(roles)}; this key's role is {self.principal.role}.")
-        self.require_scope("manage")
+        self.require_scope(scope)
 
     def require_queue(self, scope: Scope, account: str, name: str) -> None:
         """The caller's key may be used for the queue in this way; ``name`` could be that of one."""
@@ -142,7 +141,7 @@ class Visitor:
         """The caller's call, as one of the account that it administers."""
         if account == self.principal.account:
             return self.call
-        return dataclasses.replace(self.call, principal=msgspec.structs.replace(self.principal, account=account))
+        return msgspec.structs.replace(self.call, principal=msgspec.structs.replace(self.principal, account=account))
 
     async def audit(self, action: str, problem: Problem | None) -> None:
         audit = self.services.audit
@@ -184,6 +183,7 @@ class AdminRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             visitor = _visitor(request)
+            visitor.visit.is_act(self.name)
             problem: Problem | None = None
             try:
                 _require_known(request, known)
@@ -191,7 +191,8 @@ class AdminRoute(APIRoute):
             except ClientGone:
                 raise
             except Exception as error:
-                problem = _problem(visitor, error, self.name)
+                problem = _problem(visitor, error)
+                visitor.visit.failed(problem.code)
                 response = problem_response(problem, visitor.visit.request_id)
             await visitor.audit(self.name, problem)
             return response
@@ -224,13 +225,13 @@ def _require_known(request: Request, known: set[str]) -> None:
             raise invalid(f"There is no query parameter {shown(name)!r} here{there_are}.")
 
 
-def _problem(visitor: Visitor, error: Exception, action: str) -> Problem:
+def _problem(visitor: Visitor, error: Exception) -> Problem:
     match error:
         case Problem():
             return error
         case RequestValidationError() | HTTPException():
             return of_request(error)
-    return of_sqs(visitor.visit.logged(error, action), error)
+    return of_sqs(visitor.visit.logged(error), error)
 
 
 def problem_response(problem: Problem, request_id: str) -> Response:

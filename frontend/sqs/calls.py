@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from auth.credentials import Tenant
 from auth.principal import Principal
@@ -26,8 +27,7 @@ def client_address(scope: Scope) -> str | None:
     return client[0] if client else None
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct, eq=False):
     request_id: str
     principal: Principal
     """The caller."""
@@ -39,11 +39,11 @@ class Call:
     """The caller's."""
     scope: Scope
     """Where the request came from and how: what conditions of queue policies ask."""
-    allowance: Allowance | None = field(default=None, kw_only=True)
+    allowance: Allowance | None = None
     """What the tenant has left; None: it has no limits."""
-    retry: Retry | None = field(default=None, kw_only=True)
+    retry: Retry | None = None
     """How repeats of a call that sends are known, if they can be."""
-    handed: Handed | None = field(default=None, kw_only=True)
+    handed: Handed | None = None
     """What of the trace of a call that sends goes with its messages."""
 
     def queue_url(self, account: str, name: str) -> str:

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 from auth.audit import SIGN_IN, Act
@@ -24,7 +24,7 @@ from billing.meter import UsageNotCounted
 from frontend import instruments, sts
 from frontend.access import check_credential
 from frontend.authenticator import Authenticator, Caller
-from frontend.bodies import read_body
+from frontend.bodies import arrived, read_body
 from frontend.polls import AsgiReceive, ClientGone
 from frontend.refusals import Refusals
 from frontend.services import Services
@@ -37,7 +37,7 @@ from frontend.sqs.errors import SqsError
 from frontend.sqs.model import ACTIONS
 from frontend.sqs.operations import NOT_AT_A_QUEUE_URL, ON_ACCOUNT, ON_QUEUE, SENDS, UNSIGNED
 from frontend.sqs.queues import QueueView, locate
-from frontend.tracing import hand_on, tell_call
+from frontend.tracing import hand_on, tell_call, tell_visit
 from frontend.usage import Counted, Usage
 from metadata_service.store import StoreError
 from telemetry import calls, traces
@@ -69,43 +69,36 @@ _AUTH_KINDS = {
 }
 
 
-class _Request(Counted):
+class _Request(Counted, kw_only=True, eq=False):
     """What is known of a request while it is answered; the defaults hold for errors on the first steps."""
 
-    __slots__ = (
-        "accept_json",
-        "action",
-        "body_read",
-        "headers",
-        "is_json",
-        "is_sts",
-        "method",
-        "path",
-        "query",
-        "request_id",
-        "span",
-        "throttled",
-        "who",
-    )
+    request_id: str
+    method: str
+    path: bytes
+    query: bytes
+    headers: dict[bytes, bytes]
+    is_json: bool = False
+    is_sts: bool = False
+    accept_json: bool = False
+    body_read: bool = False
+    """What was not read of a request would be taken for the next one: then the connection is closed."""
+    action: str = ""
+    who: str = ""
+    throttled: bool = False
+    """It was refused by a limit."""
+    span: Span | None = None
+    """None: the call is not sampled."""
 
-    def __init__(self, request_id: str, scope: Scope) -> None:
-        super().__init__()
-        self.request_id = request_id
-        self.method: str = scope["method"]
-        self.path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-        self.query: bytes = scope.get("query_string", b"")
-        self.headers: dict[bytes, bytes] = {}
-        self.is_json = False
-        self.is_sts = False
-        self.accept_json = False
-        self.body_read = False
-        """What was not read of a request would be taken for the next one: then the connection is closed."""
-        self.action = ""
-        self.who = ""
-        self.throttled = False
-        """It was refused by a limit."""
-        self.span: Span | None = None
-        """None: the call is not sampled."""
+    @classmethod
+    def begun(cls, request_id: str, scope: Scope) -> Self:
+        """The request of an ASGI scope, of which nothing else is known yet."""
+        return cls(
+            request_id=request_id,
+            method=scope["method"],
+            path=scope.get("raw_path") or quote(scope["path"]).encode(),
+            query=scope.get("query_string", b""),
+            headers=dict(scope["headers"]),
+        )
 
     def rename(self, request_id: str) -> None:
         """Another id is what the client sees."""
@@ -154,7 +147,7 @@ class SqsEndpoint:
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         began = time.perf_counter()
         request_id = self._request_ids()
-        request = _Request(request_id, scope)
+        request = _Request.begun(request_id, scope)
         calling: calls.Calling = [request_id]
         calls.current.set(calling)
         status = 0
@@ -177,19 +170,12 @@ class SqsEndpoint:
             action, seconds = request.action, time.perf_counter() - began
             polled = action == "ReceiveMessage" and _waits(request)
             instruments.answered(action, status, request.throttled, seconds, polled)
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": status,
-                    "headers": [
-                        (b"x-amzn-requestid", request.request_id.encode()),
-                        (b"content-type", content_type),
-                        (b"content-length", b"%d" % len(body)),
-                        *headers,
-                    ],
-                }
-            )
-            await send({"type": "http.response.body", "body": body})
+            headers = [(b"x-amzn-requestid", request.request_id.encode()), (b"content-type", content_type), *headers]
+            answer = getattr(receive, "answer", None)  # holdfast.exchange.Exchange
+            if answer is None or status != 200 or not answer(headers, body):
+                headers.append((b"content-length", b"%d" % len(body)))
+                await send({"type": "http.response.start", "status": status, "headers": headers})
+                await send({"type": "http.response.body", "body": body})
         finally:
             calling[0] = None
             if request.span is not None:
@@ -201,7 +187,7 @@ class SqsEndpoint:
     async def _answer(self, request: _Request, scope: Scope, receive: AsgiReceive) -> tuple[bytes, bytes]:
         """Content type and body of the answer."""
         sent = scope["headers"]
-        headers = request.headers = dict(sent)
+        headers = request.headers
         target = headers.get(b"x-amz-target")
         content_type = headers.get(b"content-type", b"")
         request.is_json = target is not None or content_type.startswith(json_protocol.CONTENT_TYPE)
@@ -213,22 +199,24 @@ class SqsEndpoint:
                 traces.current.set(span)
         if len(sent) > limits.HEADERS_MOST:
             raise SqsError(errors.MALFORMED_INPUT, f"A request can have at most {limits.HEADERS_MOST} headers.")
-        body = await self._body(request, receive)
+        body = b""
+        if self._may_have_body(request):
+            services, declared = self._services, headers.get(b"content-length")
+            most = services.settings.max_body_bytes
+            arrived_body = arrived(receive, most)
+            body = await read_body(receive, declared, most, services.bodies) if arrived_body is None else arrived_body
+        request.body_read = True
+        request.bytes_in = len(body)
         if request.is_json:
             return await self._answer_json(request, target, content_type, body, receive, scope)
         return await self._answer_query(request, content_type, body, receive, scope)
 
-    async def _body(self, request: _Request, receive: AsgiReceive) -> bytes:
-        if request.method not in ("POST", "GET"):
+    def _may_have_body(self, request: _Request) -> bool:
+        if request.method == "POST":
+            return True
+        if request.method != "GET":
             raise SqsError(errors.METHOD_NOT_ALLOWED)
-        declared = request.headers.get(b"content-length")
-        body = b""
-        if request.method == "POST" or declared is not None or b"transfer-encoding" in request.headers:
-            services = self._services
-            body = await read_body(receive, declared, services.settings.max_body_bytes, services.bodies)
-        request.body_read = True
-        request.bytes_in = len(body)
-        return body
+        return b"content-length" in request.headers or b"transfer-encoding" in request.headers
 
     async def _answer_json(
         self,
@@ -240,7 +228,7 @@ class SqsEndpoint:
         scope: Scope,
     ) -> tuple[bytes, bytes]:
         try:
-            caller = await self._authenticated(request, body)
+            caller = self._authenticated.at_once(request, body) or await self._authenticated(request, body)
         except MissingAuthenticationToken as refusal:
             sound = content_type.startswith(json_protocol.CONTENT_TYPE) and request.method == "POST"
             name = _action_in(target) if target is not None and sound else ""
@@ -281,7 +269,7 @@ class SqsEndpoint:
         if not name and request.method == "GET" and _queue_in(request.path):
             raise _UnknownOperation
         try:
-            caller = await self._authenticated(request, body)
+            caller = self._authenticated.at_once(request, body) or await self._authenticated(request, body)
         except MissingAuthenticationToken as refusal:
             known = parameters.get("Version", query_protocol.VERSION) == query_protocol.VERSION
             result = await self._carry_out_unsigned(
@@ -329,43 +317,58 @@ class SqsEndpoint:
         return base_url
 
     async def _carry_out(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
-        """The action's result, if the limits of the caller's tenant let it."""
-        allowance = self._throttle.allowance(call.tenant)
-        if allowance is None:
-            return await self._act(request, call, name, members)
-        # As Throttle.within, without a coroutine and a closure of its own: they would cost more than the counting.
-        call.allowance = allowance
-        allowance.begin_call()
+        """The action's result, if the limits of the caller's tenant let it.
+
+        A queue at hand is looked up, and its limit counted, together with what comes before: a coroutine of its own
+        costs each step more than what it does.  Where anything is unusual, each step is gone in its order.
+        """
+        throttle, operation, view = self._throttle, ON_QUEUE.get(name), None
+        if operation is not None and "QueueUrl" in members:
+            view = self.context.access.at_hand(call.principal, members["QueueUrl"])
+        allowance = call.allowance = throttle.allowance(call.tenant)
+        if allowance is not None:
+            allowance.begin_call()
         try:
-            if not self._throttle.admit_now(allowance, name):
-                await self._throttle.admit(allowance, name)
-            return await self._act(request, call, name, members)
+            admitted = allowance is None or (
+                view is not None and throttle.admit_at_queue_now(allowance, name, view.queue.name)
+            )
+            if allowance is not None and not admitted and not throttle.admit_now(allowance, name):
+                await throttle.admit(allowance, name)
+            request.members = members
+            if operation is None:
+                return await self._act_on_account(request, call, name, members)
+            if view is None:
+                view = await self._queue(call, name, _url_of(request, members))
+                admitted = admitted and view.queue.account == call.tenant.account
+            else:
+                del members["QueueUrl"]
+            request.view = view
+            if not admitted and not throttle.admit_to_queue_now(call, name, view.queue):
+                await throttle.admit_to_queue(call, name, view.queue)
+            if name in SENDS:
+                self._before_send(request, call, view, members)
+            return await operation(self.context, call, view, members)
         finally:
-            allowance.calls -= 1
+            if allowance is not None:
+                allowance.calls -= 1
 
     async def _carry_out_act(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
         """The same for administration, which is audited."""
         target = self._acts.target(call, name, members, _queue_in(request.path))
         return await self._acts.carry_out(call, name, target, lambda: self._carry_out(request, call, name, members))
 
-    async def _act(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
-        request.members = members
-        operation = ON_QUEUE.get(name)
-        if operation is None:
-            if name in NOT_AT_A_QUEUE_URL and _queue_in(request.path):
-                raise _invalid_action(name)
-            check_credential(call.principal, name)
-            return await ON_ACCOUNT[name](self.context, call, members)
-        view = request.view = await self._queue(call, name, _url_of(request, members))
-        limited = call.allowance is not None or view.queue.account != call.tenant.account
-        if limited and not self._throttle.admit_to_queue_now(call, name, view.queue):
-            await self._throttle.admit_to_queue(call, name, view.queue)
-        if name in SENDS:
-            call.retry = self.context.retries.of(request.headers, call.principal, view, members)
-            headers = request.headers
-            if request.span is not None or (self._fills and (XRAY in headers or TRACEPARENT in headers)):
-                call.handed = hand_on(headers, request.span, self._fills)
-        return await operation(self.context, call, view, members)
+    async def _act_on_account(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
+        if name in NOT_AT_A_QUEUE_URL and _queue_in(request.path):
+            raise _invalid_action(name)
+        check_credential(call.principal, name)
+        return await ON_ACCOUNT[name](self.context, call, members)
+
+    def _before_send(self, request: _Request, call: Call, view: QueueView, members: Members) -> None:
+        """What the headers of a call that sends say of its repeats, and of its trace."""
+        headers = request.headers
+        call.retry = self.context.retries.of(headers, call.principal, view, members)
+        if request.span is not None or (self._fills and (XRAY in headers or TRACEPARENT in headers)):
+            call.handed = hand_on(headers, request.span, self._fills)
 
     async def _carry_out_unsigned(
         self,
@@ -394,10 +397,7 @@ class SqsEndpoint:
         view, call.tenant = found
         request.action, request.view, request.members = name, view, members
         if name in SENDS:
-            call.retry = self.context.retries.of(request.headers, principal, view, members)
-            headers = request.headers
-            if request.span is not None or (self._fills and (XRAY in headers or TRACEPARENT in headers)):
-                call.handed = hand_on(headers, request.span, self._fills)
+            self._before_send(request, call, view, members)
             if call.retry is not None and not request.is_json:
                 request.rename(call.retry.request_id)
 
@@ -500,11 +500,16 @@ class Visit:
     def __init__(self, endpoint: SqsEndpoint, scope: Scope) -> None:
         self._endpoint = endpoint
         self._scope = scope
-        self._request = _Request(endpoint._request_ids(), scope)
+        self._request = _Request.begun(endpoint._request_ids(), scope)
         self._request.headers = _joined(scope["headers"])
         self.request_id = self._request.request_id
         self._counted_as = ""
         self._began = time.perf_counter()
+        self._status = 0
+        if endpoint._tracing is not None:
+            span = self._request.span = endpoint._tracing.of_call(self._request.headers)
+            if span is not None:
+                traces.current.set(span)
 
     @property
     def headers(self) -> dict[bytes, bytes]:
@@ -533,6 +538,7 @@ class Visit:
 
         Raises :class:`~billing.meter.UsageNotCounted`: then it must not be answered with success.
         """
+        self._status = status
         usage, request = self._endpoint._usage, self._request
         if usage is not None and self._counted_as:
             request.bytes_in = bytes_in
@@ -540,6 +546,21 @@ class Visit:
         action, seconds = self._counted_as or instruments.REST, time.perf_counter() - self._began
         polled = action == "ReceiveMessage" and _waits(request)
         instruments.answered(action, status, request.throttled, seconds, polled)
+
+    def is_act(self, act: str) -> None:
+        """What the request turned out to ask for, as the audit log names it."""
+        self._request.action = act
+
+    def failed(self, code: str) -> None:
+        """It is refused, or has failed, with this code."""
+        if self._request.span is not None:
+            self._request.span.fail(code)
+
+    def end(self) -> None:
+        """It is over, whether it was answered or nobody was there."""
+        request = self._request
+        if request.span is not None:
+            tell_visit(request.span, request, request.method, request.action, self.request_id, self._status)
 
     async def enter(self, body: bytes, receive: AsgiReceive) -> Call:
         """Who calls.  Raises :class:`~auth.errors.AuthError`, of which :meth:`refused` has to be told."""
@@ -564,9 +585,8 @@ class Visit:
         """
         return await self._endpoint._throttle.limited(call, action, act)
 
-    def logged(self, error: Exception, action: str) -> SqsError:
+    def logged(self, error: Exception) -> SqsError:
         """What the client is told of the error; the log has the rest."""
-        self._request.action = action
         return self._endpoint._logged(self._request, error)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -37,11 +38,15 @@ from metadata_service.store import ConditionFailed, QueueNotFound
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_H = TypeVar("_H", bound=str | tuple[str, int])
+"""A receipt handle, alone or with what is to become of it."""
 
 _OTHER = HandleOutcome.OTHER_QUEUE
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 _TRIES = 4
 _VIEWS_MOST = 10_000
+_URL_KEPT = 256
+"""What longer URLs say is not kept."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -178,20 +183,31 @@ class Queues:
         call: Callable[..., Awaitable[_T]] = getattr(self._spread, method.__name__)
         return await call(view, *args, **kwargs)
 
-    async def of_others(
+    async def by_handles(
         self,
         view: QueueView,
-        method: Callable[[Target, Sequence[_T]], Awaitable[list[HandleOutcome]]],
-        asked: Sequence[_T],
-        handles: Sequence[str],
-        outcomes: Sequence[HandleOutcome],
+        method: Callable[[Target, Sequence[_H]], Awaitable[list[HandleOutcome]]],
+        asked: Sequence[_H],
         gone: HandleOutcome,
     ) -> Sequence[HandleOutcome]:
-        """The ``outcomes`` of a call by these receipt handles, with another look at those of other partitions.
+        """What becomes of each receipt handle that the backend's ``method`` is asked about.
 
-        The queue may have got such a partition since the ``view``; then the call is made again.  Or it had one that has
-        retired: that was empty then, so the handle's message is ``gone``.
+        The queue may have got the partition of a handle since the ``view``; then the call is made again.  Or it had one
+        that has retired: that was empty then, so the handle's message is ``gone``.
         """
+        outcomes = await self.run(view, method, asked)
+        return await self._of_others(view, method, asked, gone, outcomes) if any(outcomes) else outcomes
+
+    async def _of_others(
+        self,
+        view: QueueView,
+        method: Callable[[Target, Sequence[_H]], Awaitable[list[HandleOutcome]]],
+        asked: Sequence[_H],
+        gone: HandleOutcome,
+        outcomes: list[HandleOutcome],
+    ) -> list[HandleOutcome]:
+        """The outcomes, with another look at those of other partitions."""
+        handles = [one if isinstance(one, str) else one[0] for one in asked]
         others = {partition_of(one) for one, was in zip(handles, outcomes, strict=True) if was == _OTHER}
         if not others:
             return outcomes
@@ -385,6 +401,11 @@ def locate(url: str, own_account: str) -> tuple[str, str]:
 
     Raises InvalidAddress when there is no name in it.
     """
+    return _located(url, own_account) if len(url) <= _URL_KEPT else _located.__wrapped__(url, own_account)
+
+
+@lru_cache(maxsize=_VIEWS_MOST)
+def _located(url: str, own_account: str) -> tuple[str, str]:
     if "?" in url:
         url = url.partition("?")[0]
     parts = url.rsplit("/", 2)

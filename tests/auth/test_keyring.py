@@ -18,7 +18,7 @@ from auth.keyring import (
     Keyring,
     MissingMasterKeys,
     SealBroken,
-    _nonce,
+    _nonces,
 )
 from auth.master_keys import KeyringError, LocalMasterKeys, WrapBroken, master_key_id, new_master_key
 from metadata_service.sqlite import SQLiteStore
@@ -94,23 +94,23 @@ async def test_nothing_shows_a_key(store: SQLiteStore) -> None:
 
 
 def test_nonces_do_not_come_again() -> None:
-    nonces = {_nonce() for _ in range(5_000)}
+    nonces = {_nonces.next() for _ in range(5_000)}
     assert len(nonces) == 5_000
     assert {len(nonce) for nonce in nonces} == {12}
 
 
 def test_a_forked_process_has_nonces_of_its_own() -> None:
-    _nonce()
+    _nonces.next()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(write, _nonce())
+        os.write(write, _nonces.next())
         os._exit(0)
     os.waitpid(child, 0)
     theirs = os.read(read, 12)
     os.close(read)
     os.close(write)
-    assert theirs not in {_nonce() for _ in range(300)}
+    assert theirs not in {_nonces.next() for _ in range(300)}
 
 
 # --- counting ---

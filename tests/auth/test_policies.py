@@ -415,10 +415,14 @@ def test_a_decision_takes_microseconds() -> None:
     condition = {"StringEquals": {"aws:SourceAccount": "222222222222"}, "Bool": {"aws:SecureTransport": "true"}}
     policy = compile_policy(document(statement(Resource=QUEUE, Condition=condition)), ACTIONS)
     facts = {"aws:sourceaccount": "222222222222", "aws:securetransport": "true"}.get
-    begin = time.process_time()
-    for _ in range(1000):
-        assert policy.decide(BEN, "SendMessage", QUEUE, facts) is ALLOWED
-    assert time.process_time() - begin < 0.1
+
+    def thousand_seconds() -> float:
+        begin = time.process_time()
+        for _ in range(1000):
+            assert policy.decide(BEN, "SendMessage", QUEUE, facts) is ALLOWED
+        return time.process_time() - begin
+
+    assert min(thousand_seconds() for _ in range(5)) < 0.1
 
 
 @given(

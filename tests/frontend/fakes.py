@@ -51,6 +51,7 @@ from frontend.services import Services
 from frontend.settings import FrontendSettings
 from metadata_service.client import MetadataClient
 from metadata_service.sqlite import SQLiteStore
+from ratelimit.limiter import Limiter
 from tests.auth.clock import Clock
 
 KEY = AccessKey("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "123456789012", "AIDAPRINCIPAL")
@@ -448,6 +449,7 @@ async def running(
                 keyring=keyring,
                 naming=NAMING,
                 meter=meter,
+                limiter=Limiter(clock),
             )
         )
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)

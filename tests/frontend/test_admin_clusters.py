@@ -31,7 +31,7 @@ EAST = ClusterReport(
     0.25,
     "b1",
     (
-        ReportedNode("b1", "10.0.0.1:9400", True, 3, 120, 130, 0.25, 0.1),
+        ReportedNode("b1", "10.0.0.1:9400", True, 3, 120, 130, 0.25, 0.1, release="0.2.0"),
         ReportedNode("b2", "10.0.0.2:9400", True, 1, 80, 100, 0.2, 0.125, True),
         ReportedNode("b3", "10.0.0.3:9400", False, 2, 4500, 26),
     ),
@@ -111,7 +111,9 @@ async def test_the_status_has_nodes_shards_and_decisions(service: Service) -> No
         "shards": 130,
         "cpu": 0.25,
         "storage": 0.1,
+        "release": "0.2.0",
     }
+    assert east["nodes"][1]["release"] is None, "it is of one that does not say so"
     assert [(node["name"], node["state"]) for node in east["nodes"][1:]] == [("b2", "draining"), ("b3", "silent")]
     url = await service.make_queue("q")
     queue = await service.store.get_queue(KEY.account, "q")

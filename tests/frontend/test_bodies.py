@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from frontend.bodies import FREE_BYTES, Room, read_body
+from frontend.bodies import FREE_BYTES, Room, arrived, read_body
 from frontend.polls import AsgiReceive, ClientGone
-from frontend.sqs.errors import SERVICE_UNAVAILABLE, SqsError
+from frontend.sqs.errors import REQUEST_TOO_LARGE, SERVICE_UNAVAILABLE, SqsError
 
 MOST = 1 << 20
 
@@ -67,3 +67,21 @@ async def test_room_comes_back_whatever_becomes_of_a_body() -> None:
     with pytest.raises(SqsError):
         await read(long.receive, room)
     room.take(MOST)
+
+
+class Whole(Sender):
+    """What our own server offers beside ASGI."""
+
+    async def __call__(self) -> Any:
+        return await self.receive()
+
+    def whole_body(self) -> bytes | None:
+        return b"whole"
+
+
+def test_what_has_arrived_is_bounded_as_well() -> None:
+    assert arrived(Sender().receive, MOST) is None
+    assert arrived(Whole(), 5) == b"whole"
+    with pytest.raises(SqsError) as refused:
+        arrived(Whole(), 4)
+    assert refused.value.kind is REQUEST_TOO_LARGE

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from hashlib import sha256
 from typing import Any
 
 import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
 
-from billing.lake import Lake, hour_of, table_of
+from billing.lake import Lake, LakeFile, hour_of, table_of
 from billing.usage import COUNTS, UsageKey, UsageRecord
+from spark_analytics import records
 
 Row = dict[str, Any]
 
@@ -51,6 +54,30 @@ KEYS = [
     UsageKey("222222222222", "orders", 9, "fifo", "ReceiveMessage"),
     UsageKey("333333333333", "jobs", 10, "standard", "DeleteMessage"),
 ]
+
+
+def merge_while_read(monkeypatch: pytest.MonkeyPatch, times: int = 2) -> list[str]:
+    """Let files become one, and be removed, after they were listed to be read; so often.  Returns those that went."""
+    gone: list[str] = []
+    read = records.read
+    left = times
+
+    def merged_before(spark: SparkSession, lake: Lake, files: Sequence[LakeFile], *given: Any) -> DataFrame:
+        nonlocal left
+        raw = read(spark, lake, files, *given)
+        small = [file.path for file in files if "merged-" not in file.path][:3]
+        for path in small if left else ():
+            folder, _, name = path.rpartition("/")
+            data = lake.read_bytes(path)
+            assert data is not None
+            lake.write_bytes(f"{folder}/merged-{name}", data)
+            lake.remove(path)
+            gone.append(path)
+        left -= bool(small and left)
+        return raw
+
+    monkeypatch.setattr(records, "read", merged_before)
+    return gone
 
 
 def at(day: date, hour: int = 0, minute: int = 0) -> int:

@@ -170,8 +170,9 @@ def test_a_bill_is_forecast_and_waste_is_priced_by_the_plan() -> None:
 
 
 def test_it_is_kept_in_the_lake_and_a_month_without_anything_too(
-    lake: Lake, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    lake: Lake, spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gone = lakes.merge_while_read(monkeypatch, times=1)
     assert main(["analyse", "--lake", lake.root, "--month", "2026-11"]) == 0
     assert "analytics/month=2026-11.json: " in (said := capsys.readouterr().out)
     assert " days that are over, up to 2026-11-" in said
@@ -179,6 +180,8 @@ def test_it_is_kept_in_the_lake_and_a_month_without_anything_too(
     assert kept is not None
     assert [one.queue for one in decode(kept).busiest] == ["orders", "jobs", "orders.fifo"]
     assert decode(kept).empty_receives[0].cost is None
+    assert gone, "the first try failed"
+    assert [hot.share for hot in decode(kept).hot_partitions] == [pytest.approx(0.9)]
     nothing = analyse(spark, lake, Month(2026, 3), NOW)
     assert (nothing.days, nothing.busiest, nothing.noisy, nothing.forecasts) == ([], [], [], [])
 

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from billing.lake import Lake, LakeFile
+from billing.lake import Lake
 from billing.months import Month
 from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Tables
 from billing.usage import UsageRecord
@@ -281,20 +281,9 @@ def test_files_that_become_one_while_they_are_read_are_counted_once(
 ) -> None:
     found = lakes.calls(chance, DAY, 60)
     lakes.bring(lake, found)
-    read = records.read
-
-    def merged_before(spark: SparkSession, lake: Lake, files: list[LakeFile], *given: Any) -> DataFrame:
-        raw = read(spark, lake, files, *given)
-        for file in files[:3]:
-            merged = lake.read_bytes(file.path)
-            if merged is not None and "merged-" not in file.path:
-                folder, _, name = file.path.rpartition("/")
-                lake.write_bytes(f"{folder}/merged-{name}", merged)
-                lake.remove(file.path)
-        return raw
-
-    monkeypatch.setattr(records, "read", merged_before)
+    gone = lakes.merge_while_read(monkeypatch)
     batch(spark, lake, DAY, DAY)
+    assert gone
     assert published(lake) == lakes.usage_hourly(found)
     monkeypatch.undo()
     damaged = lake.paths("usage")[0]

@@ -234,7 +234,7 @@ def test_killed_in_the_middle_and_started_again_it_comes_to_what_the_batch_does(
     command += ["--master", "local[2]", "--memory", "1g"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        while live.read(lake) is None or not told.exists():
+        while live.read(lake) is None or not any(not alert.waiting for alert in alerts(lake)):  # told, and kept as such
             assert process.poll() is None, process.communicate()[0].decode()
             time.sleep(0.05)
     finally:

@@ -148,10 +148,7 @@ async def delete_message_batch(context: Context, call: Call, view: QueueView, me
         if not entry.get("ReceiptHandle"):
             raise missing_parameter(f"{name}.{number}.ReceiptHandle")
         handles.append(entry["ReceiptHandle"])
-    queues, delete = context.queues, context.backend.delete
-    outcomes: Sequence[HandleOutcome] = await queues.run(view, delete, handles)
-    if any(outcomes):
-        outcomes = await queues.of_others(view, delete, handles, handles, outcomes, HandleOutcome.DONE)
+    outcomes = await context.queues.by_handles(view, context.backend.delete, handles, HandleOutcome.DONE)
     return _sorted_out(entries, outcomes, [])
 
 
@@ -174,11 +171,10 @@ async def change_message_visibility_batch(context: Context, call: Call, view: Qu
         else:
             changes.append((handle, seconds))
             changed.append(entry)
-    queues, change = context.queues, context.backend.change_visibility
-    outcomes: Sequence[HandleOutcome] = await queues.run(view, change, changes) if changes else []
-    if any(outcomes):
-        handles = [handle for handle, _ in changes]
-        outcomes = await queues.of_others(view, change, changes, handles, outcomes, HandleOutcome.GONE)
+    outcomes: Sequence[HandleOutcome] = ()
+    if changes:
+        change = context.backend.change_visibility
+        outcomes = await context.queues.by_handles(view, change, changes, HandleOutcome.GONE)
     return _sorted_out(changed, outcomes, failed)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from hashlib import blake2b, sha256
 
 from backend.api import AttemptExpired, HandleOutcome, NewMessage, OverLimit, Receive, Received, Stored
@@ -275,12 +275,9 @@ async def delete_message(context: Context, call: Call, view: QueueView, members:
     handle = members.get("ReceiptHandle")
     if not handle:
         raise missing_parameter("ReceiptHandle")
-    queues, delete, handles = context.queues, context.backend.delete, [handle]
-    outcomes: Sequence[HandleOutcome] = await queues.run(view, delete, handles)
-    if outcomes[0]:
-        outcomes = await queues.of_others(view, delete, handles, handles, outcomes, HandleOutcome.DONE)
-        if outcomes[0]:
-            raise handle_error(handle, outcomes[0])
+    (outcome,) = await context.queues.by_handles(view, context.backend.delete, [handle], HandleOutcome.DONE)
+    if outcome:
+        raise handle_error(handle, outcome)
 
 
 def handle_error(handle: str, outcome: HandleOutcome, visibility: int = 0) -> SqsError:

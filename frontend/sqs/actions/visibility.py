@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from backend.api import HandleOutcome
 from frontend.sqs import validation
 from frontend.sqs.actions.context import Context
@@ -20,9 +18,7 @@ async def change_message_visibility(context: Context, call: Call, view: QueueVie
     if seconds is None:
         raise missing_parameter("VisibilityTimeout")
     validation.visibility_timeout(seconds)
-    queues, change, changes = context.queues, context.backend.change_visibility, [(handle, seconds)]
-    outcomes: Sequence[HandleOutcome] = await queues.run(view, change, changes)
-    if outcomes[0]:
-        outcomes = await queues.of_others(view, change, changes, [handle], outcomes, HandleOutcome.GONE)
-        if outcomes[0]:
-            raise handle_error(handle, outcomes[0], seconds)
+    change = context.backend.change_visibility
+    (outcome,) = await context.queues.by_handles(view, change, [(handle, seconds)], HandleOutcome.GONE)
+    if outcome:
+        raise handle_error(handle, outcome, seconds)

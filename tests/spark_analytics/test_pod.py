@@ -1,0 +1,59 @@
+"""What Spark calls the image with in Kubernetes becomes its driver and its executors; `make kube` tries the whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from spark_analytics.__main__ import main
+from spark_analytics.pod import command
+
+HOME = Path(pyspark.__file__).parent
+EXECUTOR = {
+    "SPARK_EXECUTOR_MEMORY": "2g",
+    "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@stream-driver-svc.queues.svc:7078",
+    "SPARK_EXECUTOR_ID": "7",
+    "SPARK_EXECUTOR_CORES": "2",
+    "SPARK_APPLICATION_ID": "spark-1",
+    "SPARK_EXECUTOR_POD_IP": "10.1.2.3",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_EXECUTOR_POD_NAME": "stream-exec-7",
+}
+
+
+def test_a_driver_is_spark_submit_on_its_own_address() -> None:
+    given = ["driver", "--properties-file", "/opt/spark/conf/spark.properties", "local:///venv/jobs.py", "stream"]
+    found = command(given, {"SPARK_DRIVER_BIND_ADDRESS": "10.1.2.3"})
+    assert found[0] == str(HOME / "bin" / "spark-submit")
+    assert Path(found[0]).exists()
+    assert found[1:] == ["--conf", "spark.driver.bindAddress=10.1.2.3", "--deploy-mode", "client", *given[1:]]
+
+
+def test_an_executor_is_java_with_what_its_variables_say() -> None:
+    options = {f"SPARK_JAVA_OPT_{number}": f"-D{number}=a b" for number in range(11)}
+    found = command(["executor"], {**EXECUTOR, **options, "JAVA_HOME": "/java", "SPARK_CONF_DIR": "/opt/spark/conf"})
+    assert found[:14] == ["/java/bin/java", *(f"-D{number}=a b" for number in range(11)), "-Xms2g", "-Xmx2g"]
+    assert found[14:16] == ["-cp", f"/opt/spark/conf:{HOME}/jars/*"]
+    told = dict(zip(found[17::2], found[18::2], strict=True))
+    assert told == {
+        "--driver-url": EXECUTOR["SPARK_DRIVER_URL"],
+        "--executor-id": "7",
+        "--cores": "2",
+        "--app-id": "spark-1",
+        "--hostname": "10.1.2.3",
+        "--resourceProfileId": "0",
+        "--podName": "stream-exec-7",
+    }
+
+
+@pytest.mark.parametrize(
+    ("role", "missing"), [("driver", "SPARK_DRIVER_BIND_ADDRESS"), ("executor", "SPARK_EXECUTOR_MEMORY")]
+)
+def test_who_calls_it_by_hand_is_told(
+    role: str, missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(missing, raising=False)
+    assert main([role]) == 1
+    assert f"{role} is what Spark starts in Kubernetes, and {missing} is not set" in capsys.readouterr().err
