@@ -40,6 +40,8 @@ COPY requirements/billing.txt requirements/spark.txt requirements/
 # PySpark is published as source alone, all of it Python and Java that is built already.
 RUN PIP_ONLY_BINARY= /venv/bin/pip install --quiet --no-build-isolation --only-binary :all: --no-binary pyspark \
     --require-hashes -r requirements/billing.txt -r requirements/spark.txt
+# What Spark's driver runs where Kubernetes has it in a pod of its own: the jobs, by a name that Python's version is not in.
+RUN ln -s "$(/venv/bin/python -I -c 'import pathlib, spark_analytics; print(pathlib.Path(spark_analytics.__file__).with_name("__main__.py"))')" /venv/jobs.py
 RUN scripts/finish-environment /venv
 
 # --- what Spark needs for a lake at s3://: 700 MB, without which (--build-arg S3=no) each job fetches it when it begins

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import subprocess
 from collections.abc import Iterator
@@ -75,6 +76,9 @@ class Pod(NamedTuple):
 def pods(manifests: tuple[Manifest, ...]) -> Iterator[Pod]:
     for manifest in manifests:
         name, spec = manifest["metadata"]["name"], manifest.get("spec", {})
+        if manifest["kind"] == "SparkApplication":
+            yield from _spark_pods(name, spec)
+            continue
         if manifest["kind"] == "Pod":
             template, replicas = manifest, 1
         elif manifest["kind"] in ("StatefulSet", "Deployment"):
@@ -91,8 +95,23 @@ def pods(manifests: tuple[Manifest, ...]) -> Iterator[Pod]:
         yield Pod(name, template["metadata"]["labels"], template["spec"], replicas, volumes)
 
 
+def _spark_pods(name: str, spec: dict[str, Any]) -> Iterator[Pod]:
+    """As Spark completes their templates."""
+    for kind, ports in (("driver", {"rpc": 7078, "blocks": 7079}), ("executor", {"blocks": 7079})):
+        template = copy.deepcopy(spec[kind]["template"])
+        (container,) = template["spec"]["containers"]
+        memory = spec[kind]["memory"]
+        container["resources"] = {"requests": {"cpu": str(spec[kind]["cores"]), "memory": memory}}
+        container["ports"] = [{"name": port, "containerPort": number} for port, number in ports.items()]
+        volumes = frozenset(volume["name"] for volume in template["spec"]["volumes"])
+        replicas = spec[kind].get("instances", 1)
+        yield Pod(f"{name}-{kind}", template["metadata"]["labels"], template["spec"], replicas, volumes)
+
+
 def own(manifests: tuple[Manifest, ...]) -> list[Pod]:
     """Those that run ``holdfast``."""
     return [
-        pod for pod in pods(manifests) if pod.component not in ("backup", "billing", "stream", "cassandra", "redis")
+        pod
+        for pod in pods(manifests)
+        if pod.component not in ("backup", "billing", "stream", "stream-executor", "cassandra", "redis")
     ]

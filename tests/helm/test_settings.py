@@ -18,11 +18,12 @@ from holdfast.metadata import _own_member
 from holdfast.peers import advertised, listening
 from holdfast.schema_cassandra import all_kept
 from holdfast.settings import Settings, is_distributed, load
-from holdfast.stores import replication_of, view_of
+from holdfast.stores import cluster_keyspace, replication_of, view_of
 from spark_analytics import __main__ as jobs
 from spark_analytics import analytics, batch, quality, rating, streaming
 from spark_analytics.period import period_of
-from tests.helm.chart import CHART, FILES, Manifest, Pod, kinds, own, pods, render, rendered
+from spark_analytics.pod import MAIN
+from tests.helm.chart import CHART, FILES, ROOT, Manifest, Pod, kinds, own, pods, render, rendered
 
 SECRETS = {
     "access-key-id": "AKIAHOLDFASTTESTS001",
@@ -286,6 +287,23 @@ def test_the_backup_goes_to_the_volume_and_understands_what_it_is_told() -> None
     assert not term["labelSelector"]["matchLabels"].items() <= found["backup"].labels.items()
 
 
+def test_the_backup_of_many_machines_is_told_where_cassandra_is() -> None:
+    found = {pod.component: pod for pod in pods(rendered("many-everything"))}
+    pod, migration = found["backup"], found["migration"]
+    (container,) = pod.spec["containers"]
+    told = cli._parser().parse_args(container["args"])
+    assert (told.target, told.keep, told.data) == ("s3://bucket/backups?region=eu-central-1", 14, None)
+    settings, others = load({}, environment(pod, 0)), load({}, environment(migration, 0))
+    assert is_distributed(settings)
+    assert cluster_keyspace(settings) == cluster_keyspace(others)
+    names = [name for name in environment(migration, 0) if "CASSANDRA" in name]
+    assert [environment(pod, 0)[name] for name in names] == [environment(migration, 0)[name] for name in names]
+    assert settings.cassandra_tls_ca is not None
+    assert str(settings.cassandra_tls_ca.parent) == mounted(pod, "cassandra-tls")
+    assert "affinity" not in pod.spec, "it may run on any machine"
+    assert not [one for one in pod.spec["volumes"] if "persistentVolumeClaim" in one]
+
+
 def test_the_jobs_are_told_what_they_understand(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[argparse.Namespace] = []
     lakes: list[str] = []
@@ -324,6 +342,25 @@ def test_the_jobs_are_told_what_they_understand(monkeypatch: pytest.MonkeyPatch)
     secrets = [source["secretRef"]["name"] for source in stream.containers[0]["envFrom"]]
     assert secrets == ["given-lake", "given-webhook"]
     assert streaming.webhook_of(told[-1], {"HOLDFAST_ALERT_WEBHOOK": "https://a.example/"}) == "https://a.example/"
+
+
+def test_the_stream_of_the_operator_is_told_what_it_understands(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[argparse.Namespace] = []
+    monkeypatch.setattr(streaming, "run", lambda options, _: told.append(options))
+    monkeypatch.setattr(jobs, "Lake", str)
+    (application,) = kinds(rendered("many-certificates"), "SparkApplication")
+    spec = application["spec"]
+    (pod,) = (pod for pod in pods(rendered("many-certificates")) if pod.component == "stream")
+    for name, value in environment(pod, 0).items():
+        monkeypatch.setenv(name, value)
+    jobs.main(spec["arguments"])
+    mounts = {mount["name"]: Path(mount["mountPath"]) for mount in pod.containers[0]["volumeMounts"]}
+    assert told[0].budgets == mounts["budgets"] / "budgets.yaml"
+    assert told[0].plan == mounts["prices"] / "prices.yaml"
+    assert spec["mainApplicationFile"] == MAIN
+    linked = re.search(r"with_name\(\"(\w+\.py)\"\).*/venv/(\w+\.py)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert linked is not None
+    assert (linked[1], f"local:///venv/{linked[2]}") == ("__main__.py", MAIN)
 
 
 def test_the_data_folder_of_a_pod_can_be_named_to_commands() -> None:

@@ -16,6 +16,7 @@ from tests.helm.chart import (
     CHART,
     FILES,
     NAMESPACE,
+    ROOT,
     Manifest,
     Pod,
     Refused,
@@ -26,9 +27,7 @@ from tests.helm.chart import (
     render,
     rendered,
 )
-
-NOT_KUBERNETES = {"Certificate", "HTTPRoute", "Issuer", "PrometheusRule", "ServiceMonitor", "VerticalPodAutoscaler"}
-"""Of others, whose schemas are not among Kubernetes's."""
+from tests.kube.crds import KINDS as FOREIGN
 
 all_files = pytest.mark.parametrize("name", FILES)
 
@@ -57,9 +56,20 @@ def test_lint(name: str) -> None:
 @all_files
 @pytest.mark.parametrize("version", ["1.28", "1.35"])
 def test_every_manifest_is_valid(name: str, version: str) -> None:
-    found = [invalid(manifest, version) for manifest in rendered(name) if manifest["kind"] not in NOT_KUBERNETES]
+    found = [invalid(manifest, version) for manifest in rendered(name) if manifest["kind"] not in FOREIGN]
     assert found
     assert not "".join(found)
+
+
+def test_kinds_of_others_are_known_to_the_trials_too() -> None:
+    """Those of `make kube`, which so makes objects of all of them."""
+    found = {
+        one["kind"]: tuple(one["apiVersion"].split("/"))
+        for name in FILES
+        for one in rendered(name)
+        if one["kind"] in FOREIGN
+    }
+    assert found == FOREIGN
 
 
 def test_a_misspelt_field_is_not() -> None:
@@ -121,7 +131,7 @@ def test_pods_are_restricted_and_write_to_volumes_alone(name: str) -> None:
     assert found
     for pod in found:
         assert not list(against_restricted(pod)), pod.name
-        assert pod.spec["automountServiceAccountToken"] is False
+        assert pod.spec["automountServiceAccountToken"] is (pod.name == "mine-holdfast-stream-driver"), "it makes pods"
         assert pod.spec["enableServiceLinks"] is False, "HOLDFAST_PORT=tcp://... would be taken for a setting"
         for container in pod.containers:
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
@@ -229,13 +239,14 @@ def test_each_tier_is_reached_by_those_that_have_to(name: str) -> None:
     allowed = {
         "backend": {"frontend", "backend", "manager"},
         "metadata": roles,
-        "cassandra": roles,
+        "cassandra": roles | {"backup"},
         "redis": roles,
         "manager": set(),
         "backup": set(),
         "billing": set(),
         "migration": set(),
-        "stream": set(),
+        "stream": {"stream-executor"},
+        "stream-executor": {"stream", "stream-executor"},
     }
     for component, policy in policies.items():
         callers = {caller for caller, pod in found.items() if let_in(policy, pod)}
@@ -292,6 +303,13 @@ def test_volumes_of_what_is_scaled_down_stay() -> None:
             if one["spec"].get("volumeClaimTemplates"):
                 kept = one["spec"].get("persistentVolumeClaimRetentionPolicy", {"whenScaled": "Retain"})
                 assert kept["whenScaled"] == "Retain"
+
+
+@all_files
+def test_a_rollback_replaces_pods_that_never_got_ready(name: str) -> None:
+    """Kubernetes waits for such a pod first, unless the pods of the StatefulSet do not wait for each other."""
+    for one in kinds(rendered(name), "StatefulSet"):
+        assert one["spec"].get("podManagementPolicy") == "Parallel"
 
 
 @all_files
@@ -369,6 +387,31 @@ def test_somebody_else_signs() -> None:
     assert not kinds(manifests, "Issuer")
     (one,) = kinds(manifests, "Certificate")
     assert one["spec"]["issuerRef"] == {"name": "vault", "kind": "ClusterIssuer", "group": "cert-manager.io"}
+
+
+def test_spark_has_a_driver_and_executors_that_reach_each_other() -> None:
+    manifests = rendered("many-certificates")
+    (application,) = kinds(manifests, "SparkApplication")
+    spec = application["spec"]
+    found = {pod.component: pod for pod in pods(manifests)}
+    assert found["stream-executor"].replicas == 2
+    assert not [one for one in kinds(manifests, "Deployment") if one["metadata"]["name"] == found["stream"].name]
+    for kind, component in (("driver", "stream"), ("executor", "stream-executor")):
+        (container,) = found[component].spec["containers"]
+        assert container["name"] == f"spark-kubernetes-{kind}", "by which the operator knows it"
+        assert "args" not in container, "Spark adds its own"
+    assert spec["sparkConf"]["spark.driver.port"] == "7078"
+    assert spec["sparkConf"]["spark.blockManager.port"] == "7079"
+    account = found["stream"].spec["serviceAccountName"]
+    assert spec["driver"]["serviceAccount"] == account
+    assert found["stream-executor"].spec["serviceAccountName"] != account
+    (binding,) = kinds(manifests, "RoleBinding")
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}]
+    (role,) = kinds(manifests, "Role")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert {"pods", "services", "configmaps"} <= set(role["rules"][0]["resources"])
+    lock = (ROOT / "requirements" / "spark.txt").read_text()
+    assert f"pyspark=={spec['sparkVersion']} " in lock
 
 
 def test_requests_are_decided_for_what_runs() -> None:

@@ -10,7 +10,6 @@ import argparse
 import json
 import re
 import secrets
-import shutil
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ import boto3
 import httpx
 from botocore.config import Config
 
+from tests.image.engine import NoEngine, engine
 from tests.system.server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, free_port
 from tests.system.waiting import wait_until
 
@@ -207,24 +207,25 @@ def normal(name: str) -> str:
 
 
 @contextmanager
-def trial(engine: str, image: str) -> Iterator[Trial]:
-    made = Trial(engine, image)
+def trial(program: str, image: str) -> Iterator[Trial]:
+    made = Trial(program, image)
     try:
         yield made
     finally:
         made.container.remove()
-        subprocess.run([engine, "volume", "rm", "--force", made.volume], capture_output=True, timeout=60, check=False)
+        subprocess.run([program, "volume", "rm", "--force", made.volume], capture_output=True, timeout=60, check=False)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.image", description="Try an image of the service.")
     parser.add_argument("image", metavar="REF")
     options = parser.parse_args()
-    engines = [engine for engine in ("docker", "podman") if works(engine)]
-    if not engines:
-        print("this needs docker or podman, to run the image with", file=sys.stderr)
+    try:
+        program = engine()
+    except NoEngine as error:
+        print(error, file=sys.stderr)
         return 1
-    with trial(engines[0], options.image) as made:
+    with trial(program, options.image) as made:
         for check in made.checks():
             try:
                 check()
@@ -234,12 +235,6 @@ def main() -> int:
             print(f"passed  {check.__doc__}", flush=True)
         print(made.told)
     return 0
-
-
-def works(engine: str) -> bool:
-    if shutil.which(engine) is None:
-        return False
-    return subprocess.run([engine, "info"], capture_output=True, timeout=60, check=False).returncode == 0
 
 
 if __name__ == "__main__":

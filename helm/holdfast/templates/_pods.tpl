@@ -1,10 +1,11 @@
 {{/* What all pods have: nobody's rights, no token, no variables of services. */}}
-{{/* (dict "root" $ "component" NAME "values" VALUES-OF-THE-COMPONENT); "early" true: what runs before the service account is there */}}
+{{/* (dict "root" $ "component" NAME "values" VALUES-OF-THE-COMPONENT); "early" true: what runs before the service account is there; */}}
+{{/* "account" NAME: of what talks to Kubernetes, as nothing else does */}}
 {{- define "holdfast.podSpec" -}}
 {{- if not .early }}
-serviceAccountName: {{ include "holdfast.fullname" .root }}
+serviceAccountName: {{ default (include "holdfast.fullname" .root) .account }}
 {{- end }}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ not (empty .account) }}
 enableServiceLinks: false {{- /* HOLDFAST_PORT=tcp://… would be taken for a setting */}}
 securityContext:
   runAsNonRoot: true

@@ -1,0 +1,123 @@
+"""Sees how the pods of a namespace end, which nobody can ask later: a pod that has ended is gone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from tests.kube.cluster import TOOLS, ControlPlane, Object
+
+COMPONENT: Final = "app.kubernetes.io/component"
+PASSING: Final = ("test", "migration")
+"""Components that come to their end by themselves."""
+KILLED: Final = 128 + 9
+"""Exit code of what the kubelet killed."""
+
+
+@dataclass
+class Ending:
+    """A pod's end, as its last words tell it."""
+
+    name: str
+    component: str
+    asked: datetime | None = None
+    """When somebody deleted it."""
+    grace_seconds: int = 0
+    """From then on, until it would have been killed."""
+    codes: list[int] = field(default_factory=list)
+    """Exit codes of its containers."""
+    ended: datetime | None = None
+    restarts: int = 0
+    gone: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """From its deletion to its containers' end."""
+        assert self.asked is not None
+        assert self.ended is not None
+        return (self.ended - self.asked).total_seconds()
+
+    @property
+    def wrong(self) -> str:
+        """What was wrong with it; nothing if it ended by itself, in its time."""
+        if self.restarts:
+            return f"{self.name} was started again {self.restarts} times"
+        if not self.gone or self.asked is None:
+            return ""
+        if self.ended is None:
+            return f"nothing tells how {self.name} ended"
+        if any(self.codes) or self.seconds > self.grace_seconds:
+            killed = " (killed)" if KILLED in self.codes else ""
+            took = f"{self.seconds:.0f} s, of {self.grace_seconds} s that it had"
+            return f"{self.name} ended with {self.codes}{killed} after {took}"
+        return ""
+
+
+class Endings:
+    """Of the pods that somebody watches."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, Ending] = {}
+
+    def replaced(self) -> list[Ending]:
+        """The pods of Holdfast's parts that were deleted and are gone, in the order in which they came to be."""
+        return [
+            pod for pod in self._pods.values() if pod.gone and pod.asked is not None and pod.component not in PASSING
+        ]
+
+    def wrong(self) -> list[str]:
+        """Of all pods, what was wrong."""
+        return [pod.wrong for pod in self._pods.values() if pod.wrong]
+
+    def note(self, what: str, pod: Object) -> None:
+        """One event of a watch: its type, and the pod as it is now."""
+        about = pod["metadata"]
+        ending = self._pods.setdefault(about["uid"], Ending(about["name"], about["labels"].get(COMPONENT, "")))
+        if ending.asked is None and "deletionTimestamp" in about:
+            ending.grace_seconds = about["deletionGracePeriodSeconds"]
+            ending.asked = _moment(about["deletionTimestamp"]) - timedelta(seconds=ending.grace_seconds)
+        for container in pod["status"].get("containerStatuses", ()):
+            ending.restarts = max(ending.restarts, container["restartCount"])
+        if (ended := list(_ended(pod))) and len(ended) == len(pod["spec"]["containers"]):
+            ending.codes = [code for code, _ in ended]
+            ending.ended = max(moment for _, moment in ended)
+        ending.gone = what == "DELETED"
+
+
+class Watch:
+    """Of one namespace, from now on."""
+
+    def __init__(self, cluster: ControlPlane, namespace: str) -> None:
+        name = f"pods-of-{namespace}"
+        path = f"/api/v1/namespaces/{namespace}/pods?watch=1"
+        self._told = cluster.folder / f"{name}.log"
+        self._endings = Endings()
+        self._read_bytes = 0
+        cluster.spawn(name, TOOLS / "kubectl", f"--kubeconfig={cluster.kubeconfig}", "get", "--raw", path)
+
+    @property
+    def endings(self) -> Endings:
+        """As far as it was told."""
+        with self._told.open("rb") as told:
+            told.seek(self._read_bytes)
+            for line in told:
+                if not line.endswith(b"\n"):
+                    break  # it is being written
+                self._read_bytes += len(line)
+                event = json.loads(line)
+                self._endings.note(event["type"], event["object"])
+        return self._endings
+
+
+def _ended(pod: Object) -> Iterator[tuple[int, datetime]]:
+    """(exit code, when) of its containers that have ended."""
+    for container in pod["status"].get("containerStatuses", ()):
+        if (end := container["state"].get("terminated")) is not None:
+            yield end["exitCode"], _moment(end["finishedAt"])
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)

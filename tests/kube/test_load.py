@@ -1,0 +1,53 @@
+"""The clients of the trial on a real node, and that their verdict sees what it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kube.load import WORK, Credentials, Load
+from tests.system.server import Server
+from tests.system.waiting import wait_until
+
+VISIBILITY_SECONDS = 2
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path) as server:
+        yield server
+
+
+def load_of(server: Server) -> Load:
+    credentials = Credentials(server.access_key_id, server.secret_access_key)
+    return Load(server.endpoint, credentials, 7, visibility_seconds=VISIBILITY_SECONDS)
+
+
+def test_all_is_well_with_a_service_that_keeps_its_promises(server: Server) -> None:
+    with load_of(server) as load:
+        figures = load.during(lambda: load.answered(100))
+        verdict = load.settle()
+    verdict.check()
+    assert verdict.total.acknowledged >= 100
+    assert figures.calls
+    assert not figures.errors
+
+
+def test_what_is_stolen_counts_as_lost(server: Server) -> None:
+    thief = server.client()
+    stolen: list[dict[str, Any]] = []
+    with load_of(server) as load:
+        url = thief.get_queue_url(QueueName=WORK)["QueueUrl"]
+
+        def steal() -> bool:
+            stolen.extend(thief.receive_message(QueueUrl=url, WaitTimeSeconds=1).get("Messages", ()))
+            return bool(stolen)
+
+        wait_until(steal, "a message is stolen")
+        thief.delete_message(QueueUrl=url, ReceiptHandle=stolen[0]["ReceiptHandle"])
+        verdict = load.settle()
+    (lost,) = verdict.total.lost
+    assert lost.startswith(stolen[0]["Body"].partition(" ")[0])

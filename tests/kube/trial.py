@@ -1,0 +1,314 @@
+"""The chart's whole life with each of the values files, and what has to fail so that the rest means something."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from tests.helm.chart import CHART, FILES, helm
+from tests.kube.cluster import ClusterFailed, ControlPlane, Object
+from tests.kube.crds import definitions
+from tests.kube.simulated import NODES, Simulated
+
+RELEASE: Final = "mine"
+PATIENCE: Final = ("--wait", "--timeout", "280s")
+HASTE: Final = ("--wait", "--timeout", "12s")
+"""Of installations that have to fail."""
+CHANGED: Final = (
+    *("--set", "image.tag=next", "--set", "image.digest=", "--set", "settings.log_level=debug"),
+    *("--set", "backend.replicas=4", "--set", "single.resources.requests.cpu=1"),
+)
+"""What the upgrade changes."""
+STEPS: Final = ("validate", "install", "test", "jobs", "upgrade", "rollback", "test again", "uninstall", "again")
+AT_A_TIME: Final = 3
+"""Trials, most of whose time is the ``minReadySeconds`` of backends."""
+SERVING: Final = ("single", "frontend", "backend", "metadata", "manager")
+COMPONENT: Final = "app.kubernetes.io/component"
+
+
+class TrialFailed(Exception):
+    """A step failed, or did not; the text says which, and what was said."""
+
+
+class Space:
+    """A namespace that takes restricted pods alone."""
+
+    def __init__(self, cluster: ControlPlane, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        label = {"pod-security.kubernetes.io/enforce": "restricted"}
+        cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": label}})
+
+    def attempt(self, tool: str, *arguments: str, given: str | None = None) -> tuple[bool, str]:
+        """Whether it succeeds, and what it says; if not, on both of its outputs."""
+        done = self.cluster.run(tool, "--namespace", self.name, *arguments, given=given)
+        succeeded = done.returncode == 0
+        return succeeded, done.stdout if succeeded else done.stdout + done.stderr
+
+    def do(self, tool: str, *arguments: str, given: str | None = None) -> str:
+        """Raises :class:`TrialFailed`, with what is going on in the namespace."""
+        succeeded, said = self.attempt(tool, *arguments, given=given)
+        if not succeeded:
+            going_on = self.cluster.get("pods,events", "--namespace", self.name)
+            raise TrialFailed(f"{self.name}: {tool} {' '.join(arguments)}: {said.strip()}\n{going_on}")
+        return said
+
+    def found(self, *arguments: str) -> list[Object]:
+        return self.cluster.found("--namespace", self.name, *arguments)
+
+
+class Trial:
+    """One values file, in a namespace of its own, with the seconds that each step has taken."""
+
+    def __init__(self, cluster: ControlPlane, name: str) -> None:
+        self.name = name
+        self.values = ("--values", str(FILES[name]))
+        self.space = Space(cluster, f"try-{name}")
+        self.seconds: dict[str, float] = {}
+        self.pods = 0
+
+    def run(self) -> None:
+        """Raises :class:`TrialFailed`."""
+        with self._step("validate"):
+            validate(self.space.cluster, self.name, CHART, *self.values)
+        with self._step("install"):
+            self._install()
+        images, keys, volumes = self._images(), self._keys(), self._volumes()
+        self.pods = len(self.space.found("pods"))
+        with self._step("test"):
+            self._test()
+        with self._step("jobs"):
+            self._run_jobs()
+        with self._step("upgrade"):
+            self.space.do("helm", "upgrade", RELEASE, str(CHART), *PATIENCE, *self.values, *CHANGED)
+        upgraded = self._images()
+        if not all(image.endswith(":next") for _, image in upgraded):
+            raise TrialFailed(f"{self.name}: after the upgrade the pods run {upgraded}")
+        with self._step("rollback"):
+            self.space.do("helm", "rollback", RELEASE, "1", *PATIENCE)
+        if self._images() != images:
+            raise TrialFailed(f"{self.name}: before the upgrade the pods ran {images}, and run {self._images()}")
+        with self._step("test again"):
+            self._test()
+        with self._step("uninstall"):
+            self._uninstall()
+        self._leaves_what_lasts()
+        with self._step("again"):
+            self._install()
+        if self._keys() != keys or not volumes.items() <= self._volumes().items():
+            raise TrialFailed(f"{self.name}: the second release has not found the keys and volumes of the first")
+        self._uninstall()
+
+    @contextmanager
+    def _step(self, what: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.seconds[what] = time.monotonic() - began
+
+    def _install(self) -> None:
+        self.space.do("helm", "install", RELEASE, str(CHART), *PATIENCE, *self.values)
+
+    def _uninstall(self) -> None:
+        self.space.do("helm", "uninstall", RELEASE, *PATIENCE)
+
+    def _test(self) -> None:
+        self.space.do("helm", "test", RELEASE, "--timeout", "60s")
+
+    def _run_jobs(self) -> None:
+        """Those that the clock starts, at once: their pods get a node beside the volumes that they need."""
+        for one in self.space.found("cronjobs"):
+            name = one["metadata"]["name"]
+            self.space.do("kubectl", "create", "job", f"{name}-now", f"--from=cronjob/{name}")
+            self.space.do("kubectl", "wait", "--for=condition=Complete", f"job/{name}-now", "--timeout=60s")
+            self.space.do("kubectl", "delete", f"job/{name}-now")
+
+    def _images(self) -> set[tuple[str, str]]:
+        """What the processes of the service run, by component."""
+        return {
+            (pod["metadata"]["labels"][COMPONENT], container["image"])
+            for pod in self.space.found("pods", "--selector", f"{COMPONENT} in ({','.join(SERVING)})")
+            if "deletionTimestamp" not in pod["metadata"]
+            for container in pod["spec"]["containers"]
+        }
+
+    def _keys(self) -> dict[str, object]:
+        """What is in the Secrets that the chart has made."""
+        made = self.space.found("secrets", "--selector", f"app.kubernetes.io/instance={RELEASE}")
+        return {one["metadata"]["name"]: one["data"] for one in made}
+
+    def _volumes(self) -> dict[str, str]:
+        """Which volume each claim has got."""
+        return {one["metadata"]["name"]: one["spec"]["volumeName"] for one in self.space.found("pvc")}
+
+    def _leaves_what_lasts(self) -> None:
+        """Volumes, the Secrets that the chart has made, and, as helm does, the pod of the last test.  No more."""
+        lasting = {f"secret/{name}" for name in self._keys()}
+        lasting |= {f"persistentvolumeclaim/{name}" for name in self._volumes()}
+        lasting |= {"serviceaccount/default", "configmap/kube-root-ca.crt"}
+        listed = self.space.do("kubectl", "api-resources", "--namespaced", "--verbs=list", "--output=name").split()
+        wanted = ",".join(kind for kind in listed if kind.split(".")[0] not in ("events", "endpoints"))
+
+        def left() -> set[str]:
+            return set(self.space.do("kubectl", "get", wanted, "--output=name", "--ignore-not-found").split())
+
+        def over() -> set[str]:
+            return {one for one in left() - lasting if not (one.startswith("pod/") and one.endswith("-check"))}
+
+        try:
+            self.space.cluster.until("what is made by controllers goes", lambda: not over(), seconds=30.0)
+        except ClusterFailed as error:
+            raise TrialFailed(f"{self.name}: the uninstall has left {over()}: {error}") from None
+        if not lasting <= left():
+            raise TrialFailed(f"{self.name}: the uninstall has removed {lasting - left()}")
+
+
+def validate(cluster: ControlPlane, name: str, chart: Path, *arguments: str) -> None:
+    """Strictly, by the API server: a field that it does not know is refused.  Raises :class:`TrialFailed`."""
+    space = Space(cluster, f"validate-{name}")
+    shown = space.do("helm", "template", RELEASE, str(chart), *arguments)
+    accounts = [one for one in yaml.safe_load_all(shown) if one is not None and one["kind"] == "ServiceAccount"]
+    cluster.create(*accounts)  # a pod is refused while the one that it names is not there
+    space.do("kubectl", "apply", "--dry-run=server", "--validate=strict", "--filename=-", given=shown)
+
+
+# --- what has to fail, and other cases ----------------------------------------------------------------------------
+
+
+def never_ready(cluster: ControlPlane) -> str:
+    """An upgrade to pods that never get Ready fails, and the way back works without help."""
+    space = Space(cluster, "never-ready")
+    space.do("helm", "install", RELEASE, str(CHART), *PATIENCE)
+    broken = ("--set-string", "labels.holdfast-test/ready=false")
+    _refused(space, "not ready", "helm", "upgrade", RELEASE, str(CHART), *HASTE, *broken)
+    space.do("helm", "rollback", RELEASE, "1", *PATIENCE)
+    space.do("helm", "test", RELEASE, "--timeout", "60s")
+    space.do("helm", "uninstall", RELEASE, *PATIENCE)
+    return "an upgrade to a pod that never gets Ready fails in its time, and the rollback brings the release back"
+
+
+def misspelt(cluster: ControlPlane) -> str:
+    """A field that Kubernetes does not know is refused, by the strict check and by the installation."""
+    space = Space(cluster, "misspelt")
+    chart = cluster.folder / "misspelt"
+    shutil.copytree(CHART, chart)
+    pods = chart / "templates" / "_pods.tpl"
+    pods.write_text(pods.read_text().replace("readinessProbe:", "readynessProbe:"))
+    try:
+        validate(cluster, space.name, chart)
+    except TrialFailed as error:
+        if "readynessProbe" not in str(error):
+            raise
+    else:
+        raise TrialFailed("a manifest with a readynessProbe has passed the strict check")
+    _refused(space, "readynessProbe", "helm", "install", RELEASE, str(chart), *HASTE)
+    return "a misspelt field is refused by the strict check, and by the installation"
+
+
+def failing_test(cluster: ControlPlane) -> str:
+    """``helm test`` fails when its pod does."""
+    space = Space(cluster, "failing-test")
+    space.do("helm", "install", RELEASE, str(CHART), *PATIENCE, "--set-string", "labels.holdfast-test/exit=1")
+    _refused(space, "failed", "helm", "test", RELEASE, "--timeout", "60s")
+    space.do("helm", "uninstall", RELEASE, *PATIENCE)
+    return "`helm test` fails when its pod does"
+
+
+def failing_migration(cluster: ControlPlane) -> str:
+    """Nothing is installed before the tables are ready."""
+    space = Space(cluster, "failing-migration")
+    broken = ("--values", str(FILES["many"]), "--set-string", "labels.holdfast-test/exit=1")
+    _refused(space, "pre-install", "helm", "install", RELEASE, str(CHART), *HASTE, *broken)
+    if space.found("statefulsets,deployments"):
+        raise TrialFailed("the migration has failed, and pods of the new version were installed")
+    return "when the migration's Job fails, so does the installation, and no pod of the service is there"
+
+
+def autoscaled_later(cluster: ControlPlane) -> str:
+    """As docs/operations.md has it: nobody who scales by hand first falls back to one frontend."""
+    space = Space(cluster, "autoscaled-later")
+    values = ("--values", str(FILES["many"]), "--set", "backend.replicas=1,frontend.replicas=5")
+    space.do("helm", "install", RELEASE, str(CHART), *PATIENCE, *values)
+    frontends = f"statefulset/{RELEASE}-holdfast-frontend"
+    space.do("kubectl", "scale", frontends, "--replicas=6")
+    space.do("helm", "upgrade", RELEASE, str(CHART), *PATIENCE, *values, "--set", "frontend.autoscaling.enabled=true")
+    (one,) = space.found(frontends)
+    if one["spec"]["replicas"] != 6:
+        raise TrialFailed(f"with the autoscaler there are {one['spec']['replicas']} frontends, and there were 6")
+    space.do("helm", "uninstall", RELEASE, *PATIENCE)
+    return "autoscaling that is switched on after `kubectl scale` leaves the frontends as they are"
+
+
+def _refused(space: Space, why: str, tool: str, *arguments: str) -> None:
+    succeeded, said = space.attempt(tool, *arguments)
+    if succeeded or why not in said:
+        raise TrialFailed(f"{space.name}: {tool} {' '.join(arguments)} has to fail with {why!r}, and said: {said}")
+
+
+CASES: Final = (never_ready, misspelt, failing_test, failing_migration, autoscaled_later)
+
+
+# --- all of it ----------------------------------------------------------------------------------------------------
+
+
+def run(names: Sequence[str], cases: Sequence[Callable[[ControlPlane], str]]) -> tuple[bool, str]:
+    """Whether all of these values files and cases passed, and the result as Markdown.
+
+    Raises CannotBuild and :class:`ClusterFailed`.
+    """
+    began = time.monotonic()
+    with Simulated() as cluster:
+        cluster.create(*definitions())
+        established = cluster.run("kubectl", "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        if established.returncode != 0:
+            raise ClusterFailed(established.stderr)
+        print(
+            f"a control plane with {NODES} simulated nodes is ready after {time.monotonic() - began:.0f} s", flush=True
+        )
+        tasks: list[Callable[[], str]] = [partial(_lived, cluster, name) for name in names]
+        tasks += [partial(case, cluster) for case in cases]
+        executor = ThreadPoolExecutor(AT_A_TIME)
+        try:
+            said = list(executor.map(_told, tasks))
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+    rows, others = said[: len(names)], said[len(names) :]
+    lines = [
+        "| values | pods | " + " | ".join(f"{step}, s" for step in STEPS) + " |",
+        "|---|" + "---:|" * (len(STEPS) + 1),
+        *(row for passed, row in rows if passed),
+        "",
+        *(f"* {row}" for passed, row in others if passed),
+        *(f"* FAILED: {row}" for passed, row in said if not passed),
+        "",
+        f"{time.monotonic() - began:.0f} s altogether, {AT_A_TIME} at a time.",
+    ]
+    return all(passed for passed, _ in said), "\n".join(lines)
+
+
+def helm_version() -> str:
+    return helm("version", "--template", "{{.Version}}").strip()
+
+
+def _lived(cluster: ControlPlane, name: str) -> str:
+    """A row of the table.  Raises :class:`TrialFailed`."""
+    trial = Trial(cluster, name)
+    trial.run()
+    return f"| {name} | {trial.pods} | " + " | ".join(f"{trial.seconds[step]:.1f}" for step in STEPS) + " |"
+
+
+def _told(task: Callable[[], str]) -> tuple[bool, str]:
+    """Whether it has passed, and what it says, which is printed, too."""
+    try:
+        passed, said = True, task()
+    except (TrialFailed, ClusterFailed) as error:
+        passed, said = False, str(error)
+    print(f"{'passed' if passed else 'FAILED'}  {said}", flush=True)
+    return passed, said
