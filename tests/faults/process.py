@@ -32,7 +32,7 @@ class FaultyServer(Server):
         _, _, _, *rest = super().command()
         return [sys.executable, "-m", "tests.faults.crashing_serve", *rest]
 
-    def start(self, timeout_seconds: float = 30.0) -> Self:
+    def start(self, timeout_seconds: float = 60.0) -> Self:
         self.seed += 1
         plan = Plan(self.faults, str(self.data / "journal"), self.seed)
         self.settings.update(plan.environment())
@@ -57,7 +57,7 @@ class FaultyServer(Server):
         """Start with these faults, beside whatever runs in the event loop.  ``dies``: it may end while it starts."""
         self.faults = list(faults)
         try:
-            await asyncio.to_thread(self.start, 60.0)
+            await asyncio.to_thread(self.start)
         except RuntimeError:
             if not dies:
                 raise

@@ -25,7 +25,7 @@ ATTEMPTS = 12
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Several]:
     made = Several(tmp_path, SETTINGS)
-    made.start(60)
+    made.start()
     yield made
     made.kill()
 
@@ -38,7 +38,7 @@ async def test_at_random_moments(server: Several) -> None:
             await asyncio.to_thread(server.wait_again, name, killed)
         await traffic.answered(150)
         server.kill()  # the supervisor, and so all of them
-        await asyncio.to_thread(server.start, 60)
+        await asyncio.to_thread(server.start)
         await traffic.answered(150)
         await traffic.settle()
     traffic.ledger.check()

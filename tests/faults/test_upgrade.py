@@ -4,6 +4,7 @@ load, and then the first one is put back in the same way.  No call fails, and no
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import __version__
 from metadata_service.sqlite_schema import SCHEMA, stored_version
 from tests.faults.process import SETTINGS
 from tests.faults.traffic import Traffic
@@ -55,22 +57,37 @@ def installed(tmp_path: Path) -> Iterator[Installed]:
     made.server.kill()
 
 
-async def there_and_back(installed: Installed, older: Path, newer: Path) -> None:
-    """From one release to the next and back, while clients are at work."""
+async def there_and_back(installed: Installed, older: tuple[Path, str | None], newer: tuple[Path, str | None]) -> None:
+    """From one release to the next and back, while clients are at work.
+
+    Each is its code, and what it says that it is; None: it does not say so yet.
+    """
     server = installed.server
-    installed.install(older)
+    installed.install(older[0])
     server.start()
     async with Traffic(server, 31, body_bytes=2000, producers=1, groups=3, open_most=100).running() as traffic:
-        for code in (newer, older):
+        for code, release in (newer, older):
             await traffic.answered(100)
             installed.install(code)
             await installed.restart(traffic)
+            async with asyncio.timeout(60):  # the manager reports every other second
+                while await asyncio.to_thread(releases_shown, server) != {release}:
+                    pass
         await traffic.answered(100)
         await traffic.settle()
     traffic.ledger.check()
     failed = {what: traffic.counts[what] for what in ("in doubt", "refused", "unreachable")}
     assert failed == {"in doubt": 0, "refused": 0, "unreachable": 0}
     assert server.stop() == 0
+
+
+def releases_shown(server: Several) -> set[str | None]:
+    """Those of the backends, by ``holdfast cluster status``."""
+    command = [sys.executable, "-m", "holdfast", "cluster", "status", "--json"]
+    environment = {**server.client_environment(), "HOLDFAST_ENDPOINT": server.endpoint, "PYTHONPATH": str(REPOSITORY)}
+    asked = subprocess.run(command, env=environment, cwd=server.folder, capture_output=True, check=True, timeout=60)
+    (cluster,) = json.loads(asked.stdout)["clusters"]
+    return {node.get("release") for node in cluster["nodes"]}
 
 
 def roll_back(code: Path, data: Path) -> subprocess.CompletedProcess[str]:
@@ -82,7 +99,7 @@ def roll_back(code: Path, data: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)  # four processes are replaced twice
 async def test_from_the_release_before_to_this_one_and_back(installed: Installed, tmp_path: Path) -> None:
-    await there_and_back(installed, releases.before(tmp_path / "before"), REPOSITORY)
+    await there_and_back(installed, (releases.before(tmp_path / "before"), None), (REPOSITORY, __version__))
 
 
 @pytest.mark.slow
@@ -90,7 +107,7 @@ async def test_from_the_release_before_to_this_one_and_back(installed: Installed
 async def test_from_this_release_to_the_one_after_and_back(installed: Installed, tmp_path: Path) -> None:
     """The one after speaks a newer protocol with its own, and has taken a step that this one does not know."""
     after = releases.after(tmp_path / "after")
-    await there_and_back(installed, REPOSITORY, after)
+    await there_and_back(installed, (REPOSITORY, __version__), (after, releases.AFTER))
     log = installed.server.log_text()
     assert "version 1 of the protocol" in log
     assert "version 2 of the protocol" in log, "by two processes of the release after"

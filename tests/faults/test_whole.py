@@ -40,10 +40,10 @@ with open(sys.executable) as file:
     os.fdatasync(file.fileno())
     print(time.monotonic() - began)
 """
-    (tmp_path / "slow.disk").write_text("0.5")
-    assert float(python(tmp_path, program, FAULTS_NAME="slow")) >= 0.5
+    (tmp_path / "slow.disk").write_text("2")
+    assert float(python(tmp_path, program, FAULTS_NAME="slow")) >= 2
     (tmp_path / "slow.disk").unlink()
-    assert float(python(tmp_path, program, FAULTS_NAME="slow")) < 0.5
+    assert float(python(tmp_path, program, FAULTS_NAME="slow")) < 2
 
 
 def test_processes_that_are_not_python_have_wrong_clocks_and_slow_disks(tmp_path: Path) -> None:
@@ -58,11 +58,11 @@ def test_processes_that_are_not_python_have_wrong_clocks_and_slow_disks(tmp_path
 
     off, took = seen()
     assert abs(off) < 30
-    assert took < 0.3
-    wrong.set(clock_seconds=-3600.5, sync_seconds=0.4)
+    assert took < 2
+    wrong.set(clock_seconds=-3600.5, sync_seconds=2)
     off, took = seen()
     assert off == pytest.approx(-3600, abs=60)
-    assert took >= 0.4
+    assert took >= 2
 
 
 async def test_a_fault_has_a_row_and_after_one_that_cannot_be_done_another_cluster_has_the_others(

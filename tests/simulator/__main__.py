@@ -10,6 +10,7 @@ from collections import Counter
 
 from tests.simulator.cluster import SECONDS, ClusterWorld
 from tests.simulator.cluster_mutations import MUTATIONS, run_mutated
+from tests.simulator.cluster_mutations.registry import Focus
 from tests.simulator.rules import RULES
 from tests.simulator.scenarios import SCENARIOS
 from tests.simulator.world import World
@@ -30,10 +31,12 @@ def main() -> int:
         "--mutations", action="store_true", help="take each rule out in turn; at most --seeds runs for each"
     )
     parser.add_argument("--only", help="with --mutations: only this one")
-    parser.add_argument("--control", action="store_true", help="with --mutations: the same trouble, and all rules kept")
+    parser.add_argument(
+        "--control", action="store_true", help="with --mutations: then the same runs with all rules in their places"
+    )
     arguments = parser.parse_args()
     if arguments.mutations:
-        return show_mutations(arguments.first, arguments.seeds, arguments.only, taken_out=not arguments.control)
+        return show_mutations(arguments.first, arguments.seeds, arguments.only, control=arguments.control)
     began = time.perf_counter()
     totals: Counter[str] = Counter()
     failed: list[int] = []
@@ -75,26 +78,52 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def show_mutations(first: int, most: int, only: str | None, *, taken_out: bool) -> int:
-    """Print the table of the rules: what takes each out, and which seeds notice.
+CONTROLS_LEAST = 3
+"""Runs with all rules in their places, of each trouble: so many, and all seeds that it took to notice."""
 
-    With the rules in their places, what is printed is what the same trouble found.
+
+def show_mutations(first: int, most: int, only: str | None, *, control: bool) -> int:
+    """Print the table of ``docs/simulator.md``: what takes each rule out, and which seed notices.
+
+    With ``control`` the same trouble is then run with all rules in their places, and nothing is to be found.
     """
-    print("| rule | mutation | what it breaks | noticed in seed | by |\n|---|---|---|---|---|")
-    wrong = 0
+    print("| rule | mutation | what it breaks | scenario, and focus | noticed by |\n|---|---|---|---|---|")
+    missed = 0
+    controls: dict[tuple[bool, str, Focus | None, int], str] = {}
+    """By what is run, a mutation's name: several may have the same trouble."""
     for rule in RULES:
         for mutation in (one for one in MUTATIONS.values() if one.rule == rule.name):
             if only not in (None, mutation.name):
                 continue
-            noticed = told = ""
+            noticed, seed = f"not in {most} seeds", first
             for seed in range(first, first + most):
-                error = run_mutated(mutation.name, seed, taken_out=taken_out)
+                error = run_mutated(mutation.name, seed)
                 if error is not None:
-                    noticed, told = str(seed), f"{type(error).__name__}: {error}"[:80].replace("|", "/")
+                    noticed = f"seed {seed}"
+                    print(f"{mutation.name}, {noticed}: {type(error).__name__}: {error}"[:300], file=sys.stderr)
                     break
-            wrong += (not noticed) == taken_out
-            print(f"| {rule.name} | `{mutation.name}` | {mutation.breaks} | {noticed} | {told} |", flush=True)
-    return 1 if wrong else 0
+            else:
+                missed += 1
+            for one in range(first, max(seed + 1, first + CONTROLS_LEAST)):
+                controls.setdefault((mutation.local, mutation.scenario, mutation.focus, one), mutation.name)
+            where = "local" if mutation.local else mutation.scenario
+            if mutation.focus is not None:
+                where += f", `{mutation.focus.__name__}`"
+            print(f"| {rule.name} | `{mutation.name}` | {mutation.breaks} | {where} | {noticed} |", flush=True)
+    alarms = show_controls(controls) if control else 0
+    return 1 if missed or alarms else 0
+
+
+def show_controls(controls: dict[tuple[bool, str, Focus | None, int], str]) -> int:
+    """Run these with all rules in their places; returns in how many something was found."""
+    alarms = 0
+    for (_, _, _, seed), name in controls.items():
+        error = run_mutated(name, seed, taken_out=False)
+        if error is not None:
+            alarms += 1
+            print(f"{name}, seed {seed}, all rules kept: {type(error).__name__}: {error}"[:300], flush=True)
+    print(f"with all rules in their places: {len(controls)} runs, {alarms or 'no'} alarms", flush=True)
+    return alarms
 
 
 if __name__ == "__main__":

@@ -33,10 +33,13 @@ class Callers:
     def __init__(self, world: ClusterWorld, random: Random) -> None:
         self.pace = world.random.choice((0.08, 0.2))
         """Mean seconds between two calls of each of them."""
-        self.weights = {"send": 40, "receive": 34, "delete": 30, "change": 6, "count": 4, "move": 2}
+        self.weights: dict[str, float] = {"send": 40, "receive": 34, "delete": 30, "change": 6, "count": 4, "move": 2}
         """How often each call is made."""
+        self.weights["purge"] = random.choice((0.0, 0.0, 0.5))
         self.visibility_seconds: tuple[int, ...] = (5, 15, 30)
         """What is asked for in receives."""
+        self.tokens = 0.5
+        """How often a client means to repeat a send, and how often it does so by a retry token in a FIFO queue, too."""
         self.repeat_seconds = 3.0
         """After so long at most a call that failed is made again."""
         self.choose: Callable[[str], Front] | None = None
@@ -99,8 +102,8 @@ class Callers:
         if queue.ack_level is AckLevel.NONE:
             await self._send_unawaited(front, queue, new)
             return
-        tokens = (queue.fifo or random.random() < 0.5) and not queue.weak
-        if tokens and (random.random() < 0.5 or len(queue.partitions) > 1):
+        tokens = (queue.fifo or random.random() < self.tokens) and not queue.weak
+        if tokens and (random.random() < self.tokens or len(queue.partitions) > 1):
             call = blake2b(new[0].payload[:8], digest_size=15).digest()
             for place, one in enumerate(new):
                 one.retry = call + bytes((place,)) + self._sent.to_bytes(16, "big")
@@ -198,6 +201,23 @@ class Callers:
     async def _count(self, front: Front, queue: Queue) -> None:
         asked_at = self._history.tick()
         self._history.counted(queue, await front.counters(queue.arn), asked_at)
+
+    async def _purge(self, front: Front, queue: Queue) -> None:
+        world, began = self._world, self._world.loop.now
+        asked_at = self._history.purging(queue)
+        while True:
+            try:
+                await front.purge(queue.arn)
+            except REFUSED:
+                world.event("purge failed", queue.arn)
+            else:
+                world.event("purged", queue.arn)
+                self._history.purged(queue, asked_at)
+                return
+            await asyncio.sleep(self._random.random() * self.repeat_seconds)
+            if world.loop.now > began + REPEATS_SECONDS or world.over:
+                return
+            front = self._front()
 
     async def _move(self, front: Front, queue: Queue) -> None:
         if queue.feeds:

@@ -6,7 +6,9 @@ A read or a change is decided at one moment; how it gets there, and what goes wr
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Protocol, TypeVar, cast
 
@@ -38,7 +40,7 @@ class Catalog:
     """All queues."""
 
     def __init__(self, first_partition: int, changed: Callable[[Queue], None]) -> None:
-        """``changed`` hears of each map when it takes effect."""
+        """``changed`` hears of each change of a queue when it takes effect."""
         self.queues: dict[int, Queue] = {}
         self._next_partition = first_partition
         self._changed = changed
@@ -60,12 +62,22 @@ class Catalog:
         raise QueueNotFound(name)
 
     def update(self, queue_id: int, version: int, partitions: Sequence[Partition]) -> Queue:
-        queue = self.queues[queue_id]
-        if queue.version != version:
-            raise ConditionFailed(f"queue {queue.name!r} has version {queue.version}, not {version}")
+        queue = self._unchanged(queue_id, version)
         changed = msgspec.structs.replace(with_partitions(queue, partitions), version=version + 1)
         self.add(changed)
         return changed
+
+    def purge(self, queue_id: int, version: int) -> Queue:
+        queue = self._unchanged(queue_id, version)
+        purged = msgspec.structs.replace(queue, purge_id=queue.purge_id + 1, version=queue.version + 1)
+        self.add(purged)
+        return purged
+
+    def _unchanged(self, queue_id: int, version: int) -> Queue:
+        queue = self.queues[queue_id]
+        if queue.version != version:
+            raise ConditionFailed(f"queue {queue.name!r} has version {queue.version}, not {version}")
+        return queue
 
 
 class Asks(Protocol):
@@ -97,6 +109,14 @@ class HostQueues:
     ) -> Queue:
         assert partitions is not None
         return await self._asks.decided(lambda: self._catalog.update(queue_id, version, partitions), changes=True)
+
+    async def begin_purge(self, queue_id: int, *, now_ms: int, interval_seconds: float) -> Queue:
+        assert not interval_seconds
+        while True:
+            # A change takes effect, late or not, only on what it was computed from: so does the stores' own.
+            queue = await self._asks.decided(lambda: self._catalog.queues[queue_id], changes=False)
+            with contextlib.suppress(ConditionFailed):
+                return await self._asks.decided(partial(self._catalog.purge, queue_id, queue.version), changes=True)
 
 
 def queues_over(metadata: MetadataClient, backend: Peer) -> Queues:

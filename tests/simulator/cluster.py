@@ -52,6 +52,8 @@ SECONDS = 25.0
 """Of a run, in virtual time, before everything is healed."""
 RESTS_SECONDS = 120.0
 """So long after the last fault everything works again."""
+DAMAGE = ("journal damage: ", "stopped: ")
+"""How a node begins when it says that something is lost."""
 
 
 class ClusterWorld:
@@ -102,7 +104,7 @@ class ClusterWorld:
         self.spread = random.choice((0.0, 0.3))
         """How many of them are such."""
         self.fronts: list[Front] = []
-        self.catalog = Catalog(seed % 1000 * 1000 + 1, self._mapped_anew)
+        self.catalog = Catalog(seed % 1000 * 1000 + 1, self._changed)
         self.nodes = Nodes(self)
         self.callers = Callers(self, Random(random.random()))
         self.maps = Maps(self, Random(random.random()))
@@ -113,7 +115,7 @@ class ClusterWorld:
         """Told of each answer that is about to leave a node."""
         self.weak_levels: tuple[AckLevel, ...] = (AckLevel.LEADER, AckLevel.NONE)
         self.when_mapped: Callable[[StoredQueue], None] | None = None
-        """Told of each map of a queue, when it takes effect."""
+        """Told of each map of a queue with partitions that it did not have, when it takes effect."""
         self.always: frozenset[str] = frozenset()
         """Queues that there are in any case."""
         self.fronts += [Front(name, self.queues_for(name)) for name in FRONTENDS]
@@ -158,10 +160,11 @@ class ClusterWorld:
         self.catalog.add(msgspec.structs.replace(stored, handle_key=number.to_bytes(16, "big")))
         return queue
 
-    def _mapped_anew(self, stored: StoredQueue) -> None:
+    def _changed(self, stored: StoredQueue) -> None:
         known = self.queues[stored.queue_id - 1].partitions
-        known += [one.id for one in stored.partitions if one.id not in known]
-        if self.when_mapped is not None and stored.version > 1:
+        new = [one.id for one in stored.partitions if one.id not in known]
+        known += new
+        if self.when_mapped is not None and stored.version > 1 and new:
             self.when_mapped(stored)
         for front in self.fronts:
             if self.random.random() < 0.5:
@@ -191,6 +194,9 @@ class ClusterWorld:
             raise self.error
         if self.loop.failures:
             raise Violation(self.loop.failures[0])
+        for report in self.reports:
+            if report.startswith(DAMAGE):
+                raise Violation(f"nothing that was durable is lost, and a node says: {report}")
         for task in self.tasks:
             if task.done() and not task.cancelled():
                 task.result()
@@ -369,6 +375,8 @@ class ClusterWorld:
         else:
             raise Violation(f"messages are there that cannot be received: {left}")
         self.history.finished(found)
+        if rotten := [(one.id, one.fold.quarantined) for one in self.nodes.partitions() if one.fold.quarantined]:
+            raise Violation(f"nothing that was durable is lost, and messages are quarantined: {rotten}")
         if not self.until(self.maps.finished, RESTS_SECONDS):
             raise Violation("a partition that has drained does not retire")
         if self.scenario == "outages" and self.ledger.sealed:

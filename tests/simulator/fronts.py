@@ -69,6 +69,10 @@ class Front(Host):
     async def counters(self, arn: str) -> Counters:
         return await self.queues.run(await self._view(arn), self.backend.counters)
 
+    async def purge(self, arn: str) -> None:
+        queue = await self._metadata.begin_purge((await self._view(arn)).queue, now_ms=0, interval_seconds=0)
+        await self.queues.run(self.queues.view(queue), self.backend.purge, queue.purge_id)
+
     async def start_move(self, arn: str) -> Any:
         return await self.queues.run(await self._view(arn), self.backend.start_move, None, 0)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from backend.api import AckLevel, Counters, HandleOutcome, NewMessage, Received, Stored
 from backend.engine.ids import message_id
@@ -42,6 +43,8 @@ class Queue:
     groups: dict[str, dict[tuple[int, int], Msg]] = field(default_factory=dict)
     """FIFO: what was stored, by group and place."""
     mine: list[Msg] = field(default_factory=list)
+    purging: int = 0
+    """Purges that were asked for and not answered: what is sent meanwhile may go, too."""
 
     @property
     def weak(self) -> bool:
@@ -78,8 +81,14 @@ class Msg:
     """Since when it is certain that it is stored."""
     refused: bool = False
     """It was answered that it is not stored."""
+    by_token: bool = False
+    """A repeat of its send is known by its deduplication id alone."""
+    purging: bool = False
+    """A purge was asked for since: it may be gone, and a claim of it says nothing."""
+    forgotten: bool = False
+    """And with it its deduplication id: a repeat may be stored anew."""
     deleting_at: int = 1 << 62
-    """When a delete was first asked for."""
+    """When a delete, or a purge, was first asked for."""
     deleted_at: int = 1 << 62
     """When one was answered that must have hit it."""
     claims: dict[Place, dict[int, Claim]] = field(default_factory=dict)
@@ -89,6 +98,13 @@ class Msg:
     def must(self) -> bool:
         kept = self.stored is not None and not self.home.weak
         return (kept or bool(self.claims)) and self.deleting_at == 1 << 62
+
+
+class Told(NamedTuple):
+    """What is certain at some time, by payload."""
+
+    stored: frozenset[bytes]
+    deleted: frozenset[bytes]
 
 
 class History:
@@ -116,6 +132,9 @@ class History:
             if msg is None:
                 name = one.payload[:7].decode()
                 msg = self.messages[one.payload] = Msg(one.payload, name, queue, one.group, at)
+                msg.by_token = one.token is not None and one.retry is None
+                if any(other.purging for other in _reach(queue)):
+                    self._may_go(msg, at)
                 queue.mine.append(msg)
             msgs.append(msg)
         return msgs
@@ -128,7 +147,8 @@ class History:
             known = self._ids.setdefault(answer.message_id, msg)
             if known is not msg:
                 raise Violation(f"{msg.name} and {known.name} have the same message id")
-            if msg.stored is not None and msg.stored.message_id != answer.message_id and not msg.home.weak:
+            other = msg.stored is not None and msg.stored.message_id != answer.message_id
+            if other and not msg.home.weak and not msg.forgotten:
                 raise Violation(f"a repeated send of {msg.name} was answered {answer}, before {msg.stored}")
             at_all = msg.home.ack_level is AckLevel.ALL and msg.deleting_at > at and not answer.duplicate
             if at_all and not everywhere(msg.payload):
@@ -173,7 +193,7 @@ class History:
             if asked_at > msg.deleted_at:
                 raise Violation(f"{where} was received after its delete was answered")
             self._is_at(msg, queue, place)
-            if queue.plain and (before := msg.claims.keys() - {place}):
+            if queue.plain and not msg.forgotten and (before := msg.claims.keys() - {place}):
                 raise Violation(f"{where} was there before as {before}")
             claims = msg.claims.setdefault(place, {})
             if one.receives in claims:
@@ -200,7 +220,7 @@ class History:
             raise Violation(f"{where} was sent to {msg.home.arn}")
         if one.group != msg.group:
             raise Violation(f"{where} has group {one.group}, not {msg.group}")
-        stored = msg.stored if queue is msg.home and queue.plain else None
+        stored = msg.stored if queue is msg.home and queue.plain and not msg.forgotten else None
         if stored is not None and one.message_id != stored.message_id:
             raise Violation(f"{where} has id {one.message_id}, its sender was told {stored}")
         if queue.dead_letter is not None and one.receives > queue.max_receives:
@@ -229,10 +249,11 @@ class History:
         self.counts["deletes"] += 1
         held = now < claim.holds_until
         if outcome is HandleOutcome.DONE and held:
-            msg.deleted_at = min(msg.deleted_at, at)
+            if not msg.forgotten:
+                msg.deleted_at = min(msg.deleted_at, at)
         elif outcome in (HandleOutcome.MALFORMED, HandleOutcome.OTHER_QUEUE) and not retired:
             raise Violation(f"a delete of {msg.name} was answered {outcome!r}")
-        elif outcome is not HandleOutcome.DONE and held:
+        elif outcome is not HandleOutcome.DONE and held and not msg.purging:
             raise Violation(f"a delete of {msg.name} was answered {outcome!r}, and its claim had not ended")
 
     def changing(self, claim: Claim) -> None:
@@ -244,6 +265,32 @@ class History:
         claim.changing = False
         if outcome is HandleOutcome.DONE and not claim.vague:
             claim.holds_until = asked + seconds * SLEWED - OFF_SECONDS
+
+    # --- purges ---
+
+    def purging(self, queue: Queue) -> int:
+        """A purge is about to be asked for: what may be in the queue may go.  Returns what :meth:`purged` wants."""
+        at = self.tick()
+        queue.purging += 1
+        for other in _reach(queue):
+            for msg in other.mine:
+                self._may_go(msg, at)
+        return at
+
+    def _may_go(self, msg: Msg, at: int) -> None:
+        msg.deleting_at = min(msg.deleting_at, at)
+        msg.purging = True
+        if msg.by_token:
+            msg.forgotten, msg.deleted_at = True, 1 << 62
+
+    def purged(self, queue: Queue, asked_at: int) -> None:
+        """It was answered: what was there when it was asked for is gone."""
+        at = self.tick()
+        self.counts["purged"] += 1
+        queue.purging -= 1
+        for msg in queue.mine if queue.plain else ():
+            if msg.known_at < asked_at and not msg.forgotten:
+                msg.deleted_at = min(msg.deleted_at, at)
 
     # --- sums ---
 
@@ -259,6 +306,16 @@ class History:
         if not least <= total <= most:
             raise Violation(f"{queue.arn} counts {total} messages, and stores {least} to {most}")
         self.counts["counted"] += 1
+
+    # --- backups ---
+
+    def told(self) -> Told:
+        """What clients have been told until now."""
+        messages = self.messages.items()
+        return Told(
+            frozenset(payload for payload, msg in messages if msg.must),
+            frozenset(payload for payload, msg in messages if msg.deleted_at < 1 << 62),
+        )
 
     # --- the end ---
 

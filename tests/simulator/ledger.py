@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from metadata_service.cassandra_connection import HELD
 from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, Entries, StoreError, StoreUnavailable
 from tests.simulator.hosts import Net
@@ -63,6 +64,10 @@ class Ledger:
         self.stale_seconds = 0.0
         """A rule: what decides is read as it is (0), and not as it was, so long ago at most."""
         self._past: deque[tuple[float, dict[int, LogEntry], dict[int, ShardEntry]]] = deque()
+        self.holds_seen = True
+        """A rule: whoever reads whether a log is open finds out that it is held."""
+        self._changes = 0
+        """Of logs' entries, holds among them: the order in which machines get to know them."""
         self._uncommitted: dict[int, tuple[str, int]] = {}
 
     def quorum(self) -> bool:
@@ -71,16 +76,19 @@ class Ledger:
     def commit(self, log_id: int, told: Callable[[], None]) -> None:
         """Bring the state of a log's entry to the machines; ``told``, once a majority has it."""
         entry, loop = self.logs[log_id], asyncio.get_running_loop()
-        self._uncommitted[log_id] = (entry.state, entry.version)
+        self._changes += 1
+        change = self._changes
+        state = HELD if entry.held and entry.state == "open" and self.holds_seen else entry.state
+        self._uncommitted[log_id] = (state, change)
         stored: list[int] = []
 
         def arrive(number: int) -> None:
             machine = self.machines.machines[number]
             if machine.up:
-                machine.store(("entry", log_id), (), entry.version, entry.state)
+                machine.store(("entry", log_id), (), change, state)
                 stored.append(number)
                 if len(stored) == (self.machines.majority if self.commits_awaited else 1):
-                    if self._uncommitted.get(log_id) == (entry.state, entry.version):
+                    if self._uncommitted.get(log_id) == (state, change):
                         del self._uncommitted[log_id]
                     told()
 
@@ -111,9 +119,9 @@ class Ledger:
         if not self.commits_awaited:
             return
         up = [machine for machine in self.machines.machines if machine.up]
-        for log_id, (state, version) in self._uncommitted.items():
+        for log_id, (state, change) in self._uncommitted.items():
             for machine in self.random.sample(up, self.machines.majority):
-                machine.store(("entry", log_id), (), version, state)
+                machine.store(("entry", log_id), (), change, state)
         self._uncommitted.clear()
 
 
@@ -206,7 +214,7 @@ class HostEntries:
             stored = ledger.logs.get(entry.log_id)
             if stored is None or (stored.version != entry.version and ledger.conditions):
                 raise ConditionFailed(f"log {entry.log_id}")
-            new = ledger.logs[entry.log_id] = msgspec.structs.replace(entry, version=stored.version + 1)
+            new = ledger.logs[entry.log_id] = msgspec.structs.replace(entry, version=stored.version + 1, held="")
             if new.state == "sealed" and stored.state != "sealed":
                 ledger.sealed.append((asyncio.get_running_loop().time(), new))
                 if ledger.when_sealed is not None:
@@ -217,6 +225,38 @@ class HostEntries:
         if entry.state == "sealed" and ledger.when_sealing is not None:
             ledger.when_sealing(entry)
             await asyncio.sleep(0)
+        return await self._ask(decide, changes=True)
+
+    async def hold(self, log_id: int, name: str) -> bool:
+        ledger = self._ledger
+
+        def decide() -> tuple[bool, int | None]:
+            stored = ledger.logs[log_id]
+            if stored.state != "open":
+                return False, None
+            if stored.held not in ("", name):
+                raise ConditionFailed(f"log {log_id} is held by {stored.held}")
+            ledger.logs[log_id] = msgspec.structs.replace(stored, held=name)
+            return True, log_id
+
+        return await self._ask(decide, changes=True)
+
+    async def release(self, log_id: int, name: str) -> bool:
+        return await self._end_hold(log_id, lambda held: held == name)
+
+    async def end_hold(self, log_id: int) -> None:
+        await self._end_hold(log_id, bool)
+
+    async def _end_hold(self, log_id: int, ends: Callable[[str], bool]) -> bool:
+        ledger = self._ledger
+
+        def decide() -> tuple[bool, int | None]:
+            stored = ledger.logs[log_id]
+            if not ends(stored.held):
+                return False, None
+            ledger.logs[log_id] = msgspec.structs.replace(stored, held="")
+            return True, log_id
+
         return await self._ask(decide, changes=True)
 
     async def shards(self) -> list[ShardEntry]:

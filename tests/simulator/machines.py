@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextvars import Context
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from backend.journal.cassandra_rows import decode_row
+from backend.journal.cassandra_tables import CassandraTables
+from backend.journal.rows import RecordView
 from backend.journal.tables import StateRead, Unanswered, Written
+from metadata_service.cassandra_connection import HELD
 from tests.simulator.hosts import Net
 from tests.simulator.quorum import Key, Machine, Machines, QuorumTables
 
@@ -32,6 +37,12 @@ class NetMachine(Machine):
             self.had.update(MESSAGE.findall(value))
 
 
+def _has_kind(data: bytes, key: RowKey, kind: int) -> bool:
+    stored = decode_row(data, *key)
+    assert stored is not None
+    return any(isinstance(record, RecordView) and record.kind == kind for _, record in stored.records)
+
+
 class NetMachines(Machines):
     """Machines that a network may cut off from each client."""
 
@@ -41,14 +52,20 @@ class NetMachines(Machines):
         self.net = net
         self.fence_seconds = 0.0
         """So long the answer to a read of a log's entry is on its way at most, beside the usual."""
+        self.news_seconds = 0.0
+        """The same, where the answer is that the log is not open any more."""
         self.scan_seconds = 0.0
         """So long it takes at most to list the rows of a segment, beside the usual."""
+        self.when_listed: Callable[[int, int], None] | None = None
+        """Told of each segment (log, number) whose rows somebody has listed."""
         self.far: Callable[[str, int], float] | None = None
         """Seconds more on the way between a client and a machine."""
         self.stuck = 0.0
         """How often a row reaches one machine only, and the others when its log is sealed, or after a while."""
         self.stuck_at: tuple[int, ...] = (-1, 0, 1, 2)
         """Which machine that may be; -1: it reaches none."""
+        self.stuck_kind = 0
+        """Only rows with records of this kind; 0: of any."""
         self.stuck_seconds = 3.0
         self.when_stuck: Callable[[str], None] | None = None
         """Told of the client whose row that is."""
@@ -68,17 +85,27 @@ class NetMachines(Machines):
             return self._held[key][0]
         if not new or not self.stuck or self.random.random() >= self.stuck:
             return None
+        if self.stuck_kind and not _has_kind(data, key, self.stuck_kind):
+            return None
         number = self.random.choice(self.stuck_at)
         self._held[key] = number, data
-        asyncio.get_running_loop().call_later(self.stuck_seconds, self._let_go, key)
+        self._let_go_in(self.stuck_seconds, key)
         if self.when_stuck is not None:
             self.when_stuck(client)
         return number
 
+    def holds(self, log_id: int) -> bool:
+        """Whether a row of a log is held back from some machine."""
+        return any(key[0] == log_id for key in self._held)
+
     def let_go(self, log_id: int) -> None:
         """What is held of a log is on its way."""
         for key in [key for key in self._held if key[0] == log_id]:
-            asyncio.get_running_loop().call_later(self.random.random() * 0.3, self._let_go, key)
+            self._let_go_in(self.random.random() * 0.3, key)
+
+    def _let_go_in(self, seconds: float, key: RowKey) -> None:
+        """It is on its way whatever becomes of whoever sent it."""
+        Context().run(asyncio.get_running_loop().call_later, seconds, self._let_go, key)
 
     def _let_go(self, key: RowKey) -> None:
         log_id, segment, row = key
@@ -89,7 +116,7 @@ class NetMachines(Machines):
 
     def heal(self) -> None:
         """What is slow is not slow any more, and what is held is on its way."""
-        self.fence_seconds = self.scan_seconds = self.stuck = 0.0
+        self.fence_seconds = self.news_seconds = self.scan_seconds = self.stuck = 0.0
         self.far = None
         for key in list(self._held):
             self._let_go(key)
@@ -145,11 +172,14 @@ class NetMachines(Machines):
 class HostTables(QuorumTables):
     """The tables, as one process reaches them."""
 
-    def __init__(self, machines: NetMachines, name: str) -> None:
+    def __init__(self, machines: NetMachines, name: str, end_hold: Callable[[int], Awaitable[None]]) -> None:
+        """``end_hold`` takes away whatever hold there is of a log."""
         super().__init__(machines)
         self.name = name
         self._net_machines = machines
         self._sent: set[RowKey] = set()
+        self._held: dict[int, Any] = {}
+        self._fence = SimpleNamespace(end_hold=end_hold)
 
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         key = log_id, segment, row
@@ -164,18 +194,33 @@ class HostTables(QuorumTables):
 
     def read_state(self, log_id: int, done: StateRead) -> None:
         loop, machines = asyncio.get_running_loop(), self._net_machines
-        seconds = machines.random.random() * machines.fence_seconds
+        chance = machines.random.random()
 
         def later(state: str | BaseException | None) -> None:
+            if state == HELD:
+                self._wait(log_id, lambda: self.read_state(log_id, done))
+                return
+            self._held.pop(log_id, None)
+            seconds = machines.fence_seconds if state == "open" else machines.fence_seconds + machines.news_seconds
             if seconds:
-                loop.call_later(seconds, done, state)
+                loop.call_later(chance * seconds, done, state)
             else:
                 done(state)
 
         super().read_state(log_id, later)
 
+    _wait: Any = CassandraTables._wait
+    _end_hold: Any = CassandraTables._end_hold
+
+    async def numbers(self, log_id: int, segment: int, least: int) -> list[int]:
+        found = await self._selected(("journal", log_id, segment))
+        return [row for (row,) in found if row >= least]
+
     async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
+        machines = self._net_machines
         found = await super().row_sizes(log_id, segment)
-        if self._net_machines.scan_seconds:
-            await asyncio.sleep(self._net_machines.random.random() * self._net_machines.scan_seconds)
+        if machines.when_listed is not None:
+            machines.when_listed(log_id, segment)
+        if machines.scan_seconds:
+            await asyncio.sleep(machines.random.random() * machines.scan_seconds)
         return found

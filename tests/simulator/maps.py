@@ -45,17 +45,22 @@ class Maps:
 
     async def change(self, random: Random) -> None:
         """Begin one change."""
-        world = self._world
-        if world.mapped:
-            front = random.choice(world.fronts)
-            front.run(world.loop, self._change(front, random.choice(world.mapped), random))
+        if self._world.mapped:
+            self.begin(random.choice(self._world.mapped), random)
 
-    async def _change(self, front: Front, queue_id: int, random: Random) -> None:
+    def begin(self, queue_id: int, random: Random, move: int | None = None) -> None:
+        """Change this queue's map: put another partition in the place of this one, or do anything."""
+        front = random.choice(self._world.fronts)
+        front.run(self._world.loop, self._change(front, queue_id, random, move))
+
+    async def _change(self, front: Front, queue_id: int, random: Random, move: int | None) -> None:
         try:
             queue = await front.stored(queue_id)
             now = open_ones(queue.partitions)
             some = [one.id for one in random.sample(now, random.randint(1, max(1, len(now) - 1)))]
             act = random.choice(self.acts)
+            if move is not None:
+                act, some = "move", [move]
             if act == "split" and len(now) < OPEN_MOST:
                 await front.splits.split(queue, [0])
             elif act == "move":

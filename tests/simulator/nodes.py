@@ -104,6 +104,7 @@ class Nodes:
     async def keep(self, name: str, random: Random) -> None:
         """The supervisor of a node: starts it again when it is dead."""
         world = self._world
+        await asyncio.sleep(random.random())  # else all would do everything at the same moments
         while name not in self.gone:
             process = self._start(name)
             if not world.over and world.troubles.pause and "kill" in world.troubles.faults and random.random() < 0.15:
@@ -160,7 +161,7 @@ class Nodes:
                 process.process, "/journal", store, resolver, clock=clock, settings=settings, elsewhere=elsewhere
             )
         else:
-            tables = HostTables(world.machines, name)
+            tables = HostTables(world.machines, name, store.end_hold)
             log = CassandraLogSettings(
                 segment_bytes=self.segment_bytes,
                 row_bytes=self.row_bytes,

@@ -106,9 +106,14 @@ RULES = (
         "Partitions 5",
         "Purges and deletions are durable before they are answered; calls carry the queue's incarnation.",
         ("purge_forgotten_at_recovery",),
-        "Queues of simulated clusters are not deleted.",
+        "Queues of simulated clusters are not deleted. That a call names its queue's incarnation is kept twice: no "
+        "partition's id is ever used again.",
     ),
     Rule("Ack levels", "A level changes only when a send is answered."),
+    Rule(
+        "Backups",
+        "The moment of a backup is what a kill would have left, and what it names stays until it is copied.",
+    ),
     Rule(
         "Local files",
         "Lock, chained rows, a new log for each start, a failed sync that is never repeated.",

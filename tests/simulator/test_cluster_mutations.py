@@ -21,6 +21,7 @@ NOTICED_SOON = (
     "fence_read_too_early",
     "fence_read_of_one_machine",
     "commits_not_awaited",
+    "seal_set_again",
     "all_answered_by_a_quorum",
     "weak_rows_written_weaker",
     "taken_twice",
@@ -33,6 +34,8 @@ NOTICED_SOON = (
     "live_segment_dropped",
     "rows_live_for_a_while",
     "ids_serve_again_too_early",
+    "held_logs_answer",
+    "held_segments_dropped",
 )
 RUNS_MOST = 8
 

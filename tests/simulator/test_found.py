@@ -19,7 +19,8 @@ from backend.journal.log import LogSettings
 from backend.journal.rows import RecordView
 from backend.journal.segments import RottenRecord
 from backend.node import Node, NodeSettings
-from metadata_service.store import StoreUnavailable
+from metadata_service.models import ShardEntry
+from metadata_service.store import ConditionFailed, StoreUnavailable
 from tests.simulator.disk import SimDisk
 from tests.simulator.loop import SimLoop, close_dead
 from tests.simulator.store import SimStore
@@ -323,6 +324,32 @@ def test_nothing_is_written_behind_a_drop() -> None:
     service.disk.kill()
     service.start()
     assert service.node.damage == []
+    service.close()
+
+
+def test_what_another_owner_has_dropped_is_not_called_damaged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that was stopped while it began folded shards that another had by then: it said that they were damaged."""
+    service = Service()
+    target = service.queue(7)
+    service.send(target, b"body")
+    service.run(service.node.checkpoint())
+    service.disk.kill()
+    (pieces,) = [path for path in service.disk.paths() if path.endswith(".bin")]
+    service.disk.flip_bit(pieces, len(service.disk.contents(pieces)) // 2, 0)
+
+    async def refused(entries: Sequence[ShardEntry]) -> list[ShardEntry]:
+        raise ConditionFailed("another was faster")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.store, "update_shards", refused)
+        with pytest.raises(ConditionFailed):
+            service.start()
+    assert "stopped: " not in caplog.text
+    service.disk.kill()
+    service.start()
+    assert "stopped: " in caplog.text, "its owner says so"
     service.close()
 
 

@@ -136,8 +136,8 @@ class _Call:
         except Exception as fault:
             self._wiring.failed(fault)
             return
-        Context().run(self._reply, result, error)
         Context().run(self._wiring.answering, self._server, self._method, self._arguments)
+        Context().run(self._reply, result, error)
 
     def _reply(self, result: Any, error: BackendError | None) -> None:
         if (back := self._net.delay(self._server.name, self._me.name)) is not None:

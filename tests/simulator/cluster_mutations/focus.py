@@ -13,9 +13,13 @@ from typing import Any
 
 from backend.api import HANDOVER_PARTS, AckLevel, BackendError
 from backend.checkpointer import Checkpointer
+from backend.engine.records import Message, Purged
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.models import Queue as StoredQueue
+from metadata_service.partitions import changing, open_ones
 from metadata_service.store import StoreError
+from tests.simulator.backups import NAME as BACKUP
+from tests.simulator.backups import Backups
 from tests.simulator.cluster import ClusterWorld
 from tests.simulator.fronts import Front
 from tests.simulator.hosts import HOST
@@ -24,9 +28,12 @@ from tests.simulator.wires import Server
 
 
 def dies(world: ClusterWorld, process: Server | None, chance: float = 1.0, seconds: float = 0.0) -> None:
-    """The process is killed, perhaps, after a while."""
+    """The process is killed, perhaps: at once, before it does anything more, or after a while."""
     if isinstance(process, NodeProcess) and not world.over and world.random.random() < chance:
-        Context().run(world.loop.call_later, seconds, _kill, world, process)
+        if seconds:
+            later(world, seconds, _kill, world, process)
+        else:
+            Context().run(_kill, world, process)
 
 
 def _kill(world: ClusterWorld, process: NodeProcess) -> None:
@@ -67,7 +74,7 @@ def zombies(world: ClusterWorld) -> None:
     world.machines.fence_seconds = 2.0
     world.machines.lost = 0.02
     world.callers.pace = 0.05
-    world.callers.weights.update(send=60, receive=20, delete=10)
+    world.callers.weights.update(send=60, receive=20, delete=10, purge=0)
     world.troubles.pause = 0.5
     world.troubles.faults = {"zombie": 1}
 
@@ -148,31 +155,88 @@ def rows_after_seals(world: ClusterWorld) -> None:
     world.ledger.when_sealed = and_all_die
 
 
-def stopped_recoverers(world: ClusterWorld) -> None:
-    """Who has read a log is stopped before it is sealed, and rows turn up before another one reads it."""
+def first_checkpoints(world: ClusterWorld) -> None:
+    """The same with sends that reach no machine, and heirs die of their first checkpoints: what they have folded and
+    gone on from is folded again, with rows that have turned up since."""
     stuck_rows(world)
-    world.machines.stuck_at = (-1,)
-    world.nodes.segment_bytes = 1 << 10
-    world.callers.pace = 0.03
+    machines = world.machines
+    machines.stuck, machines.stuck_at, machines.stuck_kind = 0.03, (-1,), Message.KIND
+    machines.when_stuck = lambda name: dies(world, world.server(name), 1.0, 0.5 * world.random.random())
+    world.callers.tokens, world.callers.repeat_seconds = 1.0, 0.5
+    world.nodes.checkpoint_segments, world.nodes.segment_bytes = 12, 16 << 10
+    world.callers.pace = 0.06
     world.troubles.pause = 0.0
-    stopped: set[int] = set()
+
+    def changes(entries: Sequence[ShardEntry], apply: Callable[[], None]) -> bool:
+        known = [world.ledger.shards.get(entry.shard) for entry in entries]
+        first = any(one is not None and any(log != one.owner_log for log, _, _ in one.chain) for one in known)
+        if first and all(
+            one is not None and one.owner_log == two.owner_log for one, two in zip(known, entries, strict=True)
+        ):
+            this_dies(world)
+        return False
+
+    world.ledger.when_changing = changes
+
+
+def stopped_recoverers(world: ClusterWorld) -> None:
+    """Who has read a log is stopped before it is sealed, and rows turn up before another one reads it.  It goes on when
+    clients were answered from those rows, and all but it die before there is a checkpoint of them."""
+    stuck_rows(world)
+    machines, nodes = world.machines, world.nodes
+    machines.stuck_at, machines.stuck_seconds, machines.late, world.ledger.late = (-1,), 60.0, 0.0, 0.0
+    nodes.checkpoint_segments, nodes.segment_bytes = 12, 1 << 10
+    world.callers.tokens, world.callers.repeat_seconds = 1.0, 0.5
+    world.callers.pace = 0.03
+    world.callers.weights["purge"] = 0.0
+    world.troubles.pause = 0.0
+    stopped: dict[int, NodeProcess] = {}
+
+    def stuck(name: str) -> None:
+        machines.stuck = 0.0
+        dies(world, world.server(name), 1.0, 0.5 * world.random.random())
 
     def sealing(entry: LogEntry) -> None:
-        if entry.log_id not in stopped:
-            stopped.add(entry.log_id)
-            this_is_stopped(world, 0.7)
+        if not stopped and machines.holds(entry.log_id):
+            this_is_stopped(world, 1.0)
+            host = HOST.get()
+            if isinstance(host, NodeProcess) and host.stopped:
+                stopped[entry.log_id] = host
+                machines.let_go(entry.log_id)
 
-    world.ledger.when_sealing = sealing
+    def changes(entries: Sequence[ShardEntry], apply: Callable[[], None]) -> bool:
+        known = [one for entry in entries if (one := world.ledger.shards.get(entry.shard)) is not None]
+        first = {log for one in known for log, _, _ in one.chain if log != one.owner_log}
+        process = next((stopped[log] for log in first & stopped.keys() if stopped[log].stopped), None)
+        if process is not None and all(one.owner_log == entries[0].owner_log for one in known):
+            for other in world.nodes.living():
+                if other is not process:
+                    dies(world, other)
+            Context().run(world.loop.go_on, process)
+        return False
+
+    machines.when_stuck = stuck
+    world.ledger.when_sealing, world.ledger.when_changing = sealing, changes
 
 
 def slow_readers(world: ClusterWorld) -> None:
-    """Logs are read slowly while their writers, taken for dead, go on; some of their rows are a little late."""
-    stuck_rows(world)
-    machines = world.machines
-    machines.stuck_seconds, machines.when_stuck, machines.scan_seconds = 0.3, None, 1.0
-    world.nodes.segment_bytes = 1 << 10
-    world.callers.pace = 0.02
-    world.troubles.pause = 2.0
+    """Writers that were stopped, and taken for dead, go on just when others read their logs, and hear of it late."""
+    machines, nodes = world.machines, world.nodes
+    machines.news_seconds, machines.scan_seconds, machines.lost = 4.0, 1.0, 0.0
+    nodes.checkpoint_segments, nodes.segment_bytes, nodes.row_bytes = 1, 8 << 10, 1 << 8
+    world.callers.pace = 0.03
+    world.callers.weights.update(send=60, receive=20, delete=10)
+    world.troubles.pause = 1.0
+    world.troubles.faults = {"stop": 1}
+
+    def listed(log_id: int, segment: int) -> None:
+        writer = _writer(world, log_id)
+        if writer is not None and writer.stopped and writer.node is not None and writer.node._incarnation is not None:
+            filled = writer.node._incarnation.log.next_segment
+            if segment == filled:
+                Context().run(world.loop.go_on, writer)
+
+    machines.when_listed = listed
 
 
 def lone_rows(world: ClusterWorld) -> None:
@@ -333,6 +397,30 @@ def _writer(world: ClusterWorld, log_id: int) -> NodeProcess | None:
     )
 
 
+# --- backups --------------------------------------------------------------------------------------------------
+
+
+def backups(world: ClusterWorld) -> None:
+    """One backup after the other is taken, while much is sent, received and deleted, and segments go."""
+    world.nodes.checkpoint_segments, world.nodes.segment_bytes = 1, 4 << 10
+    world.callers.pace = 0.03
+    world.troubles.pause = 3.0
+
+    def begin() -> None:
+        backing_up = Backups(world, Random(world.random.random())).run()
+        world.tasks.append(world.loop.create_task(backing_up))
+
+    later(world, 3.0, begin)
+
+
+def slow_backups(world: ClusterWorld) -> None:
+    """The same, and whoever takes them is far from the tables: some holds do not last.  Little else changes."""
+    backups(world)
+    world.nodes.checkpoint_segments = 12
+    world.troubles.pause = 0.0
+    world.machines.far = lambda client, number: 0.2 if client == BACKUP else 0.0
+
+
 # --- answers --------------------------------------------------------------------------------------------------
 
 
@@ -448,22 +536,81 @@ def parents_die(world: ClusterWorld) -> None:
 
 
 def dying_parents(world: ClusterWorld) -> None:
-    """Who has handed tokens over dies, and some of its rows have not been written."""
+    """Queues are split just when rows of those who have partitions of them reach no machine any more; who has handed
+    tokens over nevertheless dies."""
     splits(world)
-    world.machines.stuck, world.machines.stuck_at, world.machines.repairs = 0.03, (-1,), False
-    world.callers.repeat_seconds = 0.5
+    world.callers.tokens, world.callers.repeat_seconds = 1.0, 0.5
+    world.callers.pace = 0.03
+    world.troubles.pause = 0.0
+    lonely: set[str] = set()
+
+    def act() -> None:
+        if world.over:
+            return
+        later(world, 4.0, act)
+        queue = world.catalog.queues[world.random.choice(world.mapped)]
+        ids = {one.id for one in queue.partitions}
+        parents = [one for one in world.nodes.living() if one.node is not None and ids & one.node.partitions.keys()]
+        if parents and not lonely and not changing(queue.partitions):
+            name = world.random.choice(parents).name
+            lonely.add(name)
+            world.net.cut(name, "rows")
+            later(world, 0.7, world.maps.begin, queue.queue_id, world.random)
+            later(world, 3.5, mend, name)
+
+    def mend(name: str) -> None:
+        if name in lonely:
+            lonely.remove(name)
+            world.net.mend(name, "rows")
 
     def answering(server: Server, method: str, arguments: tuple[Any, ...]) -> None:
-        if method == "hand_over" and arguments[2] == HANDOVER_PARTS - 1:
-            dies(world, server, 0.7, 0.1)
+        if method == "hand_over" and arguments[2] == HANDOVER_PARTS - 1 and server.name in lonely:
+            dies(world, server, 1.0, 0.1)
+            later(world, 0.11, mend, server.name)
+
+    world.when_answering = answering
+    later(world, 4.0, act)
+
+
+def maps_of_moves(world: ClusterWorld) -> None:
+    """Whoever has sent messages away does not hear that they have arrived, while they are received and deleted, and the
+    partition where they were goes out of its queue's map."""
+    moves(world)
+    world.callers.visibility_seconds = (0, 8)
+    world.callers.weights.update(send=20, receive=60, delete=90, move=4)
+    world.troubles.faults = {"map": 1, "kill": 1}
+    world.troubles.pause = 4.0
+
+    def answering(server: Server, method: str, arguments: tuple[Any, ...]) -> None:
+        if method != "take" or world.over or world.random.random() >= 0.5:
+            return
+        to, source = arguments[0], arguments[1]
+        senders = [one.name for one in world.nodes.living() if one.node is not None and source in one.node.partitions]
+        queue = world.catalog.queues[to.queue_id]
+        is_open = any(one.id == to.partition for one in open_ones(queue.partitions))
+        if senders and queue.queue_id in world.mapped and is_open and not changing(queue.partitions):
+            way = server.name, senders[0]
+            world.net.cut(*way)
+            later(world, 12.0, world.net.mend, *way)
+            world.maps.begin(queue.queue_id, world.random, to.partition)
 
     world.when_answering = answering
 
 
-def maps_of_moves(world: ClusterWorld) -> None:
-    """Messages are on their way to partitions that drain."""
-    moves(world)
-    world.troubles.faults = {"map": 8, "deaf": 4, "cut": 2, "kill": 1}
+def purges(world: ClusterWorld) -> None:
+    """Queues are purged again and again."""
+    world.callers.weights["purge"] = 4.0
+    world.callers.pace = 0.05
+
+
+def dying_purgers(world: ClusterWorld) -> None:
+    """Who is about to purge a queue dies, and the row with that reaches no machine."""
+    machines = world.machines
+    world.callers.weights["purge"] = 2.0
+    world.callers.pace = 0.05
+    machines.stuck, machines.stuck_at, machines.stuck_kind, machines.stuck_seconds = 0.5, (-1,), Purged.KIND, 60.0
+    machines.when_stuck = lambda name: dies(world, world.server(name), 1.0, 0.1)
+    world.troubles.pause = 0.0
 
 
 # --- local files ----------------------------------------------------------------------------------------------

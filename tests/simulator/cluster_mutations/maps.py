@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
 import msgspec
 
-from backend.api import PartitionState
+from backend.api import PartitionSettings, PartitionState, Target
+from backend.cluster import ClusterBackend
 from backend.engine import records
 from backend.engine.queue import Queue
+from backend.incarnation import Incarnation
 from backend.partition import Partition
 from frontend.sqs import queues as frontend_queues
 from metadata_service import partitions
+from metadata_service.models import Queue as StoredQueue
 from tests.simulator.catalog import Catalog
 from tests.simulator.cluster import ClusterWorld
 from tests.simulator.cluster_mutations import focus
 from tests.simulator.cluster_mutations.registry import mutation
+from tests.simulator.cluster_mutations.writing import not_durable
 
 
 @mutation("Partitions 1", scenario="maps", focus=focus.maps)
@@ -95,3 +100,43 @@ def fifo_queues_split(world: ClusterWorld) -> AbstractContextManager[Any]:
 def successors_deliver_at_once(world: ClusterWorld) -> AbstractContextManager[Any]:
     """In a FIFO queue a partition delivers while the one that it has replaced still drains."""
     return mock.patch.object(frontend_queues, "received_from", lambda queue: list(queue.partitions))
+
+
+@mutation("Partitions 5", focus=focus.purges)
+def purges_answered_when_they_are_noted(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """A purge is answered when the metadata have it, whatever the partitions have heard of it."""
+
+    async def purge(self: ClusterBackend, target: Target, purge_id: int) -> None:
+        return None
+
+    return mock.patch.object(ClusterBackend, "purge", purge)
+
+
+@mutation("Partitions 5", focus=focus.dying_purgers)
+@contextmanager
+def purges_not_kept(world: ClusterWorld) -> Iterator[None]:
+    """A purge is answered before its row is durable, and whoever recovers the partition does not hear of it."""
+    real, real_configure = Incarnation.purge, Queue.configure
+
+    async def purge(self: Incarnation, *rest: Any) -> None:
+        with not_durable(self):
+            await real(self, *rest)
+
+    def configure(self: Queue, settings: PartitionSettings) -> list[records.Record]:
+        return real_configure(self, msgspec.structs.replace(settings, purge_id=0))
+
+    with mock.patch.object(Incarnation, "purge", purge), mock.patch.object(Queue, "configure", configure):
+        yield
+
+
+@mutation("Partitions 5", focus=focus.purges)
+def purges_not_counted(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """The metadata give no purge a number of its own: the next one is taken for a repeat."""
+
+    def purge(self: Catalog, queue_id: int, version: int) -> StoredQueue:
+        queue = self._unchanged(queue_id, version)
+        purged = msgspec.structs.replace(queue, purge_id=1, version=queue.version + 1)
+        self.add(purged)
+        return purged
+
+    return mock.patch.object(Catalog, "purge", purge)

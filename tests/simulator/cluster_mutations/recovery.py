@@ -35,7 +35,7 @@ def read_before_it_is_fenced(world: ClusterWorld) -> AbstractContextManager[Any]
     return mock.patch.multiple("backend.ownership", claim=claim)
 
 
-@mutation("Recovery 2", scenario="slow", focus=focus.rows_after_seals)
+@mutation("Recovery 2", scenario="slow", focus=focus.first_checkpoints)
 def gap_is_read_over(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Rows behind the first one that is missing are taken for part of the log."""
     real = CassandraScan._look_past
@@ -50,7 +50,7 @@ def gap_is_read_over(world: ClusterWorld) -> AbstractContextManager[Any]:
     return mock.patch.multiple(CassandraScan, _look_past=look_past, _has_come=has_come, _report=lambda *_: None)
 
 
-@mutation("Recovery 2", scenario="slow", focus=focus.slow_readers)
+@mutation("Recovery 2", scenario="zombies", focus=focus.slow_readers)
 def gap_not_asked_again(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A row that was missing while its writer lives is taken for lost, and nobody is asked for it again."""
 

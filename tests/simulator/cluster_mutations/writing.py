@@ -24,6 +24,7 @@ from metadata_service.models import ShardEntry
 from tests.simulator.cluster import ClusterWorld
 from tests.simulator.cluster_mutations import focus
 from tests.simulator.cluster_mutations.registry import mutation
+from tests.simulator.hosts import HOST, Host
 from tests.simulator.quorum import QuorumTables
 
 
@@ -208,20 +209,21 @@ def any_number_of_rows_under_way(world: ClusterWorld) -> Iterator[None]:
 @contextmanager
 def memory_outlives_the_fence(world: ClusterWorld) -> Iterator[None]:
     """A node that was fenced begins anew with what it had in memory."""
-    kept: dict[int, Fold] = {}
+    kept: dict[tuple[Host | None, int], Fold] = {}
     real_end, real_open = Node._end, Shards.open
 
     def end(self: Node, error: Any) -> Any:
         incarnation = real_end(self, error)
         if incarnation is not None:
-            kept.update({one.id: one.fold for one in incarnation.partitions.values()})
+            kept.update({(HOST.get(), one.id): one.fold for one in incarnation.partitions.values()})
         return incarnation
 
     def opened(self: Shards, entries: Iterable[ShardEntry], folded: replay.Replay, now: int) -> Any:
         for number in list(folded.folds):
-            if number in kept:
-                folded.folds[number] = kept.pop(number)
-                folded.folds[number].changed = True
+            mine = kept.pop((HOST.get(), number), None)
+            if mine is not None:
+                folded.folds[number] = mine
+                mine.changed = True
         return real_open(self, entries, folded, now)
 
     with mock.patch.object(node_module.Node, "_end", end), mock.patch.object(Shards, "open", opened):
