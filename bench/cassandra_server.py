@@ -22,8 +22,9 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Literal, Self
+from typing import IO, Literal
+
+from bench.started import Started
 
 HERE = Path(__file__).parent / "cassandra"
 CACHE = Path(__file__).parent.parent / ".cache" / "cassandra"
@@ -192,7 +193,7 @@ class CassandraNode:
             return False
 
 
-class CassandraCluster:
+class CassandraCluster(Started):
     """One node or three, each on an address of its own and all on the same free port.
 
     Used as a context: started on entering, ended and forgotten on leaving.
@@ -206,14 +207,16 @@ class CassandraCluster:
         commit_log: Literal["batch", "group", "periodic"] = "batch",
         java_options: Sequence[str] = (),
         settings: str = "",
+        hosts: Sequence[str] = ("127.0.0.1", "127.0.0.2", "127.0.0.3"),
     ) -> None:
-        """``settings`` are more lines of cassandra.yaml, where ``{number}`` is the node's, from 1 on.
+        """``settings`` are more lines of cassandra.yaml, where ``{number}`` is the node's, from 1 on; ``hosts`` are the
+        nodes' addresses on this machine, the first ones of them.
 
         Raises :class:`CassandraMissing`.
         """
         jars = fetch()
         self._folder = Path(tempfile.mkdtemp(prefix="cassandra-"))
-        hosts = [f"127.0.0.{number}" for number in range(1, nodes + 1)]
+        hosts = hosts[:nodes]
         self.port, storage_port = free_ports(hosts, 2)
         sync = {
             "batch": "batch",
@@ -265,19 +268,6 @@ class CassandraCluster:
         for node in self.nodes:
             node.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 # --- ports, waiting, and one question in Cassandra's protocol ----------------------------------------------

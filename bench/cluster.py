@@ -29,12 +29,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from auth.credentials import new_access_key
 from bench.cassandra_server import CassandraCluster, CassandraFailed, CassandraMissing, free_ports
 from bench.redis_server import RedisServer
+from bench.started import Started
 from holdfast.root import shell_lines
 from holdfast.settings import Settings, load
 
@@ -191,7 +191,7 @@ class Process:
             self._keeper = None
 
 
-class LocalCluster:
+class LocalCluster(Started):
     """Used as a context: started on entering, ended and forgotten on leaving."""
 
     def __init__(
@@ -359,19 +359,6 @@ class LocalCluster:
         for role in ("frontend", "manager", "backend", "metadata"):
             for process in self.of(role):
                 process.stop()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _look_after(process: Process) -> None:

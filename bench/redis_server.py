@@ -10,10 +10,12 @@ from pathlib import Path
 
 import redis
 
+from bench.started import Started
+
 READY_SECONDS = 30
 
 
-class RedisServer:
+class RedisServer(Started):
     """Started by :meth:`start`; can be killed, stopped in its tracks, flushed and started again."""
 
     def __init__(self) -> None:

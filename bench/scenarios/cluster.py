@@ -74,9 +74,7 @@ async def _warm_up(server: Server, urls: list[str]) -> None:
 
 async def limit(run: Run, server: Server) -> None:
     """One rate of a tenant, over three real frontends that share it through a Redis; ``server`` has no part in it."""
-    redis = RedisServer()
-    try:
-        redis.start()
+    with RedisServer() as redis:
         settings = {
             "HOLDFAST_FRONTENDS": str(LIMIT_FRONTENDS),
             "HOLDFAST_RATE_LIMIT_STORAGE": redis.url,
@@ -91,5 +89,3 @@ async def limit(run: Run, server: Server) -> None:
             passed = window.messages / max(window.calls, 1) * 100
             run.figure("limit-frontends", limited, "let through, of all calls", passed, "%")
             run.figure("limit-frontends", limited, "three frontends on one Redis, off the rate", off, "%")
-    finally:
-        redis.close()

@@ -33,11 +33,7 @@ async def decide(run: Run, server: Server) -> None:
 
 async def accuracy(run: Run, server: Server) -> None:
     """Three processes that each want all of one rate, on one Redis, for ten seconds."""
-    redis = RedisServer()
-    try:
-        redis.start()
+    with RedisServer() as redis:
         shared = share(redis.url, _RATE, _BURST, 3, _SECONDS)
-    finally:
-        redis.close()
     off = abs(shared.rate(_BURST) / _RATE - 1) * 100
     run.figure("shared-limit", server, "three processes on one Redis, off the rate", off, "%")

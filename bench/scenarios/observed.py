@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import urllib.request
+from collections.abc import AsyncIterator, Mapping
 
 from bench.cassandra_server import free_ports
 from bench.jobs import Sqs
@@ -28,27 +29,35 @@ class Silent(Holdfast):
 
 async def send(run: Run, _: Server) -> None:
     """SendMessage of a server that is watched, in turn with SendMessage of one that counts nothing."""
-    (port,) = free_ports([HOST], 1)
-    with Nothing() as collector, Silent() as silent:
-        watching = {
-            "HOLDFAST_HEALTH_LISTEN": f"{HOST}:{port}",
-            "HOLDFAST_TRACE_ENDPOINT": f"http://{HOST}:{collector.port}",
-        }
-        with Holdfast(watching) as observed:
+    with Silent() as silent:
+        async with watched({}) as observed:
             sides = [
                 Side("send-silent", silent, Sqs(silent.signer).send(again(silent.create_queue("send-silent")))),
                 Side("send-observed", observed, Sqs(observed.signer).send(again(observed.create_queue("send-seen")))),
             ]
+            silent_row, observed_row = await in_turn(run, sides)
+            added = observed_row.cpu_us_per_call / silent_row.cpu_us_per_call - 1
+            run.figure("send-observed", observed, "added to a SendMessage", 100 * added, "%")
+
+
+@contextlib.asynccontextmanager
+async def watched(settings: Mapping[str, str]) -> AsyncIterator[Holdfast]:
+    """A server with these settings that is scraped, and sends its traces somewhere."""
+    (port,) = free_ports([HOST], 1)
+    with Nothing() as collector:
+        watching = {
+            "HOLDFAST_HEALTH_LISTEN": f"{HOST}:{port}",
+            "HOLDFAST_TRACE_ENDPOINT": f"http://{HOST}:{collector.port}",
+        }
+        with Holdfast({**settings, **watching}) as server:
             await asyncio.to_thread(_ask, port)  # the first answer takes longest: the library is loaded for it
             scraping = asyncio.create_task(_scrape(port))
             try:
-                silent_row, observed_row = await in_turn(run, sides)
+                yield server
             finally:
                 scraping.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await scraping
-            added = observed_row.cpu_us_per_call / silent_row.cpu_us_per_call - 1
-            run.figure("send-observed", observed, "added to a SendMessage", 100 * added, "%")
 
 
 async def _scrape(port: int) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import proc
-from bench.amqp import Amqp
+from bench.amqp import PREFETCH, Amqp
+from bench.jobs import BATCH, counted
 from bench.load import Jobs, Load
 from bench.nats import Nats
 from bench.peer_load import connect_by
@@ -33,7 +34,16 @@ async def consume(run: Run, server: Server) -> None:
     connect = connect_by(_greeting(broker, "publisher"))
     async with Load(HOST, server.port, CONNECTIONS, connect) as load:
         await load.drain(broker.publish(FILL_AT_ONCE, run.plan.peer_backlog))
-    await _window(run, "peer-consume", server, broker.consume(), _greeting(broker, "consumer"))
+    meter = Meter(server)
+    jobs = counted(
+        broker.consume(), (run.plan.peer_backlog - CONNECTIONS * PREFETCH) // BATCH
+    )  # what others hold nobody gets
+    async with Load(HOST, server.port, CONNECTIONS, connect_by(_greeting(broker, "consumer"))) as load:
+        with quiet_memory():
+            meter.mark()
+            window = await load.drain(jobs)  # how fast one is differs twentyfold: no time would be right for all
+            meter.mark()
+    run.add(row_of("peer-consume", server.name, CONNECTIONS, [window], meter.cpu_s, proc.rss_mib(server.pid)))
 
 
 def _broker(server: Server, queue: str) -> Amqp | Nats:

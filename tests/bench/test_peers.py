@@ -40,7 +40,7 @@ async def test_rabbitmq_is_told_of_ten_messages_at_a_time() -> None:
         left, consume = iter(range(4)), queue.consume()
         async with load(broker.port, 1, queue.consumer) as connections:
             window = await connections.drain(lambda: None if next(left, None) is None else consume())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(broker.acknowledged) < 4:
                     await asyncio.sleep(0.001)
     assert window.messages == 4 * BATCH

@@ -1,0 +1,27 @@
+"""What a SendMessage costs with everything switched on, as where many tenants are served, billed and watched."""
+
+from __future__ import annotations
+
+from bench.jobs import Sqs
+from bench.scenarios import guarded
+from bench.scenarios.observed import watched
+from bench.scenarios.run import Run, again
+from bench.scenarios.sides import Side, in_turn
+from bench.servers import CREDENTIALS, HOST, Asgi, Server
+from bench.signing import Signer
+
+
+async def send(run: Run, _: Server) -> None:
+    """Signed, encrypted, within rate limits, safe to retry, counted for the bill, measured and traced at the usual
+    ratio; in turn with the same requests to a raw ASGI application that answers at once."""
+    async with watched(guarded.SETTINGS) as server:
+        naming = Signer(f"{HOST}:{server.port}", CREDENTIALS, invocation_ids=True)
+        with Asgi() as asgi:
+            to_asgi = Signer(f"{HOST}:{asgi.port}", CREDENTIALS, invocation_ids=True)
+            sides = [
+                Side("send-nothing", asgi, Sqs(to_asgi).send(again("http://nobody/0/nothing"))),
+                Side("send-everything", server, Sqs(naming).send(again(server.create_queue("send-everything")))),
+            ]
+            least_row, all_row = await in_turn(run, sides)
+    times = all_row.cpu_us_per_call / least_row.cpu_us_per_call
+    run.figure("send-everything", server, "over a raw ASGI call", times, "times")
