@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SEEDS ?= 1000
+WORKERS ?= 3
 IMAGE ?= localhost/holdfast:try
+JOBS_IMAGE ?= localhost/holdfast-jobs:try
 ARGS ?=
 
-.PHONY: help serve cluster demo test lint format lock bench simulate fuzz faults scale scale-billing image clean
+.PHONY: help serve cluster demo test lint format lock bench simulate fuzz faults scale scale-billing image image-jobs kube kube-node clean
 
 help:
 	@echo "make serve             run the service on http://127.0.0.1:9324 with its data in ./data (ARGS: more options)"
@@ -23,6 +25,10 @@ help:
 	@echo "make scale             the ring and the placement with 1,000 nodes and 10,000,000 queues, a minute of computing"
 	@echo "make scale-billing     a month of 5, 15 and 50 million usage records through the batch and the rating (ARGS: --millions 5)"
 	@echo "make image             build the image IMAGE, and try it as Kubernetes runs it (STAND_IN=1: where no registry of images is reached)"
+	@echo "make image-jobs        the same with the image of Spark's jobs, JOBS_IMAGE (700 MB more)"
+	@echo "make kube              install, test, upgrade and remove the chart on a real control plane of Kubernetes (needs Go the first time);"
+	@echo "                       as root also on a real node, under load (STAND_IN=1: where no registry of images is reached)"
+	@echo "make kube-node         only the latter (ARGS: --forms one-pod)"
 	@echo "make lock              make requirements/*.txt anew from requirements/*.in (ARGS=--upgrade: with newer versions)"
 
 serve: $(VENV)/.runtime
@@ -41,7 +47,7 @@ test: $(VENV)/.dev
 	@scripts/install-test-clients
 	@scripts/install-helm
 	@$(BIN)/python -m bench.cassandra_server
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -81,6 +87,22 @@ scale-billing: $(VENV)/.dev
 image: $(VENV)/.dev
 	scripts/build-image --tag $(IMAGE) $(if $(STAND_IN),--stand-in)
 	$(if $(STAND_IN),eval "$$(scripts/build-image --shell)"; )$(BIN)/python -m tests.image $(IMAGE)
+
+image-jobs: $(VENV)/.dev
+	scripts/build-image --target jobs --tag $(JOBS_IMAGE) $(if $(STAND_IN),--stand-in)
+	$(if $(STAND_IN),eval "$$(scripts/build-image --shell)"; )$(BIN)/python -m tests.image.jobs $(JOBS_IMAGE)
+
+# Ten minutes the first time, in which Kubernetes is built.
+kube: $(VENV)/.dev
+	@scripts/need openssl java
+	@scripts/install-helm
+	$(BIN)/python -m tests.kube $(ARGS)
+	@if [ "$$(id -u)" = 0 ]; then $(MAKE) kube-node; else echo "a real node was not tried, for it needs root: make kube-node"; fi
+
+kube-node: $(VENV)/.dev
+	@scripts/need openssl ip containerd runc cni iptables conntrack redis-server java mvn
+	@scripts/install-helm
+	$(BIN)/python -m tests.kube --node $(if $(STAND_IN),--stand-in) $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache

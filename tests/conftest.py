@@ -11,9 +11,20 @@ import pytest
 from hypothesis import settings
 
 from bench.cassandra_server import QUICK_START, CassandraCluster
+from bench.redis_server import RedisServer
+from tests.runner.schedule import Sharing, of_files
+
+# Spark's jobs in the tests last seconds: what the compiler takes to make them faster does not come back.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join((*QUICK_START, "-XX:+UseSerialGC")))
 
 settings.register_profile("holdfast", deadline=None)  # a busy machine is no failure
 settings.load_profile("holdfast")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> Sharing | None:
+    """With ``--dist loadfile``."""
+    return of_files(config)
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +49,13 @@ def cassandra() -> Iterator[CassandraCluster]:
     """One node, started by the first test that asks for it.  A test that kills or pauses it brings it back."""
     with CassandraCluster(java_options=QUICK_START) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    """One of the test's own, that is running."""
+    with RedisServer() as server:
+        yield server
 
 
 @pytest.fixture

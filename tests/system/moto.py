@@ -54,7 +54,7 @@ class Moto:
                 stderr=subprocess.STDOUT,
             )
         try:
-            wait_until(self._ready, f"the server of {self._service} answers", 60)
+            wait_until(self._ready, f"the server of {self._service} answers")
         except BaseException:
             self._end()
             raise

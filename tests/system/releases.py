@@ -26,6 +26,8 @@ from tests.metadata_service import next_step
 from tests.system.server import REPOSITORY
 
 BEFORE = "6af323bd0d3853f04ad42cc9e75cb4887a00da74"
+AFTER = "9.9.9"
+"""What :func:`after` calls itself."""
 
 _NOT_SERVED = {"tests", "bench"}
 
@@ -50,6 +52,7 @@ def after(folder: Path) -> Path:
     for package in REPOSITORY.iterdir():
         if (package / "__init__.py").exists() and package.name not in _NOT_SERVED:
             shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    _edit(folder / "holdfast" / "__init__.py", r'^__version__ = ".*"$', lambda found: f'__version__ = "{AFTER}"')
     _edit(
         folder / "backend" / "hello.py",
         r"^(VERSION_HIGHEST: Final = )(\d+)$",

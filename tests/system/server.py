@@ -7,7 +7,9 @@ asked to drain, and started again on the same port and data, which is how a clie
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -27,13 +29,29 @@ ACCOUNT = "000000000000"
 ACCESS_KEY_ID = "AKIAHOLDFASTTESTS001"
 SECRET_ACCESS_KEY = "tests/only/secret+of/the+root/tenant/0001"
 LOG_TAIL_BYTES = 20_000
+PORTS = range(10_000, 20_000)
+PORTS_OF_WORKER = 1_000
+
+_ports = itertools.count(random.randrange(PORTS_OF_WORKER))
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A TCP port of the loopback that nobody listens on, and that nobody is given before it is used.
+
+    It is below those that the system gives to connections and to who asks for any, and above is what
+    :func:`bench.cassandra_server.free_ports` takes.  Each of pytest's workers has a thousand of its own, which it goes
+    through in turn: a server that is killed finds its port free when it is started again.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = PORTS[0] + PORTS_OF_WORKER * worker % len(PORTS)
+    while True:
+        port = first + next(_ports) % PORTS_OF_WORKER
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue  # somebody else's
         return port
 
 
@@ -83,7 +101,7 @@ class Server:
         where = ["--host", "127.0.0.1", "--port", str(self.port), "--data", str(self.data)]
         return [sys.executable, "-m", "holdfast", "serve", *where, *self.arguments]
 
-    def start(self, timeout_seconds: float = 30.0) -> Self:
+    def start(self, timeout_seconds: float = 60.0) -> Self:
         """Start the process and wait until it says that it is ready; its output is appended to ``self.log``."""
         self.begin()
         try:
@@ -141,7 +159,7 @@ class Server:
         self.process.wait()
         self.process = None
 
-    def stop(self, timeout_seconds: float = 30.0) -> int:
+    def stop(self, timeout_seconds: float = 60.0) -> int:
         """Ask the process to drain (SIGTERM), wait for its end and return its exit code."""
         process = self.running()
         process.send_signal(signal.SIGTERM)
@@ -150,7 +168,7 @@ class Server:
         finally:
             self.kill()
 
-    def restart(self, timeout_seconds: float = 30.0) -> None:
+    def restart(self, timeout_seconds: float = 60.0) -> None:
         """Drain and start again, on the same port and data."""
         self.stop(timeout_seconds)
         self.start(timeout_seconds)

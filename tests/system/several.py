@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 from tests.system.server import REPOSITORY, Server
 from tests.system.waiting import wait_until
@@ -25,9 +24,6 @@ class Several(Server):
     ) -> None:
         super().__init__(folder, {"FRONTENDS": str(frontends), **(settings or {})}, arguments, code=code)
 
-    def start(self, timeout_seconds: float = 60.0) -> Self:
-        return super().start(timeout_seconds)  # so many processes take their time where there are few cores
-
     def children(self) -> dict[str, int]:
         """The process ids of those that run now, by name."""
         return children_of(self.pid)
@@ -38,7 +34,7 @@ class Several(Server):
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    def wait_again(self, name: str, killed: int, timeout_seconds: float = 40.0) -> None:
+    def wait_again(self, name: str, killed: int, timeout_seconds: float = 60.0) -> None:
         """Wait until another process is in the place of the killed one, and serves."""
 
         def back() -> bool:
@@ -87,7 +83,7 @@ def files_of(pid: int) -> set[str]:
     return found
 
 
-def gone(pids: Sequence[int], timeout_seconds: float = 10.0) -> None:
+def gone(pids: Sequence[int], timeout_seconds: float = 60.0) -> None:
     """Wait until none of these processes runs."""
     wait_until(lambda: not any(_runs(pid) for pid in pids), f"processes {pids} are gone", timeout_seconds)
 

@@ -41,7 +41,7 @@ def test_its_backends_are_seen_and_drained(server: Several, operator: Client) ->
     def shards() -> list[int]:
         return [node["shards"] for node in nodes(operator)]
 
-    wait_until(lambda: len(shards()) == 2 and min(shards()) > 100, "both backends are reported with their shares", 40)
+    wait_until(lambda: len(shards()) == 2 and min(shards()) > 100, "both backends are reported with their shares")
     one, other = nodes(operator)
     assert (one["state"], other["state"]) == ("live", "live")
     assert one["address"].startswith("unix:backend")
@@ -57,10 +57,10 @@ def test_its_backends_are_seen_and_drained(server: Several, operator: Client) ->
     assert printed.startswith("Cluster local is serving; used to ")
     assert f"{one['name']}  live" in printed
     operator.call("POST", "clusters", "local", "nodes", one["name"], "drain")
-    wait_until(lambda: shards() == [0, 256], "the other has everything", 40)
+    wait_until(lambda: shards() == [0, 256], "the other has everything")
     assert nodes(operator)[0]["state"] == "draining"
     operator.call("POST", "clusters", "local", "nodes", one["name"], "undrain")
-    wait_until(lambda: shards()[0] > 100, "it has shards again", 40)
+    wait_until(lambda: shards()[0] > 100, "it has shards again")
     server.client().create_queue(QueueName="made-here")
     (partition,) = operator.call("GET", "queues", "made-here", "partitions")["partitions"]
     assert (partition["cluster"], partition["state"]) == ("local", "open")

@@ -49,7 +49,7 @@ def test_queues_are_shared_out_split_and_moved_off_a_cluster(cluster: LocalClust
         listed = operator.call("GET", "clusters")["clusters"]
         return len(listed) == 2 and all(one["nodes"] == 1 for one in listed)
 
-    wait_until(reported, "both clusters report", 30, POLL_SECONDS)
+    wait_until(reported, "both clusters report", poll_seconds=POLL_SECONDS)
     urls = {f"q{number}": client.create_queue(QueueName=f"q{number}")["QueueUrl"] for number in range(QUEUES)}
     assert {place for name in urls for place in places(operator, name)} == {"local", "east"}
     stored = Counter[str]()
@@ -61,7 +61,7 @@ def test_queues_are_shared_out_split_and_moved_off_a_cluster(cluster: LocalClust
     for name in urls:
         store(name, "at first")
     operator.call("PUT", "queues", "q0", "partitions", body={"partitions": 3})
-    wait_until(lambda: len(places(operator, "q0")) == 3, "q0 is split", 40, POLL_SECONDS)
+    wait_until(lambda: len(places(operator, "q0")) == 3, "q0 is split", poll_seconds=POLL_SECONDS)
     for number in range(12):
         store("q0", f"split {number}")
 
@@ -81,5 +81,5 @@ def test_queues_are_shared_out_split_and_moved_off_a_cluster(cluster: LocalClust
         decisions = operator.call("GET", "cluster")["manager"]["decisions"]
         return any(what in one["text"] for one in decisions)
 
-    wait_until(lambda: told("/q0 is split from 1 to 3 partitions: an operator wants it so"), "the split is told", 20)
-    wait_until(lambda: told("moves off cluster east, which is being retired"), "the moves are told", 20)
+    wait_until(lambda: told("/q0 is split from 1 to 3 partitions: an operator wants it so"), "the split is told")
+    wait_until(lambda: told("moves off cluster east, which is being retired"), "the moves are told")

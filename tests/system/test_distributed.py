@@ -74,7 +74,7 @@ def received(client: Any, urls: list[str], wanted: int) -> Counter[str]:
                 client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
         return found.total() >= wanted
 
-    wait_until(all_there, f"{wanted} messages are received", 40)
+    wait_until(all_there, f"{wanted} messages are received")
     return found
 
 
@@ -95,10 +95,10 @@ def test_the_doctor_says_what_is_wrong(whole: LocalCluster) -> None:
     mended = [one["what"] for one in findings("--mend", "--yes") if one["mended"]]
     assert len(mended) == 1
     assert "others may read or write the private key" in mended[0]
-    wait_until(lambda: not [one for one in findings() if one["level"] == "wrong"], "nothing is wrong", 40)
+    wait_until(lambda: not [one for one in findings() if one["level"] == "wrong"], "nothing is wrong")
     assert len([one for one in findings() if one["level"] == "warning" and "1 replica" in one["what"]]) == 2
     whole["b2"].kill()
-    wait_until(lambda: [one for one in findings() if "the node b2 of local" in one["what"]], "it is missed", 40)
+    wait_until(lambda: [one for one in findings() if "the node b2 of local" in one["what"]], "it is missed")
 
 
 def test_who_knows_no_secret_can_see_whether_a_backend_does_its_work(whole: LocalCluster) -> None:

@@ -37,7 +37,7 @@ from tests.system.waiting import wait_until
 
 SOON_SECONDS = 1.0
 """A change at one frontend counts at the others within this time; :data:`SLACK_SECONDS` are for a busy machine."""
-SLACK_SECONDS = 2.0
+SLACK_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -437,7 +437,7 @@ def test_who_dies_again_and_again_is_given_up(own: Several) -> None:
             os.kill(pid, signal.SIGKILL)
         return process.poll() is not None
 
-    wait_until(killed, "the supervisor gives up", 60)
+    wait_until(killed, "the supervisor gives up")
     assert process.returncode == 3
     said = own.log_text()
     assert "the service cannot go on: frontend-1 has died 7 times within seconds of its start" in said
@@ -478,7 +478,7 @@ def test_a_hangup_reloads_the_certificate_everywhere(tmp_path: Path) -> None:
 
     server.begin()
     try:
-        wait_until(lambda: "supervisor holdfast: started" in server.log_text(), "it has started", 60)
+        wait_until(lambda: "supervisor holdfast: started" in server.log_text(), "it has started")
         trust = ssl.create_default_context(cafile=str(cert))
         for _ in range(4):
             connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=20, context=trust)

@@ -15,27 +15,15 @@ from bench.redis_server import RedisServer
 from tests.system.server import Server
 from tests.system.waiting import wait_until
 
-CALLS = 12
-
 
 @pytest.fixture(params=["memory", "redis"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    settings = {"DEFAULT_LIMITS": "send=8:4"}
+    settings = {"DEFAULT_LIMITS": "send=0.5:1"}
     if request.param == "redis":
         redis: RedisServer = request.getfixturevalue("redis_server")
         settings["RATE_LIMIT_STORAGE"] = redis.url
     with Server(tmp_path, settings) as made:
         yield made
-
-
-@pytest.fixture
-def redis_server() -> Iterator[RedisServer]:
-    redis = RedisServer()
-    try:
-        redis.start()
-        yield redis
-    finally:
-        redis.close()
 
 
 def client(server: Server, **retries: Any) -> Any:
@@ -49,8 +37,14 @@ def client(server: Server, **retries: Any) -> Any:
     )
 
 
-def send_all(sqs: Any, url: str) -> list[Any]:
-    return [sqs.send_message(QueueUrl=url, MessageBody=str(n)) for n in range(CALLS)]
+def send_until_retried(sqs: Any, url: str) -> int:
+    """How many messages it took; each was stored."""
+    sent = retries = 0
+    while not retries:
+        sent += 1
+        answer = sqs.send_message(QueueUrl=url, MessageBody=str(sent))
+        retries = answer["ResponseMetadata"]["RetryAttempts"]
+    return sent
 
 
 def test_a_quota_of_stored_bytes_holds_over_a_restart_until_messages_are_deleted(tmp_path: Path) -> None:
@@ -93,17 +87,16 @@ def stored_bytes(sqs: Any, url: str) -> int:
 def test_boto3_retries_until_it_is_let_through(server: Server, mode: str) -> None:
     sqs = client(server, mode=mode, total_max_attempts=10)
     url = sqs.create_queue(QueueName="q")["QueueUrl"]
-    answers = send_all(sqs, url)
-    assert sum(answer["ResponseMetadata"]["RetryAttempts"] for answer in answers) > 0
+    sent = send_until_retried(sqs, url)
     count = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
-    assert count["Attributes"]["ApproximateNumberOfMessages"] == str(CALLS)
+    assert count["Attributes"]["ApproximateNumberOfMessages"] == str(sent)
 
 
 def test_without_retries_boto3_knows_the_error(server: Server) -> None:
     sqs = client(server, mode="standard", total_max_attempts=1)
     url = sqs.create_queue(QueueName="q")["QueueUrl"]
     with pytest.raises(sqs.exceptions.RequestThrottled) as raised:
-        send_all(sqs, url)
+        send_until_retried(sqs, url)
     error: ClientError = raised.value
     assert error.response["Error"]["Code"] == "RequestThrottled"
-    assert error.response["ResponseMetadata"]["HTTPHeaders"]["retry-after"] == "1"
+    assert error.response["ResponseMetadata"]["HTTPHeaders"]["retry-after"] in ("1", "2")

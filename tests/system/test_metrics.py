@@ -234,7 +234,7 @@ def test_a_collector_that_is_not_there_is_told_of_once_and_harms_nothing(tmp_pat
     with Observed(tmp_path, settings) as server:
         client: Any = server.client()
         url = client.create_queue(QueueName=NAME)["QueueUrl"]
-        wait_until(lambda: "metrics do not reach" in server.log_text(), "the log says so", 40)
+        wait_until(lambda: "metrics do not reach" in server.log_text(), "the log says so")
         client.send_message(QueueUrl=url, MessageBody="x")
         assert server.stop() == 0
         assert server.log_text().count("metrics do not reach") == 1

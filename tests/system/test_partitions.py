@@ -83,7 +83,7 @@ def long_poll(one: Any, other: Any) -> None:
         for turn in range(4):
             polled = pool.submit(one.receive_message, QueueUrl=url, WaitTimeSeconds=20)
             if turn:  # it waits, or it is about to: either way it gets the message
-                wait_until(polled.running, "the poll is under way", 10)
+                wait_until(polled.running, "the poll is under way")
             began = time.monotonic()
             other.send_message(QueueUrl=there, MessageBody=str(turn))
             assert [message["Body"] for message in polled.result(30)["Messages"]] == [str(turn)]

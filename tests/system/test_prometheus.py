@@ -33,14 +33,14 @@ VARIABLES = {"$namespace": ".*", "$__rate_interval": "10s"}
 
 
 class Prometheus:
-    """A server that asks these ports every second."""
+    """A server that asks these ports every other second."""
 
     def __init__(self, folder: Path, ports: list[int]) -> None:
         self.port = free_port()
         binary = shutil.which("prometheus")
         assert binary is not None, "prometheus is missing: scripts/need prometheus installs it"
         config = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "1s"},
             "rule_files": [str(RULES)],
             "scrape_configs": [
                 {
@@ -63,7 +63,7 @@ class Prometheus:
                 stderr=subprocess.STDOUT,
                 env=clean_environment(),
             )
-        wait_until(self._ready, "Prometheus is ready", 60)
+        wait_until(self._ready, "Prometheus is ready")
 
     def _ready(self) -> bool:
         assert self._process.poll() is None, "Prometheus has ended"
@@ -122,7 +122,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     with several, ExitStack() as stack:
         stack.callback(single.kill)
         single.begin()
-        wait_until(lambda: reached(ports[1]), "the second service is ready", 60)
+        wait_until(lambda: reached(ports[1]), "the second service is ready")
         prometheus = Prometheus(folder / "prometheus", list(ports))
         stack.callback(prometheus.close)
         limited = single.client(endpoint_url=f"https://127.0.0.1:{single.port}", verify=str(cert))
@@ -184,12 +184,12 @@ def test_every_question_of_the_dashboards_has_an_answer(watched: Watched) -> Non
 
 
 def test_it_scrapes_both_and_finds_nothing_wrong(watched: Watched) -> None:
-    wait_until(lambda: len(watched.prometheus.query("up == 1")) == 2, "both are scraped", 30)
+    wait_until(lambda: len(watched.prometheus.query("up == 1")) == 2, "both are scraped")
     assert watched.prometheus.query("scrape_samples_scraped > 0")
     firing = {one["metric"]["alertname"] for one in watched.prometheus.query('ALERTS{alertstate="firing"}')}
     assert not firing & {"HoldfastAbsent", "HoldfastDamaged", "HoldfastJournalFails", "HoldfastTakeoversTooOften"}
     rules = [rule for group in watched.prometheus.get("rules")["groups"] for rule in group["rules"]]
-    wait_until(lambda: watched.prometheus.query("holdfast:calls_failed:ratio_rate5m"), "the ratios are recorded", 30)
+    wait_until(lambda: watched.prometheus.query("holdfast:calls_failed:ratio_rate5m"), "the ratios are recorded")
     assert len(rules) == sum(len(group["rules"]) for group in yaml.safe_load(RULES.read_text())["groups"])
     assert all(rule["health"] in ("ok", "unknown") for rule in rules), [r for r in rules if r["health"] == "err"]
 

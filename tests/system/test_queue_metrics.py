@@ -65,7 +65,7 @@ def test_queues_are_seen_from_outside(tmp_path: Path) -> None:
             answers = [holdfast(server, "queue", "metrics", name, "--json") for name in NAMES]
             return all(answer.code == 0 for answer in answers)
 
-        wait_until(all_are_told_of, "all queues have an owner", 30)
+        wait_until(all_are_told_of, "all queues have an owner")
         after = json.loads(holdfast(server, "queue", "metrics", "jobs-0", "--json").out)
         values = [{one["name"]: one["value"] for one in document["metrics"]} for document in (told, after)]
         assert [one["ApproximateNumberOfMessagesVisible"] for one in values] == [1, 1]

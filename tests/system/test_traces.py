@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.client import Asked
+from holdfast.client import Client as RestClient
 from tests.system.server import SECRET_ACCESS_KEY, Server, free_port
 from tests.system.several import Several
 from tests.system.waiting import wait_until
@@ -279,6 +281,51 @@ def test_a_refused_call_and_one_of_sts_leave_a_span(server: Traced, seen: Collec
     assert {refused.trace_id, sts.trace_id} == {trace}
     assert refused.failed
     assert sts.failed
+
+
+def test_rest_leaves_the_same_spans(server: Traced, seen: Collector, url: str) -> None:
+    name = url.rpartition("/")[2]
+    operator = RestClient(Asked(server.endpoint, None, None, None, None), server.client_environment())
+    try:
+        key = operator.call("POST", "keys", body={"name": "rest", "kind": "api"})["secret"]
+    finally:
+        operator.close()
+    trace, calls = new()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+
+    def rest(method: str, path: str, body: str | None = None) -> http.client.HTTPResponse:
+        headers = {"traceparent": parent(trace, calls), "Authorization": f"Bearer {key}", "Content-Type": "text/plain"}
+        connection.request(method, f"/v1{path}", body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        return answer
+
+    try:
+        sent = rest("POST", f"/queues/{name}/messages", BODY)
+        assert rest("GET", f"/queues/{name}/messages").status == 200
+        assert rest("GET", "/queues/none-of-this-name").status == rest("GET", "/nothing").status == 404
+    finally:
+        connection.close()
+    send, receive = one(seen, "REST.message.send", "frontend"), one(seen, "REST.message.receive", "frontend")
+    assert one(seen, "backend.Send", "backend").parent_id == send.span_id
+    assert one(seen, "backend.ReceiveCall", "backend").parent_id == receive.span_id
+    assert receive.links == [(trace, send.span_id)]
+    assert (send.parent_id, send.attributes) == (
+        calls,
+        {
+            "http.request.method": "POST",
+            "aws.request_id": sent.getheader("x-request-id"),
+            "http.response.status_code": 201,
+            "holdfast.account": server.account,
+            "messaging.system": "aws_sqs",
+            "messaging.destination.name": name,
+        },
+    )
+    for span, code in ((one(seen, "REST.queue.show", "frontend"), 404), (one(seen, "REST", "frontend"), 404)):
+        assert (span.failed, span.attributes["http.response.status_code"]) == (True, code)
+    assert {span.trace_id for span in seen.spans} == {trace}
+    for needle in (key, BODY):
+        assert needle.encode() not in seen.raw
 
 
 def test_of_two_parents_none_counts(server: Traced, seen: Collector) -> None:

@@ -70,11 +70,13 @@ class Caller:
 
 def in_lake(lake: Path) -> Counter[str]:
     """Calls by action, each record once."""
+    calls: Counter[str] = Counter()
+    if not (lake / "usage").exists():  # what was stored may come before
+        return calls
     by_id = {
         tuple(row[name] for name in IDS): row
         for row in ds.dataset(lake / "usage", partitioning="hive").to_table().to_pylist()
     }
-    calls: Counter[str] = Counter()
     for row in by_id.values():
         calls[row["action"]] += row["calls"] + row["refused"] + row["throttled"] + row["failed"]
     return calls
@@ -90,7 +92,7 @@ def test_the_lake_has_what_was_answered_whoever_is_killed(tmp_path: Path, argume
 
         def wait_for_answers() -> None:
             before = answered()
-            wait_until(lambda: answered() >= before + CALLS_BETWEEN, "calls are answered", 40)
+            wait_until(lambda: answered() >= before + CALLS_BETWEEN, "calls are answered")
 
         def answered() -> int:
             return sum(caller.answered.total() for caller in callers)
@@ -102,7 +104,7 @@ def test_the_lake_has_what_was_answered_whoever_is_killed(tmp_path: Path, argume
                 server.start()
             wait_for_answers()
             # What the killed processes counted is brought to the lake by those that live.
-            wait_until(lambda: lake.exists() and in_lake(lake)["SendMessage"] > CALLS_BETWEEN / 4, "usage arrives", 60)
+            wait_until(lambda: in_lake(lake)["SendMessage"] > CALLS_BETWEEN / 4, "usage arrives")
         finally:
             for caller in callers:
                 caller.stop()

@@ -171,16 +171,16 @@ class World:
         self.wait_for_answers()
         self.way.break_()
         killed = self.server.kill_child("frontend-2")
-        wait_until(lambda: "cannot be written" in log(), "the lake is missed", 60)
+        wait_until(lambda: "cannot be written" in log(), "the lake is missed")
         self.server.wait_again("frontend-2", killed, 60)
         assert waiting(self.spool).files > 2, "what the killed one counted waits"
         self.way.mend()
-        wait_until(lambda: "usage reaches the lake again" in log(), "the lake is back", 60)
+        wait_until(lambda: "usage reaches the lake again" in log(), "the lake is back")
         for number, step in enumerate(SEALING_STEPS, 1):
             (self.plan / f"{number}-{step}").touch()
         killed = self.server.kill_child("frontend-1")
         self.server.wait_again("frontend-1", killed, 60)
-        wait_until(lambda: all(name.endswith(".done") for name in os.listdir(self.plan)), "all faults have come", 60)
+        wait_until(lambda: all(name.endswith(".done") for name in os.listdir(self.plan)), "all faults have come")
         self.wait_for_answers()
 
     def end(self) -> None:
@@ -197,7 +197,7 @@ class World:
 
     def wait_for_answers(self) -> None:
         before = self.answered.total()
-        wait_until(lambda: self.answered.total() >= before + CALLS_BETWEEN, "calls are answered", 40)
+        wait_until(lambda: self.answered.total() >= before + CALLS_BETWEEN, "calls are answered")
 
     @property
     def answered(self) -> Calls:

@@ -14,7 +14,7 @@ POLL_SECONDS = 0.02
 def wait_until(
     condition: Callable[[], Answer | None],
     what: str,
-    timeout_seconds: float = 20.0,
+    timeout_seconds: float = 60.0,
     poll_seconds: float = POLL_SECONDS,
 ) -> Answer:
     """Ask ``condition`` until its answer is true, and return that answer.
