@@ -9,10 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from cassandra.cluster import Cluster
 
 from bench.cassandra_server import CassandraCluster
+
+PATIENT: Final = {"connect_timeout": 60, "control_connection_timeout": 60}
+"""The node has just started, and the machine may have other work."""
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -32,20 +36,20 @@ def is_running(pid: int) -> bool:
 
 def test_what_was_acknowledged_is_there_after_a_kill(cassandra: CassandraCluster, keyspace: str) -> None:
     (node,) = cassandra.nodes
-    with Cluster(cassandra.contact_points, port=cassandra.port) as cluster:
+    with Cluster(cassandra.contact_points, port=cassandra.port, **PATIENT) as cluster:
         session = cluster.connect()
         replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
-        session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication}")
-        session.execute(f"CREATE TABLE {keyspace}.t (k int PRIMARY KEY)")
+        session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication}", timeout=60)
+        session.execute(f"CREATE TABLE {keyspace}.t (k int PRIMARY KEY)", timeout=60)
         for number in range(50):
-            session.execute(f"INSERT INTO {keyspace}.t (k) VALUES ({number})")
+            session.execute(f"INSERT INTO {keyspace}.t (k) VALUES ({number})", timeout=60)
     earlier = node.pid
     node.kill()
     assert not is_running(earlier)
     node.start()
     assert node.pid != earlier
-    with Cluster(cassandra.contact_points, port=cassandra.port) as cluster:
-        assert {k for (k,) in cluster.connect().execute(f"SELECT k FROM {keyspace}.t")} == set(range(50))
+    with Cluster(cassandra.contact_points, port=cassandra.port, **PATIENT) as cluster:
+        assert {k for (k,) in cluster.connect().execute(f"SELECT k FROM {keyspace}.t", timeout=60)} == set(range(50))
 
 
 def test_a_node_does_not_outlive_who_started_it() -> None:

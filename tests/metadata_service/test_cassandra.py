@@ -57,7 +57,11 @@ def place(cassandra: CassandraCluster, keyspace: str) -> Place:
 
 def place_of(cassandra: CassandraCluster, keyspace: str) -> Place:
     settings = CassandraSettings(
-        contact_points=tuple(cassandra.contact_points), port=cassandra.port, replication={"datacenter1": 1}
+        contact_points=tuple(cassandra.contact_points),
+        port=cassandra.port,
+        replication={"datacenter1": 1},
+        attempt_seconds=5,  # the machine may have other work
+        timeout_seconds=20,
     )
     return Place(settings, keyspace)
 
@@ -96,7 +100,7 @@ class TestConformance(Conformance, ClusterConformance):
         async with opened(shared) as store:
             yield store
             for table in ("records", "marks"):
-                store.keyspace.connection.session.execute(f"TRUNCATE {shared.keyspace}.{table}")
+                store.keyspace.connection.session.execute(f"TRUNCATE {shared.keyspace}.{table}", timeout=60)
 
 
 # --- the keyspace -----------------------------------------------------------------------------------------
@@ -127,7 +131,7 @@ async def test_several_processes_that_open_a_new_keyspace_at_once_make_one(place
 
 def table_ids(store: CassandraStore) -> dict[str, Any]:
     query = f"SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = '{store.keyspace.name}'"
-    return dict(store.keyspace.connection.session.execute(query).all())
+    return dict(store.keyspace.connection.session.execute(query, timeout=60).all())
 
 
 @pytest.mark.parametrize("lost", ["marks", "both", "version"])
@@ -136,9 +140,9 @@ async def test_an_opening_that_was_cut_off_is_finished_by_the_next(place: Place,
         session = store.keyspace.connection.session
         before = table_ids(store)
         if lost in ("marks", "both"):
-            session.execute(f"DROP TABLE {place.keyspace}.marks")
+            session.execute(f"DROP TABLE {place.keyspace}.marks", timeout=60)
         if lost == "both":
-            session.execute(f"DROP TABLE {place.keyspace}.records")
+            session.execute(f"DROP TABLE {place.keyspace}.records", timeout=60)
         else:
             await store._records.transact("schema", ["version"], lambda rows: ({"version": None}, None))
     async with opened(place) as again:
@@ -284,7 +288,7 @@ async def test_a_page_of_names_reads_no_more_than_it_gives(place: Place) -> None
         await store._records.transact(cassandra_queues._names(ACCOUNT), ["account"], fill)
         assert await store.list_queues(ACCOUNT, prefix="q", after="q040", limit=3) == ["q041", "q042", "q043"]
         bound = store._records._keys.bind((cassandra_queues._names(ACCOUNT), "queue/q041", "queue/~", 3))
-        trace = store.keyspace.connection.session.execute(bound, trace=True).get_query_trace()
+        trace = store.keyspace.connection.session.execute(bound, timeout=60, trace=True).get_query_trace(60)
         assert "Read 3 live rows" in " ".join(event.description for event in trace.events)
 
 
@@ -877,7 +881,7 @@ async def test_those_who_wait_for_numbers_share_a_transaction(place: Place, monk
 
 
 async def test_the_time_of_a_transaction_begins_with_its_turn(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened(place.but(timeout_seconds=4)) as store:
+    async with opened(place.but(attempt_seconds=2, timeout_seconds=4)) as store:
         reached = asyncio.Event()
 
         async def dawdle(attempt: Attempt, statements: Any) -> bool:
@@ -899,7 +903,7 @@ async def test_the_time_of_a_transaction_begins_with_its_turn(place: Place, monk
 async def test_who_waits_for_another_transaction_does_not_wait_forever(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(place.but(timeout_seconds=3)) as store:
+    async with opened(place.but(attempt_seconds=2, timeout_seconds=3)) as store:
         reached, never = asyncio.Event(), asyncio.Event()
 
         async def hang(attempt: Attempt, statements: Any) -> bool:
@@ -928,7 +932,7 @@ async def until_it_works(call: Callable[[], Awaitable[Any]]) -> Any:
 
 async def test_while_cassandra_hangs_each_call_says_so_in_time(cassandra: CassandraCluster, place: Place) -> None:
     (node,) = cassandra.nodes
-    async with opened(place.but(timeout_seconds=3)) as store:
+    async with opened(place.but(attempt_seconds=2, timeout_seconds=3)) as store:
         queue = await create(store, "orders")
         node.pause()
         try:
@@ -977,7 +981,9 @@ async def test_what_was_answered_outlives_a_kill_and_the_store_finds_the_node_ag
 @pytest.mark.slow
 async def test_of_three_nodes_one_may_die_and_with_two_away_each_change_says_so(keyspace: str) -> None:
     with CassandraCluster(3, heap="256m", java_options=QUICK_START) as cassandra:
-        replicated = place_of(cassandra, keyspace).but(replication={"datacenter1": 3})
+        replicated = place_of(cassandra, keyspace).but(
+            replication={"datacenter1": 3}, attempt_seconds=2, timeout_seconds=5
+        )
         _, other, last = cassandra.nodes
         async with opened(replicated) as store:
             queue = await create(store, "orders")

@@ -115,12 +115,12 @@ async def test_one_step_back_and_forward_again(store: CassandraStore, place: Pla
 
 async def test_a_step_back_that_would_lose_something_is_refused(store: CassandraStore) -> None:
     session = store.keyspace.connection.session
-    session.execute(f"INSERT INTO {store.keyspace.name}.colours (name) VALUES ('red')")
+    session.execute(f"INSERT INTO {store.keyspace.name}.colours (name) VALUES ('red')", timeout=60)
     with pytest.raises(CannotRollBack, match="would lose it: nothing was changed"):
         await versions(store).roll_back()
     assert await versions(store).stored() == Stored(AFTER, BEFORE)
     assert await has_step(store)
-    assert session.execute(f"SELECT name FROM {store.keyspace.name}.colours").one() == ("red",)
+    assert session.execute(f"SELECT name FROM {store.keyspace.name}.colours", timeout=60).one() == ("red",)
 
 
 class Cut(Exception):
@@ -166,7 +166,8 @@ async def test_what_is_written_between_two_halves_of_a_way_back_is_kept(store: C
     """By a process of the newer release that should not have run any more."""
     with ending_at(METADATA, "colours"), pytest.raises(Cut):
         await versions(store).roll_back()
-    store.keyspace.connection.session.execute(f"INSERT INTO {store.keyspace.name}.colours (name) VALUES ('red')")
+    session = store.keyspace.connection.session
+    session.execute(f"INSERT INTO {store.keyspace.name}.colours (name) VALUES ('red')", timeout=60)
     with pytest.raises(CannotRollBack, match="would lose it"):
         await versions(store).roll_back()
     assert await versions(store).stored() == Stored(AFTER, BEFORE)

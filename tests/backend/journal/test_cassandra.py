@@ -79,13 +79,19 @@ class CassandraWorld:
 @pytest.fixture
 def world(cassandra: CassandraCluster, keyspace: str) -> Iterator[CassandraWorld]:
     settings = CassandraSettings(
-        contact_points=tuple(cassandra.contact_points), port=cassandra.port, replication={"datacenter1": 1}
+        contact_points=tuple(cassandra.contact_points),
+        port=cassandra.port,
+        replication={"datacenter1": 1},
+        attempt_seconds=5,  # the machine may have other work
+        timeout_seconds=20,
     )
-    profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), row_factory=tuple_factory)
+    profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), row_factory=tuple_factory, request_timeout=60)
     cluster = Cluster(
         cassandra.contact_points,
         port=cassandra.port,
         protocol_version=5,
+        connect_timeout=60,
+        control_connection_timeout=60,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
     )
     try:
