@@ -47,7 +47,7 @@ test: $(VENV)/.dev
 	@scripts/install-test-clients
 	@scripts/install-helm
 	@$(BIN)/python -m bench.cassandra_server
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m tests.runner -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,0 +1,54 @@
+"""``python -m tests.runner``: pytest with the same options; what failed among others runs once more, alone.
+
+Many tests run real servers, several at a time and on machines that may have other work.  One that fails so and not
+alone has a race, or shows one: it is listed at the end, to be mended, and does not stop a change that has nothing to
+do with it.  More than :data:`MOST` that fail are no chance, and nothing runs again; nor does it where the run was cut
+short.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import pytest
+
+MOST: Final = 3
+
+
+class Outcome:
+    """Of a run of pytest with this as a plugin."""
+
+    def __init__(self) -> None:
+        self.failed: dict[str, None] = {}
+        """The ids of the tests that failed, or whose fixtures did, in their order."""
+        self.cut_short = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed[report.nodeid] = None
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.cut_short = bool(session.shouldfail or session.shouldstop)
+
+
+def main(options: Sequence[str]) -> int:
+    """pytest's exit code: 0 also if all that failed passed alone."""
+    outcome = Outcome()
+    code = int(pytest.main(list(options), plugins=[outcome]))
+    failed = list(outcome.failed)
+    if code != pytest.ExitCode.TESTS_FAILED or outcome.cut_short or not 0 < len(failed) <= MOST:
+        return code
+    print(f"\n{len(failed)} failed among others: once more, alone", flush=True)
+    code = subprocess.run([sys.executable, "-m", "pytest", *failed], check=False).returncode
+    if code == 0:
+        print("\nPassed alone, but not among others, which is a race in the test or in what it tests:")
+        for test in failed:
+            print(f"  {test}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
