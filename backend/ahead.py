@@ -52,14 +52,22 @@ class ReadAhead:
         To be said again when a checkpoint was taken of one, so that what is new in it is read, too.  ``logs`` are those
         that there are.
         """
-        coming = {entry.shard: entry.checkpoint for entry in entries if entry.checkpoint is not None}
+        coming = {entry.shard: entry for entry in entries}
         for shard in self._reads.keys() - coming.keys():
             self._reads.pop(shard).stop()
-        for shard, checkpoint in coming.items():
+        for shard, entry in coming.items():
+            if entry.checkpoint is None:
+                continue
             read = self._reads.setdefault(shard, _Read())
-            if read.checkpoint != checkpoint and (read.task is None or read.task.done()):
-                read.checkpoint = checkpoint
-                read.task = self._start(self._read(read, checkpoint, logs), f"reading shard {shard} ahead")
+            if read.checkpoint == entry.checkpoint:
+                read.version = entry.version
+            elif read.task is None or read.task.done():
+                read.checkpoint, read.version, read.finished = entry.checkpoint, entry.version, False
+                read.task = self._start(self._read(read, entry.checkpoint, logs), f"reading shard {shard} ahead")
+
+    def finished(self) -> dict[int, int]:
+        """The shards of which all was read that is kept, and the versions of their entries that name it."""
+        return {shard: read.version for shard, read in self._reads.items() if read.finished}
 
     def come(self, shards: Collection[int]) -> PieceReader:
         """These shards are here; by what is returned their checkpoints are read."""
@@ -82,9 +90,11 @@ class ReadAhead:
                 await self._keep(read, partitions)
                 for ref in partitions:
                     await self._keep(read, await snapshot.hanging(ref, fetch))
+            read.finished = True
         except (PieceDamaged, Unavailable, msgspec.MsgspecError, OSError) as error:
             # Its owner has taken another checkpoint meanwhile, or whoever needs the piece will say what is wrong.
             logger.debug("not read ahead: %s", error)
+            read.size_bytes = sum(ref.length for ref in read.pieces)
 
     async def _keep(self, read: _Read, refs: Iterable[Ref]) -> None:
         missing = []
@@ -108,6 +118,9 @@ class _Read:
         """Of these, and of those that are being read."""
         self.checkpoint: PieceRef | None = None
         """The one that was, or is being, read."""
+        self.version = 0
+        """Of the entry that names it."""
+        self.finished = False
         self.task: asyncio.Task[None] | None = None
 
     def stop(self) -> None:

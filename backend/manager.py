@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 
 import msgspec
 
@@ -24,7 +25,6 @@ from backend.journal.segments import LogInUse
 from backend.load import LOOK_SECONDS as LOAD_SECONDS
 from backend.load import Load
 from backend.node import Node
-from backend.ownership import LOOK_SECONDS
 from backend.reach import Reach, sample
 from backend.replay import JournalDamaged
 from backend.reporter import REPORT_SECONDS, Reporter
@@ -38,6 +38,8 @@ from metadata_service.store import ClusterStore, ConditionFailed, MemberStore, S
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
+LOOK_SECONDS = 0.5
+"""How often a member looks at the cluster."""
 EXPECT_SECONDS = 0.1
 """How often a member looks for shards that are on their way to it."""
 MOVES_MOST = 32
@@ -115,6 +117,9 @@ class Member:
         self.clock_behind_ms = 0.0
         """How far the cluster's time is ahead of this machine's clock, as of the last look."""
         self._count = 0
+        self._beating = asyncio.Lock()
+        self._told: tuple[tuple[int, int], ...] = ()
+        """What the last heartbeat said of shards that were read ahead."""
         self._beaten_at: float | None = None
         """When the last heartbeat was stored; None after one that failed."""
         self._expecting = False
@@ -199,6 +204,10 @@ class Member:
     # --- the heartbeat ----------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
+        async with self._beating:
+            await self._beat_once()
+
+    async def _beat_once(self) -> None:
         self._beaten_at, before = None, self._beaten_at
         entry = self._node.ownership.entry
         self._count += 1
@@ -208,10 +217,12 @@ class Member:
             callers=sample(self._callers()),
             release=self._release,
             can_be_held=True,
+            read_ahead=tuple(self._node.ownership.read_ahead().items()),
         )
         if self._load is not None:
             beat = msgspec.structs.replace(beat, cpu=self._load.cpu, storage=self._load.storage, busy=self._load.busy)
         await self._store.beat(beat)
+        self._told = beat.read_ahead
         self._beaten_at = asyncio.get_running_loop().time()
         if before is None:
             self._watch.blind()
@@ -367,8 +378,11 @@ class Member:
         missing = to_have - owned
         on_their_way = {shard for shard in missing if not view.can_take(shard, ownership.log_id)}
         ownership.expect((view.shards[shard] for shard in on_their_way), view.logs.values())
+        if tuple(ownership.read_ahead().items()) != self._told:
+            await self._beat()  # who gives a long shard waits for it
         for heir, given in leaving.items():
-            await ownership.hand_over(given, view.live[heir].log_id)
+            log_id = view.live[heir].log_id
+            await ownership.hand_over(given, log_id, partial(self._has_read, log_id))
         left_behind = {
             shard
             for shard, entry in view.shards.items()
@@ -380,6 +394,11 @@ class Member:
             taken = await ownership.take(ready)
             self._expecting = bool(missing - taken)
         ownership.learn(view.logs, view.shards)
+
+    async def _has_read(self, log_id: int) -> dict[int, int]:
+        """Which shards the node that writes this log has read ahead, and by which versions of their entries."""
+        beats = await self._store.heartbeats()
+        return dict(read for beat in beats if beat.log_id == log_id for read in beat.read_ahead)
 
 
 async def drain(store: ClusterStore, name: str) -> None:

@@ -16,8 +16,9 @@ own, and one that still names a sealed log can be taken.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 
 from backend import instruments
 from backend.ahead import ReadAhead, Start
@@ -26,23 +27,29 @@ from backend.checkpointer import Checkpointer
 from backend.incarnation import Incarnation
 from backend.journal.interface import Journal
 from backend.replay import JournalDamaged
+from backend.shards import Shard
 from backend.takeover import claim, recover, with_owner
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, EntryStore
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 16
-"""Shards that are handed over together: none of them is served meanwhile."""
+AT_ONCE, BLOCKS_AT_ONCE = 16, 256
+"""Shards that are handed over together, and about how many blocks they have, of 1,024 messages each: none of them is
+served meanwhile."""
 LONG_BLOCKS = 64
-"""A shard of so many blocks, of 1,024 messages each, takes its heir a while to read.  So before it is closed its heir
-gets to know a fresh checkpoint of it, and time to read that."""
-LOOK_SECONDS = 0.5
-"""How often a member looks at the cluster, and so how late an heir sees what is on its way."""
-BLOCK_SECONDS, HEAD_START_SECONDS_MOST = 0.0015, 5.0
+"""A shard of so many blocks takes its heir a while to read.  So before it is closed its heir gets to know a fresh
+checkpoint of it, and time to read that."""
+HEAD_START_SECONDS_MOST = 8.0
 """Where two cores do all that a cluster of three nodes does, its Cassandras too, an heir reads 1,000 blocks in a second
-or less; and it does not keep more than 3,000."""
+or two; and it does not keep more than 3,000."""
+ASK_SECONDS = 0.1
+"""How often an heir is asked whether it has."""
 AHEAD_MS = 1000
+
+HasRead = Callable[[], Awaitable[Mapping[int, int]]]
+"""Asks the heir of shards which of them it has read ahead, and by which versions of their entries
+(:meth:`~backend.ahead.ReadAhead.finished`)."""
 
 
 class NoSuchOwner(BackendError):
@@ -84,8 +91,14 @@ class Ownership:
         """These shards, as their entries are now, are on their way here, and no others.  ``logs`` are all."""
         self._ahead.expect(entries, logs)
 
-    async def hand_over(self, numbers: Collection[int], log_id: int) -> None:
+    def read_ahead(self) -> Mapping[int, int]:
+        """Which shards were read that are on their way here, and by which versions of their entries."""
+        return self._ahead.finished()
+
+    async def hand_over(self, numbers: Collection[int], log_id: int, has_read: HasRead | None = None) -> None:
         """Give those of these shards that this node has to the incarnation that writes this log.
+
+        ``has_read``: to be asked whether it has read those that are long; None: nothing waits for that.
 
         Raises :class:`NoSuchOwner`, :class:`StorageFull` and :class:`Unavailable`: what was not handed over yet is
         served on.  Raises :class:`StoreError`: for some it is not known, and they are not served until it is.
@@ -93,16 +106,30 @@ class Ownership:
         heir = next((entry for entry in await self._entries.logs() if entry.log_id == log_id), None)
         if heir is None or heir.state != "open" or log_id == self.log_id:
             raise NoSuchOwner(f"log {log_id} is not open, or not another node's: no shard can be given to it")
-        owned = self._node.shards.owned
-        wanted = sorted(number for number in numbers if number in owned)
-        long = [blocks for number in wanted if (blocks := owned[number].blocks) >= LONG_BLOCKS]
-        if long:
+        shards = [shard for shard in self._node.shards.owned.values() if shard.number in numbers]
+        long = [shard for shard in shards if shard.blocks >= LONG_BLOCKS]
+        await self._give([shard for shard in shards if shard not in long], heir)
+        if long and has_read is not None:
             await self._checkpointer.checkpoint()
-            await asyncio.sleep(min(LOOK_SECONDS + sum(long) * BLOCK_SECONDS, HEAD_START_SECONDS_MOST))
-        for start in range(0, len(wanted), AT_ONCE):
-            given = wanted[start : start + AT_ONCE]
-            await self._checkpointer.give(given, heir)
-            instruments.MOVES.add("handed over", count=len(given))
+            await self._head_start(long, has_read)
+        await self._give(long, heir)
+
+    async def _head_start(self, shards: Iterable[Shard], has_read: HasRead) -> None:
+        """Until the heir has read what these shards' entries say now, or does not get round to it."""
+        versions = {shard.number: shard.entry.version for shard in shards if shard.entry.checkpoint is not None}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEAD_START_SECONDS_MOST):
+                while versions:
+                    for number, version in (await has_read()).items():
+                        if version >= versions.get(number, version + 1):
+                            del versions[number]
+                    if versions:
+                        await asyncio.sleep(ASK_SECONDS)
+
+    async def _give(self, shards: Iterable[Shard], heir: LogEntry) -> None:
+        for group in _groups(shards):
+            await self._checkpointer.give(group, heir)
+            instruments.MOVES.add("handed over", count=len(group))
 
     async def seal(self, log_id: int) -> None:
         """End a log whose writer is gone, so that its shards can be taken.  Repeatable, and anyone may finish it.
@@ -193,3 +220,17 @@ class Ownership:
             for number, entry in shards.items()
             if entry.owner_log in logs and entry.owner_log != self.log_id
         }
+
+
+def _groups(shards: Iterable[Shard]) -> Iterator[list[int]]:
+    """Their numbers, in groups that are handed over together."""
+    group: list[int] = []
+    blocks = 0
+    for shard in shards:
+        if group and (len(group) == AT_ONCE or blocks + shard.blocks > BLOCKS_AT_ONCE):
+            yield group
+            group, blocks = [], 0
+        group.append(shard.number)
+        blocks += shard.blocks
+    if group:
+        yield group

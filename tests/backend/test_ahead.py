@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
-from unittest import mock
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -169,35 +169,89 @@ async def test_no_more_than_so_much_is_kept(machine: Machine, pieces: Counting, 
     await read_whole(ahead.come([SHARD]), entry)
 
 
-async def test_the_heir_of_a_long_queue_gets_a_head_start(machine: Machine, owner: Node) -> None:
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue here is a long one, and nobody waits long to ask again."""
+    monkeypatch.setattr(ownership, "LONG_BLOCKS", 3)
+    monkeypatch.setattr(ownership, "ASK_SECONDS", 0.001)
+
+
+@pytest.mark.usefixtures("long")
+async def test_a_long_queue_is_given_when_its_heir_has_read_what_there_was(machine: Machine, owner: Node) -> None:
     heir = await machine.start("b")
     await send(owner, 10)
     before = await entry_of(machine)
-    seen = []
+    seen, answers = [], []
 
-    async def looks(_: float) -> None:
+    async def has_read() -> Mapping[int, int]:
         """The heir sees the shard coming while its owner waits."""
         entry = await entry_of(machine)
         seen.append(entry)
         heir.ownership.expect([entry], await machine.store.logs())
-        await all_read(heir.ownership._ahead)
+        if len(seen) == 4:
+            await all_read(heir.ownership._ahead)
+        answers.append({SHARD: before.version} if len(seen) == 2 else heir.ownership.read_ahead())
+        return answers[-1]
 
-    with mock.patch.object(ownership, "LONG_BLOCKS", 3), mock.patch("backend.ownership.asyncio.sleep", looks):
-        await owner.ownership.hand_over([SHARD], heir.ownership.log_id)
-    (fresh,) = seen
+    await owner.ownership.hand_over([SHARD], heir.ownership.log_id, has_read)
+    fresh = seen[0]
     assert fresh.checkpoint != before.checkpoint
     assert fresh.owner_log == owner.ownership.log_id
+    assert seen == [fresh] * len(seen), "it was served on"
+    assert len(answers) > 2, "it has read, but an older one"
+    assert answers[-1] == {SHARD: fresh.version}
     kept = heir.ownership._ahead._reads[SHARD].pieces
     assert len(kept) == 4
     assert await heir.ownership.take([SHARD]) == {SHARD}
     assert not heir.ownership._ahead._reads
+    assert not heir.ownership.read_ahead()
     counted = await heir.counters(Target(PARTITION, PARTITION, 1))
     assert counted.visible == MESSAGES + 10
 
 
-async def test_a_short_one_goes_at_once(machine: Machine, owner: Node) -> None:
+@pytest.mark.usefixtures("long")
+async def test_an_heir_that_reads_nothing_gets_it_nevertheless(
+    machine: Machine, owner: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "HEAD_START_SECONDS_MOST", 0.05)
+    heir = await machine.start("b")
+    asked = 0
+
+    async def has_read() -> Mapping[int, int]:
+        nonlocal asked
+        asked += 1
+        return {SHARD + 1: 1000}
+
+    await owner.ownership.hand_over([SHARD], heir.ownership.log_id, has_read)
+    assert asked > 1
+    assert (await entry_of(machine)).owner_log == heir.ownership.log_id
+
+
+async def test_nobody_is_asked_for_a_short_one(machine: Machine, owner: Node) -> None:
     heir = await machine.start("b")
     before = await entry_of(machine)
-    with mock.patch("backend.ownership.asyncio.sleep", side_effect=AssertionError):
-        await owner.ownership.hand_over([SHARD], heir.ownership.log_id)
+    has_read = AsyncMock(side_effect=AssertionError)
+    await owner.ownership.hand_over([SHARD], heir.ownership.log_id, has_read)
     assert (await entry_of(machine)).epoch == before.epoch + 1
+
+
+async def test_what_was_read_is_said_with_the_version_that_names_it(
+    ahead: ReadAhead, pieces: Counting, owner: Node, machine: Machine
+) -> None:
+    entry = await entry_of(machine)
+    ahead.expect([entry], ())
+    assert not ahead.finished()
+    await all_read(ahead)
+    assert ahead.finished() == {SHARD: entry.version}
+    later = msgspec.structs.replace(entry, version=entry.version + 1)
+    ahead.expect([later], ())
+    assert ahead.finished() == {SHARD: later.version}, "the same checkpoint"
+    await owner.checkpoint()
+    await send(owner, 10)
+    await owner.checkpoint()
+    fresh = await entry_of(machine)
+    assert fresh.checkpoint is not None
+    pieces.damaged = {fresh.checkpoint}
+    ahead.expect([fresh], ())
+    await all_read(ahead)
+    assert not ahead.finished(), "it could not be read"

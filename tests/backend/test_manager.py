@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from backend import ownership
 from backend.api import SHARDS, NewMessage, NotOwner, Target
 from backend.manager import GATHER_SECONDS, MOVES_MOST, Member, decide, drain, undrain
 from backend.node import Node
@@ -232,6 +233,31 @@ def test_a_drained_node_is_empty_within_twenty_seconds_and_full_again_afterwards
     three.run(undrain(three.store, "b"))
     three.settle(60)
     assert 80 <= three.shares()["b"] <= 91
+
+
+def test_the_heirs_of_long_queues_say_when_they_have_read_them(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the owner neither waits longer than it has to, nor closes the shard of an heir that reads on."""
+    monkeypatch.setattr(ownership, "LONG_BLOCKS", 1)
+    monkeypatch.setattr(ownership, "HEAD_START_SECONDS_MOST", 1000.0)
+    owner = three.nodes["b"].ownership
+    long = {shard.number for shard in owner._node.shards.owned.values() if shard.blocks}
+    assert long
+    giving: dict[int, bool] = {}
+    give = owner._checkpointer.give
+
+    async def said(numbers: Collection[int], heir: LogEntry) -> None:
+        (node,) = (node for node in three.living().values() if node.ownership.log_id == heir.log_id)
+        read = node.ownership.read_ahead()
+        giving.update((number, number in read) for number in numbers)
+        await give(numbers, heir)
+
+    monkeypatch.setattr(owner._checkpointer, "give", said)
+    began = three.loop.now
+    assert three.run(three.members["b"].leave(20))
+    assert three.loop.now - began < 20
+    assert {number for number, was_read in giving.items() if was_read} >= long
+    three.settle(30)
+    assert three.found() == three.stored
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
