@@ -200,6 +200,7 @@ class CassandraTables:
 
         def read(found: Rows | Exception) -> None:
             if isinstance(found, Exception):
+                self._held.pop(log_id, None)  # it may have ended, and a later one is not as old
                 done(_trouble(found))
                 return
             try:
