@@ -170,9 +170,11 @@ class Ownership:
             wanted = sorted((free | given) - self._node.shards.owned.keys())
             if not wanted:
                 return set()
-            pieces = self._ahead.come(wanted)
+            pieces, ready = self._ahead.come(wanted)
             try:
-                replay = await recover(self._journal, self._entries, [], known, shards, wanted, self.log_id, pieces)
+                replay = await recover(
+                    self._journal, self._entries, [], known, shards, wanted, self.log_id, pieces, ready
+                )
             except JournalDamaged:
                 await self._check_unchanged({number: shards.get(number) for number in wanted})
                 raise

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from backend.engine import records, snapshot
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.records import UnknownRecord, decode_head
+from backend.engine.snapshot import NONE_READY, ReadyBlock
 from backend.journal.checkpoints import PieceDamaged, PieceReader
 from backend.journal.interface import Journal
 from backend.journal.recovery import LogEnd, Row
@@ -105,13 +106,16 @@ class Replay:
         self.time_ms = 0
         self.replayed = 0
 
-    async def load_checkpoints(self, pieces: PieceReader) -> None:
-        """Of several shards together: where pieces are far away, one after the other would mostly wait."""
+    async def load_checkpoints(self, pieces: PieceReader, ready: Mapping[Ref, ReadyBlock] = NONE_READY) -> None:
+        """Of several shards together: where pieces are far away, one after the other would mostly wait.
+
+        ``ready``: blocks that were made of pieces before.
+        """
         free = asyncio.Semaphore(SHARDS_TOGETHER)
 
         async def load(shard: int, entry: ShardEntry) -> None:
             async with free:
-                await self._load_checkpoint(shard, entry, pieces)
+                await self._load_checkpoint(shard, entry, pieces, ready)
 
         loads = [asyncio.create_task(load(shard, entry)) for shard, entry in self.entries.items()]
         try:
@@ -122,7 +126,9 @@ class Replay:
             await asyncio.wait(loads)
             raise
 
-    async def _load_checkpoint(self, shard: int, entry: ShardEntry, pieces: PieceReader) -> None:
+    async def _load_checkpoint(
+        self, shard: int, entry: ShardEntry, pieces: PieceReader, ready: Mapping[Ref, ReadyBlock]
+    ) -> None:
         def fetch(refs: list[Ref]) -> AsyncGenerator[bytes, None]:
             return one_by_one(pieces, [as_piece(ref) for ref in refs])
 
@@ -136,7 +142,7 @@ class Replay:
         for number, ref in refs:
             self._refs[number] = ref
             try:
-                fold, hanging = await snapshot.read(ref, fetch)
+                fold, hanging = await snapshot.read(ref, fetch, ready)
             except (PieceDamaged, msgspec.MsgspecError, ValueError) as error:
                 self._stop(shard, number, f"checkpoint of {number}", f"its checkpoint is damaged: {error}")
                 self._lost.add(number)

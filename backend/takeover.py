@@ -21,6 +21,8 @@ from graphlib import TopologicalSorter
 
 import msgspec
 
+from backend.engine.blocks import Ref
+from backend.engine.snapshot import NONE_READY, ReadyBlock
 from backend.journal.checkpoints import PieceReader
 from backend.journal.interface import Journal
 from backend.journal.recovery import LogEnd
@@ -60,11 +62,13 @@ async def recover(
     wanted: Collection[int],
     own: int,
     pieces: PieceReader,
+    ready: Mapping[Ref, ReadyBlock] = NONE_READY,
 ) -> Replay:
     """Read and seal the ``claimed`` logs, and fold the ``wanted`` of all ``shards``.
 
     ``known`` are the entries of all logs.  The log ``own`` is this incarnation's: it holds nothing yet of what is
-    folded here.  Checkpoints are read from ``pieces``.  Raises :class:`JournalDamaged`; a log is then not sealed.
+    folded here.  Checkpoints are read from ``pieces``, but for blocks that are ``ready``.  Raises
+    :class:`JournalDamaged`; a log is then not sealed.
     """
     replay = Replay({number: shards[number] for number in wanted if number in shards})
     others = [entry for entry in known if entry.log_id != own]
@@ -73,7 +77,7 @@ async def recover(
     unread = {entry.log_id: entry for entry in others if entry.log_id in chained}
     unread.update((entry.log_id, entry) for entry in claimed)
     to_seal = {entry.log_id for entry in claimed}
-    await replay.load_checkpoints(pieces)
+    await replay.load_checkpoints(pieces, ready)
     for entry in in_order(unread.values(), replay.entries.values()):
         sealing = entry.log_id in to_seal
         if not sealing and entry.state != "sealed" and entry.log_id in begun:

@@ -101,6 +101,14 @@ class Block:
             if self.lanes is not None:
                 self.lanes.frombytes(bytes(4 * missing))
 
+    def link(self) -> None:
+        """Each message to those with the numbers before and behind, as in a list of these alone."""
+        first, size = self.base, len(self.states)
+        self.next = array("Q", range(first + 1, first + size + 1))
+        self.next[-1] = 0
+        self.previous = array("Q", range(first - 1, first + size - 1))
+        self.previous[0] = 0
+
     def lane_of(self, index: int) -> int:
         return self.lanes[index] if self.lanes is not None else 0
 

@@ -8,8 +8,6 @@ A FIFO lane keeps no ``back`` list: what was received and not deleted is ``outst
 
 from __future__ import annotations
 
-from array import array
-
 from backend.engine.blocks import BACK, BLOCK_BITS, Block
 
 
@@ -70,14 +68,9 @@ class Links:
         lane.fresh_tail = number
 
     def append_block(self, lane: Lane, block: Block) -> None:
-        """As :meth:`append_fresh` for each message of a block, in their order."""
-        first, size = block.base, len(block.states)
-        block.next = array("Q", range(first + 1, first + size + 1))
-        block.next[-1] = 0
-        block.previous = array("Q", range(first - 1, first + size - 1))
-        block.previous[0] = 0
-        self.append_fresh(lane, first, block)
-        lane.fresh_tail = first + size - 1
+        """As :meth:`append_fresh` for each message of a block, which are linked in their order (:meth:`Block.link`)."""
+        self.append_fresh(lane, block.base, block)
+        lane.fresh_tail = block.base + len(block.states) - 1
 
     def append_back(self, lane: Lane, number: int, block: Block) -> None:
         tail = lane.back_tail

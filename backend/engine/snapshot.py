@@ -8,10 +8,12 @@ each 1,024 messages).  Lists are not stored: a fold that is read back links its 
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from heapq import heappush
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -31,6 +33,20 @@ Fetch: TypeAlias = Callable[[list[Ref]], AsyncGenerator[bytes, None]]
 """Gives pieces one by one, in the order of these refs."""
 
 FORMAT = 1
+
+
+class ReadyBlock(NamedTuple):
+    """A block all of whose messages wait, of no group: as much as can be made of its piece alone.
+
+    For one fold, of which it becomes a part.
+    """
+
+    block: Block
+    stored_bytes: int
+    segments: dict[int, int]
+
+
+NONE_READY: Final[Mapping[Ref, ReadyBlock]] = MappingProxyType({})
 
 
 class _BlockPiece(msgspec.Struct, array_like=True):
@@ -203,17 +219,36 @@ async def hanging(ref: Ref, fetch: Fetch) -> list[Ref]:
     return _hanging(_decode_partition(await _piece(ref, fetch)))
 
 
+async def blocks_and_others(ref: Ref, fetch: Fetch) -> tuple[list[Ref], list[Ref]]:
+    """The same, those of blocks and the others."""
+    piece = _decode_partition(await _piece(ref, fetch))
+    return piece.blocks, _others(piece)
+
+
+def ready(data: bytes) -> ReadyBlock | None:
+    """What can be made ready of a block's piece; None: nothing."""
+    piece = _decode_block(data)
+    return _ready(_block_of(piece)) if _waits(piece) else None
+
+
 async def _piece(ref: Ref, fetch: Fetch) -> bytes:
     async with aclosing(fetch([ref])) as pieces:
         return await anext(pieces)
 
 
 def _hanging(piece: _PartitionPiece) -> list[Ref]:
-    return piece.blocks + piece.chunks + piece.retries + [ref for *_, refs in piece.adopted for ref in refs]
+    return piece.blocks + _others(piece)
 
 
-async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
-    """The fold that a checkpoint holds, and the refs that hang on its piece."""
+def _others(piece: _PartitionPiece) -> list[Ref]:
+    return piece.chunks + piece.retries + [ref for *_, refs in piece.adopted for ref in refs]
+
+
+async def read(ref: Ref, fetch: Fetch, made_ready: Mapping[Ref, ReadyBlock] = NONE_READY) -> tuple[Fold, list[Ref]]:
+    """The fold that a checkpoint holds, and the refs that hang on its piece.
+
+    Pieces of which blocks were made ready are not fetched.
+    """
     piece = _decode_partition(await _piece(ref, fetch))
     if piece.format > FORMAT:
         raise ValueError(f"checkpoint format {piece.format} is newer than this version reads ({FORMAT})")
@@ -252,9 +287,12 @@ async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
                 tokens.restore(
                     held.keys, _column("Q", held.numbers), _column("Q", held.expires), held.digests, chunk_ref
                 )  # fmt: skip
-    async with aclosing(fetch(piece.blocks)) as pieces:
+    async with aclosing(fetch([one for one in piece.blocks if one not in made_ready])) as pieces:
         for block_ref in piece.blocks:
-            _restore_block(fold, _decode_block(await anext(pieces)), block_ref)
+            if block_ref in made_ready:
+                _restore_ready(fold, made_ready[block_ref], block_ref)
+            else:
+                _restore_block(fold, _decode_block(await anext(pieces)), block_ref)
     fold.restored()
     return fold, _hanging(piece)
 
@@ -265,21 +303,60 @@ def _column(code: str, data: bytes) -> array[int]:
     return column
 
 
-def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
+def _block_of(piece: _BlockPiece) -> Block:
+    """Without lanes and links."""
     block = Block(piece.base)
     block.positions = _column("Q", piece.positions)
     block.sent = _column("Q", piece.sent)
     block.states = bytearray(piece.states)
-    size = len(block.states)
-    block.sizes = _column("I", bytes(4 * size) if piece.sizes is None else piece.sizes)
-    block.next = _column("Q", bytes(8 * size))
-    block.previous = _column("Q", bytes(8 * size))
+    block.sizes = _column("I", bytes(4 * len(piece.states)) if piece.sizes is None else piece.sizes)
     if piece.receives is not None:
         block.receives = _column("I", piece.receives)
     if piece.first_received is not None:
         block.first_received = _column("Q", piece.first_received)
     if piece.deliver is not None:
         block.deliver = _column("Q", piece.deliver)
+    return block
+
+
+def _waits(piece: _BlockPiece) -> bool:
+    """All its messages, and they are of no group: most of a long queue, so not looked at one by one."""
+    size = len(piece.states)
+    return piece.lanes is None and size > 0 and piece.states.count(WAITING) == size
+
+
+def _ready(block: Block) -> ReadyBlock:
+    size, positions = len(block.states), block.positions
+    block.live = size
+    block.oldest = min(block.sent)
+    block.link()
+    first, last = min(positions) >> SEGMENT_SHIFT, max(positions) >> SEGMENT_SHIFT
+    # One segment, in all but a few blocks.
+    segments = {first: size} if first == last else Counter(position >> SEGMENT_SHIFT for position in positions)
+    return ReadyBlock(block, sum(block.sizes), segments)
+
+
+def _restore_ready(fold: Fold, made: ReadyBlock, ref: Ref) -> None:
+    block = made.block
+    block.ref = ref
+    fold.blocks[block.base >> BLOCK_BITS] = block
+    fold.visible += block.live
+    fold.stored_bytes += made.stored_bytes
+    fold.default_lane.live += block.live
+    for segment, count in made.segments.items():
+        fold.segments[segment] = fold.segments.get(segment, 0) + count
+    fold.order.restore_block(fold.default_lane, block)
+    fold.restored_block(block)
+
+
+def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
+    block = _block_of(piece)
+    if _waits(piece):
+        _restore_ready(fold, _ready(block), ref)
+        return
+    size = len(block.states)
+    block.next = _column("Q", bytes(8 * size))
+    block.previous = _column("Q", bytes(8 * size))
     fold.blocks[piece.base >> BLOCK_BITS] = block
     lanes: dict[int, Lane] = {0: fold.default_lane}
     for index, name in piece.lane_names.items():
@@ -287,11 +364,6 @@ def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
     named = _column("I", piece.lanes) if piece.lanes is not None else None
     if named is not None:
         block.lanes = array("I", (lanes[index].index if index in lanes else 0 for index in named))
-    if named is None and size and block.states.count(WAITING) == size:
-        _restore_waiting(fold, block)
-        block.ref = ref
-        fold.restored_block(block)
-        return
     claims = {number: Claim(until, until, since, attempt) for number, until, since, attempt in piece.claims}
     oldest, live = 1 << 62, 0
     segments = fold.segments
@@ -321,23 +393,6 @@ def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
     block.oldest = oldest
     block.ref = ref
     fold.restored_block(block)
-
-
-def _restore_waiting(fold: Fold, block: Block) -> None:
-    """The same for a block whose messages all wait, of no group: most of a long queue, so not one by one."""
-    block.live = size = len(block.states)
-    block.oldest = min(block.sent)
-    fold.visible += size
-    fold.stored_bytes += sum(block.sizes)
-    fold.default_lane.live += size
-    first, last = min(block.positions) >> SEGMENT_SHIFT, max(block.positions) >> SEGMENT_SHIFT
-    if first == last:  # as in all but a few
-        fold.segments[first] = fold.segments.get(first, 0) + size
-    else:
-        for position in block.positions:
-            segment = position >> SEGMENT_SHIFT
-            fold.segments[segment] = fold.segments.get(segment, 0) + 1
-    fold.order.restore_block(fold.default_lane, block)
 
 
 def describe(fold: Fold) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from tests.simulator.mutations import MUTATIONS, NEED_ROT
 from tests.simulator.world import simulate
 
-SEEDS = 200
+SEEDS = 104
 STEPS = 2000
 ROTTEN_SEEDS = 32
 AT_ONCE = 8
