@@ -49,14 +49,17 @@ class ReadAhead:
         self._reads: dict[int, _Read] = {}
         self._free = asyncio.Semaphore(SHARDS_TOGETHER)
 
-    def expect(self, entries: Iterable[ShardEntry], logs: Collection[LogEntry]) -> None:
-        """These shards are on their way, and no others: what was read of others is let go of.
+    def expect(
+        self, entries: Iterable[ShardEntry], logs: Collection[LogEntry], given: Collection[int] = frozenset()
+    ) -> None:
+        """These shards are on their way, those were ``given`` and are about to come (:meth:`come`), and no others: what
+        was read of others is let go of.
 
         To be said again when a checkpoint was taken of one, so that what is new in it is read, too.  ``logs`` are those
         that there are.
         """
         coming = {entry.shard: entry for entry in entries}
-        for shard in self._reads.keys() - coming.keys():
+        for shard in self._reads.keys() - coming.keys() - set(given):
             self._reads.pop(shard).stop()
         for shard, entry in coming.items():
             if entry.checkpoint is None:

@@ -377,19 +377,20 @@ class Member:
         to_have = {shard for shard in range(SHARDS) if view.wanted(shard) == self._name}
         missing = to_have - owned
         on_their_way = {shard for shard in missing if not view.can_take(shard, ownership.log_id)}
-        ownership.expect((view.shards[shard] for shard in on_their_way), view.logs.values())
+        given = missing - on_their_way
+        ownership.expect((view.shards[shard] for shard in on_their_way), view.logs.values(), given)
         if tuple(ownership.read_ahead().items()) != self._told:
             await self._beat()  # who gives a long shard waits for it
-        for heir, given in leaving.items():
+        for heir, shards in leaving.items():
             log_id = view.live[heir].log_id
-            await ownership.hand_over(given, log_id, partial(self._has_read, log_id))
+            await ownership.hand_over(shards, log_id, partial(self._has_read, log_id))
         left_behind = {
             shard
             for shard, entry in view.shards.items()
             if shard not in owned and entry.owner_log in view.logs and view.logs[entry.owner_log].node == self._name
         }
         self._expecting = bool(missing)
-        ready = (missing - on_their_way) | {shard for shard in left_behind if view.can_take(shard, ownership.log_id)}
+        ready = given | {shard for shard in left_behind if view.can_take(shard, ownership.log_id)}
         if ready:
             taken = await ownership.take(ready)
             self._expecting = bool(missing - taken)

@@ -87,9 +87,10 @@ class Ownership:
     def log_id(self) -> int:
         return self._mine.log_id
 
-    def expect(self, entries: Iterable[ShardEntry], logs: Collection[LogEntry]) -> None:
-        """These shards, as their entries are now, are on their way here, and no others.  ``logs`` are all."""
-        self._ahead.expect(entries, logs)
+    def expect(self, entries: Iterable[ShardEntry], logs: Collection[LogEntry], given: Collection[int]) -> None:
+        """These shards, as their entries are now, are on their way here; others were ``given``, and are taken next.
+        ``logs`` are all."""
+        self._ahead.expect(entries, logs, given)
 
     def read_ahead(self) -> Mapping[int, int]:
         """Which shards were read that are on their way here, and by which versions of their entries."""

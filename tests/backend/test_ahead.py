@@ -127,6 +127,7 @@ async def test_what_was_read_ahead_is_not_read_again(machine: Machine, pieces: C
     ahead.expect([entry], ())  # nothing new
     await all_read(ahead)
     assert pieces.asked == []
+    ahead.expect([], (), {SHARD})
     await read_whole(ahead.come([SHARD]), entry)
     assert pieces.asked == [entry.checkpoint]
 
@@ -197,7 +198,7 @@ async def test_a_long_queue_is_given_when_its_heir_has_read_what_there_was(machi
         """The heir sees the shard coming while its owner waits."""
         entry = await entry_of(machine)
         seen.append(entry)
-        heir.ownership.expect([entry], await machine.store.logs())
+        heir.ownership.expect([entry], await machine.store.logs(), ())
         if len(seen) == 4:
             await all_read(heir.ownership._ahead)
         answers.append({SHARD: before.version} if len(seen) == 2 else heir.ownership.read_ahead())

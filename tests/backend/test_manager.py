@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from backend import ownership
+from backend.ahead import ReadAhead
 from backend.api import SHARDS, NewMessage, NotOwner, Target
 from backend.manager import GATHER_SECONDS, MOVES_MOST, Member, decide, drain, undrain
 from backend.node import Node
@@ -252,11 +253,20 @@ def test_the_heirs_of_long_queues_say_when_they_have_read_them(three: Cluster, m
         await give(numbers, heir)
 
     monkeypatch.setattr(owner._checkpointer, "give", said)
+    kept: set[int] = set()
+    come = ReadAhead.come
+
+    def comes(ahead: ReadAhead, shards: Collection[int]) -> Any:
+        kept.update(shard for shard in shards if shard in ahead._reads)
+        return come(ahead, shards)
+
+    monkeypatch.setattr(ReadAhead, "come", comes)
     began = three.loop.now
     assert three.run(three.members["b"].leave(20))
     assert three.loop.now - began < 20
     assert {number for number, was_read in giving.items() if was_read} >= long
     three.settle(30)
+    assert kept >= long, "what was read is used"
     assert three.found() == three.stored
 
 
