@@ -65,14 +65,14 @@ class ReadAhead:
             if entry.checkpoint is None:
                 continue
             read = self._reads.setdefault(shard, _Read())
-            if read.checkpoint == entry.checkpoint:
+            if read.checkpoint == entry.checkpoint and not 0 < read.skipped_bytes <= self._room():
                 read.version = entry.version
             elif read.task is None or read.task.done():
                 read.checkpoint, read.version, read.finished = entry.checkpoint, entry.version, False
                 read.task = self._start(self._read(read, entry.checkpoint, logs), f"reading shard {shard} ahead")
 
     def finished(self) -> dict[int, int]:
-        """The shards of which all was read that is kept, and the versions of their entries that name it."""
+        """The shards of which all was read that there is room for, and the versions of their entries that name it."""
         return {shard: read.version for shard, read in self._reads.items() if read.finished}
 
     def come(self, shards: Collection[int]) -> tuple[PieceReader, Mapping[Ref, ReadyBlock]]:
@@ -96,25 +96,39 @@ class ReadAhead:
                 await self._look(logs)
                 partitions = [ref for _, ref in decode_manifest(await self._pieces.get(checkpoint)).partitions]
                 await self._keep(read, partitions)
-                for ref in partitions:
-                    blocks, others = await snapshot.blocks_and_others(ref, fetch)
+                hanging = [await snapshot.blocks_and_others(ref, fetch) for ref in partitions]
+                read.forget_but({*partitions, *(ref for both in hanging for refs in both for ref in refs)})
+                for blocks, others in hanging:
                     await self._keep(read, others)
                     await self._keep(read, blocks, blocks=True)
             read.finished = True
-        except (PieceDamaged, Unavailable, msgspec.MsgspecError, OSError) as error:
+        except (Unavailable, OSError) as error:
+            logger.debug("not read ahead, this time: %s", error)
+            read.checkpoint = None
+        except (PieceDamaged, msgspec.MsgspecError, ValueError, OverflowError) as error:
             # Its owner has taken another checkpoint meanwhile, or whoever needs the piece will say what is wrong.
             logger.debug("not read ahead: %s", error)
+        except Exception:
+            logger.exception("a shard could not be read ahead")
+        finally:
             read.count()
+
+    def _room(self) -> int:
+        return self._bytes_most - sum(one.size_bytes for one in self._reads.values())
 
     async def _keep(self, read: _Read, refs: Iterable[Ref], *, blocks: bool = False) -> None:
         missing = []
-        room = self._bytes_most - sum(one.size_bytes for one in self._reads.values())
+        room = self._room()
         for ref in refs:
             piece = as_piece(ref)
-            if piece.length <= room and piece not in read.pieces and ref not in read.ready:
-                missing.append(piece)
-                room -= piece.length
-                read.size_bytes += piece.length
+            if piece in read.pieces or ref in read.ready:
+                continue
+            if piece.length > room:
+                read.skipped_bytes = piece.length
+                continue
+            missing.append(piece)
+            room -= piece.length
+            read.size_bytes += piece.length
         arriving = iter(missing)
         async for data in one_by_one(self._pieces, missing):
             piece = next(arriving)
@@ -140,6 +154,13 @@ class _Read:
         """Of the entry that names it."""
         self.finished = False
         self.task: asyncio.Task[None] | None = None
+
+    def forget_but(self, named: Collection[Ref]) -> None:
+        """Keep no others than these.  Nothing has been skipped of them yet."""
+        self.pieces = {piece: data for piece, data in self.pieces.items() if as_ref(piece) in named}
+        self.ready = {ref: made for ref, made in self.ready.items() if ref in named}
+        self.skipped_bytes = 0
+        self.count()
 
     def count(self) -> None:
         """Nothing is being read."""

@@ -365,8 +365,9 @@ class Checkpointer:
 
         A node sweeps its own log and all that are sealed, whoever wrote them.  What may go is looked for before the
         entries are read, and what no entry names then, none will name again: a checkpoint points only into segments
-        that the entry before it named, or into its owner's log at or above the floor.  So it does not matter who else
-        is sweeping.
+        that the entry before it named, or into its owner's log at or above the floor; and where a shard is given to a
+        log that has been sealed, there is nothing of it (:meth:`_say_replayed`).  So it does not matter who else is
+        sweeping.
         """
         own = self._node.log.log_id
         current = self._node.log.next_segment
@@ -383,15 +384,35 @@ class Checkpointer:
         for backup in backups:
             pins.set_backup(backup.name, {log_id: segment for log_id, segment, _ in backup.logs})
         dropped: set[Segment] = set()
+        chained = {log_id for shard in shards for log_id in shard.logs()}
         for log_id in swept:
             found = [(log_id, number) for number, _ in segments[log_id]]
             droppable = pins.droppable(at for at in found if log_id != own or at[1] < current)
+            if log_id != own and log_id not in chained and not await self._say_replayed(known[log_id]):
+                continue
             if droppable:
                 await self._segments.drop(log_id, [number for _, number in droppable])
                 dropped.update(droppable)
             if log_id != own and len(droppable) == len(found) and log_id not in kept:
                 await self._segments.remove_log(log_id)
         self.kept = _kept(own, current, pins, segments, dropped)
+
+    async def _say_replayed(self, log: LogEntry) -> bool:
+        """Before anything of a sealed log goes that no shard is folded from, its floor passes its end.
+
+        For a shard may come to name it afterwards: its owner gives it to the log's writer, and does not know yet that
+        this was fenced.  Then there is nothing of the shard in that log, and whoever takes it must not miss what was
+        dropped.  False: somebody else has just changed the entry, and may know better.
+        """
+        past = (log.sealed_seq or 0) + 1
+        if log.floor_seq < past:
+            try:
+                await self._entries.update_log(
+                    msgspec.structs.replace(log, floor_segment=SEGMENT_MAX + 1, floor_seq=past)
+                )
+            except ConditionFailed:
+                return False
+        return True
 
     async def _backups(self) -> list[BackupPin]:
         """What backups hold.  To be asked for last, when all else that a sweep decides by is known.

@@ -59,7 +59,7 @@ T = TypeVar("T")
 LOOK_SECONDS: Final = 1.0
 """Between two looks at which nodes there are."""
 PAUSE_SECONDS_FIRST: Final = 0.01
-PAUSE_SECONDS_MOST: Final = 0.2
+PAUSE_SECONDS_MOST: Final = 0.1
 FAILURES_AVOIDED: Final = 3
 """So many failures in a row, and a node is avoided; one where a connection is missing."""
 AVOID_SECONDS_FIRST: Final = 0.2

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from functools import partial
 
 import msgspec
 
@@ -118,7 +117,7 @@ class Member:
         """How far the cluster's time is ahead of this machine's clock, as of the last look."""
         self._count = 0
         self._beating = asyncio.Lock()
-        self._told: tuple[tuple[int, int], ...] = ()
+        self._told: tuple[tuple[int, int], ...] | None = ()
         """What the last heartbeat said of shards that were read ahead."""
         self._beaten_at: float | None = None
         """When the last heartbeat was stored; None after one that failed."""
@@ -367,39 +366,55 @@ class Member:
         await _change(self._store, lambda cluster: msgspec.structs.replace(cluster, drained=drained))
 
     async def _follow(self, view: View) -> None:
-        """Hand over what another is to have, and take what this node is to have."""
+        """Take what this node is to have, and hand over what another is to have."""
         ownership, owned = self._node.ownership, self._node.owned
-        leaving: dict[str, set[int]] = {}
-        for shard in owned:
-            heir = view.wanted(shard)
-            if heir is not None and heir != self._name:
-                leaving.setdefault(heir, set()).add(shard)
         to_have = {shard for shard in range(SHARDS) if view.wanted(shard) == self._name}
-        missing = to_have - owned
-        on_their_way = {shard for shard in missing if not view.can_take(shard, ownership.log_id)}
-        given = missing - on_their_way
-        ownership.expect((view.shards[shard] for shard in on_their_way), view.logs.values(), given)
-        if tuple(ownership.read_ahead().items()) != self._told:
-            await self._beat()  # who gives a long shard waits for it
-        for heir, shards in leaving.items():
-            log_id = view.live[heir].log_id
-            await ownership.hand_over(shards, log_id, partial(self._has_read, log_id))
         left_behind = {
             shard
             for shard, entry in view.shards.items()
             if shard not in owned and entry.owner_log in view.logs and view.logs[entry.owner_log].node == self._name
         }
+        missing = to_have - owned
+        ready = {shard for shard in missing | left_behind if view.can_take(shard, ownership.log_id)}
+        ownership.expect((view.shards[shard] for shard in missing - ready), view.logs.values(), ready)
+        if tuple(ownership.read_ahead().items()) != self._told:
+            await self._beat()  # who gives a long shard waits for it
         self._expecting = bool(missing)
-        ready = given | {shard for shard in left_behind if view.can_take(shard, ownership.log_id)}
-        if ready:
-            taken = await ownership.take(ready)
-            self._expecting = bool(missing - taken)
+        taken: set[int] = set()
+        failed: Exception | None = None
+        try:
+            if ready:
+                taken = await ownership.take(ready)
+        except TROUBLE as error:
+            failed = error  # who waits for what is here need not wait for that
+        given = await self._hand_over(view)
+        self._expecting = bool(missing - taken) or not given
+        if failed is not None:
+            raise failed
         ownership.learn(view.logs, view.shards)
 
-    async def _has_read(self, log_id: int) -> dict[int, int]:
-        """Which shards the node that writes this log has read ahead, and by which versions of their entries."""
-        beats = await self._store.heartbeats()
-        return dict(read for beat in beats if beat.log_id == log_id for read in beat.read_ahead)
+    async def _hand_over(self, view: View) -> bool:
+        """Give to others what they are to have.  Whether all of it was given; raises what was in the way last."""
+        ownership = self._node.ownership
+        leaving: dict[str, set[int]] = {}
+        for shard in self._node.owned:
+            heir = view.wanted(shard)
+            if heir is not None and heir != self._name:
+                leaving.setdefault(heir, set()).add(shard)
+        ownership.stay({shard for shards in leaving.values() for shard in shards})
+        failed: Exception | None = None
+        given = True
+        for heir, shards in leaving.items():
+            beat = view.live[heir]
+            try:
+                given &= await ownership.hand_over(
+                    shards, beat.log_id, dict(beat.read_ahead) if beat.read_ahead is not None else None
+                )
+            except TROUBLE as error:
+                failed = error
+        if failed is not None:
+            raise failed
+        return given
 
 
 async def drain(store: ClusterStore, name: str) -> None:

@@ -16,21 +16,22 @@ own, and one that still names a sealed log can be taken.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from backend import instruments
 from backend.ahead import ReadAhead, Start
 from backend.api import BackendError
 from backend.checkpointer import Checkpointer
+from backend.engine.snapshot import NONE_READY
 from backend.incarnation import Incarnation
 from backend.journal.interface import Journal
 from backend.replay import JournalDamaged
 from backend.shards import Shard
 from backend.takeover import claim, recover, with_owner
 from metadata_service.models import LogEntry, ShardEntry
-from metadata_service.store import ConditionFailed, EntryStore
+from metadata_service.store import EntryStore
 
 logger = logging.getLogger(__name__)
 
@@ -43,17 +44,22 @@ checkpoint of it, and time to read that."""
 HEAD_START_SECONDS_MOST = 8.0
 """Where two cores do all that a cluster of three nodes does, its Cassandras too, an heir reads 1,000 blocks in a second
 or two; and it does not keep more than 3,000."""
-ASK_SECONDS = 0.1
-"""How often an heir is asked whether it has."""
 AHEAD_MS = 1000
-
-HasRead = Callable[[], Awaitable[Mapping[int, int]]]
-"""Asks the heir of shards which of them it has read ahead, and by which versions of their entries
-(:meth:`~backend.ahead.ReadAhead.finished`)."""
 
 
 class NoSuchOwner(BackendError):
     """A shard cannot be handed over to a log that nobody writes."""
+
+
+class _HeadStart(NamedTuple):
+    """Of the heir of a long shard."""
+
+    log_id: int
+    """The heir's."""
+    version: int
+    """Of the shard's entry, that names what it is to read."""
+    until: float
+    """Then it gets the shard anyway."""
 
 
 class Ownership:
@@ -75,6 +81,7 @@ class Ownership:
         self._journal = journal
         self._entries = entries
         self._ahead = ReadAhead(journal.look, journal.pieces, start)
+        self._head_starts: dict[int, _HeadStart] = {}
         self._lock = asyncio.Lock()
         """What was found of other logs is let go of together."""
 
@@ -96,39 +103,45 @@ class Ownership:
         """Which shards were read that are on their way here, and by which versions of their entries."""
         return self._ahead.finished()
 
-    async def hand_over(self, numbers: Collection[int], log_id: int, has_read: HasRead | None = None) -> None:
+    async def hand_over(self, numbers: Collection[int], log_id: int, has_read: Mapping[int, int] | None = None) -> bool:
         """Give those of these shards that this node has to the incarnation that writes this log.
 
-        ``has_read``: to be asked whether it has read those that are long; None: nothing waits for that.
+        ``has_read``: what that says it has read ahead (:attr:`Heartbeat.read_ahead`).  Long shards wait for it, and are
+        served meanwhile; None: nothing waits.  Returns whether all were given: else this is to be called again soon.
 
         Raises :class:`NoSuchOwner`, :class:`StorageFull` and :class:`Unavailable`: what was not handed over yet is
-        served on.  Raises :class:`StoreError`: for some it is not known, and they are not served until it is.
+        served on.  Raises :class:`StoreError`: for some it may not be known, and they are not served until it is.
         """
-        heir = next((entry for entry in await self._entries.logs() if entry.log_id == log_id), None)
-        if heir is None or heir.state != "open" or log_id == self.log_id:
-            raise NoSuchOwner(f"log {log_id} is not open, or not another node's: no shard can be given to it")
         shards = [shard for shard in self._node.shards.owned.values() if shard.number in numbers]
-        long = [shard for shard in shards if shard.blocks >= LONG_BLOCKS]
-        await self._give([shard for shard in shards if shard not in long], heir)
-        if long and has_read is not None:
+        long = [shard for shard in shards if has_read is not None and shard.blocks >= LONG_BLOCKS]
+        await self._give([shard for shard in shards if shard not in long], log_id)
+        if not long:
+            return True
+        starts, now = self._head_starts, asyncio.get_running_loop().time()
+        fresh = [shard for shard in long if shard.number not in starts or starts[shard.number].log_id != log_id]
+        if fresh:
             await self._checkpointer.checkpoint()
-            await self._head_start(long, has_read)
-        await self._give(long, heir)
+            until = now + HEAD_START_SECONDS_MOST
+            starts.update((one.number, _HeadStart(log_id, one.entry.version, until)) for one in fresh)
+        assert has_read is not None
+        ready = [
+            one
+            for one in long
+            if has_read.get(one.number, -1) >= starts[one.number].version or now >= starts[one.number].until
+        ]
+        await self._give(ready, log_id)
+        return len(ready) == len(long)
 
-    async def _head_start(self, shards: Iterable[Shard], has_read: HasRead) -> None:
-        """Until the heir has read what these shards' entries say now, or does not get round to it."""
-        versions = {shard.number: shard.entry.version for shard in shards if shard.entry.checkpoint is not None}
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HEAD_START_SECONDS_MOST):
-                while versions:
-                    for number, version in (await has_read()).items():
-                        if version >= versions.get(number, version + 1):
-                            del versions[number]
-                    if versions:
-                        await asyncio.sleep(ASK_SECONDS)
+    def stay(self, numbers: Collection[int]) -> None:
+        """No other shards than these are to be handed over any more."""
+        self._head_starts = {number: one for number, one in self._head_starts.items() if number in numbers}
 
-    async def _give(self, shards: Iterable[Shard], heir: LogEntry) -> None:
+    async def _give(self, shards: Iterable[Shard], log_id: int) -> None:
         for group in _groups(shards):
+            # Each time anew: its writer may have been taken for dead since.
+            heir = next((entry for entry in await self._entries.logs() if entry.log_id == log_id), None)
+            if heir is None or heir.state != "open" or log_id == self.log_id:
+                raise NoSuchOwner(f"log {log_id} is not open, or not another node's: no shard can be given to it")
             await self._checkpointer.give(group, heir)
             instruments.MOVES.add("handed over", count=len(group))
 
@@ -156,10 +169,10 @@ class Ownership:
 
     async def take(self, numbers: Collection[int]) -> set[int]:
         """Own, and serve, those of these shards that were handed over to this incarnation, or that nobody has: whose
-        owner's log is sealed, or that nobody ever had.  Returns them.
+        owner's log is sealed, or that nobody ever had.  Returns them, without those that need a log that is damaged.
 
-        Raises :class:`ConditionFailed` if another was faster, :class:`JournalDamaged`, and what the store and the
-        journal raise; then it may be tried again.
+        Raises :class:`ConditionFailed` if another was faster, :class:`JournalDamaged` if none is left, and what the
+        store and the journal raise; then it may be tried again.
         """
         async with self._lock:
             known, stored = await asyncio.gather(self._entries.logs(), self._entries.shards())
@@ -172,13 +185,21 @@ class Ownership:
             if not wanted:
                 return set()
             pieces, ready = self._ahead.come(wanted)
-            try:
-                replay = await recover(
-                    self._journal, self._entries, [], known, shards, wanted, self.log_id, pieces, ready
-                )
-            except JournalDamaged:
-                await self._check_unchanged({number: shards.get(number) for number in wanted})
-                raise
+            while True:
+                try:
+                    replay = await recover(
+                        self._journal, self._entries, [], known, shards, wanted, self.log_id, pieces, ready
+                    )
+                    break
+                except JournalDamaged as error:
+                    # The others need not wait for an operator.  These are asked for again, and then it is said why not.
+                    damaged = {
+                        number for number in wanted if number in shards and error.log_id in shards[number].logs()
+                    }
+                    if not damaged or len(damaged) == len(wanted):
+                        raise
+                    wanted = [number for number in wanted if number not in damaged]
+                    pieces, ready = self._journal.pieces, NONE_READY
             entries = [shards[number] for number in wanted if number in given]
             taken = [with_owner(self._mine, number, replay) for number in wanted if number not in given]
             if taken:
@@ -195,14 +216,6 @@ class Ownership:
             instruments.MOVES.add("received", count=len(entries) - len(taken))
             logger.info("%d shards were taken, %d were given", len(taken), len(entries) - len(taken))
             return set(wanted)
-
-    async def _check_unchanged(self, read: Mapping[int, ShardEntry | None]) -> None:
-        """Raises :class:`ConditionFailed` if entries are not as they were read: what was missing for them, whoever has
-        changed them may have dropped."""
-        entries = {entry.shard: entry for entry in await self._entries.shards()}
-        changed = [number for number, entry in read.items() if entries.get(number) != entry]
-        if changed:
-            raise ConditionFailed(f"shards were changed by others while they were read: {changed}")
 
     async def left_behind(self) -> set[int]:
         """Shards whose entries name a log of this node, this incarnation's or an earlier one, and that are not here."""

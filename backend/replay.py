@@ -345,7 +345,7 @@ async def replay_log(
     """
     chained = replay.chained(entry.log_id)
     if entry.log_id not in begun:
-        if entry.state == "sealed" and entry.sealed_seq and not entry.accepted:
+        if entry.sealed_seq and entry.floor_seq <= entry.sealed_seq and not entry.accepted:
             raise JournalDamaged(entry.log_id, f"{journal.place(entry)} is missing")
         return None
     scan = journal.scan(entry, max(chained.known_seq(), known_seq, entry.floor_seq - 1))

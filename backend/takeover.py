@@ -27,9 +27,9 @@ from backend.journal.checkpoints import PieceReader
 from backend.journal.interface import Journal
 from backend.journal.recovery import LogEnd
 from backend.journal.segments import LogInUse
-from backend.replay import Replay, replay_log
+from backend.replay import JournalDamaged, Replay, replay_log
 from metadata_service.models import LogEntry, ShardEntry
-from metadata_service.store import EntryStore
+from metadata_service.store import ConditionFailed, EntryStore
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +68,40 @@ async def recover(
 
     ``known`` are the entries of all logs.  The log ``own`` is this incarnation's: it holds nothing yet of what is
     folded here.  Checkpoints are read from ``pieces``, but for blocks that are ``ready``.  Raises
-    :class:`JournalDamaged`; a log is then not sealed.
+    :class:`JournalDamaged`; a log is then not sealed.  Raises :class:`ConditionFailed` if others have changed these
+    shards meanwhile, and so perhaps dropped what was to be read.
     """
+    known = list(known)
+    try:
+        return await _recover(journal, entries, claimed, known, shards, wanted, own, pieces, ready)
+    except JournalDamaged as error:
+        await _check_unchanged(entries, error.log_id, known, {number: shards.get(number) for number in wanted})
+        raise
+
+
+async def _check_unchanged(
+    entries: EntryStore, log_id: int, known: Iterable[LogEntry], read: Mapping[int, ShardEntry | None]
+) -> None:
+    """Raises :class:`ConditionFailed` if shards are not as they were read, or the floor of the log is not."""
+    stored = {entry.shard: entry for entry in await entries.shards()}
+    if changed := [number for number, entry in read.items() if stored.get(number) != entry]:
+        raise ConditionFailed(f"shards were changed by others while they were read: {changed}")
+    floors = {entry.floor_seq for entry in (*known, *await entries.logs()) if entry.log_id == log_id}
+    if len(floors) > 1:
+        raise ConditionFailed(f"log {log_id} was let go of by others while it was read")
+
+
+async def _recover(
+    journal: Journal,
+    entries: EntryStore,
+    claimed: Sequence[LogEntry],
+    known: Iterable[LogEntry],
+    shards: Mapping[int, ShardEntry],
+    wanted: Collection[int],
+    own: int,
+    pieces: PieceReader,
+    ready: Mapping[Ref, ReadyBlock],
+) -> Replay:
     replay = Replay({number: shards[number] for number in wanted if number in shards})
     others = [entry for entry in known if entry.log_id != own]
     begun = await journal.look(others)

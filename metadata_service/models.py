@@ -173,9 +173,9 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """Of Holdfast, that the node runs; empty: one that did not say so yet."""
     can_be_held: bool = False
     """The node lets its answers wait while its log is held (:attr:`LogEntry.held`); earlier programs do not."""
-    read_ahead: tuple[tuple[int, int], ...] = ()
-    """(shard, version of its entry): what the entry's checkpoint names was read, for the shard is on its way to the
-    node."""
+    read_ahead: tuple[tuple[int, int], ...] | None = None
+    """(shard, version of its entry): what the entry's checkpoint names was read, as far as there is room for it, since
+    the shard is on its way to the node; None: a program that does not say so."""
 
 
 class BackupPin(msgspec.Struct, frozen=True, array_like=True):

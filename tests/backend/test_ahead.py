@@ -12,7 +12,7 @@ import pytest
 
 from backend import ownership
 from backend.ahead import ReadAhead
-from backend.api import SHARDS, NewMessage, Receive, Target
+from backend.api import SHARDS, NewMessage, Receive, Target, Unavailable
 from backend.engine.blocks import Ref
 from backend.engine.snapshot import ReadyBlock
 from backend.journal.checkpoints import PieceDamaged, PieceReader
@@ -36,6 +36,7 @@ class Counting:
         self._pieces = pieces
         self.asked: list[PieceRef] = []
         self.damaged: set[PieceRef] = set()
+        self.away: set[PieceRef] = set()
 
     async def get(self, ref: PieceRef) -> bytes:
         return (await self.get_many([ref]))[0]
@@ -44,6 +45,8 @@ class Counting:
         self.asked += refs
         if self.damaged & set(refs):
             raise PieceDamaged("a file", 0, "the piece is missing")
+        if self.away & set(refs):
+            raise Unavailable("no quorum")
         return await self._pieces.get_many(refs)
 
 
@@ -182,9 +185,8 @@ async def test_no_more_than_so_much_is_kept(machine: Machine, pieces: Counting, 
 
 @pytest.fixture
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queue here is a long one, and nobody waits long to ask again."""
+    """The queue here is a long one."""
     monkeypatch.setattr(ownership, "LONG_BLOCKS", 3)
-    monkeypatch.setattr(ownership, "ASK_SECONDS", 0.001)
 
 
 @pytest.mark.usefixtures("long")
@@ -192,26 +194,18 @@ async def test_a_long_queue_is_given_when_its_heir_has_read_what_there_was(machi
     heir = await machine.start("b")
     await send(owner, 10)
     before = await entry_of(machine)
-    seen, answers = [], []
+    log_id = heir.ownership.log_id
 
-    async def has_read() -> Mapping[int, int]:
-        """The heir sees the shard coming while its owner waits."""
-        entry = await entry_of(machine)
-        seen.append(entry)
-        heir.ownership.expect([entry], await machine.store.logs(), ())
-        if len(seen) == 4:
-            await all_read(heir.ownership._ahead)
-        answers.append({SHARD: before.version} if len(seen) == 2 else heir.ownership.read_ahead())
-        return answers[-1]
-
-    await owner.ownership.hand_over([SHARD], heir.ownership.log_id, has_read)
-    fresh = seen[0]
+    assert not await owner.ownership.hand_over([SHARD], log_id, {})
+    fresh = await entry_of(machine)
     assert fresh.checkpoint != before.checkpoint
-    assert fresh.owner_log == owner.ownership.log_id
-    assert seen == [fresh] * len(seen), "it was served on"
-    assert len(answers) > 2, "it has read, but an older one"
-    assert answers[-1] == {SHARD: fresh.version}
+    assert not await owner.ownership.hand_over([SHARD], log_id, {SHARD: before.version}), "it has read an older one"
+    heir.ownership.expect([fresh], await machine.store.logs(), ())
+    await all_read(heir.ownership._ahead)
     assert len(sizes_of(heir.ownership._ahead)) == 4
+    assert await entry_of(machine) == fresh, "one checkpoint is enough, and it is served on"
+
+    assert await owner.ownership.hand_over([SHARD], log_id, heir.ownership.read_ahead())
     assert await heir.ownership.take([SHARD]) == {SHARD}
     assert not heir.ownership._ahead._reads
     assert not heir.ownership.read_ahead()
@@ -223,26 +217,93 @@ async def test_a_long_queue_is_given_when_its_heir_has_read_what_there_was(machi
 async def test_an_heir_that_reads_nothing_gets_it_nevertheless(
     machine: Machine, owner: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership, "HEAD_START_SECONDS_MOST", 0.05)
+    monkeypatch.setattr(ownership, "HEAD_START_SECONDS_MOST", 0.0)
     heir = await machine.start("b")
-    asked = 0
-
-    async def has_read() -> Mapping[int, int]:
-        nonlocal asked
-        asked += 1
-        return {SHARD + 1: 1000}
-
-    await owner.ownership.hand_over([SHARD], heir.ownership.log_id, has_read)
-    assert asked > 1
+    assert await owner.ownership.hand_over([SHARD], heir.ownership.log_id, {SHARD + 1: 1000})
     assert (await entry_of(machine)).owner_log == heir.ownership.log_id
 
 
-async def test_nobody_is_asked_for_a_short_one(machine: Machine, owner: Node) -> None:
+@pytest.mark.usefixtures("long")
+async def test_another_heir_has_a_head_start_of_its_own(machine: Machine, owner: Node) -> None:
+    first, second = await machine.start("b"), await machine.start("c")
+    assert not await owner.ownership.hand_over([SHARD], first.ownership.log_id, {})
+    entry = await entry_of(machine)
+    await send(owner, 10)
+    assert not await owner.ownership.hand_over([SHARD], second.ownership.log_id, {SHARD: entry.version})
+    later = await entry_of(machine)
+    assert later.version > entry.version
+    owner.ownership.stay(())
+    assert not await owner.ownership.hand_over([SHARD], second.ownership.log_id, {SHARD: entry.version - 1})
+
+
+@pytest.mark.usefixtures("long")
+async def test_one_that_does_not_say_what_it_has_read_is_not_waited_for(machine: Machine, owner: Node) -> None:
+    """A program of an earlier version."""
+    heir = await machine.start("b")
+    assert await owner.ownership.hand_over([SHARD], heir.ownership.log_id)
+    assert (await entry_of(machine)).owner_log == heir.ownership.log_id
+
+
+async def test_nothing_waits_for_who_gets_a_short_one(machine: Machine, owner: Node) -> None:
     heir = await machine.start("b")
     before = await entry_of(machine)
-    has_read = AsyncMock(side_effect=AssertionError)
-    await owner.ownership.hand_over([SHARD], heir.ownership.log_id, has_read)
+    assert await owner.ownership.hand_over([SHARD], heir.ownership.log_id, {})
     assert (await entry_of(machine)).epoch == before.epoch + 1
+
+
+async def test_a_read_that_failed_is_tried_again(machine: Machine, pieces: Counting, ahead: ReadAhead) -> None:
+    entry = await entry_of(machine)
+    assert entry.checkpoint is not None
+    pieces.away = {entry.checkpoint}
+    ahead.expect([entry], ())
+    await all_read(ahead)
+    assert not ahead.finished()
+    pieces.away = set()
+    ahead.expect([entry], ())
+    await all_read(ahead)
+    assert ahead.finished() == {SHARD: entry.version}
+
+
+async def test_what_there_was_no_room_for_is_read_when_there_is(
+    machine: Machine, pieces: Counting, ahead: ReadAhead
+) -> None:
+    entry = await entry_of(machine)
+    other = msgspec.structs.replace(entry, shard=SHARD + 1)
+    ahead.expect([other], ())
+    await all_read(ahead)
+    sizes = sizes_of(ahead)
+    ahead._bytes_most = sum(sizes) + 100
+    ahead.expect([other, entry], ())
+    await all_read(ahead)
+    assert ahead.finished().keys() == {SHARD, SHARD + 1}, "nobody need wait for what does not fit"
+    assert sizes_of(ahead) != 2 * sizes
+    ahead.expect([entry], ())
+    await all_read(ahead)
+    assert sorted(sizes_of(ahead)) == sorted(sizes)
+    assert ahead.finished() == {SHARD: entry.version}
+
+
+async def test_what_a_later_checkpoint_does_not_name_is_let_go_of(
+    machine: Machine, owner: Node, ahead: ReadAhead
+) -> None:
+    ahead.expect([await entry_of(machine)], ())
+    await all_read(ahead)
+    await send(owner, 10)
+    await owner.checkpoint()
+    ahead.expect([await entry_of(machine)], ())
+    await all_read(ahead)
+    sizes = sizes_of(ahead)
+    assert len(sizes) == 4, "the partition and three blocks"
+    assert ahead._reads[SHARD].size_bytes == sum(sizes)
+
+
+async def test_whatever_goes_wrong_in_it_ends_nothing_else(
+    machine: Machine, pieces: Counting, ahead: ReadAhead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "get_many", AsyncMock(side_effect=KeyError))
+    ahead.expect([await entry_of(machine)], ())
+    await all_read(ahead)
+    assert not ahead.finished()
 
 
 async def test_what_was_read_is_said_with_the_version_that_names_it(

@@ -270,6 +270,45 @@ def test_the_heirs_of_long_queues_say_when_they_have_read_them(three: Cluster, m
     assert three.found() == three.stored
 
 
+def test_an_heir_that_dies_before_it_has_read_keeps_nobody_from_noticing(
+    three: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manager itself gives long queues away, to one that is dead among others."""
+    monkeypatch.setattr(ownership, "LONG_BLOCKS", 1)
+    monkeypatch.setattr(ownership, "HEAD_START_SECONDS_MOST", 60.0)
+    manager = next(name for name, node in three.nodes.items() if node.ownership.log_id == three.store._cluster.manager)
+    heir = next(name for name in three.nodes if name != manager)
+    three.run(drain(three.store, manager))
+    three.kill(heir)
+    began = three.loop.now
+    three.loop.until(lambda: all(three.owner(shard) is not None for shard in range(SHARDS)), 30)
+    assert three.loop.now - began < 10
+    assert three.found() == three.stored
+
+
+def test_two_that_give_to_each_other_do_not_wait_for_each_other(
+    three: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drain that is taken back in the middle: what has come meanwhile is taken, whatever is still to be given."""
+    monkeypatch.setattr(ownership, "LONG_BLOCKS", 1)
+    three.run(drain(three.store, "b"))
+    three.loop.run_for(0.4)
+    three.run(undrain(three.store, "b"))
+    since: dict[int, float] = {}
+    longest = 0.0
+    until = three.loop.now + 30
+    while three.loop.now < until:
+        three.loop.run_for(0.1)
+        for shard in range(SHARDS):
+            if three.owner(shard) is None:
+                since.setdefault(shard, three.loop.now)
+            elif shard in since:
+                longest = max(longest, three.loop.now - since.pop(shard))
+    assert not since
+    assert longest < 2
+    assert three.found() == three.stored
+
+
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 def test_who_has_left_has_nothing_that_is_still_on_its_way(
     three: Cluster, name: str, monkeypatch: pytest.MonkeyPatch

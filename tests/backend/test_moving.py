@@ -275,6 +275,26 @@ def test_only_one_of_two_takers_gets_a_shard(fleet: Fleet) -> None:
     assert fleet.all_bodies(owner, moved) == BODIES
 
 
+def test_a_shard_that_is_given_to_a_log_that_has_been_let_go_of_is_not_damaged(fleet: Fleet) -> None:
+    """Its owner does not know yet that the heir was taken for dead, nor that nothing is left of its log."""
+    first, second, moved, _ = two_nodes(fleet)
+    other = fleet.queue(first, partition_of(9))
+    hand_over(fleet, "a", "b", {9})
+    fleet.send(second, other, b"x")
+    gone = second.ownership.entry
+    fleet.kill("b")
+    second = fleet.start("b")
+    fleet.run(second.purge(other, 1))
+    fleet.run(second.checkpoint())
+    assert not [path for path in fleet.disk.paths() if path.startswith(f"/journal/b-{gone.incarnation}/")]
+    assert first._checkpointer is not None
+    fleet.run(first._checkpointer.give([SHARD], gone))
+    with pytest.raises(NoSuchOwner):
+        fleet.run(first.ownership.hand_over({6}, gone.log_id))
+    assert fleet.run(second.ownership.take({SHARD})) == {SHARD}
+    assert fleet.all_bodies(second, moved) == BODIES
+
+
 # --- crashes --------------------------------------------------------------------------------------------
 
 

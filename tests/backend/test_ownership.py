@@ -8,19 +8,20 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import msgspec
 import pytest
 
-from backend import ownership
+from backend import takeover
 from backend.api import SHARDS, NewMessage, NotOwner, PartitionUnknown, Receive, Target
 from backend.journal.segments import LogInUse
 from backend.manager import Member
 from backend.node import Node
 from backend.replay import JournalDamaged, Replay
 from backend.shards import shard_of
-from backend.takeover import recover
+from backend.takeover import _recover
 from metadata_service.models import BackupPin
 from metadata_service.store import ConditionFailed
 from tests.backend.nodes import Machine
@@ -129,17 +130,53 @@ async def test_what_another_has_taken_and_swept_meanwhile_is_not_called_damaged(
 
     async def slowly(*_: object) -> Replay:
         if faster.pop():
-            with mock.patch.object(ownership, "recover", recover):
+            with mock.patch.object(takeover, "_recover", _recover):
                 assert await third.ownership.take(EVEN) == set(EVEN)
         raise JournalDamaged(log_id, "what it reads is missing")
 
-    with mock.patch.object(ownership, "recover", slowly):
+    with mock.patch.object(takeover, "_recover", slowly):
         with pytest.raises(ConditionFailed):
             await second.ownership.take(EVEN)
         faster.append(False)
         await third.ownership.hand_over(EVEN, second.ownership.log_id)
         with pytest.raises(JournalDamaged):
             await second.ownership.take(EVEN)
+
+
+async def test_a_log_that_is_let_go_of_while_it_is_read_is_not_called_damaged(machine: Machine) -> None:
+    first, second = await machine.start("a", EVEN), await machine.start("b")
+    log_id = first.ownership.log_id
+    await machine.stop("a")
+    await second.ownership.seal(log_id)
+
+    async def meanwhile(*_: object) -> Replay:
+        (log,) = await machine.store.logs("a")
+        await machine.store.update_log(msgspec.structs.replace(log, floor_seq=log.floor_seq + 1))
+        raise JournalDamaged(log_id, "what it reads is missing")
+
+    with mock.patch.object(takeover, "_recover", meanwhile), pytest.raises(ConditionFailed, match="let go of"):
+        await second.ownership.take(EVEN)
+
+
+async def test_a_damaged_log_keeps_nobody_from_shards_that_do_not_need_it(machine: Machine) -> None:
+    first, other, heir = [await machine.start(name, shards) for name, shards in (("a", EVEN), ("b", ODD), ("c", ()))]
+    logs = first.ownership.log_id, other.ownership.log_id
+    for name in "ab":
+        await machine.stop(name)
+    for log_id in logs:
+        await heir.ownership.seal(log_id)
+
+    async def damaged(*what: Any) -> Replay:
+        shards, wanted = what[4], what[5]
+        if any(logs[0] in shards[number].logs() for number in wanted):
+            raise JournalDamaged(logs[0], "rows are missing")
+        return await _recover(*what)
+
+    with mock.patch.object(takeover, "_recover", damaged):
+        assert await heir.ownership.take(range(SHARDS)) == set(ODD)
+        with pytest.raises(JournalDamaged):
+            await heir.ownership.take(range(SHARDS))
+    assert await heir.ownership.take(range(SHARDS)) == set(EVEN)
 
 
 async def test_each_node_sweeps_what_nothing_names_and_nothing_else(tmp_path: Path) -> None:

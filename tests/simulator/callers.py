@@ -219,6 +219,26 @@ class Callers:
                 return
             front = self._front()
 
+    async def delete_queue(self, queue: Queue) -> None:
+        """As often as it has to be asked for, at any frontend, until there is none."""
+        world = self._world
+        asked_at = self._history.queue_deleting(queue)
+        while queue.queue_id in world.catalog.queues and not world.over:
+            front = self._front()
+            asked = self.begin(front, self._delete_queue(front, queue, asked_at))
+            while not asked.done():
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(self._random.random() * self.repeat_seconds)
+
+    async def _delete_queue(self, front: Front, queue: Queue, asked_at: int) -> None:
+        try:
+            await front.delete_queue(queue.arn)
+        except REFUSED:
+            self._world.event("queue not deleted", queue.arn)
+            raise
+        self._world.event("queue deleted", queue.arn)
+        self._history.queue_deleted(queue, asked_at)
+
     async def _move(self, front: Front, queue: Queue) -> None:
         if queue.feeds:
             if self._random.random() < 0.8:

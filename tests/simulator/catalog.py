@@ -42,6 +42,8 @@ class Catalog:
     def __init__(self, first_partition: int, changed: Callable[[Queue], None]) -> None:
         """``changed`` hears of each change of a queue when it takes effect."""
         self.queues: dict[int, Queue] = {}
+        self.deleted: dict[int, Queue] = {}
+        """Others, as they were last."""
         self._next_partition = first_partition
         self._changed = changed
 
@@ -61,6 +63,16 @@ class Catalog:
                 return queue
         raise QueueNotFound(name)
 
+    def delete(self, queue_id: int) -> Queue:
+        queue = self.deleted[queue_id] = self.there(queue_id)
+        del self.queues[queue_id]
+        self._changed(msgspec.structs.replace(queue, version=queue.version + 1))
+        return queue
+
+    def last(self, queue_id: int) -> Queue:
+        """A queue as it is, or as it was last."""
+        return self.queues.get(queue_id) or self.deleted[queue_id]
+
     def update(self, queue_id: int, version: int, partitions: Sequence[Partition]) -> Queue:
         queue = self._unchanged(queue_id, version)
         changed = msgspec.structs.replace(with_partitions(queue, partitions), version=version + 1)
@@ -73,8 +85,14 @@ class Catalog:
         self.add(purged)
         return purged
 
+    def there(self, queue_id: int) -> Queue:
+        queue = self.queues.get(queue_id)
+        if queue is None:
+            raise QueueNotFound(str(queue_id))
+        return queue
+
     def _unchanged(self, queue_id: int, version: int) -> Queue:
-        queue = self.queues[queue_id]
+        queue = self.there(queue_id)
         if queue.version != version:
             raise ConditionFailed(f"queue {queue.name!r} has version {queue.version}, not {version}")
         return queue
@@ -114,9 +132,12 @@ class HostQueues:
         assert not interval_seconds
         while True:
             # A change takes effect, late or not, only on what it was computed from: so does the stores' own.
-            queue = await self._asks.decided(lambda: self._catalog.queues[queue_id], changes=False)
+            queue = await self._asks.decided(lambda: self._catalog.there(queue_id), changes=False)
             with contextlib.suppress(ConditionFailed):
                 return await self._asks.decided(partial(self._catalog.purge, queue_id, queue.version), changes=True)
+
+    async def delete_queue(self, queue_id: int, *, now_ms: int) -> Queue:
+        return await self._asks.decided(lambda: self._catalog.delete(queue_id), changes=True)
 
 
 def queues_over(metadata: MetadataClient, backend: Peer) -> Queues:

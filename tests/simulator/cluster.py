@@ -25,6 +25,8 @@ import msgspec
 from backend.api import AckLevel
 from backend.client import ClientLimits
 from backend.cluster import ClusterBackend
+from backend.ownership import LONG_BLOCKS
+from backend.partition import Partition
 from metadata_service.models import Queue as StoredQueue
 from metadata_service.models import new_queue
 from metadata_service.store import StoreError
@@ -103,6 +105,13 @@ class ClusterWorld:
         """Ids of the queues whose maps change."""
         self.spread = random.choice((0.0, 0.3))
         """How many of them are such."""
+        self.chances = Random(f"chances of {seed}")
+        self.deleted = self.chances.choice((0.0, 0.0, 0.3)) if focus is None else 0.0
+        """How many queues are deleted, of those that are nobody's dead-letter queues."""
+        self.doomed: list[Queue] = []
+        """They are."""
+        self.long_blocks = self.chances.choice((1, LONG_BLOCKS)) if focus is None else LONG_BLOCKS
+        """A shard of so many blocks is given when its heir has read it."""
         self.fronts: list[Front] = []
         self.catalog = Catalog(seed % 1000 * 1000 + 1, self._changed)
         self.nodes = Nodes(self)
@@ -137,6 +146,7 @@ class ClusterWorld:
             self._queue("weak", False, random.choice(self.weak_levels))
         if random.random() < 0.3 or "strong" in self.always:
             self._queue("strong", random.random() < 0.5, AckLevel.ALL)
+        self.doomed += [one for one in self.queues if not one.feeds and self.chances.random() < self.deleted]
 
     def _queue(
         self, name: str, fifo: bool, ack_level: AckLevel = AckLevel.QUORUM, dead_letter: Queue | None = None
@@ -171,8 +181,8 @@ class ClusterWorld:
                 front.hear_of(stored)
 
     def partitions_of(self, queue: Queue) -> set[int]:
-        """The partitions that it has now."""
-        return {one.id for one in self.catalog.queues[queue.queue_id].partitions}
+        """The partitions that it has now, or had last."""
+        return {one.id for one in self.catalog.last(queue.queue_id).partitions}
 
     # --- what is told of the run ---
 
@@ -269,6 +279,7 @@ class ClusterWorld:
         random = Random(self.random.random())
         patches: dict[str, Any] = {
             "backend.shards.SHARDS": SHARDS,
+            "backend.ownership.LONG_BLOCKS": self.long_blocks,
             "backend.manager.SHARDS": SHARDS,
             "backend.cluster.RemoteBackend": wire(self),
             "backend.cluster.random": random,
@@ -292,6 +303,8 @@ class ClusterWorld:
             self.tasks.append(loop.create_task(self.callers.run(Random(random.random()))))
         if self.mapped:
             self.tasks.append(loop.create_task(self.maps.run()))
+        for queue in self.doomed:
+            self.tasks.append(loop.create_task(self._delete(queue, self.chances.uniform(0.2, 0.9) * seconds)))
         if self.troubles.pause:
             self.tasks.append(loop.create_task(self.troubles.run(Random(random.random()))))
         until = loop.now + seconds
@@ -307,6 +320,10 @@ class ClusterWorld:
                 self.disk.crash()
             self._rest()
         self._empty()
+
+    async def _delete(self, queue: Queue, after_seconds: float) -> None:
+        await asyncio.sleep(after_seconds)
+        await self.callers.delete_queue(queue)
 
     def heal(self) -> None:
         """No more faults, and those that there are end."""
@@ -358,7 +375,16 @@ class ClusterWorld:
             raise Violation("a partition waits for tokens for ever")
 
     def _arrived(self) -> bool:
-        return not any(one.ferry or one.mover for one in self.nodes.partitions())
+        return not any(one.ferry or one.mover for one in self._partitions())
+
+    def _partitions(self, *, deleted: bool = False) -> list[Partition]:
+        """All that is open of queues that there are, or of others."""
+        gone = self.catalog.deleted
+        return [
+            one
+            for one in self.nodes.partitions()
+            if one.fold.settings is not None and (one.fold.settings.queue_id in gone) == deleted
+        ]
 
     def _empty(self) -> None:
         """Receive and delete all that there is, and hold it against what clients were told."""
@@ -366,9 +392,10 @@ class ClusterWorld:
         self.check()
         found: dict[bytes, list[tuple[Queue, Place]]] = {}
         for _ in range(100):
-            got = sum([self.callers.take_all(queue, found) for queue in self.queues])
+            there = [queue for queue in self.queues if queue.queue_id in self.catalog.queues]
+            got = sum([self.callers.take_all(queue, found) for queue in there])
             self.until(self._arrived, 60)
-            left = [(one.id, one.fold.counters()) for one in self.nodes.partitions() if one.fold.blocks]
+            left = [(one.id, one.fold.counters()) for one in self._partitions() if one.fold.blocks]
             if not got and not left and self.served_by_one():
                 break
             self.loop.run_for(0.5 if got else 5.0)  # perhaps an answer was lost, with a node that had been fenced
@@ -381,6 +408,13 @@ class ClusterWorld:
             raise Violation("a partition that has drained does not retire")
         if self.scenario == "outages" and self.ledger.sealed:
             raise Violation(f"the store was away, nodes were not, and {self.ledger.sealed} was fenced")
+        if self._partitions(deleted=True):  # who deleted the queue could not tell all of its partitions
+            for process in self.nodes.living():
+                self.nodes.kill(process)
+            self._rest()
+            if not self.until(lambda: not self._partitions(deleted=True), RESTS_SECONDS):
+                stays = [one.id for one in self._partitions(deleted=True)]
+                raise Violation(f"what deleted queues have left stays: partitions {stays}")
 
 
 def simulate_cluster(seed: int, seconds: float = SECONDS, *, local: bool | None = None) -> Report:

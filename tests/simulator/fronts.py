@@ -13,7 +13,7 @@ from backend.splits import Splits
 from frontend.sqs.queues import Queues, QueueView
 from metadata_service.client import MetadataClient
 from metadata_service.models import Queue
-from metadata_service.store import QueueStore
+from metadata_service.store import QueueNotFound, QueueStore
 from tests.simulator.catalog import ACCOUNT, HostQueues, queues_over, resolver_over
 from tests.simulator.hosts import Host
 
@@ -40,7 +40,8 @@ class Front(Host):
     async def stored(self, queue_id: int) -> Queue:
         """A queue as the metadata have it now."""
         queue = await self._store.get_queue_by_id(queue_id)
-        assert queue is not None
+        if queue is None:
+            raise QueueNotFound(str(queue_id))
         return queue
 
     def hear_of(self, queue: Queue) -> None:
@@ -49,7 +50,8 @@ class Front(Host):
 
     async def _view(self, arn: str) -> QueueView:
         view = await self.queues.by_arn(arn, ACCOUNT)
-        assert view is not None
+        if view is None:
+            raise QueueNotFound(arn)
         return view
 
     async def send(self, arn: str, messages: Sequence[NewMessage]) -> list[Stored]:
@@ -72,6 +74,11 @@ class Front(Host):
     async def purge(self, arn: str) -> None:
         queue = await self._metadata.begin_purge((await self._view(arn)).queue, now_ms=0, interval_seconds=0)
         await self.queues.run(self.queues.view(queue), self.backend.purge, queue.purge_id)
+
+    async def delete_queue(self, arn: str) -> None:
+        """As an answer says it: no partition has anything of it any more."""
+        queue = await self._metadata.delete((await self._view(arn)).queue, now_ms=0)
+        await self.queues.drop(self.queues.view(queue))
 
     async def start_move(self, arn: str) -> Any:
         return await self.queues.run(await self._view(arn), self.backend.start_move, None, 0)

@@ -45,6 +45,8 @@ class Queue:
     mine: list[Msg] = field(default_factory=list)
     purging: int = 0
     """Purges that were asked for and not answered: what is sent meanwhile may go, too."""
+    deleting: bool = False
+    """Its deletion was asked for: whatever is in it may go, also what comes later."""
 
     @property
     def weak(self) -> bool:
@@ -133,7 +135,7 @@ class History:
                 name = one.payload[:7].decode()
                 msg = self.messages[one.payload] = Msg(one.payload, name, queue, one.group, at)
                 msg.by_token = one.token is not None and one.retry is None
-                if any(other.purging for other in _reach(queue)):
+                if any(other.purging or other.deleting for other in _reach(queue)):
                     self._may_go(msg, at)
                 queue.mine.append(msg)
             msgs.append(msg)
@@ -291,6 +293,18 @@ class History:
         for msg in queue.mine if queue.plain else ():
             if msg.known_at < asked_at and not msg.forgotten:
                 msg.deleted_at = min(msg.deleted_at, at)
+
+    # --- deletions ---
+
+    def queue_deleting(self, queue: Queue) -> int:
+        """A queue's deletion is about to be asked for.  Returns what :meth:`queue_deleted` wants."""
+        queue.deleting = True
+        return self.purging(queue)
+
+    def queue_deleted(self, queue: Queue, asked_at: int) -> None:
+        """It was answered, and all of its partitions had been told: what was there when it was asked for is gone."""
+        self.counts["queues deleted"] += 1
+        self.purged(queue, asked_at)
 
     # --- sums ---
 

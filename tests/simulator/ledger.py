@@ -20,7 +20,7 @@ import msgspec
 
 from metadata_service.cassandra_connection import HELD
 from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
-from metadata_service.store import ConditionFailed, Entries, StoreError, StoreUnavailable
+from metadata_service.store import ConditionFailed, Entries, QueueNotFound, StoreError, StoreUnavailable
 from tests.simulator.hosts import Net
 from tests.simulator.quorum import Machines
 
@@ -161,7 +161,7 @@ class HostEntries:
             ledger.finish_commits()
             try:
                 result, log_id = decide()
-            except ConditionFailed as error:
+            except (ConditionFailed, QueueNotFound) as error:
                 reply(error)
                 return
             if log_id is None:
@@ -187,7 +187,7 @@ class HostEntries:
         return await self._ask(lambda: (read(), None))
 
     async def decided(self, decide: Callable[[], T], *, changes: bool) -> T:
-        """Have this decided, on the condition that it raises :class:`ConditionFailed` for."""
+        """Have this decided, on conditions that it raises :class:`ConditionFailed` or :class:`QueueNotFound` for."""
         return await self._ask(lambda: (decide(), None), changes=changes)
 
     # --- entries ---

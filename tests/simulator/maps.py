@@ -41,7 +41,8 @@ class Maps:
         return self.settled() and all(one.state == "open" for queue in self._queues() for one in queue.partitions)
 
     def _queues(self) -> list[Queue]:
-        return [self._world.catalog.queues[queue_id] for queue_id in self._world.mapped]
+        queues = self._world.catalog.queues
+        return [queues[queue_id] for queue_id in self._world.mapped if queue_id in queues]
 
     async def change(self, random: Random) -> None:
         """Begin one change."""

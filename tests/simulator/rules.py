@@ -106,8 +106,7 @@ RULES = (
         "Partitions 5",
         "Purges and deletions are durable before they are answered; calls carry the queue's incarnation.",
         ("purge_forgotten_at_recovery",),
-        "Queues of simulated clusters are not deleted. That a call names its queue's incarnation is kept twice: no "
-        "partition's id is ever used again.",
+        "That a call names its queue's incarnation is kept twice: no partition's id is ever used again.",
     ),
     Rule("Ack levels", "A level changes only when a send is answered."),
     Rule(

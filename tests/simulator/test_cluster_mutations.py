@@ -36,6 +36,8 @@ NOTICED_SOON = (
     "ids_serve_again_too_early",
     "held_logs_answer",
     "held_segments_dropped",
+    "deletions_not_kept",
+    "leftovers_not_collected",
 )
 RUNS_MOST = 8
 

@@ -6,7 +6,18 @@ within few runs is said apart from it (:mod:`tests.simulator.cluster_mutations.f
 in its place has to do no harm.  :data:`tests.simulator.rules.RULES` has every rule; ``docs/simulator.md`` prints them.
 """
 
-from tests.simulator.cluster_mutations import backups, levels, local, maps, moves, recovery, segments, times, writing  # noqa: F401
+from tests.simulator.cluster_mutations import (  # noqa: F401
+    backups,
+    deletions,
+    levels,
+    local,
+    maps,
+    moves,
+    recovery,
+    segments,
+    times,
+    writing,
+)
 from tests.simulator.cluster_mutations.registry import MUTATIONS, Mutation, run_mutated
 
 __all__ = ["MUTATIONS", "Mutation", "run_mutated"]

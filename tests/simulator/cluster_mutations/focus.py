@@ -13,7 +13,7 @@ from typing import Any
 
 from backend.api import HANDOVER_PARTS, AckLevel, BackendError
 from backend.checkpointer import Checkpointer
-from backend.engine.records import Message, Purged
+from backend.engine.records import Dropped, Message, Purged
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.models import Queue as StoredQueue
 from metadata_service.partitions import changing, open_ones
@@ -611,6 +611,28 @@ def dying_purgers(world: ClusterWorld) -> None:
     machines.stuck, machines.stuck_at, machines.stuck_kind, machines.stuck_seconds = 0.5, (-1,), Purged.KIND, 60.0
     machines.when_stuck = lambda name: dies(world, world.server(name), 1.0, 0.1)
     world.troubles.pause = 0.0
+
+
+def deletions(world: ClusterWorld) -> None:
+    """Queues are deleted, while frontends that have not heard of it call on."""
+    world.deleted = 1.0
+    world.callers.pace = 0.05
+
+
+def dying_deleters(world: ClusterWorld) -> None:
+    """Who is about to drop a partition dies, and the row with that reaches no machine."""
+    machines = world.machines
+    deletions(world)
+    machines.stuck, machines.stuck_at, machines.stuck_kind, machines.stuck_seconds = 1.0, (-1,), Dropped.KIND, 60.0
+    machines.when_stuck = lambda name: dies(world, world.server(name), 1.0, 0.1)
+    world.troubles.pause = 0.0
+
+
+def unreached_deleters(world: ClusterWorld) -> None:
+    """Frontends and nodes do not reach each other for a while, again and again: partitions are not told."""
+    deletions(world)
+    world.troubles.pause = 0.5
+    world.troubles.faults = {"cut": 6, "kill": 1}
 
 
 # --- local files ----------------------------------------------------------------------------------------------

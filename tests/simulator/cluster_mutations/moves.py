@@ -40,8 +40,8 @@ def marks_forgotten_in_checkpoints(world: ClusterWorld) -> AbstractContextManage
     """What a destination has taken does not move with its shard."""
     real = snapshot.read
 
-    async def read(ref: Any, fetch: Any) -> Any:
-        fold, hanging = await real(ref, fetch)
+    async def read(*what: Any) -> Any:
+        fold, hanging = await real(*what)
         fold.taken.clear()
         return fold, hanging
 
