@@ -36,6 +36,7 @@ NOTICED_SOON = (
     "ids_serve_again_too_early",
     "held_logs_answer",
     "held_segments_dropped",
+    "swept_logs_do_not_say_so",
     "deletions_not_kept",
     "leftovers_not_collected",
 )

@@ -331,7 +331,47 @@ def changes_of_the_dead(world: ClusterWorld) -> None:
 async def _swept(checkpointer: Checkpointer) -> None:
     with suppress(BackendError, StoreError):
         async with checkpointer._lock:
-            await checkpointer._sweep()
+            if not checkpointer._unsettled:
+                await checkpointer._sweep()
+
+
+def late_gifts(world: ClusterWorld) -> None:
+    """A shard is given to a node that dies meanwhile; that takes effect when its log is sealed, and others have
+    swept."""
+    world.nodes.checkpoint_segments, world.nodes.segment_bytes = 1, 4 << 10
+    world.callers.pace = 0.05
+    world.troubles.pause = 3.0
+    world.troubles.faults = {"drain": 1}
+    held: dict[int, list[Callable[[], None]]] = {}
+
+    def hold(entries: Sequence[ShardEntry], apply: Callable[[], None]) -> bool:
+        log_id = entries[0].owner_log
+        heir = _writer(world, log_id)
+        if log_id not in held:
+            if heir is None or heir is HOST.get() or world.over or world.random.random() >= 0.3:
+                return False
+            held[log_id] = []
+            dies(world, heir)
+        held[log_id].append(apply)
+        return True
+
+    def sweep() -> None:
+        for process in world.nodes.living():
+            node = process.node
+            if node is not None and node._checkpointer is not None and node.ready and not process.stopped:
+                process.run(world.loop, _swept(node._checkpointer))
+
+    def give(log_id: int) -> None:
+        for apply in held.pop(log_id):
+            apply()
+
+    def sealed(entry: LogEntry) -> None:
+        if entry.log_id in held:
+            later(world, 5.0, sweep)
+            later(world, 6.0, give, entry.log_id)
+
+    world.ledger.when_changing = hold
+    world.ledger.when_sealed = sealed
 
 
 def stopped_checkpointers(world: ClusterWorld) -> None:

@@ -126,6 +126,16 @@ def pieces_dropped_while_a_change_is_unsettled(world: ClusterWorld) -> AbstractC
     return mock.patch.object(Checkpointer, "_checkpoint", checkpoint)
 
 
+@mutation("Segments 1", focus=focus.late_gifts)
+def swept_logs_do_not_say_so(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """What goes of a sealed log is still asked for, where a shard is given to that log afterwards."""
+
+    async def say(self: Checkpointer, log: LogEntry) -> bool:
+        return True
+
+    return mock.patch.object(Checkpointer, "_say_replayed", say)
+
+
 @mutation("Segments 5", scenario="moving", focus=focus.clocks_set_back)
 @contextmanager
 def heartbeats_ordered_by_clocks(world: ClusterWorld) -> Iterator[None]:
