@@ -108,6 +108,8 @@ class ClusterWorld:
         self.chances = Random(f"chances of {seed}")
         self.deleted = self.chances.choice((0.0, 0.0, 0.3)) if focus is None else 0.0
         """How many queues are deleted, of those that are nobody's dead-letter queues."""
+        self.all_die = 0.5
+        """How often all nodes are killed in the end, and start again."""
         self.doomed: list[Queue] = []
         """They are."""
         self.long_blocks = self.chances.choice((1, LONG_BLOCKS)) if focus is None else LONG_BLOCKS
@@ -313,7 +315,7 @@ class ClusterWorld:
             self.check()
         self.heal()
         self._rest()
-        if random.random() < 0.5 and self.scenario != "outages":
+        if random.random() < self.all_die and self.scenario != "outages":
             for process in self.nodes.living():
                 self.nodes.kill(process)
             if self.local and random.random() < 0.5:

@@ -40,7 +40,7 @@ NOTICED_SOON = (
     "deletions_not_kept",
     "leftovers_not_collected",
 )
-RUNS_MOST = 8
+RUNS_MOST = 12
 
 
 @pytest.mark.parametrize("name", NOTICED_SOON)
