@@ -9,6 +9,7 @@ is folded from one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from operator import attrgetter
@@ -19,7 +20,7 @@ from backend.journal.segments import LogInUse
 from backend.shards import Shards
 from backend.takeover import claim, recover, with_owner
 from metadata_service.models import LogEntry, ShardEntry
-from metadata_service.store import EntryStore
+from metadata_service.store import ConditionFailed, EntryStore
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ async def start(
     try:
         earlier, begun = await _find(journal, name, entries)
         shard_entries = {entry.shard: entry for entry in await entries.shards()}
-        mine = await entries.new_incarnation(name, _spare(earlier, begun, shard_entries.values()))
+        mine = await _incarnation(name, entries, _spare(earlier, begun, shard_entries.values()))
         own = {entry.log_id for entry in earlier}
         wanted = {number for number, entry in shard_entries.items() if entry.owner_log in own}.union(given)
         known = [entry for entry in await entries.logs() if entry.log_id != mine.log_id]
@@ -110,6 +111,15 @@ async def _find(journal: Journal, name: str, entries: EntryStore) -> tuple[list[
             if waited >= (RECOVERY_SECONDS if recovering else CLAIM_SECONDS):
                 raise
         await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _incarnation(name: str, entries: EntryStore, spare: LogEntry | None) -> LogEntry:
+    """A new one, in the place of a log that is ``spare``, if nobody has changed that one's entry meanwhile: whoever has
+    let go of the rest of it did (:meth:`~backend.checkpointer.Checkpointer._say_replayed`)."""
+    if spare is not None:
+        with contextlib.suppress(ConditionFailed):
+            return await entries.new_incarnation(name, spare)
+    return await entries.new_incarnation(name)
 
 
 def _spare(earlier: Sequence[LogEntry], begun: set[int], shards: Iterable[ShardEntry]) -> LogEntry | None:

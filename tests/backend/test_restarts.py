@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from backend import startup, takeover
@@ -101,6 +104,26 @@ def test_ids_that_are_used_again_keep_what_is_stored_apart() -> None:
         found.update(message.payload for message in answer)
     assert stored <= found
     assert not service.node.damage
+    service.close()
+
+
+def test_a_spare_log_whose_entry_others_have_just_changed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a node that has let go of what was left of it."""
+    service = Service()
+    for _ in range(3):
+        restart(service)
+    before = dict(service.store._logs)
+    spare = startup._spare
+
+    def changed(*what: Any) -> LogEntry | None:
+        found = spare(*what)
+        assert found is not None
+        return msgspec.structs.replace(found, version=found.version - 1)
+
+    monkeypatch.setattr(startup, "_spare", changed)
+    restart(service)
+    (new,) = service.store._logs.keys() - before
+    assert service.store._logs[new].state == "open"
     service.close()
 
 
