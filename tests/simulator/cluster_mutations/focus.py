@@ -319,13 +319,17 @@ def changes_of_the_dead(world: ClusterWorld) -> None:
     def sealed(entry: LogEntry) -> None:
         for apply in held.pop(entry.log_id, []):
             later(world, 0.1, apply)
-        for process in world.nodes.living():
-            node = process.node
-            if node is not None and node._checkpointer is not None and node.ready and not process.stopped:
-                process.run(world.loop, _swept(node._checkpointer))
+        _all_sweep(world)
 
     ledger.when_changing = hold
     ledger.when_sealed = sealed
+
+
+def _all_sweep(world: ClusterWorld) -> None:
+    for process in world.nodes.living():
+        node = process.node
+        if node is not None and node._checkpointer is not None and node.ready and not process.stopped:
+            process.run(world.loop, _swept(node._checkpointer))
 
 
 async def _swept(checkpointer: Checkpointer) -> None:
@@ -355,19 +359,13 @@ def late_gifts(world: ClusterWorld) -> None:
         held[log_id].append(apply)
         return True
 
-    def sweep() -> None:
-        for process in world.nodes.living():
-            node = process.node
-            if node is not None and node._checkpointer is not None and node.ready and not process.stopped:
-                process.run(world.loop, _swept(node._checkpointer))
-
     def give(log_id: int) -> None:
         for apply in held.pop(log_id):
             apply()
 
     def sealed(entry: LogEntry) -> None:
         if entry.log_id in held:
-            later(world, 5.0, sweep)
+            later(world, 5.0, _all_sweep, world)
             later(world, 6.0, give, entry.log_id)
 
     world.ledger.when_changing = hold
