@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from graphlib import TopologicalSorter
 
 import msgspec
@@ -72,53 +73,41 @@ async def recover(
     shards meanwhile, and so perhaps dropped what was to be read.
     """
     known = list(known)
+    async with _damage_is_not_of_others(entries, known, {number: shards.get(number) for number in wanted}):
+        replay = Replay({number: shards[number] for number in wanted if number in shards})
+        others = [entry for entry in known if entry.log_id != own]
+        begun = await journal.look(others)
+        chained = {log_id for entry in replay.entries.values() for log_id in entry.logs()}
+        unread = {entry.log_id: entry for entry in others if entry.log_id in chained}
+        unread.update((entry.log_id, entry) for entry in claimed)
+        to_seal = {entry.log_id for entry in claimed}
+        await replay.load_checkpoints(pieces, ready)
+        for entry in in_order(unread.values(), replay.entries.values()):
+            sealing = entry.log_id in to_seal
+            if not sealing and entry.state != "sealed" and entry.log_id in begun:
+                raise LogInUse(f"{journal.place(entry)} is not sealed, and a shard is to be folded from it")
+            end = await replay_log(journal, entry, begun, replay, known_seq(entry.log_id, shards.values()))
+            if sealing:
+                assert end is not None, "it was begun"
+                await seal(journal, entries, entry, end)
+        return replay
+
+
+@asynccontextmanager
+async def _damage_is_not_of_others(
+    entries: EntryStore, known: Collection[LogEntry], read: Mapping[int, ShardEntry | None]
+) -> AsyncIterator[None]:
+    """Damage is :class:`ConditionFailed` where shards are not as they were read, or the floor of the log is not."""
     try:
-        return await _recover(journal, entries, claimed, known, shards, wanted, own, pieces, ready)
+        yield
     except JournalDamaged as error:
-        await _check_unchanged(entries, error.log_id, known, {number: shards.get(number) for number in wanted})
+        stored = {entry.shard: entry for entry in await entries.shards()}
+        if changed := [number for number, entry in read.items() if stored.get(number) != entry]:
+            raise ConditionFailed(f"shards were changed by others while they were read: {changed}") from error
+        floors = {entry.floor_seq for entry in (*known, *await entries.logs()) if entry.log_id == error.log_id}
+        if len(floors) > 1:
+            raise ConditionFailed(f"log {error.log_id} was let go of by others while it was read") from error
         raise
-
-
-async def _check_unchanged(
-    entries: EntryStore, log_id: int, known: Iterable[LogEntry], read: Mapping[int, ShardEntry | None]
-) -> None:
-    """Raises :class:`ConditionFailed` if shards are not as they were read, or the floor of the log is not."""
-    stored = {entry.shard: entry for entry in await entries.shards()}
-    if changed := [number for number, entry in read.items() if stored.get(number) != entry]:
-        raise ConditionFailed(f"shards were changed by others while they were read: {changed}")
-    floors = {entry.floor_seq for entry in (*known, *await entries.logs()) if entry.log_id == log_id}
-    if len(floors) > 1:
-        raise ConditionFailed(f"log {log_id} was let go of by others while it was read")
-
-
-async def _recover(
-    journal: Journal,
-    entries: EntryStore,
-    claimed: Sequence[LogEntry],
-    known: Iterable[LogEntry],
-    shards: Mapping[int, ShardEntry],
-    wanted: Collection[int],
-    own: int,
-    pieces: PieceReader,
-    ready: Mapping[Ref, ReadyBlock],
-) -> Replay:
-    replay = Replay({number: shards[number] for number in wanted if number in shards})
-    others = [entry for entry in known if entry.log_id != own]
-    begun = await journal.look(others)
-    chained = {log_id for entry in replay.entries.values() for log_id in entry.logs()}
-    unread = {entry.log_id: entry for entry in others if entry.log_id in chained}
-    unread.update((entry.log_id, entry) for entry in claimed)
-    to_seal = {entry.log_id for entry in claimed}
-    await replay.load_checkpoints(pieces, ready)
-    for entry in in_order(unread.values(), replay.entries.values()):
-        sealing = entry.log_id in to_seal
-        if not sealing and entry.state != "sealed" and entry.log_id in begun:
-            raise LogInUse(f"{journal.place(entry)} is not sealed, and a shard is to be folded from it")
-        end = await replay_log(journal, entry, begun, replay, known_seq(entry.log_id, shards.values()))
-        if sealing:
-            assert end is not None, "it was begun"
-            await seal(journal, entries, entry, end)
-    return replay
 
 
 async def seal(journal: Journal, entries: EntryStore, claimed: LogEntry, end: LogEnd) -> None:

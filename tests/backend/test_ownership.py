@@ -16,13 +16,14 @@ import pytest
 
 from backend import takeover
 from backend.api import SHARDS, NewMessage, NotOwner, PartitionUnknown, Receive, Target
+from backend.journal.interface import Journal
+from backend.journal.recovery import LogEnd
 from backend.journal.segments import LogInUse
 from backend.manager import Member
 from backend.node import Node
-from backend.replay import JournalDamaged, Replay
+from backend.replay import JournalDamaged, Replay, replay_log
 from backend.shards import shard_of
-from backend.takeover import _recover
-from metadata_service.models import BackupPin
+from metadata_service.models import BackupPin, LogEntry
 from metadata_service.store import ConditionFailed
 from tests.backend.nodes import Machine
 
@@ -126,15 +127,15 @@ async def test_what_another_has_taken_and_swept_meanwhile_is_not_called_damaged(
     log_id = first.ownership.log_id
     await machine.stop("a")
     await second.ownership.seal(log_id)
-    faster = [True]
+    faster, load = [True], Replay.load_checkpoints
 
-    async def slowly(*_: object) -> Replay:
+    async def slowly(*_: object) -> None:
         if faster.pop():
-            with mock.patch.object(takeover, "_recover", _recover):
+            with mock.patch.object(Replay, "load_checkpoints", load):
                 assert await third.ownership.take(EVEN) == set(EVEN)
         raise JournalDamaged(log_id, "what it reads is missing")
 
-    with mock.patch.object(takeover, "_recover", slowly):
+    with mock.patch.object(Replay, "load_checkpoints", slowly):
         with pytest.raises(ConditionFailed):
             await second.ownership.take(EVEN)
         faster.append(False)
@@ -149,12 +150,12 @@ async def test_a_log_that_is_let_go_of_while_it_is_read_is_not_called_damaged(ma
     await machine.stop("a")
     await second.ownership.seal(log_id)
 
-    async def meanwhile(*_: object) -> Replay:
+    async def meanwhile(*_: object) -> None:
         (log,) = await machine.store.logs("a")
         await machine.store.update_log(msgspec.structs.replace(log, floor_seq=log.floor_seq + 1))
         raise JournalDamaged(log_id, "what it reads is missing")
 
-    with mock.patch.object(takeover, "_recover", meanwhile), pytest.raises(ConditionFailed, match="let go of"):
+    with mock.patch.object(takeover, "replay_log", meanwhile), pytest.raises(ConditionFailed, match="let go of"):
         await second.ownership.take(EVEN)
 
 
@@ -166,13 +167,12 @@ async def test_a_damaged_log_keeps_nobody_from_shards_that_do_not_need_it(machin
     for log_id in logs:
         await heir.ownership.seal(log_id)
 
-    async def damaged(*what: Any) -> Replay:
-        shards, wanted = what[4], what[5]
-        if any(logs[0] in shards[number].logs() for number in wanted):
+    async def damaged(journal: Journal, entry: LogEntry, *rest: Any) -> LogEnd | None:
+        if entry.log_id == logs[0]:
             raise JournalDamaged(logs[0], "rows are missing")
-        return await _recover(*what)
+        return await replay_log(journal, entry, *rest)
 
-    with mock.patch.object(takeover, "_recover", damaged):
+    with mock.patch.object(takeover, "replay_log", damaged):
         assert await heir.ownership.take(range(SHARDS)) == set(ODD)
         with pytest.raises(JournalDamaged):
             await heir.ownership.take(range(SHARDS))
