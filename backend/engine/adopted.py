@@ -37,7 +37,7 @@ class Adopted:
         return min((window.next_expiry for window in self.windows()), default=NEVER)
 
     def expire(self, now: int) -> None:
-        """Forget what has expired at ``now``."""
+        """Free the memory of what has expired at ``now``."""
         for by_origin in (self.retries, self.tokens):
             for origin, window in list(by_origin.items()):
                 window.expire(now)
@@ -52,10 +52,10 @@ class Adopted:
                 return origin, *found
         return None
 
-    def message(self, token: bytes) -> tuple[int, int] | None:
-        """Origin and number of the message with this deduplication id; call :meth:`expire` first."""
+    def message(self, token: bytes, now: int) -> tuple[int, int] | None:
+        """Origin and number of the message with this deduplication id, unless it has expired at ``now``."""
         for origin, window in self.tokens.items():
-            number = window.get(token)
+            number = window.get(token, now)
             if number is not None:
                 return origin, number
         return None

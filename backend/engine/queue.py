@@ -113,9 +113,9 @@ class Queue:
             token = message.token
             if token is not None:
                 fold.tokens.expire(now)
-                earlier = fold.tokens.get(token) or fresh.get(token)
+                earlier = fold.tokens.get(token, now) or fresh.get(token)
                 if earlier is None and message.also is not None:
-                    earlier = fold.tokens.get(message.also)
+                    earlier = fold.tokens.get(message.also, now)
                 if earlier is not None:
                     if retry is not None:
                         # The deduplication id may be forgotten before the call is repeated, by time or by a purge.
@@ -123,9 +123,9 @@ class Queue:
                     answers.append(Stored(message_id(partition, earlier), earlier, True))
                     continue
                 if adopted is not None:
-                    twin = adopted.message(token)
+                    twin = adopted.message(token, now)
                     if twin is None and message.also is not None:
-                        twin = adopted.message(message.also)
+                        twin = adopted.message(message.also, now)
                     if twin is not None:
                         if retry is not None:
                             written.append((records.Answered(twin[1], retry, twin[0]), b""))
@@ -405,6 +405,8 @@ class Queue:
 
     def adopt(self, handover: Handover, now: int) -> list[records.Record]:
         """What another partition has handed over, in records of bounded length."""
+        self.fold.advance(now)
+        now = self.fold.now
         written: list[records.Record] = []
         for columns in handover.tokens:
             left_ms = array("Q", columns.left_ms)

@@ -423,12 +423,13 @@ def describe(fold: Fold) -> dict[str, Any]:
         "counters": (fold.visible, fold.delayed, fold.moving, len(fold.in_flight), fold.stored_bytes),
         "messages": messages,
         "segments": dict(fold.segments),
-        "tokens": fold.tokens.items(),
-        "retries": fold.retries.items(),
+        "tokens": fold.tokens.items(fold.now),
+        "retries": fold.retries.items(fold.now),
         "adopted": {
-            (origin, retry): window.items()
+            (origin, retry): live
             for retry, by_origin in ((True, fold.adopted.retries), (False, fold.adopted.tokens))
             for origin, window in by_origin.items()
+            if (live := window.items(fold.now))
         }
         if fold.adopted is not None
         else {},

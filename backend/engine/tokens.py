@@ -52,7 +52,10 @@ class Chunk:
 
 
 class Tokens:
-    """The window.  Times must not go back; all of its tokens have a digest, or none has."""
+    """The window.  All of its tokens have a digest, or none has.
+
+    Tokens may expire in another order than they were remembered in: each lookup compares the time.
+    """
 
     __slots__ = ("_chunks", "_last", "_next", "_places", "next_expiry")
 
@@ -66,13 +69,18 @@ class Tokens:
     def __len__(self) -> int:
         return len(self._places)
 
-    def get(self, token: bytes) -> int | None:
-        """Number of the message that was stored with this token; call :meth:`expire` first."""
+    def get(self, token: bytes, now: int) -> int | None:
+        """Number of the message that was stored with this token, unless the token has expired at ``now``.
+
+        Checked here and not left to :meth:`expire`: tokens that another partition has handed over are in no order of
+        time, and a window that was made shorter leaves tokens that expire after later ones.
+        """
         place = self._places.get(token)
         if place is None:
             return None
         chunk = self._chunk(place)
-        return chunk.numbers[place - chunk.first]
+        at = place - chunk.first
+        return chunk.numbers[at] if chunk.expires[at] > now else None
 
     def find(self, token: bytes, now: int) -> tuple[int, bytes] | None:
         """Number and digest that came with this token, unless it has expired at ``now``."""
@@ -104,7 +112,7 @@ class Tokens:
             self.next_expiry = expires
 
     def expire(self, now: int) -> None:
-        """Forget what has expired at ``now``."""
+        """Free the memory of tokens that have expired at ``now``, as far as none that lives was remembered before."""
         if now < self.next_expiry:
             return
         places = self._places
@@ -159,14 +167,9 @@ class Tokens:
                 if chunk.expires[at] > now and places.get(token) == chunk.first + at:
                     yield token, chunk.numbers[at], chunk.expires[at], chunk.digest(at)
 
-    def items(self) -> dict[bytes, tuple[int, bytes]]:
-        """What is remembered, number and digest by token, for comparison."""
-        return dict(self._all())
-
-    def _all(self) -> Iterator[tuple[bytes, tuple[int, bytes]]]:
-        for token, place in self._places.items():
-            chunk = self._chunk(place)
-            yield token, (chunk.numbers[place - chunk.first], chunk.digest(place - chunk.first))
+    def items(self, now: int) -> dict[bytes, tuple[int, bytes]]:
+        """Number and digest by token, of those that have not expired at ``now``, for comparison."""
+        return {token: found for token in self._places if (found := self.find(token, now)) is not None}
 
 
 def _first(chunk: Chunk) -> int:

@@ -464,6 +464,44 @@ async def test_a_fifo_queue_that_moves_keeps_the_order_of_its_groups(fifo: World
         assert numbers[group] == sorted(set(numbers[group])), "sequence numbers rise"
 
 
+async def test_deduplication_ids_end_with_their_window_though_the_queue_has_moved(fifo: World) -> None:
+    """They arrive in no order of time: one that ends late must not keep others alive."""
+    passed_ms = 0
+
+    def later(clock: Callable[[], int]) -> Callable[[], int]:
+        return lambda: clock() + passed_ms
+
+    for node in fifo.machine.nodes.values():
+        assert node._incarnation is not None
+        node._incarnation.clock = later(node._incarnation.clock)
+    queue = await fifo.fresh()
+    first = []
+    for number in range(60):
+        passed_ms += 2000
+        message = NewMessage(b"", group="g", token=token_of(number))
+        first.append((passed_ms, await send_one(fifo, message)))
+    await fifo.splits.move(queue, {one.id: 0 for one in queue.partitions})
+    for number, (at_ms, stored) in enumerate(first):
+        passed_ms = max(passed_ms, at_ms + 200_000)
+        repeat = NewMessage(b"", group="g", token=token_of(number))
+        assert (await send_one(fifo, repeat)).message_id == stored.message_id
+    for number, (at_ms, stored) in enumerate(first):
+        passed_ms = max(passed_ms, at_ms + 330_000)
+        repeat = NewMessage(b"", group="g", token=token_of(number))
+        assert (await send_one(fifo, repeat)).message_id != stored.message_id, "it is stored"
+
+
+async def send_one(world: World, message: NewMessage) -> Stored:
+    """Send to the open partition of the message's group."""
+
+    def pick(queue: Queue) -> Partition:
+        slots = {one.slot: one for one in open_ones(queue.partitions)}
+        return slots[slot_of_name(message.group or "", list(slots))]
+
+    stored = await world.at(pick, "send", [message], known=await world.fresh())
+    return cast(Stored, stored[0])
+
+
 async def test_a_queue_moves_to_another_cluster_with_its_tokens_and_dead_letters_find_it(
     world: World, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from backend.api import (
     PartitionSettings,
     PartitionState,
     Routing,
+    Stored,
     Target,
     TokenReused,
     Transfer,
@@ -83,7 +84,7 @@ def checked(machine: Machine) -> None:
 
 async def test_a_child_takes_no_token_before_it_has_those_of_its_parent() -> None:
     parent, child = pair()
-    first = {place: message_id(1, parent.fold.retries.get(token(place)) or 0) for place in range(40)}
+    first = {place: message_id(1, parent.fold.retries.get(token(place), parent.now) or 0) for place in range(40)}
     with pytest.raises(PartitionOpening):
         send(child, 100)
     written, _ = child.queue.send([NewMessage(b"without a token")], child.now)
@@ -152,7 +153,7 @@ def test_it_awaits_again_when_the_same_partition_drains_later() -> None:
         send(child, late)
     reroute(parent, 5, slots=(1,), state=PartitionState.DRAINING)
     hand_over(parent, child, 5)
-    assert send(child, late) == message_id(1, parent.fold.retries.get(token(late)) or 0)
+    assert send(child, late) == message_id(1, parent.fold.retries.get(token(late), parent.now) or 0)
 
 
 def test_a_clock_that_is_ahead_forgets_nothing_early() -> None:
@@ -187,6 +188,33 @@ def test_a_deduplication_id_is_known_after_a_move() -> None:
     keep(new, written)
     by_other_scope = NewMessage(b"two", group="g", token=token(3), also=token(2))
     assert new.queue.send([by_other_scope], new.now)[1][0].number == later.number
+    checked(new)
+
+
+def test_deduplication_ids_that_came_with_a_move_end_each_at_its_own_time() -> None:
+    """They arrive by their bytes, so that one which ends last may lie before all others."""
+    old, new = Machine(fifo=True), Machine(partition=2, fifo=True)
+
+    def sent(machine: Machine, place: int) -> Stored:
+        written, (answer,) = machine.queue.send([NewMessage(b"", group="g", token=token(place))], machine.now)
+        keep(machine, written)
+        return answer
+
+    first_ms = []
+    for place in range(290):
+        first_ms.append(old.now)
+        assert not sent(old, place).duplicate
+        old.pass_time(1)
+    reroute(old, 2, slots=(0,), state=PartitionState.DRAINING)
+    reroute(new, 2, slots=(0,), awaits=(1,))
+    new.now = old.now
+    assert hand_over(old, new, 2) == 290
+    assert all(sent(new, place).duplicate for place in range(290))
+    for place, first in enumerate(first_ms):
+        new.now = first + 299_999
+        assert sent(new, place).duplicate
+        new.now = first + 300_000
+        assert not sent(new, place).duplicate
     checked(new)
 
 

@@ -59,8 +59,9 @@ def test_tokens_are_forgotten_to_the_millisecond() -> None:
     assert len(tokens) == 3000
     tokens.expire(2999)
     assert len(tokens) == 1000
-    assert tokens.get((1999).to_bytes(16, "big")) is None
-    assert tokens.get((2000).to_bytes(16, "big")) == 2001
+    assert tokens.get((1999).to_bytes(16, "big"), 2999) is None
+    assert tokens.get((2000).to_bytes(16, "big"), 2999) == 2001
+    assert tokens.get((2000).to_bytes(16, "big"), 3000) is None
     assert tokens.next_expiry == 3000
     tokens.expire(10_000)
     assert len(tokens) == 0
@@ -77,6 +78,19 @@ def test_a_token_that_is_looked_up_late_is_forgotten_though_nobody_threw_it_out(
     tokens.expire(2000)
     assert tokens.find(b"a" * 16, 2999) == (3, b"3" * 16)
     assert len(tokens) == 1
+
+
+def test_tokens_that_came_in_no_order_of_time_are_forgotten_each_at_its_own_time() -> None:
+    tokens = Tokens()
+    ends = random.Random(3).sample(range(1000, 4000), 3000)
+    for end in ends:
+        tokens.remember(end.to_bytes(16, "big"), end, end)
+    for now in (999, 1000, 2500, 3998):
+        tokens.expire(now)
+        live = {end for end in ends if tokens.get(end.to_bytes(16, "big"), now) is not None}
+        assert live == {end for end in ends if end > now}
+    tokens.expire(3999)
+    assert not tokens.chunks()
 
 
 def test_message_ids_are_uuids_that_never_repeat() -> None:
