@@ -5,8 +5,8 @@ allow; :attr:`Decision.ALLOWED` when one allows; otherwise :attr:`Decision.SILEN
 "allowed" is not decided here.
 
 What is accepted can be evaluated, and what cannot be is refused when the policy is set (:class:`PolicyError`):
-unknown elements and operators, principals of another kind, malformed ARNs, actions of another service, policy
-variables.  Two things are accepted that never fit a request here, as they stand in many policies: principals
+unknown elements and operators, principals of another kind, malformed ARNs of principals, actions of another service,
+policy variables.  Two things are accepted that never fit a request here, as they stand in many policies: principals
 of AWS's services (``{"Service": …}``), and condition keys that a request does not have.
 
 Choices where the language leaves one:
@@ -238,9 +238,11 @@ def _actions(patterns: list[str], known: frozenset[str], *, others: bool) -> fro
 
 
 def _resource(text: str) -> Matcher:
-    if text == "*":
-        return lambda resource: True
-    return arn_glob(text)
+    """A pattern of a queue's ARN: compared part by part if it is an ARN itself, otherwise as one text, as SQS takes any."""
+    try:
+        return arn_glob(text)
+    except PolicyError:
+        return Glob(text)
 
 
 def _conditions(given: object) -> list[Condition]:

@@ -235,7 +235,7 @@ def _compact(value: dict[str, Any]) -> str:
 
 
 def _empty_policy(queue_arn: str) -> dict[str, Any]:
-    return {"Version": "2012-10-17", "Id": f"{queue_arn}/SQSDefaultPolicy", "Statement": []}
+    return {"Version": "2008-10-17", "Id": f"{queue_arn}/SQSDefaultPolicy", "Statement": []}
 
 
 def _statements(document: dict[str, Any]) -> list[dict[str, Any]]:

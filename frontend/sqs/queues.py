@@ -29,7 +29,7 @@ from backend.maps import routing_of
 from frontend.services import Services
 from frontend.sqs import arn, attributes, policies
 from frontend.sqs.arn import QueueArn
-from frontend.sqs.errors import INVALID_ADDRESS, SERVICE_UNAVAILABLE, SqsError, queue_does_not_exist
+from frontend.sqs.errors import SERVICE_UNAVAILABLE, SqsError, queue_does_not_exist
 from frontend.sqs.spread import Spread
 from frontend.sqs.validation import is_queue_name
 from metadata_service.models import Queue
@@ -319,12 +319,12 @@ class Queues:
         return self._spread.any_open(view).target
 
     async def dead_letter(self, view: QueueView) -> DeadLetter | None:
-        """Where the queue's dead letters go; None: nowhere, so messages stay (also when the target is gone)."""
+        """The destination of the queue's dead letters; None: messages stay, for the target is gone or the queue itself."""
         redrive = view.redrive
         if redrive is None:
             return None
         target = await self.by_arn(redrive.dead_letter_arn, view.queue.account)
-        if target is None:
+        if target is None or target.queue.queue_id == view.queue.queue_id:
             return None
         return DeadLetter(redrive.max_receives, self.target_of(target), target.fifo)
 
@@ -399,7 +399,7 @@ class Queues:
 def locate(url: str, own_account: str) -> tuple[str, str]:
     """Account and name of a queue URL.  Host and port do not matter, and a bare name is the caller's own queue.
 
-    Raises InvalidAddress when there is no name in it.
+    Raises QueueDoesNotExist when there is no name in it.
     """
     return _located(url, own_account) if len(url) <= _URL_KEPT else _located.__wrapped__(url, own_account)
 
@@ -416,7 +416,7 @@ def _located(url: str, own_account: str) -> tuple[str, str]:
     path = url.partition("://")[2].partition("/")[2] if "://" in url else url
     segments = [segment for segment in path.split("/") if segment]
     if not segments:
-        raise SqsError(INVALID_ADDRESS, f"The address {url} is not valid for this endpoint.")
+        raise queue_does_not_exist()
     if len(segments) > 1 and _ACCOUNT.match(segments[-2]):
         return segments[-2], segments[-1]
     return own_account, segments[-1]

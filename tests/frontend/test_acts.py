@@ -115,7 +115,7 @@ async def test_acts_that_are_refused_or_fail_have_one(service: Service) -> None:
         ("sqs:DeleteQueue", ARN + "q", "refused", "AccessDenied"),
         ("sqs:PurgeQueue", ARN + "none", "refused", "AWS.SimpleQueueService.NonExistentQueue"),
         ("sqs:PurgeQueue", ARN + "none", "refused", "AWS.SimpleQueueService.NonExistentQueue"),
-        ("sqs:TagQueue", "https://elsewhere/", "refused", "InvalidAddress"),
+        ("sqs:TagQueue", "https://elsewhere/", "refused", "AWS.SimpleQueueService.NonExistentQueue"),
         ("sqs:CreateQueue", ARN + "a b", "refused", "InvalidParameterValue"),
         ("sqs:PurgeQueue", ARN + "q", "failed", "ServiceUnavailable"),
     ]

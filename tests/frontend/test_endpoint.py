@@ -232,9 +232,9 @@ async def test_a_queue_is_known_by_account_and_name(service: Service, url: str) 
 @pytest.mark.parametrize(
     ("url", "status", "code"),
     [
-        ("http://localhost:9324", 404, "InvalidAddress"),
-        ("http://localhost:9324/", 404, "InvalidAddress"),
-        ("/", 404, "InvalidAddress"),
+        ("http://localhost:9324", 400, "AWS.SimpleQueueService.NonExistentQueue"),
+        ("http://localhost:9324/", 400, "AWS.SimpleQueueService.NonExistentQueue"),
+        ("/", 400, "AWS.SimpleQueueService.NonExistentQueue"),
         ("", 400, "AWS.SimpleQueueService.NonExistentQueue"),
         ("other", 400, "AWS.SimpleQueueService.NonExistentQueue"),
         ("not a name!", 400, "AWS.SimpleQueueService.NonExistentQueue"),

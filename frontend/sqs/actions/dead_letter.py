@@ -27,8 +27,6 @@ async def check_target(
     reason = ""
     if target is None:
         reason = "Dead letter target does not exist."
-    elif target.arn == source_arn:
-        reason = "Dead letter target must be another queue than the source queue itself."
     elif target.fifo != fifo:
         reason = "Dead-letter queue must be same type of queue as the source."
     elif not policies.allows_source(target.queue.attributes.get("RedriveAllowPolicy"), source_arn):

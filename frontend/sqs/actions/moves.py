@@ -83,7 +83,7 @@ async def cancel_message_move_task(context: Context, call: Call, members: Member
     try:
         task = await context.queues.run(source, context.backend.cancel_move, task_id)
     except MoveTaskUnknown:
-        raise SqsError(RESOURCE_NOT_FOUND, "Task does not exist, or is not running.") from None
+        raise SqsError(RESOURCE_NOT_FOUND, "Task does not exist.") from None
     return {"ApproximateNumberOfMessagesMoved": task.moved}
 
 
@@ -141,4 +141,4 @@ def _parsed(handle: str) -> tuple[str, str]:
             return task_id, source_arn
     except (ValueError, TypeError, KeyError):
         pass
-    raise invalid_value(handle, "TaskHandle", "The task handle is not a valid one.")
+    raise SqsError(INVALID_PARAMETER_VALUE, "Value for parameter TaskHandle is invalid.")

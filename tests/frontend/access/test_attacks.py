@@ -568,7 +568,7 @@ def test_a_policy_that_cannot_be_evaluated_is_refused_and_changes_nothing(
         for statement, reason in (
             (allow(Condition={"StringSounds": {"aws:SourceIp": "x"}}), "StringSounds"),
             (allow(Principal={"AWS": "somebody"}), "somebody"),
-            (allow(Resource="my-queue"), "not an ARN"),
+            (allow(Resource=7), "Resource is a text"),
             (allow(Action="sns:Publish"), "out of service scope"),
             (allow(Principal={"AWS": [f"{number:012d}" for number in range(51)]}), "at most 50 principals"),
         ):
