@@ -16,7 +16,8 @@ Choices where the language leaves one:
 * ``NotPrincipal`` leaves out exactly those that it names.
 * The calls for batches are governed by their single action: ``SendMessage`` is what lets ``SendMessageBatch`` in.
   A statement whose actions are of batches alone would never fit, and is refused.
-* A statement without ``Resource`` is about the queue that has the policy.
+* A ``Resource`` that is no ARN is compared with the queue's whole ARN.  A statement without one is about the queue
+  that has the policy.
 """
 
 from __future__ import annotations
@@ -238,7 +239,7 @@ def _actions(patterns: list[str], known: frozenset[str], *, others: bool) -> fro
 
 
 def _resource(text: str) -> Matcher:
-    """A pattern of a queue's ARN: compared part by part if it is an ARN itself, otherwise as one text, as SQS takes any."""
+    """A pattern of a queue's ARN: an ARN is compared part by part, any other text with the whole, for SQS takes any."""
     try:
         return arn_glob(text)
     except PolicyError:

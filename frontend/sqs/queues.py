@@ -319,7 +319,7 @@ class Queues:
         return self._spread.any_open(view).target
 
     async def dead_letter(self, view: QueueView) -> DeadLetter | None:
-        """The destination of the queue's dead letters; None: messages stay, for the target is gone or the queue itself."""
+        """The destination of dead letters; None: messages stay, for the target is gone or the queue itself."""
         redrive = view.redrive
         if redrive is None:
             return None
