@@ -27,12 +27,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from billing.billing_days import batch_command, begins, days_in_words, incomplete_days, month_hours
 from billing.charges import CHARGED, Line, charged, differences, lines_of, ordered, statement, summed, total
 from billing.lake import Lake
 from billing.money import to_minor
 from billing.months import Month
 from billing.plans import Book, Customer, Customers, Issuer
-from billing.rated import EVERYBODY_ELSE, Rated, Rating
+from billing.rated import Rated, Rating
+from billing.tables import Tables
 
 FOLDER: Final = "invoices"
 _HEADS: Final = pa.schema(
@@ -182,7 +184,7 @@ class Invoices:
             raise CannotClose(f"nothing of {month} is rated: run the batch and the rating for {month} first")
         rating = rated.rating
         check_over(month, list(before), rating.book, rating.customers, now)
-        _check_whole(month, rating)
+        _check_whole(month, rating, Tables(self._lake), now)
         others = _without_usage(month, rating.book, rating.customers)
         if rating.begins != begins(month, rating.book, rating.customers, before.get(month.previous)):
             raise CannotClose(
@@ -298,14 +300,19 @@ def check_over(month: Month, closed: list[Month], book: Book, customers: Custome
         raise CannotClose(f"{month} ends at {ends:%Y-%m-%d %H:%M} UTC: close it after that")
 
 
-def _check_whole(month: Month, rating: Rating) -> None:
-    """Raises :class:`CannotClose` unless all of the month is rated."""
-    ends = _ends(month, rating.book, rating.customers)
-    if rating.covers < ends:
-        raise CannotClose(
-            f"{month} was rated with the usage before {rating.covers:%Y-%m-%d %H:%M} UTC, and ends at "
-            f"{ends:%Y-%m-%d %H:%M} UTC: run the batch and the rating for {month} again"
-        )
+def _check_whole(month: Month, rating: Rating, tables: Tables, now: datetime) -> None:
+    """Raises :class:`CannotClose` unless all of the month is rated; it says which days are missing, and what to run."""
+    starts, ends = month_hours(month, rating.book, rating.customers, rating.begins)
+    if rating.covers >= ends:
+        return
+    missing = rating.missing() or [rating.covers.date()]
+    behind = incomplete_days(tables, missing, now)
+    batch = f"`{batch_command(behind)}`, then " if behind else ""
+    raise CannotClose(
+        f"{month} has the hours from {starts:%Y-%m-%d %H:%M} to {ends:%Y-%m-%d %H:%M} UTC, and was rated without all "
+        f"usage of {days_in_words(missing)}: run {batch}`python -m spark_analytics rate --period {month}` with the "
+        "same --plan and --accounts, and close it again"
+    )
 
 
 def _ends(month: Month, book: Book, customers: Customers) -> datetime:
@@ -321,25 +328,6 @@ def _without_usage(month: Month, book: Book, customers: Customers) -> list[str]:
         if _is_final(customer, month) or (minimum and not gone):
             found.append(account)
     return found
-
-
-def begins(month: Month, book: Book, customers: Customers, before: Closed | None) -> dict[str, datetime]:
-    """Where an account's month does not begin with its plan's, but where the month before has ended for it.
-
-    That is so for whoever had a plan in another time zone then: each hour is in one month, and no other.  By account,
-    and for all that are not named (:data:`~billing.rated.EVERYBODY_ELSE`); then all that are named are there as well.
-    ``before``: the closing of the month before; None: there is none, and months begin as plans say.
-    """
-    if before is None:
-        return {}
-    ended = {
-        account: before.book.plan(before.customers.of(account).plan).edges(month.previous)[1]
-        for account in (EVERYBODY_ELSE, *sorted({*customers.named, *before.customers.named}))
-    }
-    other = {
-        account: at for account, at in ended.items() if book.plan(customers.of(account).plan).edges(month)[0] != at
-    }
-    return ended if EVERYBODY_ELSE in other else other
 
 
 def _is_final(customer: Customer, month: Month) -> bool:

@@ -7,7 +7,7 @@ in ``rated/month=2026-11/<run>/``.  It is replaced whole, so a reader sees all o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Final
 
@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from billing.billing_days import TABLES, account_hours, batch_command, days_in_words, days_needed, month_hours
 from billing.charges import RATED
 from billing.lake import Lake, LakeUnavailable
 from billing.months import Month
@@ -22,8 +23,6 @@ from billing.plans import Book, Customers
 from billing.tables import Outrun
 
 FOLDER: Final = "rated"
-EVERYBODY_ELSE: Final = ""
-"""In place of an account: all that are not named."""
 
 
 class Rating(msgspec.Struct, frozen=True):
@@ -44,12 +43,33 @@ class Rating(msgspec.Struct, frozen=True):
     amount: Decimal
     """All that the lines cost, whatever the currency: it says whether they have been read whole."""
     begins: dict[str, datetime] = {}
-    """Where an account's month does not begin with its plan's (:func:`billing.invoices.begins`)."""
+    """Where an account's month does not begin with its plan's (:func:`billing.billing_days.begins`)."""
 
     def edges(self, account: str) -> tuple[datetime, datetime]:
         """When the account's month begins, and when its next one does."""
-        starts, ends = self.book.plan(self.customers.of(account).plan).edges(Month.parse(self.month))
-        return self.begins.get(account, self.begins.get(EVERYBODY_ELSE, starts)), ends
+        return account_hours(Month.parse(self.month), self.book, self.customers, self.begins, account)
+
+    @property
+    def ends(self) -> datetime:
+        """When the month ends for the last account (UTC)."""
+        return month_hours(Month.parse(self.month), self.book, self.customers, self.begins)[1]
+
+    def days(self) -> list[date]:
+        """The days (UTC) that the month needs."""
+        return days_needed(Month.parse(self.month), self.book, self.customers, self.begins)
+
+    def missing(self) -> list[date]:
+        """The days that the month needs and that were not summed up when it was rated."""
+        return [day for day in self.days() if any(str(day) not in self.read.get(name, {}) for name in TABLES)]
+
+    def skipped(self) -> list[date]:
+        """Of the missing days those that others were summed up after: usage of them is lacking in the middle."""
+        read = {day for days in self.read.values() for day in days}
+        return [day for day in self.missing() if read and str(day) < max(read)]
+
+
+class FewerHours(Exception):
+    """The rating has less of the month's usage than the one that counts; nothing was changed."""
 
 
 class RatedMonth(msgspec.Struct, frozen=True):
@@ -93,10 +113,12 @@ class Rated:
         """Let a run count from now on, whose files are in the lake; those of the month's other runs are removed.
 
         ``over``: the run that counted when this was begun, and has to do so still.  Raises
-        :class:`billing.tables.Outrun`.
+        :class:`billing.tables.Outrun`, and :class:`FewerHours` if it had more of the month's usage.
         """
         month = Month.parse(rating.month)
         there = self.rating(month)
+        if there is not None:
+            check_hours(rating, there)
         if there is not None and (over is None or there.run != over.run):
             raise Outrun(f"{month} was rated meanwhile by the run {there.run}; rate it again")
         self._lake.sync(rating.files)
@@ -113,6 +135,20 @@ class Rated:
                 return None
             found.append(table.cast(RATED))
         return pa.concat_tables(found)
+
+
+def check_hours(rating: Rating, there: Rating) -> None:
+    """Raises :class:`FewerHours` if the rating that is ``there`` has hours of the month that this one has not."""
+    missing = rating.missing()
+    lost = [day for day in missing if all(str(day) in there.read.get(name, {}) for name in TABLES)]
+    if not lost and rating.covers < min(there.covers, there.ends, rating.ends):
+        lost = [day for day in missing if day < there.covers.date()] or [rating.covers.date()]
+    if lost:
+        raise FewerHours(
+            f"{rating.month} was not rated: the usage of {days_in_words(lost)} is not summed up, and the rating of "
+            f"{there.rated_at:%Y-%m-%d %H:%M} UTC, which stays, has all before {there.covers:%Y-%m-%d %H:%M} UTC: run "
+            f"`{batch_command(lost)}` first"
+        )
 
 
 def folder_of(month: Month, run: str) -> str:

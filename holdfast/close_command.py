@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +18,12 @@ from holdfast.settings import Settings, SettingsError
 from holdfast.spark_jobs import JobFailed, run_job
 
 if TYPE_CHECKING:
+    from billing.invoices import Closed
     from billing.lake import Lake
     from billing.months import Month
+    from billing.plans import Book, Customers
 
-LATE_MONTHS_MOST: Final = 12
+LATE_MONTHS_MAX: Final = 12
 """Records that come later than that are not looked for."""
 
 
@@ -50,11 +52,11 @@ def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
         closings = Invoices(lake).closed()
         closed_before, there = list(closings), closings.get(month)
         if there is None:
-            _check(month, closed_before, parsed)
+            prices = _check(month, closed_before, parsed)
             _tell_what_is_left_out(lake, month, closed_before)
             confirm(parsed, f"Close {month}?  Its invoices get their numbers, and never change.")
-            if not parsed.as_rated:
-                _rate(url, month, closed_before, parsed, progress)
+            if prices is not None:
+                _rate(url, month, closings, prices, parsed, progress)
             progress.step(f"Writing the invoices of {month}")
         closed = Invoices(lake).close(parsed.period, datetime.now(UTC))
     except CommandFailed as error:
@@ -79,8 +81,8 @@ def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _check(month: Month, closed: list[Month], parsed: argparse.Namespace) -> None:
-    """What can be known before Spark works for minutes.
+def _check(month: Month, closed: list[Month], parsed: argparse.Namespace) -> tuple[Book, Customers] | None:
+    """Check what can be known before Spark works for minutes; returns the prices that were given.
 
     Raises :class:`CannotClose` and :class:`SettingsError`.
     """
@@ -88,9 +90,10 @@ def _check(month: Month, closed: list[Month], parsed: argparse.Namespace) -> Non
 
     if parsed.plan is None:
         check_turn(month, closed)
-        return
+        return None
     book, customers = read_prices(parsed.plan, parsed.accounts, month)
     check_over(month, closed, book, customers, datetime.now(UTC))
+    return book, customers
 
 
 def _tell_what_is_left_out(lake: Lake, month: Month, closed: list[Month]) -> None:
@@ -110,15 +113,24 @@ def _tell_what_is_left_out(lake: Lake, month: Month, closed: list[Month]) -> Non
         )
 
 
-def _rate(url: str, month: Month, closed: list[Month], parsed: argparse.Namespace, progress: Progress) -> None:
+def _rate(
+    url: str,
+    month: Month,
+    closed: dict[Month, Closed],
+    prices: tuple[Book, Customers],
+    parsed: argparse.Namespace,
+    progress: Progress,
+) -> None:
     """Raises :class:`JobFailed`."""
-    # The closed months too, for their late usage; and the days beside, for other time zones than UTC.
-    oldest = min([month.previous, *closed[-LATE_MONTHS_MOST:]])
-    first, last = oldest.first - timedelta(days=1), month.next.first
-    days = ["--from", first.isoformat(), "--to", last.isoformat()]
-    run_job("batch", url, [*days], f"Summing up the usage of {month}", progress)
-    prices = ["--plan", str(parsed.plan), *(["--accounts", str(parsed.accounts)] if parsed.accounts else [])]
-    run_job("rate", url, ["--period", str(month), *prices], f"Rating {month}", progress)
+    from billing.billing_days import days_to_sum_up
+
+    book, customers = prices
+    months = [*list(closed)[-LATE_MONTHS_MAX:], month]  # closed ones for their late usage
+    days = [day for one in months for day in days_to_sum_up(one, book, customers, closed)]
+    span = ["--from", min(days).isoformat(), "--to", max(days).isoformat()]
+    run_job("batch", url, span, f"Summing up the usage of {month}", progress)
+    files = ["--plan", str(parsed.plan), *(["--accounts", str(parsed.accounts)] if parsed.accounts else [])]
+    run_job("rate", url, ["--period", str(month), *files], f"Rating {month}", progress)
 
 
 def _failed(why: str, code: int) -> int:

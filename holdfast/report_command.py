@@ -64,7 +64,7 @@ def _refresh(lake: str, month: str, parsed: argparse.Namespace, progress: Progre
     if parsed.plan is not None:
         read_prices(parsed.plan, parsed.accounts, Month.parse(month))
         prices = ["--plan", str(parsed.plan), *(["--accounts", str(parsed.accounts)] if parsed.accounts else [])]
-    run_job("batch", lake, ["--month", month], f"Summing up the usage of {month}", progress)
+    run_job("batch", lake, ["--month", month, *prices], f"Summing up the usage of {month}", progress)
     if prices:
         run_job("rate", lake, ["--period", month, *prices], f"Rating {month}", progress)
     run_job("analyse", lake, ["--month", month, *prices], f"Analysing {month}", progress)

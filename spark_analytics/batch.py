@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -21,12 +22,14 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from billing.billing_days import days_to_sum_up
 from billing.compact import PREFIX
+from billing.invoices import Invoices
 from billing.lake import Lake, LakeFile
 from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of, new_run
 from billing.usage import COUNTS
 from spark_analytics import records
-from spark_analytics.period import add_period, period_of
+from spark_analytics.period import add_period, load_prices, month_of, period_of
 from spark_analytics.session import JobFailed, session, url_of
 from spark_analytics.usage import storage_hourly, usage_hourly
 
@@ -214,8 +217,35 @@ class _Progress:
         print(f"{done.day} {done.name}: {became} ({self._done} of {self._steps}{rest})", flush=True)
 
 
+def beside(options: argparse.Namespace, lake: Lake, first: date, last: date) -> list[date]:
+    """The days outside the period that its months need as they are billed, in the time zones of plans.
+
+    Of ``--month`` it is that month; of ``--days``, the last month and this one, which are what a clock rates.  Raises
+    :class:`ValueError` and :class:`billing.lake.LakeUnavailable`.
+    """
+    if options.plan is None:
+        if options.accounts is not None:
+            raise ValueError("--accounts goes with --plan")
+        return []
+    if options.month is None and options.days is None:
+        raise ValueError("--plan goes with --month or --days")
+    book, customers = load_prices(options.plan, options.accounts)
+    months = [options.month] if options.month is not None else [month_of("last"), month_of("this")]
+    closed = Invoices(lake).closed()
+    needed = {day for month in months for day in days_to_sum_up(month, book, customers, closed)}
+    return sorted(day for day in needed if not first <= day <= last and day <= datetime.now(UTC).date())
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_period(parser)
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE",
+        help="the price book: also the days that the month, or the last one and this one with --days, need beside "
+        "those of UTC in the time zones of its plans",
+    )
+    parser.add_argument("--accounts", type=Path, metavar="FILE", help="with --plan: who has which plan")
     parser.add_argument("--account", metavar="ID", help="make only this tenant's usage anew (default: everybody's)")
     parser.add_argument("--again", action="store_true", help="also days for which nothing new has come")
 
@@ -227,14 +257,16 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
         raise ValueError(f"{first} has not begun yet")
     if options.account is not None and not _ACCOUNT.match(options.account):
         raise ValueError(f"{options.account!r} is no account: it has 12 digits")
+    more = beside(options, lake, first, last)
     spark = session("holdfast batch", lake, master=options.master, memory=options.memory)
     begun = time.monotonic()
     late: list[date] = []
     if options.days is not None:  # what comes for an earlier day is picked up, too
         late = late_days(lake, first, datetime(first.year, first.month, first.day, tzinfo=UTC))
-    told = _Progress(len(_SOURCES) * (len(late) + len(days_of(first, last))))
+    others = sorted({*late, *more})
+    told = _Progress(len(_SOURCES) * (len(others) + len(days_of(first, last))))
     done = []
-    for since, until in (*((day, day) for day in late), (first, last)):
+    for since, until in (*((day, day) for day in others), (first, last)):
         done += batch(spark, lake, since, until, account=options.account, again=options.again, told=told)
     made = [one.published for one in done if one.made]
     if not made:

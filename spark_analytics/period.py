@@ -1,11 +1,13 @@
-"""The period that a job is about, as its arguments say it: days of UTC."""
+"""The period that a job is about, as its arguments say it, and the prices that some jobs are given."""
 
 from __future__ import annotations
 
 import argparse
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 from billing.months import Month
+from billing.plans import Book, Customers, load_book, load_customers
 
 DAYS_MOST = 3660
 """Ten years: more is a slip."""
@@ -61,6 +63,15 @@ def month_of(text: str) -> Month:
         return Month.parse(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no month: write it like {this}, or this, or last") from None
+
+
+def load_prices(plan: Path, accounts: Path | None) -> tuple[Book, Customers]:
+    """The price book and the customers in these files.  Raises :class:`ValueError`."""
+    try:
+        book = load_book(plan)
+        return book, load_customers(accounts, book)
+    except OSError as error:
+        raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
 def _count(text: str) -> int:

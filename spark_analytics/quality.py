@@ -25,10 +25,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from billing.billing_days import EVERYBODY_ELSE, TABLES, batch_command
 from billing.invoices import Invoices
 from billing.lake import Lake, LakeFile
 from billing.months import Month
-from billing.rated import EVERYBODY_ELSE, Rated, RatedMonth, Rating
+from billing.rated import Rated, RatedMonth, Rating
 from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
 from billing.usage import COUNTS
 from spark_analytics import records
@@ -140,18 +141,16 @@ def total(sums: Sums, name: str) -> int:
 # --- what the stages come to --------------------------------------------------------------------------------
 
 
-def in_lake(spark: SparkSession, lake: Lake, month: Month) -> Sums:
-    """The records of the month (UTC), one for each id."""
-    first, last = month.first, month.next.first - timedelta(1)
+def in_lake(spark: SparkSession, lake: Lake, first: date, last: date) -> Sums:
+    """The records of these days (UTC), both included, one for each id."""
     return _together(
         _by_account(records.usage(spark, lake, first, last), COUNTS),
         _by_account(records.storage(spark, lake, first, last), [STORED]),
     )
 
 
-def in_tables(spark: SparkSession, lake: Lake, month: Month) -> Sums:
-    """The tables of the month (UTC)."""
-    first, last = month.first, month.next.first - timedelta(1)
+def in_tables(spark: SparkSession, lake: Lake, first: date, last: date) -> Sums:
+    """The tables of these days (UTC), both included."""
     return _together(
         _by_account(published(spark, lake, USAGE_HOURLY, first, last), COUNTS),
         _by_account(published(spark, lake, STORAGE_HOURLY, first, last), [STORED]),
@@ -176,13 +175,6 @@ def billable(spark: SparkSession, lake: Lake, rated: RatedMonth) -> Sums:
 def _edges(rating: Rating) -> set[tuple[datetime, datetime]]:
     """All times from which to which the month is somebody's."""
     return {rating.edges(account) for account in (EVERYBODY_ELSE, *rating.customers.named, *rating.begins)}
-
-
-def _days_billed(rated: RatedMonth) -> list[date]:
-    """The days (UTC) of the month in the time zones of all plans."""
-    edges = _edges(rated.rating)
-    last = max(ends for _, ends in edges) - timedelta(microseconds=1)
-    return days_of(min(starts for starts, _ in edges).date(), last.date())
 
 
 def of_lines(lines: pa.Table) -> Sums:
@@ -213,14 +205,20 @@ def _together(usage: DataFrame, storage: DataFrame) -> Sums:
     return found
 
 
-def _same_read(lake: Lake, tables: Tables, name: str, folder: str, month: Month) -> bool:
-    """Whether the tables were made of all files that there are now."""
-    for day in days_of(month.first, month.next.first - timedelta(1)):
-        files = records.files(lake, folder, day, day)
-        there = tables.day(name, day)
-        if (there is None and files) or (there is not None and there.read.digest != digest_of(files)):
-            return False
-    return True
+def _behind(lake: Lake, tables: Tables, days: Iterable[date]) -> list[date]:
+    """The days (UTC) whose tables were not made of all files that there are now."""
+    found = []
+    for day in days:
+        for name, folder in _FOLDERS.items():
+            files = records.files(lake, folder, day, day)
+            there = tables.day(name, day)
+            if (there is None and files) or (there is not None and there.read.digest != digest_of(files)):
+                found.append(day)
+                break
+    return found
+
+
+_FOLDERS: Final = {USAGE_HOURLY: records.USAGE_FOLDER, STORAGE_HOURLY: records.STORAGE_FOLDER}
 
 
 # --- the job ------------------------------------------------------------------------------------------------
@@ -233,13 +231,19 @@ def check(
 
     Raises :class:`~billing.lake.LakeUnavailable`.
     """
-    days = month.first, month.next.first - timedelta(1)
+    days = _days(lake, month)
 
     def find() -> list[LakeFile]:
-        folders = (records.USAGE_FOLDER, records.STORAGE_FOLDER)
-        return [file for folder in folders for file in records.files(lake, folder, *days)]
+        return [file for folder in _FOLDERS.values() for file in records.files(lake, folder, days[0], days[-1])]
 
     return records.of_what_stays(lambda found: _check(spark, lake, month, answered), find(), find)
+
+
+def _days(lake: Lake, month: Month) -> list[date]:
+    """The days (UTC) of the month, and those that it was rated by in other time zones."""
+    rating = Rated(lake).rating(month)
+    own = days_of(month.first, month.next.first - timedelta(1))
+    return sorted({*own, *(() if rating is None else rating.days())})
 
 
 def _check(
@@ -248,32 +252,32 @@ def _check(
     tables = Tables(lake)
     stages: dict[str, Sums] = {}
     findings = []
+    first, last = month.first, month.next.first - timedelta(1)
+    spans = [(first, last), *((day, day) for day in _days(lake, month) if not first <= day <= last)]
     if answered is not None:
         stages["answered"] = {account: {"calls": known.calls} for account, known in answered.items()}
-    # What the tables have read is looked at first: what comes meanwhile is then in the lake, and they are behind.
-    same = all(
-        _same_read(lake, tables, name, folder, month)
-        for name, folder in ((USAGE_HOURLY, records.USAGE_FOLDER), (STORAGE_HOURLY, records.STORAGE_FOLDER))
-    )
-    stages["tables"] = in_tables(spark, lake, month)
-    stages["lake"] = in_lake(spark, lake, month)
+    compared = []
+    for since, until in spans:
+        # What the tables have read is looked at first: what comes meanwhile is then in the lake, and they are behind.
+        behind = _behind(lake, tables, days_of(since, until))
+        compared.append((behind, in_tables(spark, lake, since, until), in_lake(spark, lake, since, until)))
+    _, stages["tables"], stages["lake"] = compared[0]
     if answered is not None:
         findings.append(compare_answered(answered, stages["lake"]))
-    batch = f"run `python -m spark_analytics batch --month {month}`"
-    findings.append(
-        compare("lake and tables", stages["lake"], stages["tables"], [*COUNTS, STORED], same_read=same, run=batch)
-    )
+    for (since, until), (behind, sums, records_of) in zip(spans, compared, strict=True):
+        between = "lake and tables" if since == first else f"lake and tables of {since}"
+        batch = f"run `{batch_command(behind or days_of(since, until))}`"
+        findings.append(compare(between, records_of, sums, [*COUNTS, STORED], same_read=not behind, run=batch))
     rated = Rated(lake).of(month)
     if rated is None:
         return stages, findings
     stages["rated"] = of_lines(rated.lines)
     billed = billable(spark, lake, rated)
-    days = _days_billed(rated)
     same = all(
         rated.rating.read.get(name, {}).get(str(day))
         == (None if (there := tables.day(name, day)) is None else there.run)
-        for name in (USAGE_HOURLY, STORAGE_HOURLY)
-        for day in days
+        for name in TABLES
+        for day in rated.rating.days()
     )
     again = f"run `python -m spark_analytics rate --period {month}`"
     findings.append(compare("tables and rated", billed, stages["rated"], _RATED, same_read=same, run=again))

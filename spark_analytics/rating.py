@@ -11,14 +11,16 @@ Money is :class:`DecimalType` throughout; what a line costs is what :func:`billi
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+import msgspec
 from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -33,16 +35,25 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from billing.billing_days import (
+    EVERYBODY_ELSE,
+    TABLES,
+    batch_command,
+    begins,
+    days_in_words,
+    days_needed,
+    month_hours,
+)
 from billing.charges import RATED
-from billing.invoices import Closed, Invoices, begins
+from billing.invoices import Closed, Invoices
 from billing.lake import Lake
 from billing.money import BASIS_POINTS, PRICE_PLACES
 from billing.months import Month
-from billing.plans import METERS, Book, Customers, load_book, load_customers
-from billing.rated import EVERYBODY_ELSE, Rated, Rating, folder_of
-from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of, new_run
-from spark_analytics.period import month_of
-from spark_analytics.session import session, url_of
+from billing.plans import METERS, Book, Customers
+from billing.rated import FewerHours, Rated, Rating, check_hours, folder_of
+from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, new_run
+from spark_analytics.period import load_prices, month_of
+from spark_analytics.session import JobFailed, session, url_of
 
 HELP: Final = "what the usage of a month costs: for each queue and set of tags, tier by tier"
 
@@ -119,12 +130,15 @@ class Rates(NamedTuple):
     book: Book
     customers: Customers
     begins: Mapping[str, datetime] = MappingProxyType({})
-    """Of accounts for which it does not begin with their plan's month (:func:`billing.invoices.begins`)."""
+    """Of accounts for which it does not begin with their plan's month (:func:`billing.billing_days.begins`)."""
 
-    def edges(self) -> tuple[datetime, datetime]:
-        """From when to when usage is looked at: months of all time zones."""
-        edges = [self.book.plan(name).edges(self.month) for name in self.customers.plans()]
-        return min([*self.begins.values(), *(starts for starts, _ in edges)]), max(ends for _, ends in edges)
+    def days(self) -> list[date]:
+        """The days (UTC) that have the month's hours."""
+        return days_needed(self.month, self.book, self.customers, self.begins)
+
+    def ends(self) -> datetime:
+        """When the month ends for the last account (UTC)."""
+        return month_hours(self.month, self.book, self.customers, self.begins)[1]
 
 
 def rates_of(spark: SparkSession, by: Rates) -> DataFrame:
@@ -297,12 +311,16 @@ def _micros_of(cost: Column, per: Column) -> Column:
 def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
     """Rate a month anew, out of the tables as they are, and let it count.
 
-    Raises :class:`billing.plans.NoPrice`, :class:`billing.tables.Outrun` and :class:`billing.lake.LakeUnavailable`.
+    Raises :class:`billing.plans.NoPrice`, :class:`billing.tables.Outrun`, :class:`billing.rated.FewerHours` and
+    :class:`billing.lake.LakeUnavailable`.
     """
     began = datetime.now(UTC)
     over = Rated(lake).rating(by.month)
     run = new_run(began)
     read, covers = published(lake, by)
+    rating = Rating(str(by.month), run, began, covers, read, by.book, by.customers, (), 0, Decimal(0), dict(by.begins))
+    if over is not None:
+        check_hours(rating, over)
     rates = rates_of(spark, by)
     named = named_of(spark, by)
     units = units_of(_table(spark, lake, USAGE_HOURLY, by), _table(spark, lake, STORAGE_HOURLY, by))
@@ -316,36 +334,21 @@ def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
         observed.write.parquet(url_of(lake, folder))
     finally:
         hours.unpersist()
-    rating = Rating(
-        str(by.month),
-        run,
-        began,
-        covers,
-        read,
-        by.book,
-        by.customers,
-        tuple(lake.paths(folder)),
-        seen.get["lines"],
-        seen.get["amount"] or Decimal(0),
-        dict(by.begins),
+    rating = msgspec.structs.replace(
+        rating, files=tuple(lake.paths(folder)), lines=seen.get["lines"], amount=seen.get["amount"] or Decimal(0)
     )
     Rated(lake).publish(rating, over)
     return rating
-
-
-def _days(by: Rates) -> list[date]:
-    starts, ends = by.edges()
-    return days_of(starts.date(), (ends - timedelta(microseconds=1)).date())
 
 
 def published(lake: Lake, by: Rates) -> tuple[dict[str, dict[str, str]], datetime]:
     """The runs of the batch whose tables are there, by table and day, and until when they have all usage."""
     tables = Tables(lake)
     read: dict[str, dict[str, str]] = {}
-    _, covers = by.edges()
-    for name in (USAGE_HOURLY, STORAGE_HOURLY):
+    covers = by.ends()
+    for name in TABLES:
         runs = read[name] = {}
-        for day in _days(by):
+        for day in by.days():
             there = tables.day(name, day)
             if there is None:
                 covers = min(covers, datetime(day.year, day.month, day.day, tzinfo=UTC))
@@ -358,7 +361,7 @@ def published(lake: Lake, by: Rates) -> tuple[dict[str, dict[str, str]], datetim
 
 def _table(spark: SparkSession, lake: Lake, name: str, by: Rates) -> DataFrame:
     """The rows of the month's published days."""
-    days = _days(by)
+    days = by.days()
     files = Tables(lake).files(name, days[0], days[-1])
     schema = SCHEMAS[name]
     if not files:
@@ -404,11 +407,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, lake: Lake) -> int:
-    try:
-        book = load_book(options.plan)
-        customers = load_customers(options.accounts, book)
-    except OSError as error:
-        raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from None
+    book, customers = load_prices(options.plan, options.accounts)
     asked = Rates(options.period, book, customers)
     months = to_rate(lake, asked)
     if not months:
@@ -417,11 +416,21 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
     spark = session("holdfast rating", lake, master=options.master, memory=options.memory)
     for by in months:
         begun = time.monotonic()
-        rating = rate(spark, lake, by)
+        try:
+            rating = rate(spark, lake, by)
+        except FewerHours as error:
+            raise JobFailed(str(error)) from None
         why = "" if by.book is book else " again, by the prices of when it was closed, as usage has come since"
         print(
             f"{by.month} rated{why}: {rating.lines:,} lines in {time.monotonic() - begun:.1f} s, "
             f"of all usage before {rating.covers:%Y-%m-%d %H:%M} UTC",
             flush=True,
         )
+        skipped = rating.skipped()
+        if skipped:
+            print(
+                f"{by.month} is rated without {days_in_words(skipped)}, which is not summed up: run "
+                f"`{batch_command(skipped)}`, and rate it again",
+                file=sys.stderr,
+            )
     return 0

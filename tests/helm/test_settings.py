@@ -336,7 +336,7 @@ def test_the_jobs_are_told_what_they_understand(monkeypatch: pytest.MonkeyPatch)
     months = [getattr(options, "period", None) or options.month for options in told[1:-1]]
     assert months == 3 * months[:2]
     assert months[0].next == months[1]
-    assert all(options.plan and options.accounts for options in told if options.job not in ("batch", "check"))
+    assert all(options.plan and options.accounts for options in told if options.job != "check")
     assert (told[-1].every, told[-1].once, told[-1].budgets.name) == (60, False, "budgets.yaml")
     (stream,) = (pod for pod in pods(rendered("many-everything")) if pod.component == "stream")
     secrets = [source["secretRef"]["name"] for source in stream.containers[0]["envFrom"]]

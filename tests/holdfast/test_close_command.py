@@ -49,9 +49,7 @@ def test_a_month_is_closed_as_it_is_rated(lake: Lake, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.startswith("2025-11 was closed on 20")
 
 
-def test_spark_is_asked_for_the_month_and_for_late_usage_of_the_one_before(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_spark_is_asked_for_the_month(lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     jobs: list[list[str]] = []
 
     def job(name: str, url: str, arguments: Sequence[str], about: str, progress: object) -> None:
@@ -65,11 +63,11 @@ def test_spark_is_asked_for_the_month_and_for_late_usage_of_the_one_before(
     Path("accounts.yaml").write_text("default: plain")
     assert close(lake, "--plan", "prices.yaml", "--accounts", "accounts.yaml", "--yes") == 0
     assert jobs == [
-        ["batch", "--from", "2025-09-30", "--to", "2025-12-01"],
+        ["batch", "--from", "2025-11-01", "--to", "2025-11-30"],
         ["rate", "--period", "2025-11", "--plan", "prices.yaml", "--accounts", "accounts.yaml"],
     ]
     batch, rating = map(understood, jobs)
-    assert period_of(batch) == (date(2025, 9, 30), date(2025, 12, 1))
+    assert period_of(batch) == (date(2025, 11, 1), date(2025, 11, 30))
     assert str(rating.period) == "2025-11"
     assert close(lake, "--plan", "prices.yaml", "--yes") == 0
     assert len(jobs) == 2, "a closed month is neither summed up nor rated again"
@@ -95,9 +93,31 @@ def test_late_usage_is_looked_for_in_all_months_that_are_closed(
         given = ["--plan", str(plan), "--accounts", str(accounts), "--period", str(month), "--yes"]
         assert main(["invoice", "close", "--lake", lake.url, *given]) == 0
         month = month.next
-    assert asked[0] == (date(2024, 4, 30), date(2024, 7, 1))
-    assert asked[2] == (date(2024, 5, 31), date(2024, 9, 1))
-    assert asked[-1] == (date(2024, 6, 30), date(2025, 8, 1)), "a year, and no more"
+    assert asked[0] == (date(2024, 6, 1), date(2024, 6, 30))
+    assert asked[2] == (date(2024, 6, 1), date(2024, 8, 31))
+    assert asked[-1] == (date(2024, 7, 1), date(2025, 7, 31)), "a year, and no more"
+
+
+def test_spark_is_asked_for_the_days_that_time_zones_need(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[date, date]] = []
+
+    def job(name: str, url: str, arguments: Sequence[str], about: str, progress: object) -> None:
+        if name == "batch":
+            asked.append(period_of(understood([name, *arguments])))
+        else:
+            rated(lake)
+
+    monkeypatch.setattr("holdfast.close_command.run_job", job)
+    text = BOOK.replace("2026-01-01", "2025-01-01")
+    text = text.replace("  large:\n", "  large:\n    time_zone: America/New_York\n")
+    text = text.replace("  plain:\n", "  plain:\n    time_zone: Europe/Berlin\n")
+    plan, accounts = tmp_path / "prices.yaml", tmp_path / "accounts.yaml"
+    plan.write_text(text)
+    accounts.write_text(f"default: plain\naccounts: {{'{A}': {{plan: large}}}}")
+    assert close(lake, "--plan", str(plan), "--accounts", str(accounts), "--yes") == 0
+    assert asked == [(date(2025, 10, 31), date(2025, 12, 1))]
 
 
 def test_what_is_wrong_is_said_before_spark_works_and_before_it_is_asked(

@@ -140,13 +140,13 @@ def test_spark_is_asked_for_what_the_page_shows(
     assert jobs == [], "what is wrong was said before Spark began"
     assert main([*asked, *prices]) == 0
     assert jobs == [
-        ["batch", "--month", "2026-10"],
+        ["batch", "--month", "2026-10", *prices],
         ["rate", "--period", "2026-10", *prices],
         ["analyse", "--month", "2026-10", *prices],
     ]
     assert "Cost by queue" in Page(file.read_text()).tables, "it was read after that"
     assert main(asked) == 0
-    assert jobs[3:] == [jobs[0], jobs[2][:-4]]
+    assert jobs[3:] == [jobs[0][:-4], jobs[2][:-4]]
     for made in jobs:
         assert vars(understood(made))
     assert main(["report", "--plan", "prices.yaml", "--lake", lake.url]) == 2

@@ -28,7 +28,7 @@ from billing.usage import UsageRecord
 from spark_analytics import __main__ as jobs
 from spark_analytics import records
 from spark_analytics.__main__ import main
-from spark_analytics.batch import Done, batch, late_days
+from spark_analytics.batch import Done, arguments, batch, beside, late_days
 from spark_analytics.period import add_period, month_of, period_of
 from spark_analytics.session import SPARK_ERRORS, JobFailed
 from spark_analytics.usage import storage_hourly, usage_hourly
@@ -174,6 +174,47 @@ def test_the_batch_of_the_last_days_makes_earlier_ones_for_which_something_came(
     assert lakes.in_order(rows) == lakes.usage_hourly(found)
     assert main(["batch", "--lake", lake.url, "--days", "1"]) == 0
     assert f"{late} usage_hourly: nothing new" in capsys.readouterr().out
+
+
+EAST = """
+issuer: {name: We}
+plans:
+  east:
+    currency: EUR
+    minor_places: 2
+    time_zone: Europe/Berlin
+    versions:
+      - from: 2024-01-01
+        prices:
+          requests_standard: {tiers: [{price: 1}]}
+          requests_fair: {tiers: [{price: 1}]}
+          requests_fifo: {tiers: [{price: 1}]}
+          storage: {tiers: [{price: 1}]}
+          bytes_out: {tiers: [{price: 1}]}
+"""
+
+
+def test_with_prices_a_month_has_the_days_beside_it_that_its_time_zones_need(lake: Lake, tmp_path: Path) -> None:
+    plan, accounts = tmp_path / "prices.yaml", tmp_path / "accounts.yaml"
+    plan.write_text(EAST)
+    accounts.write_text("default: east")
+    parser = argparse.ArgumentParser()
+    arguments(parser)
+    given = ["--plan", str(plan), "--accounts", str(accounts)]
+
+    def found(*options: str) -> list[date]:
+        parsed = parser.parse_args(options)
+        return beside(parsed, lake, *period_of(parsed))
+
+    assert found("--month", "2026-10") == []
+    assert found("--month", "2026-10", *given) == [date(2026, 9, 30)]
+    last = month_of("last")
+    days = found("--days", "1", *given)
+    assert days[0] == last.first - timedelta(days=1), "what a clock rates is the last month and this one"
+    assert set(days) >= {last.first - timedelta(days=number) for number in (1, 0, -1)}
+    for wrong, said in ((["--accounts", "x", "--month", "2026-10"], "with --plan"), (["--day", "2026-10-01"], "--mon")):
+        with pytest.raises(ValueError, match=said):
+            found(*wrong, *(given[:2] if "--day" in wrong else []))
 
 
 def test_storage_of_the_latest_owner_counts(spark: SparkSession, lake: Lake) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from billing.invoices import Invoices
 from billing.lake import Lake
 from billing.months import Month
-from billing.plans import Customers
+from billing.plans import Customers, book_of
 from billing.tables import SCHEMAS, USAGE_HOURLY, Day, Read, Tables, days_of
 from spark_analytics.__main__ import main
 from spark_analytics.batch import batch, digest_of
@@ -21,6 +21,7 @@ from spark_analytics.quality import Answered, Difference, check, compare, compar
 from spark_analytics.rating import Rates, rate
 from tests.billing.test_estimate import BOOK
 from tests.spark_analytics import lakes
+from tests.spark_analytics.test_batch import EAST
 
 ONE, TWO = "111111111111", "222222222222"
 DAY = date(2026, 10, 31)
@@ -87,7 +88,26 @@ def test_a_lake_and_its_tables_are_compared_and_a_breach_fails(
     said = capsys.readouterr().out
     assert "answered and lake: within the promise" in said
     assert "lake and tables: the later one is behind" in said
-    assert "batch --month 2026-10" in said
+    assert f"batch --day {DAY}" in said
+
+
+def test_the_days_beside_a_month_that_it_is_rated_by_are_compared_too(spark: SparkSession, tmp_path: Path) -> None:
+    lake, chance, november = Lake(str(tmp_path / "lake")), random.Random(7), Month(2026, 11)
+    lakes.bring(lake, [*lakes.calls(chance, DAY, 50), *lakes.calls(chance, date(2026, 11, 3), 50)])
+    batch(spark, lake, DAY, DAY)
+    batch(spark, lake, date(2026, 11, 3), date(2026, 11, 3))
+    rate(spark, lake, Rates(november, book_of(EAST, "prices.yaml"), Customers("east")))
+    _, findings = check(spark, lake, november, None)
+    assert {one.between: one.verdict for one in findings} == {
+        "lake and tables": "equal",
+        f"lake and tables of {DAY}": "equal",
+        "tables and rated": "equal",
+    }
+    lakes.bring(lake, lakes.calls(chance, DAY, 5))
+    _, findings = check(spark, lake, november, None)
+    (behind,) = [one for one in findings if one.verdict == "behind"]
+    assert behind.between == f"lake and tables of {DAY}"
+    assert f"run `python -m spark_analytics batch --day {DAY}`" in behind.advice
 
 
 def test_what_was_rated_and_billed_is_what_the_tables_say_and_late_usage_is_behind_until_it_is_corrected(

@@ -495,7 +495,7 @@ def test_each_hour_is_in_one_month_whatever_time_zones_plans_change_to(spark: Sp
             units[str(month)][invoice.account] = sum(int(line.units) for line in invoice.lines)
             assert all(invoice.starts <= line.starts for line in invoice.lines if line.category == "usage")
         _, findings = check(spark, lake, month, None)
-        assert [one.verdict for one in findings if one.between != "lake and tables"] == ["equal", "equal"]
+        assert [one.verdict for one in findings if not one.between.startswith("lake and")] == 2 * ["equal"]
     # March ends at 4:00 UTC on April 1st in New York, and April at 4:00 UTC on May 1st.
     assert units["2026-03"] == {east: 0b00111111, west: 0b11, stays: 0b111111}
     assert units["2026-04"] == {east: 0b1_11000000, west: 0b111_11111100, stays: 0b111_11000000, new: 2}
@@ -585,6 +585,44 @@ def test_the_command(
     Invoices(lake).close("2026-11", datetime(2026, 12, 1, 6, tzinfo=UTC))
     assert main([*command, "--accounts", str(accounts)]) == 0
     assert capsys.readouterr().out == "2026-11 is closed, and no usage has come for it since it was rated\n"
+
+
+def test_a_refresh_with_prices_of_another_time_zone_rates_all_hours_of_the_month(
+    spark: SparkSession, lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_analytics.rating.session", lambda *_, **__: spark)
+    monkeypatch.setattr("spark_analytics.batch.session", lambda *_, **__: spark)
+    plan = tmp_path / "prices.yaml"
+    plan.write_text(TIERS.replace("    minor_places: 2\n", "    minor_places: 2\n    time_zone: Europe/Berlin\n"))
+    chance = random.Random(4)
+    first, second = date(2026, 9, 30), date(2026, 10, 10)
+    records = [*calls(chance, first, 300), *calls(chance, second, 100)]
+    bring(lake, records)
+    hours = datetime(2026, 9, 30, 22, tzinfo=UTC).timestamp()
+    expected = sum(one.counts[CHUNKS] for one in records if one.minute_s >= hours)
+    without = sum(one.counts[CHUNKS] for one in records if one.minute_s >= hours + 2 * 3600)
+    rated = ["rate", "--lake", lake.url, "--period", "2026-10", "--plan", str(plan)]
+    assert main(["batch", "--lake", lake.url, "--month", "2026-10"]) == 0
+    assert main(rated) == 0
+    said = capsys.readouterr().err
+    assert "rated without 2026-09-30" in said
+    assert "run `python -m spark_analytics batch --day 2026-09-30`" in said
+    assert _requests(lake) == without
+    assert main(["batch", "--lake", lake.url, "--month", "2026-10", "--plan", str(plan)]) == 0
+    assert main(rated) == 0
+    assert "without" not in capsys.readouterr().err
+    assert _requests(lake) == expected > without
+    Path(lake.root, "tables", USAGE_HOURLY, "days", "2026-09-30.json").unlink()
+    assert main(rated) == 1
+    assert "the usage of 2026-09-30 is not summed up, and the rating of" in capsys.readouterr().err
+    assert _requests(lake) == expected, "the rating that had more stays"
+
+
+def _requests(lake: Lake) -> int:
+    """All requests in the rating of October."""
+    found = Rated(lake).of(Month(2026, 10))
+    assert found is not None
+    return sum(int(row["units"]) for row in found.lines.to_pylist() if row["meter"].startswith("requests"))
 
 
 def test_no_row_is_handled_by_python(spark: SparkSession) -> None:
