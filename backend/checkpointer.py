@@ -175,7 +175,7 @@ class Checkpointer:
         if self._unsettled:
             await self._settle()
         writer = await self._pieces.begin(log.log_id)
-        floor_seq, floor_segment = log.cut() + 1, log.next_segment
+        cut = log.cut()
         taken: list[_Taken] = []
         slices = Slices()
         try:
@@ -203,8 +203,8 @@ class Checkpointer:
             one.shard.entry = entry
             one.shard.pieces = one.pieces
         self._begun_at = log.next_segment
-        if floor_seq > self.entry.floor_seq:
-            moved = msgspec.structs.replace(self.entry, floor_segment=floor_segment, floor_seq=floor_seq)
+        if cut.floor_seq > self.entry.floor_seq:
+            moved = msgspec.structs.replace(self.entry, floor_segment=cut.floor_segment, floor_seq=cut.floor_seq)
             self._unsettled = True
             self.entry = await self._entries.update_log(moved)
             self._unsettled = False
@@ -327,7 +327,7 @@ class Checkpointer:
     def _take(self, taken: _Taken, writer: PieceWriter) -> None:
         """The shard's state at one cut, in one instant."""
         log, shard = self._node.log, taken.shard
-        through = log.cut()  # not an empty row behind it: for that nobody waits
+        through = log.cut().seq  # not an empty row behind it: for that nobody waits
         live: set[int] = set()
         stopped = [one for number, one in self._node.shards.stopped.items() if shard_of(number) == shard.number]
         for number, partition in shard.partitions.items():

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 from backend import instruments
 from backend.api import StorageFull, Unavailable
 from backend.journal.cassandra_replicas import Replicas
+from backend.journal.interface import Cut
 from backend.journal.patience import pause
 from backend.journal.rows import (
     DIRECTORY_ENTRY_BYTES,
@@ -55,6 +56,8 @@ RECORD_BYTES_MAX: Final = 8 << 20
 
 class CassandraLogSettings(NamedTuple):
     segment_bytes: int = 32 << 20
+    segment_rows: int = ROWS_MOST
+    """A segment is closed when it has so many rows, empty ones included; at most :data:`ROWS_MOST`."""
     row_bytes: int = 60 << 10
     """A row is closed when its records reach this size (a larger record has a row of its own)."""
     rows_at_once: int = 8
@@ -154,7 +157,8 @@ class CassandraLog:
         self._awake = False
         """A flush will come without being asked for."""
         self._flush_due = False
-        self._last_seq = 0
+        self._cut = Cut(0, 1)
+        """The boundary behind the last closed row with records."""
         self._marked = True
         """Nothing was sent since the last idle mark."""
         self._idle_since = 0.0
@@ -214,6 +218,7 @@ class CassandraLog:
         """
         assert 0 < log_id <= LOG_ID_MAX
         assert 0 < life < 1 << 64
+        assert 0 < settings.segment_rows <= ROWS_MOST
         assert settings.row_bytes <= 64 * RECORDS_MOST, (
             "the least record takes 64 bytes, its line in the directory included"
         )
@@ -324,7 +329,7 @@ class CassandraLog:
 
     def _next_row(self, seq: int) -> _Row:
         """Give the next row its place."""
-        if self._segment_rows == ROWS_MOST or self._segment_bytes >= self._settings.segment_bytes:
+        if self._segment_rows == self._settings.segment_rows or self._segment_bytes >= self._settings.segment_bytes:
             self._segment += 1
             self._segment_rows = self._segment_bytes = 0
             self._note_ahead()
@@ -347,22 +352,19 @@ class CassandraLog:
         self._segment_bytes += row.size_bytes
         self._pending_bytes += row.size_bytes
         self._closed.append(row)
-        if row.records:
-            self._last_seq = row.seq
         self._row = self._next_row(row.seq + 1)
+        if row.records:
+            self._cut = Cut(row.seq, self._row.segment)
         self._records = self._row.records
         self._origin = self._row.key << 11
         self._fill = 0
         self._room = self._settings.row_bytes if self._taking() else -1
 
-    def cut(self) -> int:
-        """Let later appends go to a later row than earlier ones.
-
-        Returns the last row that holds anything appended so far, 0 if there is none.
-        """
+    def cut(self) -> Cut:
+        """Close the row being filled, so that later appends go to a later row; returns the boundary."""
         if self._records and self._error is None:
             self._close_row()
-        return self._last_seq
+        return self._cut
 
     def barrier(self) -> asyncio.Future[None]:
         """A future that is done when an answer computed now may go out.

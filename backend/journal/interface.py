@@ -12,13 +12,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from backend.journal.checkpoints import PieceStore
 from backend.journal.recovery import LogEnd, Row
 from backend.journal.rows import RecordView
 from backend.journal.segments import RottenRecord
 from metadata_service.models import LogEntry
+
+
+class Cut(NamedTuple):
+    """A boundary between rows: what was appended before it, and what will be appended later.
+
+    Row and segment are noted together, when the last row with records is closed: an empty row behind it may already lie
+    in another segment than the row being filled.
+    """
+
+    seq: int
+    """The last row that holds anything appended so far; 0 if there is none."""
+    floor_segment: int
+    """The segment from which the log is to be read for the rows behind: row ``seq + 1`` lies in it, or in the next."""
+
+    @property
+    def floor_seq(self) -> int:
+        """The first row behind."""
+        return self.seq + 1
 
 
 class Log(Protocol):
@@ -69,11 +87,8 @@ class Log(Protocol):
     def short(self) -> bool:
         """Whether there will soon be no room for new messages unless some is made."""
 
-    def cut(self) -> int:
-        """Let later appends go to a later row than earlier ones.
-
-        Returns the last row that holds anything appended so far, 0 if there is none.
-        """
+    def cut(self) -> Cut:
+        """Close the row being filled, so that later appends go to a later row; returns the boundary."""
 
     def barrier(self) -> asyncio.Future[None] | None:
         """A future that is done when an answer computed now may go out; None: at once.

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 from backend import instruments
 from backend.api import StorageFull, Unavailable
 from backend.journal.disk import Disk
+from backend.journal.interface import Cut
 from backend.journal.room import SEGMENT_BYTES_MIN, Segment, Stock, make_log
 from backend.journal.rows import (
     DIRECTORY_ENTRY_BYTES,
@@ -131,7 +132,8 @@ class LocalLog:
         self._chain = 0
         self._awake = False
         """A flush is scheduled or a row is under way."""
-        self._last_seq = 0
+        self._cut = Cut(0, first.number)
+        """The boundary behind the last closed row with records."""
         self._marked = True
         """Nothing was written since the last idle mark."""
         self._committed_at = 0.0
@@ -307,18 +309,16 @@ class LocalLog:
         batch.row_bytes = self._row_bytes()
         self._queue.append(batch)
         if batch.records:
-            self._last_seq = batch.seq
+            # The next row may not fit this segment: then it begins the next one, and nothing follows here.
+            self._cut = Cut(batch.seq, batch.segment.number)
         self._batch = _Batch(batch.segment, batch.offset + batch.row_bytes, batch.seq + 1)
         self._begin(self._batch)
 
-    def cut(self) -> int:
-        """Let later appends go to a later row than earlier ones.
-
-        Returns the last row that holds anything appended so far, 0 if there is none.
-        """
+    def cut(self) -> Cut:
+        """Close the row being filled, so that later appends go to a later row; returns the boundary."""
         if self._records and self._error is None:
             self._close_batch()
-        return self._last_seq
+        return self._cut
 
     def barrier(self) -> asyncio.Future[None] | None:
         """A future that is done when all that was appended so far is durable; None if it is.

@@ -16,6 +16,7 @@ from backend.journal.cassandra_journal import CassandraJournal
 from backend.journal.cassandra_log import CassandraLogSettings
 from backend.journal.log import LogSettings
 from backend.journal.segments import LogInUse
+from backend.journal.tables import ROWS_MOST
 from backend.living import WATCH_SECONDS, time_of
 from backend.manager import Member
 from backend.node import Node, NodeSettings
@@ -58,6 +59,11 @@ class Nodes:
         """Of their monotonic clocks."""
         self.checkpoint_segments = random.choice((1, 2, 4))
         self.segment_bytes = random.choice((4, 16)) << 10
+        rows = Random(f"rows of {world.seed}")
+        self.segment_rows = rows.choice((ROWS_MOST, 16, 5))
+        """On the quorum journal: few, so that a segment ends with any kind of row, empty ones included."""
+        self.idle_seconds = rows.choice((0.5, 0.05))
+        """After so long without a commit, an empty row is written."""
         self.row_bytes = random.choice((1, 4)) << 10
         self.rows_at_once = random.choice((4, 8))
         self.window_bytes = random.choice((0, 20_000, 1 << 20))
@@ -164,8 +170,10 @@ class Nodes:
             tables = HostTables(world.machines, name, store.end_hold)
             log = CassandraLogSettings(
                 segment_bytes=self.segment_bytes,
+                segment_rows=self.segment_rows,
                 row_bytes=self.row_bytes,
                 rows_at_once=self.rows_at_once,
+                idle_seconds=self.idle_seconds,
                 stall_seconds=1.0,
             )
             node = await Node.start_on(

@@ -12,7 +12,7 @@ import pytest
 
 from backend.api import StorageFull, Unavailable
 from backend.journal.checkpoints import PieceDamaged
-from backend.journal.interface import Journal, Log
+from backend.journal.interface import Cut, Journal, Log
 from backend.journal.recovery import LogEnd, Row
 from backend.journal.segments import LogInUse
 from metadata_service.models import LogEntry
@@ -165,10 +165,10 @@ class Conformance:
         async def main() -> None:
             writer = Writer(world)
             log = await writer.begin()
-            assert log.cut() == 0
+            assert log.cut().seq == 0
             await append(log, 0)
-            through = log.cut()
-            assert log.cut() == through
+            through = log.cut().seq
+            assert log.cut().seq == through
             assert log.next_seq == through + 1
             await append(log, 1)
             await durable(log)
@@ -176,6 +176,41 @@ class Conformance:
             _, rows, _ = await taken_over(world, writer.entry)
             assert numbers_in([row for row in rows if row.seq <= through]) == [0]
             assert numbers_in([row for row in rows if row.seq > through]) == [1]
+
+        world.run(main())
+
+    def test_a_log_can_be_read_from_any_cut(self, world: World) -> None:
+        """Also where an empty row follows that is the last one of its segment."""
+
+        async def main() -> None:
+            writer = Writer(world)
+            log = await writer.begin()
+            cuts: list[Cut] = []
+            while log.next_segment < 4:
+                await append(log, log.next_seq, len(cuts) % 2 * 400)
+                row = log.next_seq
+                await durable(log)
+                if len(cuts) % 3:
+                    while log.next_seq < row + 2:  # until the log has marked that it is idle
+                        await asyncio.sleep(0.01)
+                cuts.append(log.cut())
+            await log.close()
+            journal, rows, end = await taken_over(world, writer.entry)
+            places = {row.seq: row.segment for row in rows}
+            for cut in cuts:
+                assert cut.floor_seq == cut.seq + 1
+                assert cut.floor_segment <= places.get(cut.floor_seq, end.segment)
+                sealed = msgspec.structs.replace(
+                    writer.entry,
+                    state="sealed",
+                    sealed_seq=end.seq,
+                    floor_segment=cut.floor_segment,
+                    floor_seq=cut.floor_seq,
+                )
+                scan = journal.scan(sealed, cut.seq)
+                assert [row.seq async for row in scan.rows()] == [row.seq for row in rows if row.seq > cut.seq]
+                assert not scan.end.damage
+            journal.release()
 
         world.run(main())
 

@@ -16,7 +16,7 @@ from tests.backend.journal.conformance import Conformance
 from tests.backend.journal.support import ROOT, SMALL, sim_disk, virtual
 from tests.simulator.quorum import Machines, QuorumTables
 
-SMALL_ROWS = CassandraLogSettings(segment_bytes=8192, row_bytes=2048, pending_bytes=16384)
+SMALL_ROWS = CassandraLogSettings(segment_bytes=8192, segment_rows=10, row_bytes=2048, pending_bytes=16384)
 
 
 class LocalWorld:

@@ -10,6 +10,8 @@ from unittest import mock
 import msgspec
 
 from backend.checkpointer import Checkpointer
+from backend.journal.cassandra_log import CassandraLog
+from backend.journal.interface import Cut
 from backend.journal.pins import Pins
 from backend.shards import Shard
 from metadata_service.models import LogEntry, ShardEntry
@@ -46,6 +48,18 @@ def _pins_without_chains(own: int, entry: LogEntry, known: dict[int, LogEntry], 
 def floor_moved_too_early(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A log's floor passes shards that have no checkpoint behind it."""
     return mock.patch.object(Shard, "dirty", property(lambda self: self.number % 2 == 0))
+
+
+@mutation("Segments 1", scenario="quiet")
+def floor_of_two_places(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """A floor names the row behind the last record, and the segment that comes to be filled: behind empty rows that is
+    another one."""
+    real = CassandraLog.cut
+
+    def cut(self: CassandraLog) -> Cut:
+        return real(self)._replace(floor_segment=self.next_segment)
+
+    return mock.patch.object(CassandraLog, "cut", cut)
 
 
 @mutation("Segments 1", focus=focus.restarts)
