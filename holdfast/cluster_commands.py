@@ -121,7 +121,10 @@ def _cluster_of(client: Client, parsed: Parsed) -> str:
 def _retire(client: Client, parsed: Parsed) -> None:
     name = parsed.name
     confirm(
-        parsed, f"Retire cluster {name}?  All its queues move to other clusters, and do not come back by themselves."
+        parsed,
+        f"Retire cluster {name}?  All its queues move to other clusters.  holdfast cluster serve {name} stops that; "
+        "the queues that have moved by then stay where they are.",
+        undo=f"holdfast cluster serve {name} takes the cluster back, but not the queues that have moved by then",
     )
     shown = client.call("POST", "clusters", name, "retire")
     tell(

@@ -85,7 +85,7 @@ def make_command(parser: argparse.ArgumentParser, action: Action, *, asks: bool 
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
     if asks:
-        parser.add_argument("--yes", action="store_true", help="do not ask: this cannot be undone")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
     service = parser.add_argument_group("which service, and as whom")
     service.add_argument(
         "--endpoint", metavar="URL", help="default: HOLDFAST_ENDPOINT, then that of --data, then port 9324 here"
@@ -127,15 +127,18 @@ def tell(parsed: Parsed, document: Any, text: Callable[[], str]) -> None:
     print(json.dumps(document, indent=2) if parsed.json else text())
 
 
-def confirm(parsed: Parsed, question: str, word: str = "yes") -> None:
-    """Raises :class:`CommandFailed` unless somebody says yes: with the ``word``, or by ``--yes``."""
+def confirm(parsed: Parsed, question: str, word: str = "yes", *, undo: str | None = None) -> None:
+    """Raises :class:`CommandFailed` unless somebody says yes: with the ``word``, or by ``--yes``.
+
+    ``undo``: how to undo it, as a clause; None: nothing does.
+    """
     from holdfast.client import USAGE, CommandFailed
     from holdfast.tables import shown
 
     if parsed.yes:
         return
     if not sys.stdin.isatty():
-        raise CommandFailed("this cannot be undone, and there is nobody to ask: add --yes", USAGE)
+        raise CommandFailed(f"{undo or 'this cannot be undone'}, and there is nobody to ask: add --yes", USAGE)
     print(f"{shown(question)}  Type {word} to go on: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != word:
         raise CommandFailed("nothing was done")

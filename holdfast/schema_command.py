@@ -31,7 +31,7 @@ EXIT_CODES: Final = f"""exit codes:
 
 _QUESTION: Final = "Take the last step of the schema back?  No process of the newer release may be running."
 
-State = Literal["none", "older", "current", "newer", "too new", "half back"]
+State = Literal["none", "older", "current", "newer", "too new", "half back", "restoring"]
 
 
 class Part(NamedTuple):
@@ -47,6 +47,8 @@ class Part(NamedTuple):
         stored, known = self.stored, self.schema.version
         if stored.version == 0:
             return "none"
+        if stored.restoring:
+            return "restoring"
         if stored.oldest > known:
             return "too new"
         if 0 < stored.leaving <= known:
@@ -59,7 +61,7 @@ def show(parsed: argparse.Namespace, settings: Settings) -> int:
         parts = _parts(settings)
         _tell(parsed, parts)
         states = {part.state for part in parts}
-        return 1 if states & {"too new", "half back"} else DUE if states & {"none", "older"} else 0
+        return 1 if states & {"too new", "half back", "restoring"} else DUE if states & {"none", "older"} else 0
 
     return _told(found) if settings.cassandra or is_data_folder(settings) else 1
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from cassandra.query import SimpleStatement
@@ -58,6 +58,9 @@ _LEFT_OUT = ("schema", "queue_changes")
 """What a service that begins with a copy makes anew."""
 _ANCHORS = {NAMES: "account", _TENANTS: "tenant"}
 """The record that each transaction on such a space writes, for it is never deleted."""
+
+_RESTORED_AS: Final = "restored as"
+"""The row of the schema's space that says which restore has filled the keyspace, or does."""
 
 Spaces = dict[str, dict[str, str]]
 """Records by space and key."""
@@ -222,73 +225,135 @@ async def is_empty(store: CassandraStore) -> bool:
     return not (await read_all(store)).keys() - {"schema"}
 
 
-async def close_to_all(store: CassandraStore) -> None:
-    """From now on no program can use the keyspace, until :meth:`open_to_all`.  Raises :class:`StoreUnavailable`."""
-    await _note_oldest(store, RESTORING)
+class Filling(NamedTuple):
+    """Everything that a copy becomes in a keyspace."""
+
+    spaces: Spaces
+    marks: list[tuple[str, str, str, int]]
+    """Space, key, value and timestamp."""
+    uses: dict[str, int]
+    """Time of the last use of each key, in seconds."""
 
 
-async def open_to_all(store: CassandraStore) -> None:
-    """Raises :class:`StoreUnavailable`."""
-    await _note_oldest(store, METADATA.schema.stored(METADATA.schema.version).oldest)
+def metadata_filling(copy: MetadataCopy) -> Filling:
+    """Compute what is written for a copy of the metadata.
 
-
-async def _note_oldest(store: CassandraStore, version: int) -> None:
-    await store.records.transact("schema", ["oldest"], lambda rows: ({"oldest": str(version)}, None))
-
-
-async def fill(store: CassandraStore, copy: MetadataCopy) -> None:
-    """Write a copy into a keyspace that is empty.  Raises :class:`StoreUnavailable`."""
-    records = store.records
+    Raises :class:`msgspec.MsgspecError` and ``ValueError`` if a record is not what it should be.
+    """
     spaces = {space: _raised(rows) if space.startswith("counter/") else rows for space, rows in copy.spaces.items()}
-    await gather(partial(_put, records, space, rows) for space, rows in spaces.items())
-    marks: dict[str, list[tuple[str, str, int]]] = {}
-    for space, key, value in (mark_of(queue) for queue in copy.queues()):
-        marks.setdefault(space, []).append((key, value, 1))
+    marks = [(*mark_of(queue), 1) for queue in copy.queues()]
     for space, rows in spaces.items():
         if space.startswith(_TENANTS):
             account = space.removeprefix(_TENANTS)
-            marks.setdefault(ACCOUNTS, []).append((account, "", 1))
+            marks.append((ACCOUNTS, account, "", 1))
             if any(row.startswith("alarm/") for row in rows):
-                marks.setdefault(ALARM_ACCOUNTS, []).append((account, "", 1))
+                marks.append((ALARM_ACCOUNTS, account, "", 1))
         elif space.startswith(_DATA_KEYS):
-            marks.setdefault(SEALING_ACCOUNTS, []).append((space.removeprefix(_DATA_KEYS), "", 1))
+            marks.append((SEALING_ACCOUNTS, space.removeprefix(_DATA_KEYS), "", 1))
+    return Filling(spaces, marks, copy.uses)
+
+
+def cluster_filling(copy: ClusterCopy) -> Filling:
+    """Compute what is written for the entries of a backend cluster.
+
+    The logs are sealed, so whichever nodes start take all shards over.
+    """
+    shards = [msgspec.structs.replace(entry, epoch=entry.epoch + LOST_EPOCHS) for entry in copy.shards]
+    cluster = msgspec.structs.replace(copy.cluster, manager=0, pins=())
+    return Filling(*records_of(copy.logs, copy.next_log, copy.incarnations, shards, cluster), {})
+
+
+async def restored_as(store: CassandraStore) -> str:
+    """The text that the latest :func:`close_to_all` of the keyspace has noted; empty: there was none.
+
+    Raises :class:`StoreUnavailable`.
+    """
+
+    def read(rows: dict[str, Row]) -> tuple[Writes, str]:
+        return {}, rows[_RESTORED_AS].record if _RESTORED_AS in rows else ""
+
+    return await store.records.transact("schema", [_RESTORED_AS], read)
+
+
+async def close_to_all(store: CassandraStore, note: str) -> None:
+    """From now on no program can use the keyspace, until :func:`open_to_all` with the same note.
+
+    Raises :class:`StoreUnavailable`.
+    """
+    notes = {"oldest": str(RESTORING), _RESTORED_AS: note}
+    await store.records.transact("schema", list(notes), lambda rows: (notes, None))
+
+
+async def open_to_all(store: CassandraStore, note: str) -> None:
+    """Let programs use the keyspace.
+
+    Raises :class:`ConditionFailed` if it was closed again with another note, and :class:`StoreUnavailable`.
+    """
+    oldest = str(METADATA.schema.stored(METADATA.schema.version).oldest)
+
+    def write(rows: dict[str, Row]) -> tuple[Writes, None]:
+        if _RESTORED_AS not in rows or rows[_RESTORED_AS].record != note:
+            raise ConditionFailed(f"another restore into the keyspace {store.keyspace.name} has begun")
+        return {"oldest": oldest, _RESTORED_AS: note}, None
+
+    await store.records.transact("schema", ["oldest", _RESTORED_AS], write)
+
+
+async def unfinished(connection: CassandraConnection, name: str) -> CassandraStore | None:
+    """Open a keyspace whose restore has not ended, which :meth:`CassandraStore.open` refuses; None: it is no such.
+
+    The connection is closed with it, or at once if there is none.  Raises :class:`CannotOpen` if another release has
+    begun it, and :class:`StoreUnavailable`.
+    """
+    keyspace = CassandraKeyspace(connection, name)
+    try:
+        if await asyncio.to_thread(has_tables, keyspace):
+            records = await asyncio.to_thread(Records, keyspace)
+            stored = await CassandraVersions(records, keyspace).stored()
+            if stored.restoring:
+                if stored.version != METADATA.schema.version:
+                    raise CannotOpen(
+                        f"the restore into the keyspace {name} was begun by another release of Holdfast: go on with "
+                        f"that one, or drop the keyspace and restore into another"
+                    )
+                return CassandraStore(keyspace, records, wait=False)
+    except BaseException:
+        await keyspace.close()
+        raise
+    await keyspace.close()
+    return None
+
+
+async def fill(store: CassandraStore, filling: Filling, *, again: bool = False) -> None:
+    """Write into a keyspace that is empty; ``again``: or in which the same was written before, in part or all of it.
+
+    Raises :class:`StoreUnavailable`.
+    """
+    records = store.records
+    await gather(partial(_put, records, space, rows, again) for space, rows in filling.spaces.items())
+    by_space: dict[str, list[tuple[str, str, int]]] = {}
+    for space, key, value, timestamp in filling.marks:
+        by_space.setdefault(space, []).append((key, value, timestamp))
     await gather(
         partial(records.mark_all, space, some[at : at + MARKS_TOGETHER])
-        for space, some in marks.items()
+        for space, some in by_space.items()
         for at in range(0, len(some), MARKS_TOGETHER)
     )
-    await store.record_uses(copy.uses)
-
-
-async def fill_cluster(store: CassandraStore, copy: ClusterCopy) -> None:
-    """The same for a backend cluster.  Its logs are nobody's, so whoever begins takes all shards over."""
-    entries = ClusterCopy(
-        copy.name,
-        copy.number,
-        copy.next_log,
-        copy.incarnations,
-        copy.logs,
-        tuple(msgspec.structs.replace(entry, epoch=entry.epoch + LOST_EPOCHS) for entry in copy.shards),
-        msgspec.structs.replace(copy.cluster, manager=0, pins=()),
-    )
-    spaces, marks = records_of(entries.logs, entries.next_log, entries.incarnations, entries.shards, entries.cluster)
-    await gather(partial(_put, store.records, space, rows) for space, rows in spaces.items())
-    for space, key, value, timestamp in marks:
-        await store.records.mark(space, key, value, timestamp=timestamp)
+    await store.record_uses(filling.uses)
 
 
 def _raised(rows: Mapping[str, str]) -> dict[str, str]:
     return {key: str(int(record) + LOST_IDS) for key, record in rows.items()}
 
 
-async def _put(records: Records, space: str, rows: Mapping[str, str]) -> None:
-    """Write the records of a space that has none, by transactions as all are written."""
+async def _put(records: Records, space: str, rows: Mapping[str, str], again: bool) -> None:
+    """Write the records of a space that has none, or what an earlier try has left, by transactions as all are."""
     anchor = next((key for prefix, key in _ANCHORS.items() if space.startswith(prefix)), "")
     for some in _batches({key: record for key, record in rows.items() if key != anchor}):
         writes: dict[str, Any] = {**({anchor: rows[anchor]} if anchor in rows else {}), **some}
 
         def put(found: dict[str, Row], writes: dict[str, Any] = writes) -> tuple[Writes, None]:
-            if found.keys() - {anchor}:
+            if found.keys() - {anchor} and not again:
                 raise ConditionFailed(f"somebody else writes into {space} while it is restored")
             return writes, None
 

@@ -26,6 +26,12 @@ from metadata_service.opening import CannotOpen
 RESTORING: Final = 1_000_000
 """The oldest version whose programs can use what is just being restored: none can, also no earlier release."""
 
+RESTORE_AGAIN: Final = (
+    "if holdfast restore runs, wait for it; else repeat that command, which goes on, or drop the keyspace and restore "
+    "into another"
+)
+"""Advice for one that was not restored to its end."""
+
 
 class CannotRollBack(CannotOpen):
     """Nothing leads back from here, or something would be lost; nothing was changed."""
@@ -51,6 +57,11 @@ class Stored(NamedTuple):
     oldest: int
     leaving: int = 0
     """A step back from this version has begun, and has not been seen to end; 0: none has."""
+
+    @property
+    def restoring(self) -> bool:
+        """A restore has begun to fill it, and has not ended."""
+        return self.oldest == RESTORING
 
 
 class Schema:
@@ -79,11 +90,8 @@ class Schema:
 
     def check(self, stored: Stored, where: str) -> None:
         """Raises :class:`CannotOpen`, unless this program may use what is stored ``where``, after the missing steps."""
-        if stored.oldest == RESTORING:
-            raise CannotOpen(
-                f"{where} was not restored to its end: if holdfast restore runs, wait for it; else drop this keyspace, "
-                "and restore into another"
-            )
+        if stored.restoring:
+            raise CannotOpen(f"{where} was not restored to its end: {RESTORE_AGAIN}")
         if stored.oldest > self.version:
             raise CannotOpen(
                 f"{where} was written by a newer Holdfast: its schema has version {stored.version}, which takes a "

@@ -1,11 +1,12 @@
-"""The files of a backup of a service in Cassandra, once they are in a folder: as the tables that a journal reads, and
-as the entries that it goes by.  So a backup is opened by the code that a start recovers with, without a Cassandra.
+"""A folder in the place of Cassandra: a backup is written into it as into keyspaces, and is read from it as the tables
+that a journal reads and the entries that it goes by.  So a backup is opened by the code that a start recovers with,
+without a Cassandra.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Final, NoReturn
@@ -13,9 +14,10 @@ from typing import BinaryIO, Final, NoReturn
 from auth.keyring import DataKey
 from backend.journal.tables import StateRead, Written
 from holdfast.backup import rows
-from holdfast.backup.cassandra_take import folder_of, pieces_path, segment_path
+from holdfast.backup.layout import Place as FilePlace
+from holdfast.backup.layout import folder_of, pieces_path, segment_path
 from holdfast.backup.rows import Place
-from metadata_service.cassandra_copy import ClusterCopy, MetadataCopy
+from metadata_service.cassandra_copy import ClusterCopy, Filling, MetadataCopy
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import Entries
 
@@ -23,11 +25,46 @@ _SEGMENTS_KNOWN: Final = 32
 """Of which it is remembered where each row is."""
 
 
+class Scratch:
+    """A folder that is filled.  Implements :class:`~holdfast.backup.contents.Destination`; raises :class:`OSError`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def put_segment(self, place: FilePlace, found: Iterator[tuple[int, bytes]]) -> None:
+        def write() -> None:
+            with self._new(segment_path(place.cluster, place.log_id, place.number)) as file:
+                rows.begin(file)
+                for number, data in found:
+                    rows.add(file, number, data)
+
+        await asyncio.to_thread(write)
+
+    async def put_pieces(self, place: FilePlace, chunks: Sequence[bytes]) -> None:
+        def write() -> None:
+            with self._new(pieces_path(place.cluster, place.log_id, place.number)) as file:
+                for chunk in chunks:
+                    file.write(chunk)
+
+        await asyncio.to_thread(write)
+
+    async def put_cluster(self, name: str, rows: Filling) -> None:
+        """Entries are read from the backup itself."""
+
+    async def put_metadata(self, rows: Filling) -> None:
+        """So are the metadata."""
+
+    def _new(self, path: str) -> BinaryIO:
+        place = self._folder / path
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return open(place, "xb")
+
+
 class BackedUpTables:
     """Implements :class:`backend.journal.cassandra_journal.Server`, for readers alone."""
 
     def __init__(self, folder: Path, cluster: str) -> None:
-        """``folder``: with all files of the backup."""
+        """``folder``: filled by :class:`Scratch`."""
         self._folder = folder
         self._cluster = cluster
         self._places = lru_cache(_SEGMENTS_KNOWN)(self._places_of)

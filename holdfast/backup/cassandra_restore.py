@@ -1,128 +1,199 @@
 """Keyspaces out of a backup of a service in Cassandra.
 
 Everything in the backup is read and checked first, and the keyspaces have to be empty.  While they are filled their
-schema says that no program can use them: what was cut off is never taken for a service.  The logs in them are sealed,
-so whoever begins takes all shards over, as of nodes that have died.
+schema says that no program can use them: what was cut off is never taken for a service.  The same command, repeated,
+goes on: each write can be repeated without harm, and a note in each keyspace names the backup and the run that fills
+it, so that of two runs at a time the earlier one stops.  The logs that were restored are sealed, so whichever nodes
+start take all shards over, as of nodes that have died.
 """
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Iterable, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from itertools import islice
-from typing import BinaryIO, Final, TypeVar, overload
-
-import msgspec
+from typing import Final, NamedTuple
 
 from backend.journal.cassandra_tables import JOURNAL, CassandraTables
 from backend.journal.patience import PatientTables
-from backend.journal.tables import CHUNK_BYTES, Unanswered
-from holdfast.backup import rows
+from backend.journal.tables import Unanswered
 from holdfast.backup.cassandra_moment import together
-from holdfast.backup.cassandra_take import ENTRIES, METADATA, folder_of
-from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
-from holdfast.backup.restore import CannotRestore, Tell, checked
-from holdfast.backup.target import Target
+from holdfast.backup.contents import Contents, read_contents, write_contents
+from holdfast.backup.layout import Place
+from holdfast.backup.manifest import BackupUnusable, Manifest
+from holdfast.backup.restore import CannotRestore, Tell, damaged_files
+from holdfast.backup.target import Target, TargetUnusable
 from holdfast.settings import Settings
 from holdfast.stores import cluster_keyspace, connection_settings
 from metadata_service.cassandra import CassandraStore
 from metadata_service.cassandra_connection import CassandraConnection
 from metadata_service.cassandra_copy import (
-    ClusterCopy,
-    MetadataCopy,
+    Filling,
     close_to_all,
     fill,
-    fill_cluster,
     is_empty,
     open_to_all,
+    restored_as,
+    unfinished,
 )
-from metadata_service.cassandra_schema import METADATA as METADATA_TABLES
+from metadata_service.store import StoreError
 
 ROWS_AT_ONCE: Final = 16
 """Under way to Cassandra."""
 
-T = TypeVar("T")
-
 
 async def restore(target: Target, manifest: Manifest, settings: Settings, tell: Tell = lambda text: None) -> None:
-    """Fill the keyspaces that the settings name, which must be empty or not be there.
+    """Fill the keyspaces that the settings name, which must be empty or not be there, or those that an earlier run
+    with the same backup has left unfinished.
 
     Nothing is written if the backup is damaged.  Raises :class:`CannotRestore`,
     :class:`~holdfast.backup.manifest.BackupUnusable`, :class:`~holdfast.backup.target.TargetUnusable`,
     :class:`~metadata_service.store.StoreError`.
     """
-    if manifest.schema > METADATA_TABLES.schema.version:
-        raise CannotRestore(
-            f"the backup {manifest.name} was made by a newer Holdfast ({manifest.version}): its metadata have version "
-            f"{manifest.schema} of their schema, and this one knows versions up to {METADATA_TABLES.schema.version}"
-        )
-    metadata, clusters = read_documents(target, manifest)
-    done = 0
-    for file in manifest.files:
-        tell(f"checking: {done >> 20} of {manifest.size_bytes >> 20} MiB, {file.path}")
-        for _ in checked(target, file):
-            pass
-        done += file.size_bytes
+    contents = read_contents(target, manifest)
+    names = _names(settings, contents)
+    if wrong := damaged_files(target, manifest, tell):
+        raise BackupUnusable("; ".join(wrong))
     async with AsyncExitStack() as stack:
         connection = await CassandraConnection.open(connection_settings(settings))
         stack.push_async_callback(connection.close)
-        keyspaces = {name: cluster_keyspace(settings, name) for name in clusters}
-        names = list(dict.fromkeys((settings.cassandra_keyspace, *keyspaces.values())))
-        stores = {name: await _empty(connection, name, stack) for name in names}
+        note = f"{manifest.name}/{secrets.token_hex(8)}"
+        opened = await _open_all(connection, settings.cassandra_keyspace, names, manifest, stack)
         try:
-            for store in stores.values():
-                await close_to_all(store)
-            for name, cluster in clusters.items():
-                store = stores[keyspaces[name]]
-                await store.bring(JOURNAL)
-                tables = PatientTables(await CassandraTables.open(connection, store.keyspace.name, store.fence))
-                await _fill_journal(target, manifest, name, tables, tell)
-                await fill_cluster(store, cluster)
-            tell("filling the metadata")
-            await fill(stores[settings.cassandra_keyspace], metadata)
-            for store in stores.values():
-                await open_to_all(store)
-        except Unanswered as error:
+            keyspaces = Keyspaces(opened, settings.cassandra_keyspace, names, note)
+            await keyspaces.close_all()
+            await write_contents(target, contents, keyspaces, tell)
+            await keyspaces.open_all()
+        except (Unanswered, StoreError, BackupUnusable, TargetUnusable, OSError) as error:
             raise CannotRestore(
-                f"Cassandra does not answer: {error}.  No service can use what is in the keyspaces {', '.join(names)} "
-                "now: drop them, and restore into others"
+                f"{error}.  The restore is unfinished, and no service can use what is in the keyspaces "
+                f"{', '.join(opened)} now.  Repeat the command, which goes on, or drop them "
+                f"({' '.join(f'DROP KEYSPACE {name};' for name in opened)}) and restore into others"
             ) from error
 
 
-def read_documents(target: Target, manifest: Manifest) -> tuple[MetadataCopy, dict[str, ClusterCopy]]:
-    """The metadata, and the entries of each cluster by its name.  Raises :class:`BackupUnusable`."""
-    files = {file.path: file for file in manifest.files}
-    clusters = {name: f"{folder_of(name)}/{ENTRIES}" for name in manifest.clusters}
-    return (
-        _document(target, manifest, files.get(METADATA), MetadataCopy),
-        {name: _document(target, manifest, files.get(path), ClusterCopy) for name, path in clusters.items()},
-    )
-
-
-def _document(target: Target, manifest: Manifest, file: BackedUpFile | None, kind: type[T]) -> T:
-    if file is None:
-        raise BackupUnusable(f"the backup {manifest.name} has no {kind.__name__}")
-    try:
-        return msgspec.json.decode(b"".join(checked(target, file)), type=kind)
-    except msgspec.MsgspecError as error:
-        raise BackupUnusable(f"{file.path} of the backup {manifest.name} cannot be read: {error}") from error
-
-
-async def _empty(connection: CassandraConnection, name: str, stack: AsyncExitStack) -> CassandraStore:
-    """The keyspace, made if it is not there.  Raises :class:`CannotRestore`."""
-    tables = connection.tables(name)
-    if tables and (foreign := tables.keys() - {"records", "marks", *_JOURNALS}):
-        raise CannotRestore(f"the keyspace {name} has tables that are not Holdfast's: {', '.join(sorted(foreign))}")
-    store = await CassandraStore.open(connection.share(), name)
-    stack.push_async_callback(store.close)
-    if not await is_empty(store) or await asyncio.to_thread(_has_rows, connection, name, tables or {}):
+def _names(settings: Settings, contents: Contents) -> dict[str, str]:
+    """The keyspace of each cluster.  Raises :class:`CannotRestore`."""
+    names = {cluster: cluster_keyspace(settings, cluster) for cluster in contents.clusters}
+    if len(set(names.values())) < len(names):
         raise CannotRestore(
-            f"the keyspace {name} is not empty, and nothing is restored over what is there: name another one, which "
-            "need not be there (cassandra_keyspace, --cassandra-keyspace)"
+            "two backend clusters of the backup would get the same keyspace: leave cassandra_cluster_keyspace empty, "
+            "or give it another name"
         )
-    return store
+    return names
+
+
+class Keyspaces:
+    """The keyspaces that are filled.  Implements :class:`~holdfast.backup.contents.Destination`.
+
+    Each method raises :class:`~backend.journal.tables.Unanswered` and :class:`StoreError`, among them one that says
+    that another restore has begun.
+    """
+
+    def __init__(self, opened: dict[str, _Opened], metadata: str, clusters: dict[str, str], note: str) -> None:
+        """``opened``: by name of the keyspace.  ``clusters``: the keyspace of each."""
+        self._opened = opened
+        self._metadata = opened[metadata]
+        self._clusters = {cluster: opened[keyspace] for cluster, keyspace in clusters.items()}
+        self._note = note
+        self._tables: dict[str, PatientTables] = {}
+
+    async def close_all(self) -> None:
+        """From now on no program can use them: the metadata first, without which no service starts."""
+        for one in (self._metadata, *(one for one in self._opened.values() if one is not self._metadata)):
+            await close_to_all(one.store, self._note)
+
+    async def open_all(self) -> None:
+        """Let programs use them: the metadata last."""
+        for one in (*(one for one in self._opened.values() if one is not self._metadata), self._metadata):
+            await open_to_all(one.store, self._note)
+
+    async def put_segment(self, place: Place, found: Iterator[tuple[int, bytes]]) -> None:
+        tables = await self._of(place)
+        await tables.add_segment(place.log_id, place.number)
+        while some := list(islice(found, ROWS_AT_ONCE)):
+            await together(tables.rewrite(place.log_id, place.number, number, data) for number, data in some)
+
+    async def put_pieces(self, place: Place, chunks: Sequence[bytes]) -> None:
+        tables = await self._of(place)
+        await tables.put_file(place.log_id, place.number, chunks)
+
+    async def put_cluster(self, name: str, rows: Filling) -> None:
+        await self._check()
+        one = self._clusters[name]
+        await one.store.bring(JOURNAL)  # also where it has no files
+        await fill(one.store, rows, again=one.again)
+
+    async def put_metadata(self, rows: Filling) -> None:
+        await self._check()
+        await fill(self._metadata.store, rows, again=self._metadata.again)
+
+    async def _of(self, place: Place) -> PatientTables:
+        await self._check()
+        if place.cluster not in self._tables:
+            store = self._clusters[place.cluster].store
+            await store.bring(JOURNAL)
+            tables = await CassandraTables.open(store.keyspace.connection, store.keyspace.name, store.fence)
+            self._tables[place.cluster] = PatientTables(tables)
+        return self._tables[place.cluster]
+
+    async def _check(self) -> None:
+        if await restored_as(self._metadata.store) != self._note:
+            raise CannotRestore("another restore into the same keyspaces has begun, and goes on alone")
+
+
+class _Opened(NamedTuple):
+    """A keyspace."""
+
+    store: CassandraStore
+    again: bool
+    """An earlier run has filled it, in part or all of it."""
+
+
+async def _open_all(
+    connection: CassandraConnection, metadata: str, names: dict[str, str], manifest: Manifest, stack: AsyncExitStack
+) -> dict[str, _Opened]:
+    """The keyspaces by their names, each made if it is not there.  Raises :class:`CannotRestore`."""
+    found: dict[str, _Opened] = {}
+    goes_on = False
+    for name in dict.fromkeys((metadata, *names.values())):
+        store = await unfinished(connection.share(), name)
+        is_unfinished = store is not None
+        if store is None:
+            _check_tables(connection, name)
+            store = await CassandraStore.open(connection.share(), name)
+        stack.push_async_callback(store.close)
+        backup = (await restored_as(store)).partition("/")[0]
+        if is_unfinished and backup != manifest.name:
+            raise CannotRestore(
+                f"the keyspace {name} has part of another backup ({backup or 'of an earlier release'}), whose restore "
+                f"has not ended: drop it (DROP KEYSPACE {name};), or name another one"
+            )
+        # One that was opened to all just before the run was cut off is known by its note.
+        again = is_unfinished or (goes_on and backup == manifest.name)
+        if name == metadata:
+            goes_on = again
+        if not again and not await _is_empty(connection, store):
+            raise CannotRestore(
+                f"the keyspace {name} is not empty, and nothing is restored over what is there: name another one, "
+                "which need not be there (cassandra_keyspace, --cassandra-keyspace)"
+            )
+        found[name] = _Opened(store, again)
+    return found
+
+
+def _check_tables(connection: CassandraConnection, name: str) -> None:
+    """Raises :class:`CannotRestore` if the keyspace has somebody else's tables."""
+    if foreign := (connection.tables(name) or {}).keys() - {"records", "marks", *_JOURNALS}:
+        raise CannotRestore(f"the keyspace {name} has tables that are not Holdfast's: {', '.join(sorted(foreign))}")
+
+
+async def _is_empty(connection: CassandraConnection, store: CassandraStore) -> bool:
+    name = store.keyspace.name
+    tables = connection.tables(name) or {}
+    return await is_empty(store) and not await asyncio.to_thread(_has_rows, connection, name, tables)
 
 
 _JOURNALS: Final = ("journal", "journal_segments", "checkpoints", "checkpoint_files")
@@ -135,67 +206,3 @@ def _has_rows(connection: CassandraConnection, keyspace: str, tables: Iterable[s
         for table in _JOURNALS
         if table in tables
     )
-
-
-# --- the journal ------------------------------------------------------------------------------------------
-
-
-async def _fill_journal(target: Target, manifest: Manifest, cluster: str, tables: PatientTables, tell: Tell) -> None:
-    done = 0
-    for file in manifest.files:
-        kind, log_id, number = _place(file.path, cluster)
-        if kind not in ("journal", "checkpoints"):
-            continue
-        tell(f"{done >> 20} of {manifest.size_bytes >> 20} MiB, {file.path}")
-        with tempfile.TemporaryFile() as copy:
-            await asyncio.to_thread(_spool, target, file, copy)
-            if kind == "journal":
-                await _fill_segment(tables, log_id, number, copy)
-            else:
-                await tables.put_file(log_id, number, _FileChunks(copy, file.size_bytes))
-        done += file.size_bytes
-
-
-def _place(path: str, cluster: str) -> tuple[str, int, int]:
-    """Of which log and number a file of this cluster is; of any other, a kind that there is not."""
-    inside = path.removeprefix(f"{folder_of(cluster)}/").split("/")
-    if inside[0] == path or len(inside) != 3:
-        return "", 0, 0
-    return inside[0], int(inside[1]), int(inside[2].partition(".")[0])
-
-
-def _spool(target: Target, file: BackedUpFile, copy: BinaryIO) -> None:
-    for chunk in checked(target, file):
-        copy.write(chunk)
-
-
-async def _fill_segment(tables: PatientTables, log_id: int, segment: int, file: BinaryIO) -> None:
-    await tables.add_segment(log_id, segment)
-    places = rows.places(file)
-    while some := list(islice(places, ROWS_AT_ONCE)):
-        await together(tables.rewrite(log_id, segment, one.number, rows.read(file, one)) for one in some)
-
-
-class _FileChunks(Sequence[bytes]):
-    """A file as the chunks that a file of pieces is cut into, each read when it is asked for."""
-
-    def __init__(self, file: BinaryIO, size_bytes: int) -> None:
-        self._file = file
-        self._count = (size_bytes + CHUNK_BYTES - 1) // CHUNK_BYTES
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, at: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[bytes]: ...
-
-    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
-        if isinstance(at, slice):
-            return [self[one] for one in range(*at.indices(self._count))]
-        if not 0 <= at < self._count:
-            raise IndexError(at)
-        self._file.seek(at * CHUNK_BYTES)
-        return self._file.read(CHUNK_BYTES)

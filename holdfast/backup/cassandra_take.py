@@ -29,7 +29,9 @@ from holdfast import __version__
 from holdfast.backup import manifest as manifests
 from holdfast.backup import rows
 from holdfast.backup.cassandra_moment import FILES_MOST, PIN_SECONDS, Held, Moment, find, together
+from holdfast.backup.contents import outside
 from holdfast.backup.kept import CannotBackUp, Taken, Tell, finish, now_ms, store, written_to
+from holdfast.backup.layout import METADATA, entries_path, pieces_path, segment_path
 from holdfast.backup.manifest import BackedUpFile, Manifest
 from holdfast.backup.target import CHUNK_BYTES, Target
 from holdfast.settings import Settings
@@ -55,8 +57,6 @@ AT_ONCE: Final = 4
 ROW_BYTES: Final = 64 << 10
 """Of a row whose size is not known."""
 PIECES_BYTES: Final = 2 << 20
-METADATA: Final = "metadata.json"
-ENTRIES: Final = "entries.json"
 _AGAIN: Final = "Take the backup again; what was copied need not be copied twice"
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -94,6 +94,8 @@ async def take(
         try:
             clusters = await _clusters(settings, connection, metadata, name, stack)
             moment_ms, waited, moments, copy = await _copy(metadata, clusters, name, tell)
+            if outside(copy, {one.cluster.number for one in clusters}):
+                raise CannotBackUp(f"a backend cluster was added while the backup was made.  {_AGAIN}")
             files, missing, written = await _files(clusters, moments, copy, target, tell)
         except Unanswered as error:
             raise CannotBackUp(f"Cassandra does not answer: {error}.  {_AGAIN}") from error
@@ -212,7 +214,7 @@ async def _files(
     documents = [(METADATA, _encode(copy))]
     for cluster, moment in zip(clusters, moments, strict=True):
         entries = await _entries(cluster, moment)
-        documents.append((f"{folder_of(cluster.cluster.name)}/{ENTRIES}", _encode(entries)))
+        documents.append((entries_path(cluster.cluster.name), _encode(entries)))
     for path, document in documents:
         with tempfile.TemporaryFile() as file:
             file.write(document)
@@ -362,19 +364,3 @@ async def _entries(cluster: Held, moment: Moment) -> ClusterCopy:
         tuple(moment.shards),
         await cluster.store.cluster(),
     )
-
-
-# --- names ------------------------------------------------------------------------------------------------
-
-
-def folder_of(cluster: str) -> str:
-    """Of what a backend cluster has."""
-    return f"clusters/{cluster}"
-
-
-def segment_path(cluster: str, log_id: int, segment: int) -> str:
-    return f"{folder_of(cluster)}/journal/{log_id}/{segment:08d}.rows"
-
-
-def pieces_path(cluster: str, log_id: int, file: int) -> str:
-    return f"{folder_of(cluster)}/checkpoints/{log_id}/{file:08d}.bin"

@@ -16,6 +16,7 @@ from metadata_service.sqlite_copy import begin_anew
 METADATA: Final = "metadata.sqlite"
 _ASIDE: Final = "metadata.sqlite.restoring"
 """The metadata come last, under their name: without them no folder is taken for a data folder."""
+_ASIDES: Final = (_ASIDE, f"{_ASIDE}-wal", f"{_ASIDE}-shm", f"{_ASIDE}-journal")
 _NOBODYS = {"lost+found"}
 _SPARE_BYTES: Final = 256 << 20
 """What a start needs beside what is restored."""
@@ -42,6 +43,11 @@ def restore(target: Target, manifest: Manifest, data: Path, tell: Tell = lambda 
         found = set(os.listdir(data)) - _NOBODYS
     except OSError as error:
         raise CannotRestore(f"{data} cannot be used: {error.strerror}") from error
+    if found and METADATA not in found and not found - {"journal", *_ASIDES}:
+        raise CannotRestore(
+            f"{data} has a journal and no metadata: if a restore into it was killed, remove the folder and restore "
+            "again; if its metadata were taken away, bring metadata.sqlite back"
+        )
     if found:
         raise CannotRestore(
             f"{data} is not empty, and nothing is restored over what is there: name a new folder, or move that one away"
@@ -59,7 +65,7 @@ def restore(target: Target, manifest: Manifest, data: Path, tell: Tell = lambda 
     try:
         _fill(target, manifest, data, tell)
     except BaseException:
-        for name in ("journal", _ASIDE, f"{_ASIDE}-wal", f"{_ASIDE}-shm", f"{_ASIDE}-journal"):
+        for name in ("journal", *_ASIDES):
             if (data / name).is_dir():
                 shutil.rmtree(data / name)
             else:
@@ -104,6 +110,23 @@ def unpack(target: Target, manifest: Manifest, folder: Path, tell: Tell = lambda
                     rest = rest[copy.write(rest) :]
             os.fsync(fd)
         done += file.size_bytes
+
+
+def damaged_files(target: Target, manifest: Manifest, tell: Tell) -> list[str]:
+    """Read every file to its end, and describe those that are missing or not as they were written.
+
+    Raises :class:`~holdfast.backup.target.TargetUnusable`.
+    """
+    wrong, done = [], 0
+    for file in manifest.files:
+        tell(f"checking: {done >> 20} of {manifest.size_bytes >> 20} MiB, {file.path}")
+        try:
+            for _ in checked(target, file):
+                pass
+        except BackupUnusable as error:
+            wrong.append(str(error))
+        done += file.size_bytes
+    return wrong
 
 
 def checked(target: Target, file: BackedUpFile) -> Iterator[bytes]:

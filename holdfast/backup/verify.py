@@ -20,7 +20,7 @@ from backend.census import Census, count
 from backend.journal.disk import RealDisk
 from backend.journal.local import LocalJournal
 from holdfast.backup.manifest import BackupUnusable, Manifest
-from holdfast.backup.restore import checked, restore, unpack
+from holdfast.backup.restore import damaged_files, restore
 from holdfast.backup.target import Target
 from metadata_service.models import Queue
 from metadata_service.sqlite import SQLiteStore
@@ -71,7 +71,7 @@ async def verify(
     :class:`~holdfast.backup.restore.CannotRestore` if there is no room, and
     :class:`~holdfast.backup.target.TargetUnusable`.
     """
-    wrong = _files(target, manifest, tell)
+    wrong = damaged_files(target, manifest, tell)
     wrong += [f"the service was damaged when the backup was made: {path} was missing" for path in manifest.missing]
     if any(path for path in wrong if "in the backup" in path):
         return Verified(wrong, None, False)
@@ -88,19 +88,6 @@ async def verify(
         except (BackupUnusable, StoreError, BackendError) as error:
             return Verified([*wrong, str(error)], None, False)
     return Verified([*wrong, *found, *keys], queues, masters is not None)
-
-
-def _files(target: Target, manifest: Manifest, tell: Tell) -> list[str]:
-    wrong, done = [], 0
-    for file in manifest.files:
-        tell(f"{done >> 20} of {manifest.size_bytes >> 20} MiB, {file.path}")
-        try:
-            for _ in checked(target, file):
-                pass
-        except BackupUnusable as error:
-            wrong.append(str(error))
-        done += file.size_bytes
-    return wrong
 
 
 async def _open(data: Path, masters: MasterKeys | None) -> tuple[list[str], list[VerifiedQueue], list[str]]:
@@ -127,12 +114,13 @@ async def _open_files(
 ) -> tuple[list[str], list[VerifiedQueue], list[str]]:
     """The same of a service in Cassandra, whose tables and entries are files."""
     from backend.journal.cassandra_journal import CassandraJournal
-    from holdfast.backup.cassandra_files import BackedUpEntries, BackedUpKeys, BackedUpTables
-    from holdfast.backup.cassandra_restore import read_documents
+    from holdfast.backup.cassandra_files import BackedUpEntries, BackedUpKeys, BackedUpTables, Scratch
+    from holdfast.backup.contents import read_contents, write_contents
 
     folder.mkdir()
-    metadata, clusters = read_documents(target, manifest)
-    unpack(target, manifest, folder)
+    contents = read_contents(target, manifest)
+    await write_contents(target, contents, Scratch(folder), tell, scratch=folder)
+    metadata, clusters = contents.metadata, contents.clusters
     wrong: list[str] = []
     counters: dict[int, Counters] = {}
     for name, copy in clusters.items():

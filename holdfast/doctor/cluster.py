@@ -21,6 +21,7 @@ from holdfast.peers import peer_tls
 from holdfast.settings import Settings, SettingsError, cluster_secret
 from holdfast.stores import Stores, cluster_keyspace, connection_settings, replication_of
 from metadata_service.models import ClusterEntry, ClusterReport, Heartbeat, LogEntry, ShardEntry
+from metadata_service.schema import RESTORE_AGAIN
 from metadata_service.store import MemberStore, MetadataStore, StoreError
 
 if TYPE_CHECKING:  # the driver is large, and not needed where metadata nodes are asked alone
@@ -110,7 +111,10 @@ async def _cassandra(settings: Settings, found: list[Finding]) -> bool:
     for kept, stored in await schema_cassandra.show(settings):
         known = kept.part.schema
         what = f"the schema of the {kept.part.name} in the keyspace {kept.keyspace} has version {stored.version}"
-        if stored.oldest > known.version:
+        if stored.restoring:
+            found.append(wrong(f"the keyspace {kept.keyspace} was not restored to its end", RESTORE_AGAIN))
+            there = False
+        elif stored.oldest > known.version:
             found.append(wrong(f"{what}, and this program knows only {known.version}", "use the newer release"))
             there = False
         elif 0 < stored.leaving <= known.version:

@@ -515,6 +515,10 @@ def test_only_an_empty_folder_is_restored_into(
     assert empty.stat().st_mode & 0o077 == 0
     _, err = holdfast("restore", target, "--data", empty, code=1)
     assert "is not empty" in err
+    (empty / "metadata.sqlite").rename(empty / "metadata.sqlite.restoring")  # as a restore that was killed leaves it
+    _, err = holdfast("restore", target, "--data", empty, code=1)
+    assert "if a restore into it was killed, remove the folder and restore again" in err
+    (empty / "metadata.sqlite.restoring").rename(empty / "metadata.sqlite")
     other = Server(tmp_path / "other", SETTINGS)
     shutil.copytree(empty, other.data)
     with pytest.raises(RuntimeError, match="encrypted under master keys that are not here"):

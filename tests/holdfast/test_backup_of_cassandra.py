@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -27,17 +26,22 @@ from backend.manager import Member
 from backend.node import Node, NodeSettings
 from backend.shards import shard_of
 from bench.cassandra_server import CassandraCluster
+from holdfast import schema_cassandra
 from holdfast.backup import cassandra_moment, cassandra_restore, cassandra_take
-from holdfast.backup.kept import CannotBackUp, read_manifest
-from holdfast.backup.manifest import BackupUnusable
+from holdfast.backup.cassandra_restore import Keyspaces
+from holdfast.backup.kept import CannotBackUp, names_in, read_manifest
+from holdfast.backup.manifest import BackupUnusable, Manifest
 from holdfast.backup.restore import CannotRestore
 from holdfast.backup.target import LocalTarget
 from holdfast.backup.verify import verify
+from holdfast.doctor.cluster import look as doctor_of_clusters
 from holdfast.settings import Settings
 from holdfast.stores import cluster_keyspace, connection_settings
+from metadata_service import cassandra_copy
 from metadata_service.cassandra import CassandraStore
 from metadata_service.cassandra_connection import CassandraConnection
-from metadata_service.models import BackupPin, Heartbeat, Queue
+from metadata_service.cassandra_copy import Filling
+from metadata_service.models import BackupPin, Heartbeat, Queue, cluster_of
 from metadata_service.opening import CannotOpen
 from metadata_service.store import ConditionFailed, StoreUnavailable
 from tests.backend.nodes import Resolver
@@ -45,6 +49,8 @@ from tests.backend.test_node import until
 
 ACCOUNT = "000000000001"
 KEY = AccessKey(access_key_id="AKIAONE", secret="sealed x", account=ACCOUNT, principal_id="AIDAONE")
+CLUSTERS = ("local", "east")
+"""Backend clusters, by their numbers."""
 LOG = CassandraLogSettings(segment_bytes=64 << 10, row_bytes=4096)
 """Small segments, so that there are several."""
 
@@ -52,8 +58,11 @@ LOG = CassandraLogSettings(segment_bytes=64 << 10, row_bytes=4096)
 class Process:
     """A node with all that a process of its own has: a connection, and what is opened over it."""
 
-    def __init__(self, node: Node, store: CassandraStore, tables: CassandraTables, member: Member | None) -> None:
+    def __init__(
+        self, node: Node, store: CassandraStore, tables: CassandraTables, member: Member | None, cluster: int
+    ) -> None:
         self.node = node
+        self.cluster = cluster
         self.store = store
         self.tables = tables
         self.member = member
@@ -98,15 +107,18 @@ class Service:
         self._stack.push_async_callback(store.close)
         return store
 
-    async def start(self, name: str, shards: Collection[int] = (), *, joins: bool = False) -> Process:
-        store = await self._opened(cluster_keyspace(self.settings))
+    async def start(
+        self, name: str, shards: Collection[int] = (), *, joins: bool = False, cluster: str = "local"
+    ) -> Process:
+        number = (await self.metadata.register_cluster(cluster)).number
+        store = await self._opened(cluster_keyspace(self.settings, cluster))
         await store.bring(JOURNAL)
         tables = await CassandraTables.open(store.keyspace.connection, store.keyspace.name, store.fence)
         node = await Node.start_on(
             lambda: CassandraJournal(tables, LOG),
             store,
             self.resolver,
-            settings=NodeSettings(name, shards=shards, checkpoint_segments=4),
+            settings=NodeSettings(name, shards=shards, checkpoint_segments=4, cluster=number),
             elsewhere=Elsewhere(self),  # type: ignore[arg-type]  # it passes all on
         )
         self._stack.push_async_callback(node.close)
@@ -115,12 +127,13 @@ class Service:
             member = Member(name, node, store, lambda: time.time_ns() // 1_000_000, f"{name}:1")
             member.start()
             self._stack.push_async_callback(member.stop)
-        self.processes[name] = Process(node, store, tables, member)
+        self.processes[name] = Process(node, store, tables, member, number)
         return self.processes[name]
 
     def owner(self, partition: int) -> Node:
-        shard = shard_of(partition)
-        return next(one.node for one in self.processes.values() if shard in one.node.owned)
+        shard, cluster = shard_of(partition), cluster_of(partition)
+        owners = (one for one in self.processes.values() if one.cluster == cluster)
+        return next(one.node for one in owners if shard in one.node.owned)
 
     # --- queues ---
 
@@ -128,10 +141,12 @@ class Service:
         names = await self.metadata.list_queues(ACCOUNT, limit=1000)
         return [await self.metadata.get_queue(ACCOUNT, name) for name in names]
 
-    async def queue(self, name: str, owner: str = "", **attributes: str) -> Target:
+    async def queue(self, name: str, owner: str = "", cluster: str = "local", **attributes: str) -> Target:
         """A new queue; ``owner``: a node that is to have it."""
         while True:
-            queue = await self.metadata.create_queue(ACCOUNT, name, attributes, {}, now_ms=1, hold_seconds=0)
+            queue = await self.metadata.create_queue(
+                ACCOUNT, name, attributes, {}, now_ms=1, hold_seconds=0, clusters=[CLUSTERS.index(cluster)]
+            )
             (partition,) = (one.id for one in queue.partitions)
             if not owner or shard_of(partition) in self.processes[owner].node.owned:
                 break
@@ -151,14 +166,20 @@ class Service:
         self.resolver.known[partition] = settings
         return settings
 
-    async def send(self, target: Target, *bodies: str) -> None:
-        await self.owner(target.partition).send(target, [NewMessage(body.encode()) for body in bodies])
+    async def send(self, target: Target, *bodies: str) -> list[str]:
+        """The ids of the messages."""
+        messages = [NewMessage(body.encode()) for body in bodies]
+        return [one.message_id for one in await self.owner(target.partition).send(target, messages)]
 
     async def emptied(self, target: Target) -> list[str]:
-        """All messages of a queue, each taken once."""
+        """The bodies of all messages of a queue, each taken once."""
+        return [body for _, body in await self.drained(target)]
+
+    async def drained(self, target: Target) -> list[tuple[str, str]]:
+        """Ids and bodies of all messages of a queue, each taken once."""
         node, found = self.owner(target.partition), []
         while messages := await node.receive(target, Receive(10, 600)):
-            found += [message.payload.decode() for message in messages]
+            found += [(message.message_id, message.payload.decode()) for message in messages]
             await node.delete(target, [message.handle for message in messages])
         return found
 
@@ -181,8 +202,8 @@ def target(tmp_path: Path) -> LocalTarget:
 async def drop(settings: Settings) -> None:
     connection = await CassandraConnection.open(connection_settings(settings))
     try:
-        for name in (settings.cassandra_keyspace, cluster_keyspace(settings)):
-            await asyncio.to_thread(connection.session.execute, f"DROP KEYSPACE {name}", timeout=60)
+        for name in (settings.cassandra_keyspace, *(cluster_keyspace(settings, one) for one in CLUSTERS)):
+            await asyncio.to_thread(connection.session.execute, f"DROP KEYSPACE IF EXISTS {name}", timeout=60)
     finally:
         await connection.close()
 
@@ -357,6 +378,108 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
         assert await service.emptied(new) == ["it goes on"]
 
 
+# --- several backend clusters -----------------------------------------------------------------------------
+
+
+class ByIds:
+    """Clients of one queue, which send, and take away part of it, until they are stopped."""
+
+    def __init__(self, service: Service, target: Target) -> None:
+        self._service = service
+        self._target = target
+        self.sent: list[str] = []
+        """Ids of messages whose send was answered."""
+        self.begun: list[str] = []
+        """Ids of messages of which a delete was at least begun."""
+        self.deleted: list[str] = []
+        """Ids of messages whose delete was answered."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(one()) for one in (self._send, self._take)]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            assert not task.done(), task.exception()
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+    async def _send(self) -> None:
+        while True:
+            self.sent += await self._service.send(self._target, "x" * 500)
+
+    async def _take(self) -> None:
+        node = self._service.owner(self._target.partition)
+        while True:
+            for message in await node.receive(self._target, Receive(1, 600)):
+                self.begun.append(message.message_id)
+                await node.delete(self._target, [message.handle])
+                self.deleted.append(message.message_id)
+            await asyncio.sleep(0.001)
+
+
+async def test_a_service_with_two_clusters_comes_back_message_by_message(
+    settings: Settings, target: LocalTarget, keyspace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MOST", 30)  # a busy machine is no failure
+    untouched: dict[str, list[tuple[str, str]]] = {}
+    async with Service(settings) as service:
+        await service.start("one", range(SHARDS))
+        await service.start("two", range(SHARDS), cluster="east")
+        busy = {}
+        for cluster in CLUSTERS:
+            backlog = await service.queue(backlog_name(cluster), cluster=cluster)
+            bodies = [f"{cluster} {number} {'x' * 700}" for number in range(200)]
+            ids = [one for body in bodies for one in await service.send(backlog, body)]
+            untouched[backlog_name(cluster)] = list(zip(ids, bodies, strict=True))
+            busy[cluster] = ByIds(service, await service.queue(f"busy_{cluster}", cluster=cluster))
+        await service.processes["two"].node.checkpoint()  # checkpoint files, too
+        for load in busy.values():
+            load.start()
+
+        async def enough() -> bool:
+            return all(len(load.deleted) > 20 for load in busy.values())
+
+        await until(enough)
+        before = {cluster: (list(load.sent), list(load.deleted)) for cluster, load in busy.items()}
+        taken, _ = await cassandra_take.take(settings, target)
+        for load in busy.values():
+            await load.stop()
+    await drop(settings)
+
+    manifest = read_manifest(target)
+    assert manifest.clusters == CLUSTERS
+    for cluster in CLUSTERS:
+        assert any(file.path.startswith(f"clusters/{cluster}/journal/") for file in taken.manifest.files)
+    found = await verify(target, manifest, tmp_path, None)
+    assert found.wrong == []
+    counts = {one.name: one.messages for one in found.queues or ()}
+    again = msgspec.structs.replace(settings, cassandra_keyspace=f"{keyspace}_b")
+    await cassandra_restore.restore(target, manifest, again)
+    async with Service(again) as service:
+        for cluster in CLUSTERS:
+            started = await service.start(f"heir_{cluster}", joins=True, cluster=cluster)
+
+            async def served(node: Node = started.node) -> bool:
+                return len(node.owned) == SHARDS
+
+            await until(served)
+        for known in service.resolver.known.values():
+            await service.owner(known.partition).configure(known)
+        for name, messages in untouched.items():
+            assert sorted(await service.drained(service.target(name))) == sorted(messages)
+            assert counts[name] == len(messages)
+        for cluster, (sent, deleted) in before.items():
+            there = [one for one, _ in await service.drained(service.target(f"busy_{cluster}"))]
+            assert len(set(there)) == len(there) <= counts[f"busy_{cluster}"]
+            assert set(sent) - set(there) <= set(busy[cluster].begun), "only what was taken may be gone"
+            assert not set(deleted) & set(there)
+
+
+def backlog_name(cluster: str) -> str:
+    return f"backlog_{cluster}"
+
+
 # --- the hold -------------------------------------------------------------------------------------------
 
 
@@ -476,11 +599,149 @@ async def test_a_damaged_backup_is_found_out_and_half_a_restore_is_no_service(
     with pytest.raises(CannotRestore, match="is not empty"):
         await cassandra_restore.restore(target, manifest, settings)
 
-    other = msgspec.structs.replace(settings, cassandra_keyspace=f"{keyspace}_b")
-    monkeypatch.setattr(cassandra_restore, "fill", AsyncMock(side_effect=StoreUnavailable("it went away")))
-    with pytest.raises(StoreUnavailable):
-        await cassandra_restore.restore(target, manifest, other)
-    for name in (other.cassandra_keyspace, cluster_keyspace(other)):
-        connection = await CassandraConnection.open(connection_settings(other))
-        with pytest.raises(CannotOpen, match="was not restored to its end"):
-            await CassandraStore.open(connection, name)
+
+async def test_no_backup_is_verified_that_cannot_be_restored(
+    settings: Settings, target: LocalTarget, keyspace: str, tmp_path: Path
+) -> None:
+    """Lists that are whole by their checks, and are wrong."""
+    async with Service(settings) as service:
+        await service.start("one", range(SHARDS))
+        await service.start("two", range(SHARDS), cluster="east")
+        await service.send(await service.queue("queue", cluster="east"), "x")
+        await cassandra_take.take(settings, target)
+    manifest = read_manifest(target)
+
+    def renamed(old: str, new: str) -> Manifest:
+        files = (msgspec.structs.replace(one, path=one.path.replace(old, new)) for one in manifest.files)
+        return msgspec.structs.replace(manifest, files=tuple(files))
+
+    entries = ("clusters/local/entries.json", "clusters/east/entries.json")
+    swapped = renamed(entries[0], "aside")
+    swapped = msgspec.structs.replace(
+        swapped,
+        files=tuple(
+            msgspec.structs.replace(one, path={"aside": entries[1], entries[1]: entries[0]}.get(one.path, one.path))
+            for one in swapped.files
+        ),
+    )
+    east = [one for one in manifest.files if "/east/" not in one.path]
+    wrong = {
+        "belongs to no part": renamed(".rows", ".row"),
+        "belongs to no part of it: 'clusters/west": renamed("clusters/east/journal", "clusters/west/journal"),
+        "has no clusters/east/entries.json": renamed("clusters/east/entries.json", "clusters/east/entry.json"),
+        "entries of another cluster for": swapped,
+        "lacks the backend cluster of these queues: 000000000001/queue": msgspec.structs.replace(
+            manifest, clusters=("local",), files=tuple(east)
+        ),
+        "names a backend cluster wrongly": msgspec.structs.replace(manifest, clusters=("local", "east; DROP")),
+        "was made by a newer Holdfast": msgspec.structs.replace(manifest, schema=manifest.schema + 1),
+    }
+    again = msgspec.structs.replace(settings, cassandra_keyspace=f"{keyspace}_b")
+    for text, manifest_of_it in wrong.items():
+        assert text in str((await verify(target, manifest_of_it, tmp_path, None)).wrong)
+        with pytest.raises(BackupUnusable, match=text):
+            await cassandra_restore.restore(target, manifest_of_it, again)
+    same = msgspec.structs.replace(again, cluster="east", cassandra_cluster_keyspace=f"{keyspace}_b_local")
+    with pytest.raises(CannotRestore, match="the same keyspace"):
+        await cassandra_restore.restore(target, manifest, same)
+    connection = await CassandraConnection.open(connection_settings(settings))
+    try:
+        assert connection.tables(again.cassandra_keyspace) is None, "nothing was made"
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("step", ["close_all", "put_segment", "put_metadata", "last"])
+async def test_a_restore_that_was_cut_off_says_so_and_goes_on_when_it_is_repeated(
+    step: str, settings: Settings, target: LocalTarget, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each of its steps, after that has done its work in part."""
+    async with Service(settings) as service:
+        process = await service.start("one", range(SHARDS))
+        await service.start("two", range(SHARDS), cluster="east")
+        for cluster in CLUSTERS:
+            queue = await service.queue(cluster, cluster=cluster)
+            for number in range(20):
+                await service.send(queue, f"{number}")
+        await process.node.checkpoint()
+        await cassandra_take.take(settings, target)
+        await cassandra_take.take(settings, target)
+    manifest = read_manifest(target)
+    earlier = read_manifest(target, names_in(target)[0])
+    again = msgspec.structs.replace(settings, cassandra_keyspace=f"{keyspace}_b")
+    keyspaces = [again.cassandra_keyspace, *(cluster_keyspace(again, one) for one in CLUSTERS)]
+
+    with monkeypatch.context() as patched:
+        if step == "last":  # the metadata are not open yet, all others are
+            opened = cassandra_copy.open_to_all
+
+            async def open_to_all(store: CassandraStore, note: str) -> None:
+                if store.keyspace.name == again.cassandra_keyspace:
+                    raise StoreUnavailable("it went away")
+                await opened(store, note)
+
+            patched.setattr("holdfast.backup.cassandra_restore.open_to_all", open_to_all)
+        else:
+            whole = getattr(Keyspaces, step)
+
+            async def cut_off(self: Keyspaces, *arguments: Any) -> None:
+                await whole(self, *arguments)
+                raise StoreUnavailable("it went away")
+
+            patched.setattr(Keyspaces, step, cut_off)
+        with pytest.raises(CannotRestore, match=f"it went away.*Repeat the command.*DROP KEYSPACE {keyspaces[0]};"):
+            await cassandra_restore.restore(target, manifest, again)
+    connection = await CassandraConnection.open(connection_settings(again))
+    try:
+        for name in keyspaces[:1] if step == "last" else keyspaces:
+            with pytest.raises(CannotOpen, match=r"was not restored to its end.*repeat that command"):
+                await CassandraStore.open(connection.share(), name)
+    finally:
+        await connection.close()
+    found = [one for one in await asyncio.to_thread(lambda: list(doctor_of_clusters(again))) if one.level == "wrong"]
+    assert any("was not restored to its end" in one.what and "repeat that command" in one.todo for one in found)
+    assert not any("newer release" in one.todo for one in found)
+    shown = {kept.keyspace: stored for kept, stored in await schema_cassandra.show(again)}
+    assert shown[keyspaces[0]].restoring
+    with pytest.raises(CannotRestore, match=f"has part of another backup .{manifest.name}"):
+        await cassandra_restore.restore(target, earlier, again)
+
+    await cassandra_restore.restore(target, manifest, again)
+    with pytest.raises(CannotRestore, match="is not empty"):
+        await cassandra_restore.restore(target, manifest, again)
+    async with Service(again) as service:
+        for cluster in CLUSTERS:
+            heir = await service.start(f"heir_{cluster}", joins=True, cluster=cluster)
+
+            async def served(node: Node = heir.node) -> bool:
+                return len(node.owned) == SHARDS
+
+            await until(served)
+            queue = service.target(cluster)
+            await heir.node.configure(service.resolver.known[queue.partition])
+            assert sorted(map(int, await service.emptied(queue))) == list(range(20))
+
+
+async def test_of_two_restores_into_the_same_keyspaces_the_later_one_ends(
+    settings: Settings, target: LocalTarget, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Service(settings) as service:
+        await service.start("one", range(SHARDS))
+        await service.send(await service.queue("queue"), "x")
+        await cassandra_take.take(settings, target)
+    manifest = read_manifest(target)
+    again = msgspec.structs.replace(settings, cassandra_keyspace=f"{keyspace}_b")
+    whole = Keyspaces.put_cluster
+
+    async def meanwhile(self: Keyspaces, name: str, rows: Filling) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Keyspaces, "put_cluster", whole)
+            await cassandra_restore.restore(target, manifest, again)
+        await whole(self, name, rows)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Keyspaces, "put_cluster", meanwhile)
+        with pytest.raises(CannotRestore, match="another restore into the same keyspaces"):
+            await cassandra_restore.restore(target, manifest, again)
+    async with Service(again) as service:
+        assert [queue.name for queue in await service.queues()] == ["queue"]

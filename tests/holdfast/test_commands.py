@@ -362,6 +362,10 @@ def test_the_status_of_a_service_that_is_one_process(server: Server) -> None:
         assert refused.code == 1
         assert refused.err == "holdfast: This service is one process, and has no clusters to manage.\n"
     assert holdfast(server, "cluster", "drain", "stranger").code == 3
+    asked = holdfast(server, "cluster", "retire", "local")
+    assert asked.code == 2
+    assert "cannot be undone" not in asked.err
+    assert "holdfast cluster serve local takes the cluster back" in asked.err
 
 
 def test_every_operation_of_administration_is_a_command(server: Server) -> None:
