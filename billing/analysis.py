@@ -21,6 +21,11 @@ LINES_MOST: Final = 20
 DEPTHS_MOST: Final = 5
 """Queues of an account whose depth is told day by day."""
 
+EMPTY_RATIO: Final = 0.5
+"""From this on it is worth to do something about empty receives."""
+EMPTY_MIN: Final = 1000
+"""Fewer in a month are nobody's worry."""
+
 Measure = Literal["requests", "byte_milliseconds", "bytes_out", "bill"]
 """What is forecast.  ``requests``: what is billed as one, chunks of 64 KiB and at least one a call; ``bill``: money."""
 
@@ -56,6 +61,8 @@ class EmptyReceives(msgspec.Struct, frozen=True):
     """In plain words; empty if all is well."""
     cost: Decimal | None = None
     """Of the empty ones, where prices are known."""
+    currency: str = ""
+    """Of the cost."""
 
 
 class Depth(msgspec.Struct, frozen=True):
@@ -154,6 +161,19 @@ class Analysis(msgspec.Struct, frozen=True):
             noisy=[msgspec.structs.replace(line, share=None) for line in self.noisy if line.account == account],
             forecasts=[line for line in self.forecasts if line.account == account],
         )
+
+
+def advice_on_receives(receives: int, empty: int) -> str:
+    """Advice about empty receives, in plain words; empty if there is none."""
+    if empty < EMPTY_MIN or empty < EMPTY_RATIO * receives:
+        return ""
+    said = (
+        f"{empty:,} of {receives:,} receives found nothing, and each is billed as a request. Wait for messages instead "
+        "of asking again: set WaitTimeSeconds of ReceiveMessage, or ReceiveMessageWaitTimeSeconds of the queue, to 20"
+    )
+    if empty >= 0.9 * receives:
+        said += "; if it is 20 already, fewer consumers are enough"
+    return said + "."
 
 
 class NoAnalysis(Exception):

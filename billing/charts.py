@@ -153,7 +153,15 @@ def forecast_chart(
 ) -> Chart:
     """What has come together up to each day, and for the days after: low, expected and high."""
     figure, axes = _figure(280)
-    axes.plot(range(len(known)), known, color=BLUE.stand_in, linewidth=2.4, label="up to now", solid_capstyle="round")
+    axes.plot(
+        range(len(known)),
+        known,
+        color=BLUE.stand_in,
+        linewidth=2.4,
+        label="up to now",
+        solid_capstyle="round",
+        marker="o" if len(known) == 1 else "",  # of one day there is no line
+    )
     if expected:
         begin = max(0, len(known) - 1)
         so_far = known[-1] if known else 0.0
@@ -200,9 +208,10 @@ def _figure(height_px: int) -> tuple[Figure, Axes]:
 
 
 def _value_axis(axis: Any, tick: Callable[[float], str]) -> None:
+    """Ticks at whole numbers: what is drawn is counted."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=True))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(tick(value))))
     axis.grid(visible=True, color=GRID.stand_in, linewidth=1)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
 import pyarrow.compute as pc
 
+from billing.billing_days import days_in_words
 from billing.invoices import Invoices
 from billing.lake import Lake
 from billing.money import to_minor
@@ -50,7 +51,7 @@ class Costs:
     """What the sum is: invoiced, or what has come together so far."""
     note: str
     queues: Sequence[QueueCost]
-    """The dearest first."""
+    """By currency, and in each the dearest first."""
     totals: Mapping[str, Decimal]
     """By currency: what ``name`` says."""
     explained: str
@@ -59,6 +60,10 @@ class Costs:
     """What the queues of each come to, in the currency's minor unit, rounded once as on its invoice; the currency."""
     places: Mapping[str, int]
     """Decimal places of each currency's minor unit."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Of the accounts that have one in the file of accounts."""
+    month_ms: int | None = None
+    """The length of the month as it is billed; None: plans' time zones differ in it."""
 
 
 def read_costs(lake: Lake, period: str, account: str | None) -> Costs | None:
@@ -90,15 +95,24 @@ def read_costs(lake: Lake, period: str, account: str | None) -> Costs | None:
         )
         for (whose, queue, tags), charges in parts.items()
     ]
-    queues.sort(key=lambda one: (-one.total, one.account, one.queue, one.tags))
+    queues.sort(key=lambda one: (one.currency, -one.total, one.account, one.queue, one.tags))
     accounts, so_far = _summed(queues, rating)
     name, note = "Cost so far", "before tax and minimums"
     if month in Invoices(lake).closed():
         name, note, so_far = "Invoiced", "with tax and corrections", {}
         for head in Invoices(lake).list(account, period):
             so_far[head.currency] = so_far.get(head.currency, Decimal(0)) + head.total
+        so_far = dict(sorted(so_far.items()))
     places = {plan.currency: plan.minor_places for plan in rating.book.plans.values()}
-    return Costs(account, name, note, queues, so_far, _explained(rating), accounts, places)
+    names = {
+        whose: customer.name
+        for whose, customer in rating.customers.named.items()
+        if customer.name and account in (None, whose)
+    }
+    edges = [rating.book.plan(plan).edges(month) for plan in rating.customers.plans()]
+    lengths = {int((ends - starts).total_seconds()) * 1000 for starts, ends in edges}
+    month_ms = lengths.pop() if len(lengths) == 1 else None
+    return Costs(account, name, note, queues, so_far, _explained(rating), accounts, places, names, month_ms)
 
 
 def _summed(queues: Sequence[QueueCost], rating: Rating) -> tuple[dict[str, tuple[Decimal, str]], dict[str, Decimal]]:
@@ -120,7 +134,14 @@ def _currency(rating: Rating, account: str) -> str:
 
 
 def _explained(rating: Rating) -> str:
+    skipped = rating.skipped()
+    if skipped:
+        usage = f"the usage that was summed up by then, without {days_in_words(skipped)} (UTC), which was not"
+    elif rating.covers >= rating.ends:
+        usage = "all usage of the month that had come by then"
+    else:
+        usage = f"the usage before {rating.covers:%Y-%m-%d %H:%M} UTC"
     return (
-        f"By the prices and the usage before {rating.covers:%Y-%m-%d %H:%M} UTC, as rated on "
-        f"{rating.rated_at:%Y-%m-%d at %H:%M} UTC; costs of queues are before rounding, minimums and tax."
+        f"As rated on {rating.rated_at:%Y-%m-%d at %H:%M} UTC, by the prices of then and {usage}; costs of queues are "
+        "before rounding, minimums and tax."
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import date
+from collections.abc import Sequence
+from datetime import date, timedelta
 from decimal import Decimal
 from typing import Final
 
 _LETTERS: Final = ("", "k", "M", "G", "T", "P")
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def full(number: int | Decimal) -> str:
@@ -25,13 +27,37 @@ def size(count: float) -> str:
     return _scaled(count, 1024, _UNITS)
 
 
+def gb_months(byte_milliseconds: float | Decimal, month_ms: int) -> str:
+    """Stored bytes over time, as invoices have them, in a unit of their size: ``1.2 MB-months``."""
+    if not byte_milliseconds:
+        return "0"
+    text = _scaled(float(byte_milliseconds) / month_ms, 1000, _DECIMAL_UNITS)
+    return f"{text}-month" if text.startswith("1 ") else f"{text}-months"
+
+
 def percent(share: float) -> str:
+    """``9.5%``, ``56%``; what is not nothing is not shown as nothing, and what is not all not as all."""
+    if 0 < share < 0.0005:
+        return "< 0.1%"
+    if 0.995 <= share < 1:
+        return f"{min(share, 0.999):.1%}"
     return f"{share:.1%}" if 0 < share < 0.0995 else f"{share:.0%}"
 
 
 def day_of(day: date) -> str:
     """``3 Nov``."""
     return f"{day.day} {_MONTHS[day.month - 1][:3]}"
+
+
+def days_of_month(days: Sequence[date]) -> str:
+    """Days in their order, those that follow on each other as spans: ``3 Nov, 5 to 9 Nov``."""
+    spans: list[list[date]] = []
+    for day in days:
+        if spans and day == spans[-1][-1] + timedelta(days=1):
+            spans[-1].append(day)
+        else:
+            spans.append([day])
+    return ", ".join(day_of(one[0]) if len(one) == 1 else f"{one[0].day} to {day_of(one[-1])}" for one in spans)
 
 
 def month_of(day: date) -> str:

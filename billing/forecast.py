@@ -14,13 +14,15 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import date, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+_Name = TypeVar("_Name", bound=str)
 
 METHOD: Final = (
     "Days to come are taken to be like the last 28, each weekday like its own once there are two whole weeks, "
     "without a trend; the month ends between low and high nine times of ten if that holds."
 )
-DAYS_LEAST: Final = 3
+DAYS_MIN: Final = 3
 """Of fewer nothing is said."""
 DAYS_MOST: Final = 28
 """Older ones tell nothing of the days to come."""
@@ -47,6 +49,15 @@ class Outlook(NamedTuple):
     """That it rests on."""
 
 
+def since_first_use(series: Mapping[_Name, Mapping[date, int]]) -> dict[_Name, dict[date, int]]:
+    """Several measures of the same user, from the first day on which any of them is not zero.
+
+    Days before that tell nothing of the days to come.
+    """
+    first = min((day for days in series.values() for day, count in days.items() if count), default=date.max)
+    return {name: {day: count for day, count in days.items() if day >= first} for name, days in series.items()}
+
+
 def outlook(series: Mapping[date, Decimal | int], first: date, last: date) -> Outlook | None:
     """What the days ``first`` to ``last`` will come to.
 
@@ -54,7 +65,7 @@ def outlook(series: Mapping[date, Decimal | int], first: date, last: date) -> Ou
     Whole numbers: it is an estimate.
     """
     behind = sorted(series)[-DAYS_MOST:]
-    if len(behind) < DAYS_LEAST:
+    if len(behind) < DAYS_MIN:
         return None
     so_far = sum((Decimal(series[day]) for day in series if first <= day <= last), Decimal(0))
     ahead = [day for at in range((last - first).days + 1) if (day := first + timedelta(at)) > behind[-1]]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from billing.forecast import DAYS_MOST, Outlook, outlook
+from billing.forecast import DAYS_MOST, Outlook, outlook, since_first_use
 from billing.periods import Period
 from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables
 
@@ -21,6 +22,10 @@ DELETES: Final = frozenset(
 )
 _COUNTS: Final = ("calls", "refused", "throttled", "failed", "chunks", "bytes_out")
 _STORED: Final = "byte_milliseconds"
+_RECEIVED: Final = pa.schema(
+    [("account", pa.string()), ("queue", pa.string()), ("calls", pa.int64()), ("empty", pa.int64())]
+)
+EMPTY_QUEUES_MAX: Final = 100
 
 Progress = Callable[[str], None]
 
@@ -55,13 +60,25 @@ class Tenant(msgspec.Struct):
     byte_milliseconds: int = 0
 
 
+class Receives(msgspec.Struct):
+    """Receives of a queue, some of which found nothing."""
+
+    account: str
+    queue: str
+    receives: int
+    empty: int
+
+
 class Measured(msgspec.Struct):
-    """Something that adds up over the month, and what it will come to."""
+    """A measure that adds up over the month, with its forecast."""
 
     by_day: dict[date, int]
-    """Of the days that count: complete ones, in their order and without gaps; some are before the month."""
+    """The days that a forecast is made of: complete ones since the first use, in their order and without gaps; some are
+    before the month."""
     ahead: list[Outlook]
-    """For each later day of the month, what the month will have come to by its end; empty if nothing can be said."""
+    """For each day of the month after these, the month's sum at its end; empty if nothing can be said."""
+    counted: dict[date, int]
+    """All days of the month with results, today's too."""
 
 
 class Overview(msgspec.Struct):
@@ -79,6 +96,16 @@ class Overview(msgspec.Struct):
     bytes_out: Measured
     stored: Measured
     """Bytes times milliseconds."""
+    receives: int = 0
+    """Answered with success."""
+    empty: int = 0
+    """Receives that found nothing."""
+    empty_queues: list[Receives] = []
+    """Queues with empty receives, most of them first: at most :data:`EMPTY_QUEUES_MAX`."""
+    empty_more: int = 0
+    """Queues with empty receives that were left off."""
+    known_until: datetime | None = None
+    """All usage before this had been summed up on the latest day with results (UTC)."""
 
     @property
     def calls(self) -> int:
@@ -90,13 +117,16 @@ def read_overview(tables: Tables, period: Period, *, account: str | None, today:
     call_days, storage_days = frozenset(tables.days(USAGE_HOURLY)), frozenset(tables.days(STORAGE_HOURLY))
     days: list[Day] = []
     tenants: dict[str, Tenant] = {}
+    received = _RECEIVED.empty_table()
     series: defaultdict[str, dict[date, int]] = defaultdict(dict)
     wanted = [*_before(period.first), *period.days()]
     read = [day for day in wanted if day in call_days]
     for number, day in enumerate(read, 1):
         progress(f"reading the usage of {day}, day {number} of {len(read)}")
         rows = _summed(
-            tables.read(USAGE_HOURLY, day, day, account=account, columns=["account", "action", *_COUNTS]),
+            calls := tables.read(
+                USAGE_HOURLY, day, day, account=account, columns=["account", "queue", "action", *_COUNTS, "empty"]
+            ),
             ("account", "action"),
             _COUNTS,
         )
@@ -113,19 +143,51 @@ def read_overview(tables: Tables, period: Period, *, account: str | None, today:
         if day < period.first:
             continue
         days.append(_day(day, rows))
+        received = _received(received, calls)
         for row in rows:
             tenant = tenants.setdefault(row["account"], Tenant(row["account"]))
             for name in ("calls", "chunks", "bytes_out", "throttled"):
                 setattr(tenant, name, getattr(tenant, name) + row[name])
         for row in stored:
             tenants.setdefault(row["account"], Tenant(row["account"])).byte_milliseconds += row[_STORED]
+    used = since_first_use(series)
+    total = {name: int(pc.sum(received[name]).as_py() or 0) for name in ("calls", "empty")}
+    found = received.filter(pc.greater(received["empty"], 0))
+    found = found.sort_by([("empty", "descending"), ("account", "ascending"), ("queue", "ascending")])
+    latest = tables.day(USAGE_HOURLY, days[-1].day) if days else None
     return Overview(
         period,
         account,
         days,
         [day for day in period.days() if day <= today and day not in call_days],
         sorted(tenants.values(), key=lambda one: (-one.calls, -one.byte_milliseconds, one.account)),
-        *(measured(series[name], period, today) for name in ("requests", "bytes_out", "stored")),
+        measured(used.get("requests", {}), period, today),
+        measured(used.get("bytes_out", {}), period, today),
+        measured(used.get("stored", {}), period, today),
+        receives=total["calls"],
+        empty=total["empty"],
+        empty_queues=[
+            Receives(row["account"], row["queue"], row["calls"], row["empty"])
+            for row in found.slice(0, EMPTY_QUEUES_MAX).to_pylist()
+        ],
+        empty_more=max(0, len(found) - EMPTY_QUEUES_MAX),
+        known_until=None if latest is None else min(latest.read_at, _end(days[-1].day)),
+    )
+
+
+def _end(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+
+
+def _received(before: pa.Table, calls: pa.Table) -> pa.Table:
+    """Receives by queue: the sums of what was there and of a day's calls."""
+    receives = calls.filter(pc.equal(calls["action"], "ReceiveMessage")).select(_RECEIVED.names).cast(_RECEIVED)
+    summed = pa.concat_tables([before, receives]).group_by(["account", "queue"], use_threads=False)
+    found = summed.aggregate([("calls", "sum"), ("empty", "sum")])
+    return (
+        found.rename_columns([name.removesuffix("_sum") for name in found.column_names])
+        .select(_RECEIVED.names)
+        .cast(_RECEIVED)
     )
 
 
@@ -179,4 +241,4 @@ def measured(series: dict[date, int], period: Period, today: date) -> Measured:
             expected = outlook(complete, period.first, day)
             if expected is not None:
                 ahead.append(expected)
-    return Measured(complete, ahead)
+    return Measured(complete, ahead, {day: count for day, count in series.items() if period.first <= day})

@@ -29,11 +29,12 @@ from billing.analysis import (
     HotPartition,
     Measure,
     NoisyTenant,
+    advice_on_receives,
     encode,
     path_of,
 )
 from billing.estimate import Prices
-from billing.forecast import DAYS_MOST, METHOD, Outlook, outlook
+from billing.forecast import DAYS_MOST, METHOD, Outlook, outlook, since_first_use
 from billing.lake import Lake
 from billing.months import Month
 from billing.plans import Meter
@@ -44,10 +45,6 @@ from spark_analytics.session import session, url_of
 
 HELP: Final = "say what a month's usage tells: busy queues, waste, depth, hot partitions, noisy tenants, a forecast"
 
-EMPTY_RATIO: Final = 0.5
-"""From this on it is worth to do something about empty receives."""
-EMPTY_LEAST: Final = 1000
-"""Fewer in a month are nobody's worry."""
 HOT_TIMES: Final = 2.0
 """A partition is hot from so many times its even part of the queue."""
 THROTTLED_SHARE: Final = 0.01
@@ -173,19 +170,6 @@ def _first(lines: DataFrame, by: Column, most: int = LINES_MOST) -> DataFrame:
 # --- from lines to what is said -----------------------------------------------------------------------------
 
 
-def advice_on_receives(receives: int, empty: int) -> str:
-    """What to do about empty receives, in plain words; empty if nothing."""
-    if empty < EMPTY_LEAST or empty < EMPTY_RATIO * receives:
-        return ""
-    said = (
-        f"{empty:,} of {receives:,} receives found nothing, and each is billed as a request. Wait for messages instead "
-        "of asking again: set WaitTimeSeconds of ReceiveMessage, or ReceiveMessageWaitTimeSeconds of the queue, to 20"
-    )
-    if empty >= 0.9 * receives:
-        said += "; if it is 20 already, fewer consumers are enough"
-    return said + "."
-
-
 def advice_on_noise(calls: int, throttled: int, share: float) -> str:
     """What to do about a tenant, in plain words; empty if nothing."""
     said = []
@@ -221,11 +205,12 @@ def forecasts(series: Series, month: Month, prices: Prices | None) -> list[Forec
     said = []
     for account, meters in sorted(series.items()):
         found: dict[Meter, Outlook] = {}
-        for meter, days in meters.items():
-            seen = outlook(days, first, last)
+        used = since_first_use(meters)
+        for meter in meters:
+            seen = outlook(used[meter], first, last)
             if seen is not None:
                 found[meter] = seen
-        requests = [of for meter, of in meters.items() if meter.startswith("requests")]
+        requests = [of for meter, of in used.items() if meter.startswith("requests")]
         together = (
             outlook({day: sum(of[day] for of in requests) for day in requests[0]}, first, last) if requests else None
         )
@@ -291,6 +276,7 @@ def _analyse(spark: SparkSession, lake: Lake, month: Month, now: datetime, price
                     **_line(row),
                     advice=advice_on_receives(row["receives"], row["empty"]),
                     cost=waste(series, month, row["account"], row["queue"], row["empty"], prices) if prices else None,
+                    currency=prices.currency(row["account"]) if prices else "",
                 )
                 for row in empty_receives(usage).collect()
             ],

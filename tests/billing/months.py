@@ -8,14 +8,16 @@ from functools import cache
 
 from billing.analysis import Analysis, EmptyReceives, Forecast
 from billing.costs import Costs, QueueCost
-from billing.overview import Day, Overview, Tenant, measured
+from billing.overview import Day, Overview, Receives, Tenant, measured
 from billing.periods import Period
-from billing.report import Report, report_of
+from billing.report import report_of
+from billing.report_page import Report
 
 PERIOD = Period.of_month("2026-11")
 TODAY = date(2026, 11, 22)
 MADE_AT = datetime(2026, 11, 22, 8, 30, tzinfo=UTC)
 ACCOUNTS = tuple(f"{number:012}" for number in range(100_000_000_001, 100_000_000_031))
+NAMES = {ACCOUNTS[1]: "Shop Ltd", ACCOUNTS[2]: "Twin Ltd", ACCOUNTS[3]: "Twin Ltd"}
 QUEUES = ("orders", "payments-dead-letters", "mail", "thumbnails", "a-queue-whose-name-is-longer-than-most-0001")
 
 
@@ -34,6 +36,7 @@ def overview_of(account: str | None, *, today: date = TODAY, missing: tuple[date
     ]
     before = [PERIOD.first - timedelta(days=number) for number in range(1, 15)]
     requests = {day: day_of(day).calls for day in before} | {day.day: day.calls for day in days}
+    lines = analysis_of(account).empty_receives
     return Overview(
         PERIOD,
         account,
@@ -43,6 +46,9 @@ def overview_of(account: str | None, *, today: date = TODAY, missing: tuple[date
         measured(requests, PERIOD, today),
         measured({day: count * 700 for day, count in requests.items()}, PERIOD, today),
         measured({day: count * 10**12 for day, count in requests.items()}, PERIOD, today),
+        receives=sum(line.receives for line in lines),
+        empty=sum(line.empty for line in lines),
+        empty_queues=[Receives(line.account, line.queue, line.receives, line.empty) for line in lines],
     )
 
 
@@ -63,7 +69,10 @@ def costs_of(account: str | None) -> Costs:
     for one in queues:
         accounts[one.account] = accounts.get(one.account, (Decimal(0), ""))[0] + one.total, "EUR"
     explained = "Before tax and rounding."
-    return Costs(account, "Cost so far", "the month goes on", queues, {"EUR": total}, explained, accounts, {"EUR": 2})
+    names = {one: name for one, name in NAMES.items() if account in (None, one)}
+    return Costs(
+        account, "Cost so far", "the month goes on", queues, {"EUR": total}, explained, accounts, {"EUR": 2}, names
+    )
 
 
 def analysis_of(account: str | None) -> Analysis:
@@ -74,15 +83,16 @@ def analysis_of(account: str | None) -> Analysis:
             100_000 - 5_000 * at,
             90_000 - 5_500 * at,
             (90_000 - 5_500 * at) / (100_000 - 5_000 * at),
-            "Receive with WaitTimeSeconds=20: nine of ten receives found nothing.",
+            "",
             Decimal("3.456"),
+            "EUR",
         )
         for at in range(14)
     ]
     so_far, low, likely, high = map(Decimal, ("812.30", "1000", "1100", "1200"))
     whose = ACCOUNTS[0] if account is None else account
     bill = Forecast(whose, "bill", so_far, low, likely, high, days=20, currency="EUR")
-    return Analysis("2026-11", MADE_AT, [], [], lines, [], [], [], [bill], "")
+    return Analysis("2026-11", MADE_AT, [date(2026, 11, 21)], [], lines, [], [], [], [bill], "")
 
 
 @cache

@@ -13,8 +13,8 @@ from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tab
 from billing.usage import COUNTS
 
 
-def publish(lake: Lake, name: str, day: date, rows: Sequence[dict[str, Any]]) -> None:
-    """Let these rows be a day of a table; what they leave out is zero, or empty."""
+def publish(lake: Lake, name: str, day: date, rows: Sequence[dict[str, Any]], at: datetime | None = None) -> None:
+    """Let these rows be a day of a table; what they leave out is zero, or empty.  ``at``: when the batch read it."""
     schema = SCHEMAS[name]
     empty: dict[str, Any] = {
         "account": "",
@@ -33,7 +33,7 @@ def publish(lake: Lake, name: str, day: date, rows: Sequence[dict[str, Any]]) ->
     run = new_run(datetime.now(UTC))
     path = f"{Tables.folder(name, run, day)}/part-0.parquet"
     lake.write_table(path, pa.table(arrays, schema=schema))
-    Tables(lake).publish(name, day, Day(run, (path,), len(rows), {}, Read(1, len(rows), 0, "")))
+    Tables(lake).publish(name, day, Day(run, (path,), len(rows), {}, Read(1, len(rows), 0, "", at)))
 
 
 def _column(name: str, rows: Sequence[dict[str, Any]], empty: dict[str, Any]) -> list[Any]:
@@ -46,8 +46,8 @@ def calls(account: str, queue: str, action: str, count: int, **more: Any) -> dic
     return {"account": account, "queue": queue, "action": action, **counts, "calls": count, **more}
 
 
-def publish_calls(lake: Lake, day: date, *rows: dict[str, Any]) -> None:
-    publish(lake, USAGE_HOURLY, day, rows)
+def publish_calls(lake: Lake, day: date, *rows: dict[str, Any], at: datetime | None = None) -> None:
+    publish(lake, USAGE_HOURLY, day, rows, at)
 
 
 def publish_storage(lake: Lake, day: date, *rows: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from billing.analysis import (
     HotPartition,
     NoAnalysis,
     NoisyTenant,
+    advice_on_receives,
     decode,
     encode,
     path_of,
@@ -64,3 +65,12 @@ def test_a_month_is_a_month(month: str) -> None:
 def test_what_is_no_analysis_is_told() -> None:
     with pytest.raises(NoAnalysis, match="make it anew"):
         decode(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("receives", "empty", "said"),
+    [(10_000, 4999, None), (999, 999, None), (10_000, 5000, "to 20."), (10_000, 9000, "fewer consumers are enough.")],
+)
+def test_advice_on_receives(receives: int, empty: int, said: str | None) -> None:
+    advice = advice_on_receives(receives, empty)
+    assert advice == "" if said is None else advice.endswith(said)

@@ -14,7 +14,9 @@ from pypdf import PdfReader
 
 from billing.documents import pdf_of
 from billing.money import to_minor
-from billing.report import Section, report_of
+from billing.report import report_of
+from billing.report_page import Section
+from billing.report_sections import account_text
 from tests.billing.months import ACCOUNTS, MADE_AT, TODAY, analysis_of, costs_of, overview_of, report
 
 
@@ -79,19 +81,29 @@ def test_the_tables_have_the_numbers() -> None:
     assert number(month[5]) == overview.calls
     _, *queues = tables["Cost by queue"]
     for row, queue in zip(queues, costs_of(None).queues, strict=False):
-        assert row[:3] == [queue.account, queue.queue, queue.tags or "–"]
+        assert row[:3] == [account_text(queue.account, costs_of(None)), queue.queue, queue.tags or "–"]
         assert row[-1] == f"{to_minor(queue.total, 2)} EUR"
     _, *tenants = tables["Top tenants"]
-    assert [(row[0], number(row[1])) for row in tenants] == [(one.account, one.calls) for one in overview.tenants[:15]]
+    assert [(row[0], number(row[1])) for row in tenants] == [
+        (account_text(one.account, costs_of(None)), one.calls) for one in overview.tenants[:15]
+    ]
+    assert tenants[1][0] == f"Shop Ltd ({ACCOUNTS[1]})"
     _, *waste = tables["Receives that found nothing"]
     lines = analysis_of(None).empty_receives
     assert [(row[1], number(row[2]), number(row[3])) for row in waste] == [
         (line.queue, line.receives, line.empty) for line in lines
     ]
-    _, requests, *_, bills = tables["What the month will come to"]
+    assert {row[5] for row in waste} == {"3.46 EUR"}
+    _, requests, *_, bills = tables["Sums of the month"]
     assert number(requests[1]) == overview.calls
     assert [number(cell) for cell in requests[2:]] == [int(value) for value in overview.requests.ahead[-1][1:4]]
-    assert bills == ["Bills of 1 tenant", "812.30 EUR", "1,000.00 EUR", "1,100.00 EUR", "1,200.00 EUR"]
+    assert bills == [
+        "Bills of 1 tenant in EUR, up to 21 Nov",
+        "812.30 EUR",
+        "1,000.00 EUR",
+        "1,100.00 EUR",
+        "1,200.00 EUR",
+    ]
 
 
 def test_the_sentences_say_what_the_numbers_say() -> None:
@@ -100,18 +112,20 @@ def test_the_sentences_say_what_the_numbers_say() -> None:
     says = section("calls").says
     assert f"{overview.calls:,} calls were answered on 21 days" in says
     assert f"most on {busiest.day.day} Nov, {busiest.calls:,}." in says
-    assert section("cost").says.startswith(f"{ACCOUNTS[0]} orders-0 cost most: 224.45 EUR, 25% of all usage.")
+    assert section("cost").says.startswith(f"{ACCOUNTS[0]} orders-0 costs most: 224.45 EUR, 25% of all usage in EUR.")
     assert section("tenants").says == f"30 tenants used the service; {ACCOUNTS[0]} most, with 50% of all calls."
     lines = analysis_of(None).empty_receives
     empty, receives = sum(line.empty for line in lines), sum(line.receives for line in lines)
-    assert section("waste").says.startswith(f"{empty:,} of {receives:,} receives found no message (")
+    assert section("waste").says.startswith(
+        f"{empty:,} of {receives:,} receives found no message (80%), and each of them is billed as a request."
+    )
 
 
 def test_a_tenants_report_tells_of_no_other() -> None:
     own = report(ACCOUNTS[3])
     assert [one.name for one in own.sections] == ["calls", "cost", "forecast", "waste"]
     html = own.html()
-    assert f"Account {ACCOUNTS[3]}" in html
+    assert f"Twin Ltd (account {ACCOUNTS[3]})" in html
     assert not any(account in html for account in ACCOUNTS if account != ACCOUNTS[3])
     assert "Account" not in Page(html).tables["Cost by queue"][0]
 
@@ -131,14 +145,15 @@ def test_days_that_are_missing_are_named() -> None:
 def test_what_nobody_has_worked_out_yet_is_said_and_not_shown_as_nothing() -> None:
     made = report_of(overview_of(None), None, None, made_at=MADE_AT)
     says = {one.name: one.says for one in made.sections}
+    notes = {one.name: one.note for one in made.sections}
     assert "rated" in says["cost"]
-    assert "analysed" in says["waste"]
+    assert "not worked out yet" in notes["waste"]
     assert "EUR" not in made.html()
 
 
 def test_an_empty_month_is_a_page() -> None:
     overview = overview_of(None)
-    overview.days, overview.tenants = [], []
+    overview.days, overview.tenants, overview.receives = [], [], 0
     costs = replace(costs_of(None), queues=[], totals={})
     made = report_of(overview, costs, analysis_of(None), made_at=MADE_AT)
     assert made.sections[0].says == "No call was answered in this month."

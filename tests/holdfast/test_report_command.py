@@ -72,7 +72,7 @@ def test_what_was_not_worked_out_is_said(lake: Lake, tmp_path: Path) -> None:
     file = tmp_path / "r.html"
     assert main(["report", "--month", "2026-10", "--lake", lake.url, "--output", str(file)]) == 0
     assert "not rated yet" in file.read_text()
-    assert "not analysed yet" in file.read_text()
+    assert "What they cost was not worked out yet" in file.read_text()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from billing.analysis import LINES_MOST, Analysis, decode
+from billing.analysis import LINES_MOST, Analysis, advice_on_receives, decode
 from billing.estimate import Prices
 from billing.forecast import METHOD
 from billing.lake import Lake, hour_of, table_of
@@ -19,7 +19,7 @@ from billing.months import Month
 from billing.plans import Customers
 from billing.usage import COUNTS, UsageKey, UsageRecord
 from spark_analytics.__main__ import main
-from spark_analytics.analytics import advice_on_noise, advice_on_receives, analyse, forecasts, series_of, waste
+from spark_analytics.analytics import advice_on_noise, analyse, forecasts, series_of, waste
 from spark_analytics.batch import batch
 from tests.billing.test_estimate import BOOK
 from tests.spark_analytics import lakes
@@ -107,6 +107,7 @@ def test_empty_receives_with_what_to_do_and_what_they_cost(analysis: Analysis) -
     assert orders.advice == advice_on_receives(30_000, 24_000)
     assert "WaitTimeSeconds" in orders.advice
     assert orders.cost == 0  # within what is free
+    assert orders.currency == "USD"
     assert (fifo.queue, fifo.empty, fifo.advice) == ("orders.fifo", 6, "")
 
 
@@ -206,15 +207,6 @@ def test_each_account_has_its_first_lines(spark: SparkSession, tmp_path: Path) -
     assert len(told) == 2 * LINES_MOST
     assert [(one.account, one.calls) for one in told[:2]] == [(ONE, LINES_MOST + 5), (TWO, LINES_MOST + 5)]
     assert min(one.calls for one in told) == 6
-
-
-@pytest.mark.parametrize(
-    ("receives", "empty", "said"),
-    [(10_000, 4999, None), (999, 999, None), (10_000, 5000, "to 20."), (10_000, 9000, "fewer consumers are enough.")],
-)
-def test_advice_on_receives(receives: int, empty: int, said: str | None) -> None:
-    advice = advice_on_receives(receives, empty)
-    assert advice == "" if said is None else advice.endswith(said)
 
 
 @pytest.mark.parametrize(
