@@ -390,20 +390,15 @@ class Incarnation:
             partition.waiters.pop(waiter, None)
 
     def _release(self, partition: Partition, claims: Sequence[Claimed]) -> None:
-        fold, now = partition.fold, self.clock()
-        mine = [
-            (claim.number, now)
-            for claim in claims
-            if claim.number in fold.in_flight
-            and (found := fold.locate(claim.number))
-            and found[0].receives_of(found[1]) == claim.receives
-        ]
-        if mine and not fold.dropped and not partition.closed:
-            try:
-                self.write(partition, records.VisibilityChanged(mine, unseen=True), now)
-            except (StorageFull, Unavailable):
-                return  # their visibility timeout frees them
-            self.changed(partition)
+        if partition.fold.dropped or partition.closed:
+            return
+        now = self.clock()
+        try:
+            for record in partition.queue.release_claims(((claim.number, claim.receives) for claim in claims), now):
+                self.write(partition, record, now)
+        except (StorageFull, Unavailable):
+            return  # their visibility timeout frees them
+        self.changed(partition)
 
     async def _deliver(self, partition: Partition, claims: Sequence[Claimed]) -> list[Received]:
         """The claimed messages with their payloads, once the claim is durable."""

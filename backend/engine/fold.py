@@ -208,7 +208,7 @@ class Fold(State):
         block.states[index] = IN_FLIGHT
         block.ref = None
         self.visible -= 1
-        self.in_flight[number] = Claim(until, until, now, attempt)
+        self.in_flight[number] = Claim(until, until, now, attempt, attempt is None)
         self.order.claimed(number, self._lane(block, index), was, now)
         self._set_timer(until, number)
 
@@ -234,6 +234,7 @@ class Fold(State):
                 self._end_claim(number, block, index, now)
                 continue
             claim.until = until
+            claim.changed = claim.changed or record.attempt is None
             if until < claim.timer:
                 claim.timer = until
                 self._set_timer(until, number)

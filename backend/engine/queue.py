@@ -8,7 +8,7 @@ advance to it first.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import msgspec
@@ -35,7 +35,7 @@ from backend.api import (
     Transfer,
 )
 from backend.engine import records
-from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, IN_FLIGHT
+from backend.engine.blocks import BACK, BLOCK_BITS, IN_FLIGHT
 from backend.engine.fold import ATTEMPT_WINDOW_MS, Fold
 from backend.engine.ids import message_id, pack_id
 from backend.engine.timers import NEVER
@@ -251,12 +251,17 @@ class Queue:
     # --- receipt handles ------------------------------------------------------------------------------
 
     def delete(self, handles: Sequence[str], now: int) -> tuple[list[records.Record], list[HandleOutcome]]:
+        """Delete messages.
+
+        In a standard queue every handle that was ever issued for a message deletes it, in whatever state it is, also
+        while a later receive has claimed it or while it is on its way to another queue.  In a FIFO queue only the
+        handle of the claim that holds it does.
+        """
         fold = self.fold
         fold.advance(now)
         assert fold.settings is not None
         fifo = fold.settings.fifo
         read, done = self.handles.read, HandleOutcome.DONE
-        blocks = fold.blocks
         gone: list[int] = []
         outcomes: list[HandleOutcome] = []
         for text in handles:
@@ -268,47 +273,45 @@ class Queue:
             if number >= fold.next_number:
                 outcomes.append(HandleOutcome.MALFORMED)
                 continue
-            block = blocks.get(number >> BLOCK_BITS)
-            index = number - block.base if block is not None else -1
-            if block is None or not 0 <= index < len(block.states) or block.states[index] == DEAD or number in gone:
-                # Perhaps it is gone by time alone: a record makes that time durable, and with it the answer.
-                if number not in gone:
-                    gone.append(number)
-                outcomes.append(done)
-                continue
-            current = block.receives_of(index) == receives
-            claimed = block.states[index] == IN_FLIGHT
-            if fifo and not (current and claimed):
-                outcomes.append(HandleOutcome.EXPIRED)
-                continue
-            # An old handle of a standard queue succeeds, but what somebody else has received since stays.
-            if current and (claimed or block.states[index] == BACK):
+            if fifo and number not in gone and (found := fold.locate(number)) is not None:
+                block, index = found
+                if block.states[index] != IN_FLIGHT or block.receives_of(index) != receives:
+                    outcomes.append(HandleOutcome.EXPIRED)
+                    continue
+            # Also one that is gone, perhaps by time alone: a record makes that time durable, and with it the answer.
+            if number not in gone:
                 gone.append(number)
             outcomes.append(done)
         return ([records.Deleted(gone)] if gone else []), outcomes
 
     def release(self, handles: Sequence[str], now: int) -> list[records.Record]:
-        """Claims that nobody got end; what is no longer claimed with one of these handles stays as it is."""
+        """End claims that nobody got; what is no longer claimed with one of these handles stays as it is."""
+        read = [self.handles.read(text) for text in handles]
+        return self.release_claims([one[:2] for one in read if not isinstance(one, HandleOutcome)], now)
+
+    def release_claims(self, claims: Iterable[tuple[int, int]], now: int) -> list[records.Record]:
+        """The same, by number and receive count.  A claim that a client has changed since, by the handle of an earlier
+        receive, stays."""
         fold = self.fold
         fold.advance(now)
-        now = fold.now
-        mine: list[tuple[int, int]] = []
-        for text in handles:
-            handle = self.handles.read(text)
-            if isinstance(handle, HandleOutcome):
-                continue
-            number, receives, _ = handle
-            if (
-                number in fold.in_flight
-                and (found := fold.locate(number))
-                and found[0].receives_of(found[1]) == receives
-            ):
-                mine.append((number, now))
-        return [records.VisibilityChanged(mine, unseen=True)] if mine else []
+        ended = [
+            (number, fold.now)
+            for number, receives in claims
+            if (claim := fold.in_flight.get(number)) is not None
+            and not claim.changed
+            and (found := fold.locate(number)) is not None
+            and found[0].receives_of(found[1]) == receives
+        ]
+        return [records.VisibilityChanged(ended, unseen=True)] if ended else []
 
     def change_visibility(
         self, changes: Sequence[tuple[str, int]], now: int
     ) -> tuple[list[records.Record], list[HandleOutcome]]:
+        """Let claims end so many seconds from now.
+
+        In a standard queue each handle that was ever issued for a message acts on it, whichever receive has claimed it
+        since, and also when its claim has just ended.  In a FIFO queue only the handle of the claim that holds it does.
+        """
         fold = self.fold
         fold.advance(now)
         now = fold.now
@@ -326,13 +329,20 @@ class Queue:
             if number >= fold.next_number:
                 outcomes.append(HandleOutcome.MALFORMED)
                 continue
-            if found is None or found[0].receives_of(found[1]) != receives:
+            if found is None:
                 outcomes.append(HandleOutcome.GONE)
                 continue
             block, index = found
-            if number not in fold.in_flight and (fifo or block.states[index] != BACK):
+            current = block.receives_of(index) == receives
+            claim = fold.in_flight.get(number)
+            if fifo and not current:
+                outcomes.append(HandleOutcome.GONE)
+                continue
+            if claim is None and (fifo or block.states[index] != BACK):
                 outcomes.append(HandleOutcome.EXPIRED if fifo else HandleOutcome.GONE)
                 continue
+            if claim is not None and not current:
+                received_ms = claim.since  # an earlier receive's handle acts on the claim of the latest one
             until = now + seconds * 1000
             if until > received_ms + MAX_VISIBILITY_MS and seconds:
                 outcomes.append(HandleOutcome.BEYOND_LIMIT)

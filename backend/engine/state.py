@@ -32,6 +32,9 @@ class Claim(msgspec.Struct, gc=False):
     """The earliest timer that is set for it."""
     since: int
     attempt: str | None = None
+    changed: bool = False
+    """A client has changed how long it lasts, so it stays although the one that made it has left.  Checkpoints do not
+    hold this: claims that nobody got are released within moments."""
 
 
 class Attempt(msgspec.Struct):

@@ -35,6 +35,8 @@ class Entry:
     """Message ids, the present one last: a move task gives a message a new one, as in SQS."""
     received: int = 0
     hidden_until: float = 0.0
+    releases: int = 0
+    """Calls under way, or of unknown outcome, that end its visibility timeout."""
     deletes: int = 0
     """Deletes that were acknowledged, are under way or in doubt."""
     deleted_at: float | None = None
@@ -118,7 +120,7 @@ class Ledger:
         if answered < entry.hidden_until - HIDDEN_SLACK_SECONDS:
             self.violation(f"{key}: received again {entry.hidden_until - answered:.3f} s before its visibility timeout")
         entry.received += 1
-        entry.hidden_until = asked + visibility
+        entry.hidden_until = 0.0 if entry.releases else asked + visibility
         return key
 
     def received_in_group(self, group: str, keys: list[str]) -> None:
@@ -133,9 +135,17 @@ class Ledger:
             if not self.entries[key].delete_begun and key not in keys:
                 self.violation(f"group {group}: {keys[-1]} came while {key} was still to come")
 
-    def released(self, key: str) -> None:
-        """Its visibility is about to be ended."""
-        self._of(key).hidden_until = 0.0
+    def release_begun(self, key: str) -> None:
+        """Its visibility is about to be ended: of a standard queue's message also that of a later receive."""
+        entry = self._of(key)
+        entry.releases += 1
+        entry.hidden_until = 0.0
+
+    def release_ended(self, key: str) -> None:
+        """The call was answered."""
+        entry = self._of(key)
+        entry.releases -= 1
+        entry.hidden_until = 0.0
 
     # --- deleting -----------------------------------------------------------------------------------------
 
@@ -143,8 +153,8 @@ class Ledger:
         self._of(key).deletes += 1
 
     def deleted(self, key: str, now: float, claimed_until: float) -> None:
-        """A delete was acknowledged.  One that came too late has perhaps found nothing: the message may have been
-        received again, or moved to another queue, and an old handle succeeds nevertheless."""
+        """A delete was acknowledged.  One that came too late has perhaps found nothing: the message may have moved to
+        another queue, and the handle succeeds nevertheless."""
         entry = self._of(key)
         if now >= claimed_until or key not in self.entries:
             return

@@ -337,12 +337,14 @@ class Traffic:
 
     async def _release(self, client: Client, queue: str, messages: list[Message]) -> None:
         for message in messages:
-            self.ledger.released(message["key"])
+            self.ledger.release_begun(message["key"])
         entries = [
             {"Id": str(at), "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
             for at, message in enumerate(messages)
         ]
-        await self._try(client, "ChangeMessageVisibilityBatch", queue, Entries=entries)
+        if await self._try(client, "ChangeMessageVisibilityBatch", queue, Entries=entries) is not None:
+            for message in messages:
+                self.ledger.release_ended(message["key"])
 
     async def _delete(self, client: Client, queue: str, messages: list[Message]) -> None:
         for message in messages:

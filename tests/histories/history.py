@@ -116,10 +116,11 @@ class History:
         return sorted(of_kind, key=lambda operation: operation.answered)
 
     def hidden_until(self, delivery: Operation, rules: Rules) -> float:
-        """Until when a received message was hidden at the least, by its timeout or until it was given back."""
+        """Until when a received message was hidden at the least, by its timeout or until it was given back, with whichever
+        of its handles."""
         given_back = [
             one.called + one.seconds
             for one in self.of_key[delivery.key]
-            if one.kind is Kind.CHANGE and one.handle == delivery.handle
+            if one.kind is Kind.CHANGE and one.queue == delivery.queue and one.answered >= delivery.called
         ]
         return min([rules.timeout(delivery), *given_back])

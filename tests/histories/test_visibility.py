@@ -36,24 +36,35 @@ GOOD: dict[str, tuple[Rules, list[Operation]]] = {
         PLAIN,
         [at(0, 1).send("a"), at(2, 3).receive("a", "h1"), at(4).delete("a"), at(12, 13).receive("a", "h2")],
     ),
-    "an old handle's delete says nothing": (
+    "an old handle gave back what another had claimed": (
         PLAIN,
         [
             at(0, 1).send("a"),
             at(2, 3).receive("a", "h1"),
             at(12.5, 13).receive("a", "h2"),
-            at(14, 15).delete("a", "h1"),
-            at(23, 24).receive("a", "h3"),
+            at(14, 15).change("a", 0, "h1"),
+            at(16, 17).receive("a", "h3"),
         ],
     ),
-    "somebody unseen had it in between": (
+    "deleted late, by an old handle, and claimed by somebody unseen in between": (
         PLAIN,
         [
             at(0, 1).send("a"),
             at(2, 3).receive("a", "h1"),
             lost_receive(12),
             at(14, 15).delete("a", "h1"),
-            at(23, 24).receive("a", "h2"),
+            at(16, 17).delete("a", "h1"),
+        ],
+    ),
+    "moved away and back, and deleted by a handle from before": (
+        MOVING,
+        [
+            at(0, 1).send("a"),
+            at(2, 3).receive("a", "h1"),
+            at(14, 15).on("dead").receive("a", "h2"),
+            at(26, 27).receive("a", "h3"),
+            at(28, 29).delete("a", "h1"),
+            at(40, 41).receive("a", "h4"),
         ],
     ),
     "moved, and deleted too late": (
@@ -113,14 +124,34 @@ BAD: dict[str, tuple[Rules, list[Operation]]] = {
         [at(0, 1).send("a"), at(2, 3).receive("a"), at(14, 15).on("dead").receive("a", "h2")],
     ),
     "before its delay was over": (PLAIN, [at(0, 1).send("a", delay=5), at(2, 4).receive("a")]),
-    "an old handle gave back what another had claimed": (
+    "back after an old handle's delete": (
         PLAIN,
         [
             at(0, 1).send("a"),
             at(2, 3).receive("a", "h1"),
             at(12.5, 13).receive("a", "h2"),
-            at(14, 15).change("a", 0, "h1"),
-            at(16, 17).receive("a", "h3"),
+            at(14, 15).delete("a", "h1"),
+            at(23, 24).receive("a", "h3"),
+        ],
+    ),
+    "claimed by two after an old handle's change": (
+        PLAIN,
+        [
+            at(0, 1).send("a"),
+            at(2, 3).receive("a", "h1"),
+            at(12.5, 13).receive("a", "h2"),
+            at(14, 15).change("a", 20, "h1"),
+            at(26, 27).receive("a", "h3"),
+        ],
+    ),
+    "back after a late delete, and somebody unseen had it in between": (
+        PLAIN,
+        [
+            at(0, 1).send("a"),
+            at(2, 3).receive("a", "h1"),
+            lost_receive(12),
+            at(14, 15).delete("a", "h1"),
+            at(23, 24).receive("a", "h2"),
         ],
     ),
 }

@@ -3,10 +3,10 @@
 The object is one message over all queues that it may move through.  Its rules:
 
 - it is received only when it was sent, is not deleted, and whatever hid it (a delay, the claim before) has ended;
-- a delete with the handle of the last claim is final.  Only where that claim has ended may another claim that nobody
-  saw (a receive of unknown outcome) or a move have come between: then the delete says nothing of the message, which
-  SQS answers with success too;
-- a change of visibility counts if it was made with the handle of the last claim;
+- a delete is final, by whichever handle of the message it was made.  Only where messages leave the queue, and the claim
+  has ended, may the message have been gone by then: the delete then says nothing of it, which SQS answers with success
+  too.  (A FIFO queue refuses a handle that is not the last claim's; what was refused has no effect.)
+- a change of visibility acts on the message, by whichever handle it was made;
 - it is received from another queue only if messages move there, and with its claim ended.
 
 How it was sent again (FIFO deduplication, retry tokens) does not matter: a repeat changes nothing.
@@ -36,7 +36,7 @@ class Message(NamedTuple):
 def check(history: History, rules: Rules) -> list[str]:
     """What is not linearizable, a text for each message.  Raises :class:`~tests.histories.wing_gong.Undecided`."""
     broken = []
-    step = _stepping(history, rules)
+    step = _stepping(rules)
     for key, operations in history.of_key.items():
         order = linearizable(operations, Message(), step)
         if order is not None:
@@ -45,8 +45,7 @@ def check(history: History, rules: Rules) -> list[str]:
     return broken
 
 
-def _stepping(history: History, rules: Rules) -> Step[Message]:
-    first_lost = {queue: lost[0].called for queue, lost in history.lost_receives.items()}
+def _stepping(rules: Rules) -> Step[Message]:
     leaves = {queue for queue, _ in rules.moves}
 
     def step(message: Message, operation: Operation, not_before: float) -> Iterator[tuple[Message, float]]:
@@ -64,17 +63,16 @@ def _stepping(history: History, rules: Rules) -> Step[Message]:
                     hidden_until = moment + operation.seconds - rules.early(operation.seconds)
                     yield Message(operation.queue, operation.handle, hidden_until), moment
             case Kind.DELETE:
-                last = message.handle == operation.handle
-                if last and not message.deleted:
-                    yield message._replace(deleted=True), not_before
-                else:
+                if message.queue != operation.queue or message.deleted:
                     yield message, not_before
-                overtaken = max(not_before, message.hidden_until)
-                unseen = first_lost.get(operation.queue, float("inf")) <= operation.answered
-                if last and not message.deleted and (operation.queue in leaves or unseen):
-                    yield message, overtaken
+                else:
+                    yield message._replace(deleted=True), not_before
+                    if operation.queue in leaves:
+                        # A handle of an earlier stay in this queue says nothing of a message that has come back.
+                        last = message.handle == operation.handle
+                        yield message, max(not_before, message.hidden_until) if last else not_before
             case Kind.CHANGE:
-                if message.handle == operation.handle:
+                if message.queue == operation.queue:
                     hidden_until = not_before + operation.seconds - rules.early(operation.seconds)
                     yield message._replace(hidden_until=hidden_until), not_before
                 else:

@@ -175,6 +175,8 @@ class Callers:
         pool = self._held.get(queue.queue_id)
         if pool:
             count = self._random.choice((1, 3, 10))
+            if self._random.random() < 0.15:  # also by handles of receives that others have followed
+                self._random.shuffle(pool)
             chosen, pool[-count:] = pool[-count:], []
             await self._delete_these(front, queue, chosen)
 
@@ -190,11 +192,11 @@ class Callers:
     async def _change(self, front: Front, queue: Queue) -> None:
         pool = self._held.get(queue.queue_id)
         if pool:
-            handle, _, claim = self._random.choice(pool)
+            handle, msg, claim = self._random.choice(pool)
             seconds, asked = self._random.choice((0, 5, 20)), self._world.loop.now
-            self._history.changing(claim)
+            self._history.changing(msg, claim)
             (outcome,) = await front.change_visibility(queue.arn, [(handle, seconds)])
-            self._history.changed(claim, seconds, outcome, asked)
+            self._history.changed(msg, claim, seconds, outcome, asked)
 
     # --- queues as a whole ---
 

@@ -62,11 +62,25 @@ class Queue:
 @dataclass(eq=False)
 class Claim:
     place: Place
+    queue: Queue
     asked: float
     holds_until: float
     changing: bool = False
     """A change of it is under way, or has an outcome that nobody knows."""
     vague: bool = False
+    changed_at: int = 0
+    """Since when it holds so long: what was asked for before may have claimed the message before that change."""
+
+
+@dataclass
+class Changes:
+    """Visibility changes of a standard queue's message in one place: each of its handles acts on whichever claim holds
+    it."""
+
+    under_way: int = 0
+    """Not answered, or with an outcome that nobody knows."""
+    answered_at: int = 0
+    """The last one."""
 
 
 @dataclass(eq=False)
@@ -95,6 +109,9 @@ class Msg:
     """When one was answered that must have hit it."""
     claims: dict[Place, dict[int, Claim]] = field(default_factory=dict)
     """By place, and how often it had been received there."""
+    changes: dict[Place, Changes] = field(default_factory=dict)
+    deleted_in: dict[Place, int] = field(default_factory=dict)
+    """When a delete by one of its handles was answered, by the place that the handle is of."""
 
     @property
     def must(self) -> bool:
@@ -194,6 +211,8 @@ class History:
             self._handles.add(one.handle)
             if asked_at > msg.deleted_at:
                 raise Violation(f"{where} was received after its delete was answered")
+            if asked_at > msg.deleted_in.get(place, 1 << 62):
+                raise Violation(f"{where} was received after a delete by one of its handles was answered")
             self._is_at(msg, queue, place)
             if queue.plain and not msg.forgotten and (before := msg.claims.keys() - {place}):
                 raise Violation(f"{where} was there before as {before}")
@@ -201,12 +220,15 @@ class History:
             if one.receives in claims:
                 raise Violation(f"{where} was received as number {one.receives} twice")
             for receives, known in claims.items():
-                if receives < one.receives and now < known.holds_until:
+                if receives < one.receives and now < known.holds_until and asked_at > known.changed_at:
                     raise Violation(
                         f"{where} was received at {now:.3f} (time {one.receives}), claim {receives} of "
                         f"{known.asked:.3f} holds until {known.holds_until:.3f}"
                     )
-            claims[one.receives] = claim = Claim(place, asked, asked + seconds * SLEWED - OFF_SECONDS)
+            claims[one.receives] = claim = Claim(place, queue, asked, asked + seconds * SLEWED - OFF_SECONDS)
+            changes = msg.changes.get(place)
+            if changes is not None and (changes.under_way or changes.answered_at > asked_at):
+                claim.holds_until, claim.vague = float("-inf"), bool(changes.under_way)
             claimed.append((one.handle, msg, claim))
             msg.known_at = min(msg.known_at, at)
             if one.group is not None and queue.fifo:
@@ -250,23 +272,41 @@ class History:
         at = self.tick()
         self.counts["deletes"] += 1
         held = now < claim.holds_until
-        if outcome is HandleOutcome.DONE and held:
-            if not msg.forgotten:
+        if outcome is HandleOutcome.DONE:
+            msg.deleted_in.setdefault(claim.place, at)
+            # Where messages come to other queues, one whose claim has ended may have left before.
+            if (held or claim.queue.plain) and not msg.forgotten:
                 msg.deleted_at = min(msg.deleted_at, at)
         elif outcome in (HandleOutcome.MALFORMED, HandleOutcome.OTHER_QUEUE) and not retired:
             raise Violation(f"a delete of {msg.name} was answered {outcome!r}")
-        elif outcome is not HandleOutcome.DONE and held and not msg.purging:
+        elif not claim.queue.fifo and not retired:
+            raise Violation(f"a delete of {msg.name}, of a standard queue, was answered {outcome!r}")
+        elif held and not msg.purging:
             raise Violation(f"a delete of {msg.name} was answered {outcome!r}, and its claim had not ended")
 
-    def changing(self, claim: Claim) -> None:
-        claim.holds_until = float("-inf")
-        claim.vague = claim.vague or claim.changing
-        claim.changing = True
+    def changing(self, msg: Msg, claim: Claim) -> None:
+        affected = [claim]
+        if not claim.queue.fifo:
+            affected = list(msg.claims[claim.place].values())
+            msg.changes.setdefault(claim.place, Changes()).under_way += 1
+        for one in affected:
+            one.holds_until = float("-inf")
+            one.vague = one.vague or one.changing
+            one.changing = True
 
-    def changed(self, claim: Claim, seconds: int, outcome: HandleOutcome, asked: float) -> None:
-        claim.changing = False
+    def changed(self, msg: Msg, claim: Claim, seconds: int, outcome: HandleOutcome, asked: float) -> None:
+        at = self.tick()
+        affected = [claim]
+        if not claim.queue.fifo:
+            affected = list(msg.claims[claim.place].values())
+            changes = msg.changes[claim.place]
+            changes.under_way -= 1
+            changes.answered_at = at
+        for one in affected:
+            one.changing = False
         if outcome is HandleOutcome.DONE and not claim.vague:
             claim.holds_until = asked + seconds * SLEWED - OFF_SECONDS
+            claim.changed_at = at
 
     # --- purges ---
 
@@ -347,7 +387,7 @@ class History:
             where = [(queue.arn, place) for queue, place in places]
             if len(places) > 1:
                 raise Violation(f"{msg.name} is in several places: {where}")
-            if msg.deleted_at < 1 << 62:
+            if msg.deleted_at < 1 << 62 or any(place in msg.deleted_in for _, place in places):
                 raise Violation(f"{msg.name} is in {where}, and its delete was answered")
         lost = [msg for payload, msg in self.messages.items() if msg.must and payload not in found]
         if lost:

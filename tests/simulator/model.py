@@ -34,19 +34,18 @@ class Claim:
 
     __slots__ = ("cuts", "hidden", "receives", "started")
 
-    def __init__(self, receives: int, started: int, until: int) -> None:
+    def __init__(self, receives: int, started: int, until: int, cuts: list[list[int]]) -> None:
         self.receives = receives
         self.started = started
         self.hidden: list[tuple[int, int]] = [(started, until)]
         """From, to: nobody else may have it."""
-        self.cuts: list[list[int]] = []
-        """Visibility changes: when each was answered (a tick), and when it lets the claim end."""
+        self.cuts = cuts
+        """Visibility changes: when each was answered (a tick), and when it lets the claim end.  All claims of a standard
+        queue's message share them, for each of its handles acts on whichever claim holds it."""
 
-    def cut(self, end: int) -> list[int]:
+    def shorten(self, end: int) -> None:
         """It may end so early: a change was asked for."""
         self.hidden = [(since, min(until, end)) for since, until in self.hidden]
-        self.cuts.append([NEVER, end])
-        return self.cuts[-1]
 
     def extend(self, since: int, until: int, asked_at: int, own: list[int] | None = None) -> None:
         """It lasts until then, but for changes that were not answered when this was asked for."""
@@ -83,6 +82,10 @@ class Msg:
         """It may be stored twice: a send was repeated outside the window."""
         self.claims: dict[tuple[int, int], list[Claim]] = {}
         """By (partition, number)."""
+        self.cuts: dict[tuple[int, int], list[list[int]]] = {}
+        """Visibility changes of a standard queue's message, by (partition, number), as :attr:`Claim.cuts`."""
+        self.deleted: dict[tuple[int, int], int] = {}
+        """When a delete by one of its handles was answered (a tick), by the (partition, number) of the handle."""
         self.received = 0
         """Receives seen in ``home``."""
         self.unseen_at = home.unseen
@@ -404,6 +407,8 @@ class Model:
                 raise Violation(f"received what was never sent: {one.payload[:20]!r} of {len(one.payload)} bytes")
             if not msg.may and (started > msg.gone_ms or (asked_at >= msg.gone_at and self._repeats(queue, one, msg))):
                 raise Violation(f"{msg.name} was received from {queue.arn}, but {msg.why}")
+            if asked_at >= msg.deleted.get((queue.pid, one.number), NEVER) and not queue.lossy:
+                raise Violation(f"{msg.name} was received from {queue.arn}, where its delete was answered")
             if msg.why == LOOKED:
                 msg.may, msg.why = True, ""  # a restart has set the time back
             self._fits(queue, one, msg, started, now)
@@ -483,7 +488,10 @@ class Model:
                     f"{msg.name} was received (time {one.receives}) from {queue.arn} at {started}, "
                     f"while claim {claim.receives} held it: {claim.hidden}"
                 )
-        claims.append(Claim(one.receives, started, started + visibility_ms))
+        cuts = [] if queue.fifo else msg.cuts.setdefault((queue.pid, one.number), [])
+        # A change by the handle of an earlier receive may have come between this one and its answer.
+        early = [end for answered_at, end in cuts if answered_at > asked_at]
+        claims.append(Claim(one.receives, started, min([started + visibility_ms, *early]), cuts))
         unseen = queue.unseen + queue.receiving
         if not msg.relaxed and one.receives > len(claims) + unseen:
             raise Violation(f"{msg.name} counts {one.receives} receives, {len(claims)} were answered")
@@ -540,9 +548,11 @@ class Model:
     ) -> None:
         self.tick += 1
         for (text, msg), outcome in zip(held, outcomes, strict=True):
-            holds = self._claim_of(queue, text, msg).covers(asked, now)
+            claim, place = self._claim_of(queue, text, msg)
+            holds = claim.covers(asked, now)
             if outcome is HandleOutcome.DONE:
-                if (holds or (queue.fifo and not queue.leaves)) and not msg.relaxed:
+                msg.deleted.setdefault(place, self.tick)
+                if (holds or not queue.leaves) and not msg.relaxed:
                     msg.gone("its delete was answered", self.tick, now)
             elif outcome is not HandleOutcome.EXPIRED or not queue.fifo:
                 raise Violation(f"a delete of {msg.name} was answered {outcome!r}")
@@ -553,10 +563,15 @@ class Model:
         self, queue: QueueModel, held: Sequence[tuple[str, Msg]], seconds: Sequence[int], asked: int
     ) -> list[list[int]]:
         self.tick += 1
-        return [
-            self._claim_of(queue, text, msg).cut(asked + length * 1000)
-            for (text, msg), length in zip(held, seconds, strict=True)
-        ]
+        cuts = []
+        for (text, msg), length in zip(held, seconds, strict=True):
+            claim, place = self._claim_of(queue, text, msg)
+            cut = [NEVER, asked + length * 1000]
+            claim.cuts.append(cut)
+            for one in (claim,) if queue.fifo else msg.claims[place]:
+                one.shorten(cut[1])
+            cuts.append(cut)
+        return cuts
 
     def changed(
         self, queue: QueueModel, held: Sequence[tuple[str, Msg]], cuts: list[list[int]],
@@ -566,15 +581,17 @@ class Model:
         for (text, msg), cut, outcome in zip(held, cuts, outcomes, strict=True):
             cut[0] = self.tick
             if outcome is HandleOutcome.DONE:
-                self._claim_of(queue, text, msg).extend(now, cut[1], asked_at, cut)
+                self._claim_of(queue, text, msg)[0].extend(now, cut[1], asked_at, cut)
             elif outcome in (HandleOutcome.MALFORMED, HandleOutcome.OTHER_QUEUE):
                 raise Violation(f"a visibility change of {msg.name} was answered {outcome!r}")
 
-    def _claim_of(self, queue: QueueModel, text: str, msg: Msg) -> Claim:
+    def _claim_of(self, queue: QueueModel, text: str, msg: Msg) -> tuple[Claim, tuple[int, int]]:
+        """The claim that a handle was issued for, and the (partition, number) of its message."""
         handle = queue.handles.read(text)
         assert not isinstance(handle, HandleOutcome)
         number, receives, _ = handle
-        return next(claim for claim in msg.claims[queue.pid, number] if claim.receives == receives)
+        place = queue.pid, number
+        return next(claim for claim in msg.claims[place] if claim.receives == receives), place
 
     # --- the queue as a whole ---
 
@@ -626,7 +643,9 @@ class Model:
                 raise Violation(f"{msg.name} is stored, but {msg.why}")
             if len(places) > 1 and not msg.relaxed:
                 raise Violation(f"{msg.name} is in several places: {[(q.arn, number) for q, number, _ in places]}")
-            for queue, _, sent in places:
+            for queue, number, sent in places:
+                if (queue.pid, number) in msg.deleted and not queue.lossy:
+                    raise Violation(f"{msg.name} is stored in {queue.arn}, where its delete was answered")
                 if queue is not msg.home and queue not in msg.home.reach():
                     raise Violation(f"{msg.name} is in {queue.arn}")
                 if queue is msg.home.dead_letter and len(msg.home.reach()) == 2:

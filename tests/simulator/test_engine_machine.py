@@ -297,12 +297,10 @@ class EngineMachine(RuleBasedStateMachine):
         if message is None:
             assert outcome is HandleOutcome.DONE
             return
-        current = message.receives == receives
-        if self.fifo:
-            assert (outcome is HandleOutcome.DONE) == bool(current and message.until)
-        else:
-            assert outcome is HandleOutcome.DONE
-        if current and not message.moving and (message.until or not self.fifo):
+        # Of a FIFO queue's message only the handle of its claim counts, of a standard queue's every one.
+        counts = not self.fifo or bool(message.receives == receives and message.until)
+        assert outcome is (HandleOutcome.DONE if counts else HandleOutcome.EXPIRED)
+        if counts:
             del self.messages[number]
 
     @precondition(lambda self: self.held)
@@ -313,8 +311,8 @@ class EngineMachine(RuleBasedStateMachine):
         for record in written:
             self.apply(record)
         message = self.messages.get(number)
-        good = message is not None and message.receives == receives and not message.moving
-        if message is not None and good and (message.until or not self.fifo):
+        good = message is not None and not message.moving
+        if message is not None and good and (not self.fifo or (message.receives == receives and message.until)):
             assert outcome is HandleOutcome.DONE
             message.until = self.now + seconds * 1000 if seconds else 0
         else:
@@ -335,7 +333,8 @@ class EngineMachine(RuleBasedStateMachine):
     def settle_transfers(self, back: bool) -> None:
         moving = [message for message in self.messages.values() if message.moving]
         kind = records.TransferBack if back else records.TransferDone
-        self.apply(kind(DEAD.partition, [message.moving for message in moving]))
+        # Also of those that were deleted on their way.
+        self.apply(kind(DEAD.partition, list(self.fold.outgoing[DEAD.partition].pending)))
         for message in moving:
             message.moving = 0
             if not back or message.sent < 0 or message.sent < START_MS - (1 << 39):

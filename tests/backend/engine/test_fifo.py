@@ -72,6 +72,16 @@ def test_a_claim_that_has_ended_deletes_nothing() -> None:
     assert queue.delete(claim) == [HandleOutcome.DONE]
 
 
+def test_a_handle_of_an_earlier_receive_does_nothing() -> None:
+    queue = Machine(fifo=True)
+    queue.send("a", group="g")
+    (first,) = queue.claim(visibility=0)
+    (later,) = queue.claim()
+    assert queue.delete(first) == [HandleOutcome.EXPIRED]
+    assert queue.change(first, 10) == HandleOutcome.GONE
+    assert queue.delete(first, later, first) == [HandleOutcome.EXPIRED, HandleOutcome.DONE, HandleOutcome.DONE]
+
+
 def test_the_queues_delay_holds_for_what_is_stored() -> None:
     queue = Machine(fifo=True, delay_seconds=10)
     queue.send("a", group="g")

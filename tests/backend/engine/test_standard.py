@@ -34,19 +34,76 @@ def test_a_deleted_message_is_gone_and_deleting_it_again_succeeds() -> None:
     assert not queue.fold.segments
 
 
-def test_an_old_handle_deletes_until_the_message_is_received_again() -> None:
+def test_every_handle_of_a_message_deletes_it() -> None:
+    queue = Machine()
+    queue.send("a", "b", "c")
+    first, second, third = queue.claim(visibility=5)
+    queue.pass_time(6)
+    assert queue.delete(first) == [HandleOutcome.DONE], "its claim has ended"
+    assert queue.counters() == (2, 0, 0)
+    again, still = queue.claim()
+    assert again.receives == 2
+    assert queue.delete(second) == [HandleOutcome.DONE], "a later receive has claimed it"
+    assert queue.counters() == (0, 1, 0)
+    assert queue.delete(again, second) == [HandleOutcome.DONE] * 2, "it is gone"
+    queue.change(still, 0)
+    assert queue.delete(third) == [HandleOutcome.DONE]
+    assert queue.counters() == (0, 0, 0)
+    assert describe(queue.replayed()) == describe(queue.fold)
+
+
+def test_a_handle_of_an_earlier_receive_changes_the_visibility_of_the_later_one() -> None:
+    queue = Machine()
+    queue.send("a")
+    (first,) = queue.claim(visibility=5)
+    queue.pass_time(6)
+    (later,) = queue.claim(visibility=30)
+    assert queue.change(first, 100) == HandleOutcome.DONE
+    queue.pass_time(99)
+    assert queue.receive() == []
+    assert queue.change(first, 0) == HandleOutcome.DONE
+    assert queue.receive(visibility=0) == ["a"]
+    assert queue.change(later, 10) == HandleOutcome.DONE, "the claim of the third receive has just ended"
+    assert queue.receive() == []
+    assert describe(queue.replayed()) == describe(queue.fold)
+    assert queue.delete(first) == [HandleOutcome.DONE]
+    assert [queue.change(one, 10) for one in (first, later)] == [HandleOutcome.GONE] * 2
+
+
+def test_the_twelve_hours_count_from_the_latest_receive_whichever_handle_is_used() -> None:
+    queue = Machine()
+    queue.send("a")
+    (first,) = queue.claim(visibility=5)
+    queue.pass_time(3600)
+    queue.claim(visibility=30)
+    assert queue.change(first, 43_200) == HandleOutcome.DONE
+    queue.pass_time(10)
+    assert queue.change(first, 43_200) == HandleOutcome.BEYOND_LIMIT
+    assert queue.change(first, 43_190) == HandleOutcome.DONE
+
+
+def test_a_message_that_was_deleted_on_its_way_elsewhere_does_not_come_back() -> None:
     queue = Machine()
     queue.send("a", "b")
-    first, second = queue.claim(visibility=5)
-    queue.pass_time(6)
+    first, _ = queue.claim(visibility=0)
+    queue.claim(dead_letter=DeadLetter(1, Target(9, 9)))
+    assert queue.change(first, 10) == HandleOutcome.GONE
     assert queue.delete(first) == [HandleOutcome.DONE]
-    assert queue.counters() == (1, 0, 0)
-    (again,) = queue.claim()
-    assert again.receives == 2
-    assert queue.delete(second) == [HandleOutcome.DONE]
-    assert queue.counters() == (0, 1, 0), "somebody else's claim stays"
-    queue.delete(again)
-    assert queue.counters() == (0, 0, 0)
+    assert queue.counters() == (0, 1, 0)
+    queue.write([TransferBack(9, [1, 2])])
+    assert queue.receive() == ["b"]
+    assert describe(queue.replayed()) == describe(queue.fold)
+
+
+def test_a_claim_that_is_given_back_is_one_by_its_own_handle_only() -> None:
+    queue = Machine()
+    queue.send("a")
+    (first,) = queue.claim(visibility=0)
+    (later,) = queue.claim()
+    assert queue.queue.release([queue.handle(first)], queue.now) == []
+    assert len(queue.queue.release([queue.handle(later)], queue.now)) == 1
+    assert queue.change(first, 60) == HandleOutcome.DONE
+    assert queue.queue.release([queue.handle(later)], queue.now) == [], "a client wants it to last"
 
 
 def test_handles_that_were_never_issued_or_are_of_another_queue() -> None:
