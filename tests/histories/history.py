@@ -116,8 +116,8 @@ class History:
         return sorted(of_kind, key=lambda operation: operation.answered)
 
     def hidden_until(self, delivery: Operation, rules: Rules) -> float:
-        """Until when a received message was hidden at the least, by its timeout or until it was given back, with whichever
-        of its handles."""
+        """Until when a received message was hidden at the least, by its timeout or until it was given back, with any of
+        its handles."""
         given_back = [
             one.called + one.seconds
             for one in self.of_key[delivery.key]

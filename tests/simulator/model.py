@@ -40,8 +40,8 @@ class Claim:
         self.hidden: list[tuple[int, int]] = [(started, until)]
         """From, to: nobody else may have it."""
         self.cuts = cuts
-        """Visibility changes: when each was answered (a tick), and when it lets the claim end.  All claims of a standard
-        queue's message share them, for each of its handles acts on whichever claim holds it."""
+        """Visibility changes: when each was answered (a tick), and when it lets the claim end.  All claims of a
+        standard queue's message share them, for each of its handles acts on whichever claim holds it."""
 
     def shorten(self, end: int) -> None:
         """It may end so early: a change was asked for."""
