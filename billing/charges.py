@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from billing.invoice_rows import Charge
 from billing.money import LINE_PLACES, PRICE_PLACES, add, share, to_minor
 from billing.months import Month
 from billing.plans import Book, Customers, Meter
@@ -104,9 +105,9 @@ class Line(msgspec.Struct, frozen=True):
     amount: Decimal
 
     @property
-    def quantity(self) -> Decimal:
-        """In what the price is for: millions of requests, GB-months or GB."""
-        return self.units / self.per
+    def charge(self) -> Charge:
+        """Its numbers, as people recompute them.  Of a line of usage."""
+        return Charge(self.meter, self.units, self.per, self.price, self.discount, self.amount)
 
 
 def charged(rated: pa.Table, month: Month) -> pa.Table:
@@ -139,7 +140,7 @@ def statement(usage: pa.Table, month: Month, book: Book, customers: Customers, a
         tax = version.tax if customer.tax is None else customer.tax
         tax_name = version.tax_name if customer.tax_name is None else customer.tax_name
         amounts: list[tuple[Category, str, Decimal]] = [("rounding", "Rounding to the minor unit", net - exact)]
-        if net < version.minimum:
+        if net < version.minimum and customer.owes_minimum(month):
             amounts.append(("minimum", f"Up to the minimum of {version.minimum}", version.minimum - net))
             net = version.minimum
         amounts.append(("tax", f"{tax_name} {Decimal(tax).scaleb(-2):f} %", share(net, tax, places)))

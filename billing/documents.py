@@ -6,7 +6,6 @@ processes that serve.
 
 from __future__ import annotations
 
-from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -57,11 +56,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters["grouped"] = grouped
+    made.filters["grouped"] = "{:,}".format
+    made.filters["padded"] = padded
     return made
 
 
-def grouped(number: Decimal | int) -> str:
-    """The number in full, its thousands apart and without zeros at its end: ``1,234,567.5``."""
-    text = f"{number or abs(number):,f}"  # there is a zero below zero
-    return text.rstrip("0").rstrip(".") if "." in text else text
+def padded(text: str) -> str:
+    """Text that ends with spaces, so that it is as wide in a page: those of the width of digits and of a point."""
+    shown = text.strip()
+    spaces = len(text) - len(text.rstrip())
+    point = "" if not spaces or "." in shown else "\N{PUNCTUATION SPACE}"
+    return shown + point + "\N{FIGURE SPACE}" * (spaces - len(point))

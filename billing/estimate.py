@@ -51,7 +51,9 @@ class Prices:
         plan = self._book.plan(customer.plan)
         version = plan.segments(month)[-1].version
         exact = add([_meter_cost(plan, version, customer.discount, month, meter, n) for meter, n in units.items()])
-        net = max(to_minor(exact, plan.minor_places), version.minimum)
+        net = to_minor(exact, plan.minor_places)
+        if customer.owes_minimum(month):
+            net = max(net, version.minimum)
         tax = version.tax if customer.tax is None else customer.tax
         return net + share(net, tax, plan.minor_places)
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from billing.charges import Line
-from billing.invoice_pages import METER_TITLES
+from billing.invoice_rows import METER_TITLES
 from billing.invoices import Invoice
 from billing.money import BASIS_POINTS, LINE_PLACES
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import date
 from decimal import Decimal
 from email.message import EmailMessage
 from email.utils import formatdate
@@ -15,40 +16,27 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from billing.billing_days import days_in_words
 from billing.charges import Line, total
-from billing.documents import grouped, page, pdf_of
+from billing.documents import page, pdf_of
+from billing.invoice_rows import METER_TITLES, PLACES_MAX, Charge, aligned, tier_text, written
 from billing.invoices import Invoice
 from billing.money import add, to_minor
 
 LINES_SHOWN: Final = 400
 """Of queues, of one month.  A page with many more takes minutes to become PDF, and nobody reads it."""
-_PLACES_SHOWN: Final = 6
-"""Of what a line costs."""
-METER_TITLES: Final = {
-    "requests_standard": "Requests to standard queues",
-    "requests_fair": "Fair-queue requests",
-    "requests_fifo": "Requests to FIFO queues",
-    "storage": "Message storage",
-    "bytes_out": "Data out",
-}
-UNITS: Final = {
-    "requests_standard": "million requests",
-    "requests_fair": "million requests",
-    "requests_fifo": "million requests",
-    "storage": "GB-month",
-    "bytes_out": "GB",
-}
-"""What a price is for."""
 
 
 class Row(NamedTuple):
-    """A line as it is shown."""
+    """A line as it is shown; the numbers of a table are aligned at their points."""
 
     title: str
     detail: str
     quantity: str
     unit: str
     price: str
+    per: str
+    discount: str
     amount: str
 
 
@@ -58,12 +46,11 @@ class Part(NamedTuple):
     month: str
     corrects: bool
     tiers: list[Row]
+    """Each tier with the sum of all queues; then what is no usage, other than tax."""
     queues: list[Row]
     more: int
     """Lines of queues that are not shown."""
     more_amount: str
-    others: list[Row]
-    """What is no usage, other than tax."""
     net: str
 
 
@@ -83,7 +70,34 @@ def pdf_page_of(invoice: Invoice) -> bytes:
 
 def text_of(invoice: Invoice) -> str:
     """The same in plain text, without the lines of queues."""
-    return page("invoice.txt.j2", **_values(invoice))
+    values = _values(invoice)
+    sums = [*values["sums"], ("Total", values["total"])]  # type: ignore[misc]
+    width = max(len(name) for name, _ in sums)
+    values["sums"] = [f"{name:<{width}}  {amount}" for name, amount in sums]
+    values["tables"] = [_text_table(part.tiers) for part in values["parts"]]  # type: ignore[attr-defined]
+    return page("invoice.txt.j2", **values)
+
+
+_HEADINGS: Final = ("Charge", "Quantity", "Unit", "Price", "Per", "Discount", "Amount")
+_TO_THE_RIGHT: Final = ("Quantity", "Price", "Per", "Amount")
+
+
+def _text_table(rows: list[Row]) -> list[str]:
+    """The rows below their headings; in a line of its own before each row what it is."""
+    columns = [(heading, [row[at] for row in rows]) for at, heading in enumerate(_HEADINGS[1:], 2)]
+    widths = {heading: max([len(heading), *map(len, texts)]) for heading, texts in columns}
+
+    def line(texts: Iterable[str]) -> str:
+        cells = [
+            text.rjust(widths[name]) if name in _TO_THE_RIGHT else text.ljust(widths[name])
+            for (name, _), text in zip(columns, texts, strict=True)
+        ]
+        return "  " + "  ".join(cells).rstrip()
+
+    found = [line(name for name, _ in columns)]
+    for row in rows:
+        found += [f"{row.title}{f' ({row.detail})' if row.detail else ''}", line(row[2:])]
+    return found
 
 
 def email_of(invoice: Invoice, *, pdf: bool = True) -> EmailMessage:
@@ -120,21 +134,38 @@ def _values(invoice: Invoice) -> dict[str, object]:
         by_month[line.month].append(line)
     usage = [line for line in invoice.lines if line.category == "usage" and line.month == invoice.period]
     before, after = add([line.list for line in usage]), total(usage)
+    taxes = [line for line in invoice.lines if line.category == "tax"]
+    named = [("Net", invoice.net), *((f"{one.name} for {one.month}", one.amount) for one in taxes)]
+    amounts = aligned([_plain_money(amount, invoice) for _, amount in [*named, ("Total", invoice.total)]])
     return {
         "invoice": invoice,
         "title": _title(invoice),
+        "dates": _dates(invoice),
         "parts": [_part(invoice, month, lines) for month, lines in sorted(by_month.items(), reverse=True)],
-        "taxes": [
-            Row(line.name, f"for {line.month}", "", "", "", _money(line.amount, invoice))
-            for line in invoice.lines
-            if line.category == "tax"
-        ],
-        "net": _money(invoice.net, invoice),
-        "tax": _money(invoice.tax, invoice),
-        "total": _money(invoice.total, invoice),
-        "discount": _number(before - after) if before != after else "",
-        "places": _PLACES_SHOWN,
+        "sums": [(name, f"{amount} {invoice.currency}") for (name, _), amount in zip(named, amounts, strict=False)],
+        "total": f"{amounts[-1]} {invoice.currency}",
+        "discount": written(before - after, invoice.minor_places) if before != after else "",
+        "places": PLACES_MAX,
     }
+
+
+def _dates(invoice: Invoice) -> list[tuple[str, str]]:
+    """When it was issued and is due; of a draft, the usage that is in it."""
+    period = [
+        ("From", f"{invoice.starts:%Y-%m-%d %H:%M} UTC"),
+        ("Until", f"{invoice.ends:%Y-%m-%d %H:%M} UTC"),
+        ("The month of", invoice.time_zone),
+    ]
+    if invoice.number:
+        due = [("Due", str(invoice.due))] if invoice.due is not None else [("Due", "nothing is to be paid")]
+        return [("Issued", f"{invoice.closed_at:%Y-%m-%d}"), *due, *period]
+    known = [("Not issued; rated", f"{invoice.closed_at:%Y-%m-%d %H:%M} UTC")]
+    if invoice.skipped:
+        known.append(("Without", f"{days_in_words([date.fromisoformat(day) for day in invoice.skipped])}"))
+    elif invoice.covers is not None and invoice.covers < invoice.ends:
+        known.append(("Usage before", f"{invoice.covers:%Y-%m-%d %H:%M} UTC"))
+    due_days = invoice.issuer.due_days if invoice.customer.due_days is None else invoice.customer.due_days
+    return [*known, ("Due", f"{due_days} days after it is issued"), *period]
 
 
 def _part(invoice: Invoice, month: str, lines: list[Line]) -> Part:
@@ -142,74 +173,65 @@ def _part(invoice: Invoice, month: str, lines: list[Line]) -> Part:
     shown = sorted(usage, key=lambda line: (-abs(line.amount), line.queue, line.meter, line.tier))
     left = shown[LINES_SHOWN:]
     shown = sorted(shown[:LINES_SHOWN], key=lambda line: (line.queue, line.queue_id, sorted(line.tags.items())))
+    places = invoice.minor_places
+    others = [
+        Row(line.name, "", "", "", "", "", "", written(line.amount, places))
+        for line in lines
+        if line.category not in ("usage", "tax")
+    ]
     return Part(
         month,
         month != invoice.period,
-        list(_tiers(usage)),
-        [_queue_row(line) for line in shown],
+        _aligned([*_tiers(usage, places), *others]),
+        _aligned([_queue_row(line, places) for line in shown]),
         len(left),
-        _number(total(left)),
-        [
-            Row(line.name, "", "", "", "", _number(line.amount))
-            for line in lines
-            if line.category not in ("usage", "tax")
-        ],
-        _money(to_minor(total(line for line in lines if line.category != "tax"), invoice.minor_places), invoice),
+        written(total(left), places),
+        _money(to_minor(total(line for line in lines if line.category != "tax"), places), invoice),
     )
 
 
-def _tiers(usage: list[Line]) -> Iterable[Row]:
+def _tiers(usage: list[Line], places: int) -> Iterable[Row]:
     """Each tier with the sum of all queues."""
     tiers: defaultdict[tuple[str, str, int, int], list[Line]] = defaultdict(list)
     for line in usage:
         tiers[line.version, line.meter, line.tier, line.discount].append(line)
     for (version, meter, _, _), lines in sorted(tiers.items()):
-        first = lines[0]
         units = sum((line.units for line in lines), Decimal(0))
-        yield Row(
-            METER_TITLES[meter],
-            f"{_edges(first)}, prices of {version}{_less(first)}",
-            _number(units / first.per),
-            UNITS[meter],
-            grouped(first.price),
-            _number(total(lines)),
-        )
+        charge = lines[0].charge._replace(units=units, amount=total(lines))
+        yield _row(METER_TITLES[meter], f"{_tier(lines[0])}, prices of {version}", charge, places)
 
 
-def _queue_row(line: Line) -> Row:
+def _queue_row(line: Line, places: int) -> Row:
     tags = ", ".join(f"{name}={value}" for name, value in sorted(line.tags.items()))
+    detail = f"{METER_TITLES[line.meter]}, {_tier(line)}" + (f"; {tags}" if tags else "")
+    return _row(line.queue or "(no queue)", detail, line.charge, places)
+
+
+def _row(title: str, detail: str, charge: Charge, places: int) -> Row:
     return Row(
-        line.queue or "(no queue)",
-        f"{METER_TITLES[line.meter]}, {_edges(line)}{_less(line)}" + (f"; {tags}" if tags else ""),
-        _number(line.quantity),
-        UNITS[line.meter],
-        grouped(line.price),
-        _number(line.amount),
+        title,
+        detail,
+        written(charge.quantity),
+        charge.unit,
+        written(charge.price, places),
+        charge.price_for,
+        charge.percent_off,
+        written(charge.amount, places),
     )
 
 
-def _edges(line: Line) -> str:
-    """The tier in words, in what its edges are written in: requests, GB-months or GB."""
-    unit = {"storage": " GB-months", "bytes_out": " GB"}.get(line.meter, "")
-    if not line.price and not line.tier_starts and line.tier_ends is not None:
-        return f"the first {grouped(line.tier_ends)}{unit} free"
-    if line.tier_ends is None:
-        return f"above {grouped(line.tier_starts)}{unit}" if line.tier_starts else "all"
-    return f"{grouped(line.tier_starts)} to {grouped(line.tier_ends)}{unit}"
+def _tier(line: Line) -> str:
+    return tier_text(line.meter, line.price, line.tier_starts, line.tier_ends)
 
 
-def _less(line: Line) -> str:
-    return f", less {grouped(Decimal(line.discount).scaleb(-2))} %" if line.discount and line.price else ""
+def _aligned(rows: list[Row]) -> list[Row]:
+    columns = {name: aligned([getattr(row, name) for row in rows]) for name in ("quantity", "price", "amount")}
+    return [row._replace(**{name: column[at] for name, column in columns.items()}) for at, row in enumerate(rows)]
 
 
-def _number(number: Decimal) -> str:
-    """In as many places as are shown; what is less than the last of them and not nothing is not shown as nothing."""
-    shown = to_minor(number, _PLACES_SHOWN)
-    if number and not shown:
-        least = Decimal(1).scaleb(-_PLACES_SHOWN)
-        return f"< {least}" if number > 0 else f"> -{least}"
-    return grouped(shown)
+def _plain_money(amount: Decimal, invoice: Invoice) -> str:
+    return f"{amount or abs(amount):,.{invoice.minor_places}f}"
 
 
 def _money(amount: Decimal, invoice: Invoice) -> str:
-    return f"{amount or abs(amount):,.{invoice.minor_places}f} {invoice.currency}"
+    return f"{_plain_money(amount, invoice)} {invoice.currency}"

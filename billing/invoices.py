@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
@@ -79,6 +79,12 @@ class Head(msgspec.Struct, frozen=True):
     net: Decimal
     tax: Decimal
     total: Decimal
+    due: date | None = None
+    """None: of a draft, or where nothing is to be paid."""
+    covers: datetime | None = None
+    """Of a draft: all usage before this is in it (UTC)."""
+    skipped: tuple[str, ...] = ()
+    """Of a draft: earlier days (UTC) that were not summed up, and are not in it."""
 
 
 class Invoice(Head, frozen=True):
@@ -155,18 +161,29 @@ class Invoices:
             yield from _with_lines(self._heads(month, closed, None), self._lines(month, closed))
 
     def draft(self, account: str, period: str) -> Invoice:
-        """What the invoice would be if the month ended with what is rated now; without corrections.
+        """What the invoice would be if the month ended with what is rated now.
 
-        Raises :class:`NoInvoice` if nothing is rated yet, and :class:`ValueError` for what is no month.
+        Of the month that is closed next it has the corrections that are known.  Raises :class:`NoInvoice` if there can
+        be none yet, and :class:`ValueError` for what is no month.
         """
         month = Month.parse(period)
         rated = self._rated.of(month)
         if rated is None:
             raise NoInvoice(f"nothing of {period} is rated yet")
         usage = charged(rated.lines.filter(pc.equal(rated.lines["account"], account)), month)
-        lines = ordered(statement(usage, month, rated.rating.book, rated.rating.customers, [account]))
+        book, customers = rated.rating.book, rated.rating.customers
+        lines = statement(usage, month, book, customers, [account])
+        closed = self.closed()
+        if closed and month == list(closed)[-1].next:
+            try:
+                corrections, _ = self._corrections(closed, account)
+                lines = pa.concat_tables([lines, corrections])
+                _in_one_currency(lines, book, customers, closed)
+            except CannotClose as error:
+                raise NoInvoice(f"there is no draft for {period} now: {error}") from None
+        lines = ordered(lines)
         head = _head(account, month, lines, rated.rating, rated.rating.rated_at, None)
-        return _invoice(head, lines_of(lines))
+        return _invoice(head, lines_of(lines.select(CHARGED.names)))
 
     def close(self, period: str, now: datetime) -> Closed:
         """Write the month's invoices, from what is rated.  A month that is closed stays as it is, and is returned.
@@ -227,8 +244,12 @@ class Invoices:
         self._forget_unfinished(before)
         return closed
 
-    def _corrections(self, before: dict[Month, Closed]) -> tuple[pa.Table, dict[str, str]]:
-        """Lines by which what is charged for closed months changes, and the ratings from which they are."""
+    def _corrections(self, before: dict[Month, Closed], account: str | None = None) -> tuple[pa.Table, dict[str, str]]:
+        """Lines by which what is charged for closed months changes, and the ratings from which they are; of all, or of
+        one account.
+
+        Raises :class:`CannotClose`.
+        """
         last: dict[str, str] = {}
         for closed in before.values():
             last.update(closed.rated)
@@ -244,9 +265,12 @@ class Invoices:
                     f"{month} is closed, and was rated since by other prices or customers than it was closed by: run "
                     f"the rating again, which takes those that are kept with the closing"
                 )
-            charged_before = self._charged(month, before)
+            charged_before, usage = self._charged(month, before), charged(rated.lines, month)
+            if account is not None:
+                charged_before = charged_before.filter(pc.equal(charged_before["account"], account))
+                usage = usage.filter(pc.equal(usage["account"], account))
             accounts = set(charged_before["account"].to_pylist())
-            now = statement(charged(rated.lines, month), month, closed.book, closed.customers, accounts)
+            now = statement(usage, month, closed.book, closed.customers, accounts)
             lines = pa.concat_tables([lines, differences(now, charged_before)])
             ratings[str(month)] = rated.rating.run
         return lines, ratings
@@ -324,8 +348,7 @@ def _without_usage(month: Month, book: Book, customers: Customers) -> list[str]:
     found = []
     for account, customer in customers.named.items():
         minimum = book.plan(customer.plan).segments(month)[-1].version.minimum
-        gone = customer.deleted is not None and customer.deleted < month.first
-        if _is_final(customer, month) or (minimum and not gone):
+        if _is_final(customer, month) or (minimum and customer.owes_minimum(month)):
             found.append(account)
     return found
 
@@ -399,7 +422,15 @@ def _head(account: str, month: Month, lines: pa.Table, rating: Rating, now: date
         net,
         tax,
         everything,
+        None if number is None or everything <= 0 else _due(rating.book.issuer, customer, now),
+        rating.covers if number is None else None,
+        tuple(map(str, rating.skipped())) if number is None else (),
     )
+
+
+def _due(issuer: Issuer, customer: Customer, now: datetime) -> date:
+    days = issuer.due_days if customer.due_days is None else customer.due_days
+    return now.astimezone(UTC).date() + timedelta(days=days)
 
 
 def _invoice(head: Head, lines: list[Line]) -> Invoice:

@@ -28,6 +28,7 @@ METERS: Final[tuple[Meter, ...]] = get_args(Meter)
 
 GB_BYTES: Final = 10**9
 """Gigabytes are decimal."""
+DUE_DAYS_MAX: Final = 366
 _EDGE_PLACES: Final = 9
 """Decimal places of an edge in GB or GB-months: then it is a whole number of bytes."""
 _YEARS: Final = range(2000, 2200)
@@ -142,6 +143,8 @@ class Issuer(msgspec.Struct, frozen=True):
     email: str
     prefix: str
     """Of the numbers of invoices."""
+    due_days: int = 30
+    """Invoices are due so many days after the day on which they were issued."""
 
 
 class Book(msgspec.Struct, frozen=True):
@@ -173,6 +176,16 @@ class Customer(msgspec.Struct, frozen=True):
     """Basis points, instead of the plan's."""
     deleted: date | None = None
     """The tenant was deleted on this day: the month's invoice is the final one."""
+    created: date | None = None
+    """The account was made on this day; None: before all that is billed."""
+    due_days: int | None = None
+    """Instead of the issuer's."""
+
+    def owes_minimum(self, month: Month) -> bool:
+        """Whether a plan's minimum is owed for this month: for all of it from the one in which the account was made to
+        the one in which it was deleted."""
+        made = self.created is None or self.created < month.next.first
+        return made and (self.deleted is None or self.deleted >= month.first)
 
 
 class Customers(msgspec.Struct, frozen=True):
@@ -331,7 +344,7 @@ def _zone(node: Node) -> str:
 
 
 def _issuer(node: Node) -> Issuer:
-    fields = node.fields("name", address=[], tax_id="", email="", prefix="HF-")
+    fields = node.fields("name", address=[], tax_id="", email="", prefix="HF-", due_days=30)
     prefix = fields["prefix"].text()
     if not re.fullmatch(r"[A-Za-z0-9-]{1,20}", prefix, re.ASCII):
         fields["prefix"].fail(f"{prefix!r} is no prefix of numbers: up to 20 letters, digits and hyphens")
@@ -341,16 +354,31 @@ def _issuer(node: Node) -> Issuer:
         fields["tax_id"].text(empty=True),
         fields["email"].text(empty=True),
         prefix,
+        fields["due_days"].whole(0, DUE_DAYS_MAX),
     )
 
 
 def _customer(node: Node, book: Book) -> Customer:
-    fields = node.fields("plan", name="", address=[], email="", tax_id="", discount=Decimal(0), tax=None, deleted=None)
+    fields = node.fields(
+        "plan",
+        name="",
+        address=[],
+        email="",
+        tax_id="",
+        discount=Decimal(0),
+        tax=None,
+        created=None,
+        deleted=None,
+        due_days=None,
+    )
     tax_name, tax = _tax(fields["tax"])
     plan = _plan_of(fields["plan"], book)
     discount = fields["discount"].basis_points()
     if any(discount + off > BASIS_POINTS for version in book.plan(plan).versions for off in version.discounts.values()):
         fields["discount"].fail("with the plan's discounts it is more than 100 percent")
+    created, deleted = (None if fields[name].value is None else fields[name].day() for name in ("created", "deleted"))
+    if created is not None and deleted is not None and deleted < created:
+        fields["deleted"].fail(f"is {deleted}, before {created}, on which the account was created")
     return Customer(
         plan,
         fields["name"].text(empty=True),
@@ -360,7 +388,9 @@ def _customer(node: Node, book: Book) -> Customer:
         discount,
         tax_name,
         tax,
-        None if fields["deleted"].value is None else fields["deleted"].day(),
+        deleted,
+        created,
+        None if fields["due_days"].value is None else fields["due_days"].whole(0, DUE_DAYS_MAX),
     )
 
 

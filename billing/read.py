@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NICE = 10
 """Whoever serves calls on this machine goes first."""
 
-_LINE = ("number", "account", "period", "closed_at", "final", "corrects", "currency", "net", "tax", "total")
+_LINE = ("number", "account", "period", "closed_at", "final", "corrects", "currency", "net", "tax", "total", "due")
 """Of an invoice, in the list of them."""
 
 
@@ -78,7 +78,7 @@ def _invoices(lake: Lake, asked: InvoicesAsked) -> bytes:
     first = numbers.index(asked.after) + 1 if asked.after else 0
     page = heads[first : first + asked.limit]
     more = first + asked.limit < len(heads)
-    lines = [{name: getattr(head, name) for name in _LINE} for head in page]
+    lines = [{**{name: getattr(head, name) for name in _LINE}, "name": head.customer.name} for head in page]
     return msgspec.json.encode({"invoices": lines, "next": page[-1].number if more else None})
 
 

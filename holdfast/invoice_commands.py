@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from billing.invoice_rows import METER_TITLES, Charge, aligned, tier_text, written
 from billing.questions import MEDIA_TYPES, SUFFIXES
 from holdfast.close_command import add_close_command
 from holdfast.command import Group, Parsed, account_option, pages, tell
@@ -28,15 +29,17 @@ def _list(client: Client, parsed: Parsed) -> None:
         (
             one["number"],
             one["account"],
+            one["name"] or None,
             one["period"],
             _money(one["net"], one["currency"]),
             _money(one["tax"], one["currency"]),
             _money(one["total"], one["currency"]),
+            one["due"],
             ", ".join([*(["final"] if one["final"] else []), *(f"corrects {month}" for month in one["corrects"])]),
         )
         for one in invoices
     ]
-    headings = ("NUMBER", "ACCOUNT", "MONTH", "NET", "TAX", "TOTAL", "REMARKS")
+    headings = ("NUMBER", "ACCOUNT", "CUSTOMER", "MONTH", "NET", "TAX", "TOTAL", "DUE", "REMARKS")
     nothing = "There are no invoices." if parsed.account else "You have no invoices (operators: see --account)."
     tell(parsed, {"invoices": invoices}, lambda: table(headings, rows, nothing=nothing))
 
@@ -69,46 +72,76 @@ def _query(parsed: Parsed) -> dict[str, Any]:
 
 
 def _text(invoice: dict[str, Any]) -> str:
+    """The invoice as a page that can be recomputed: quantity × price ÷ per, less the discount, is the amount."""
     from holdfast.tables import facts, table
 
     currency = invoice["currency"]
+    names = ("net", "tax", "total")
+    sums = dict(zip(names, aligned([invoice[name] for name in names]), strict=True))
     head = {
         "number": invoice["number"] or "none: a draft of a month that is not closed",
         "account": invoice["account"],
+        "customer": invoice["customer"]["name"] or None,
+        "issuer": invoice["issuer"]["name"],
         "month": invoice["period"],
+        "from": f"{invoice['starts'][:16].replace('T', ' ')} UTC",
+        "until": f"{invoice['ends'][:16].replace('T', ' ')} UTC",
         "time_zone": invoice["time_zone"],
         "plan": invoice["plan_title"],
-        "net": _money(invoice["net"], currency),
-        "tax": _money(invoice["tax"], currency),
-        "total": _money(invoice["total"], currency),
+        **_dates(invoice),
         "corrects": invoice["corrects"],
         "final": invoice["final"],
+        **{name: f"{amount} {currency}" for name, amount in sums.items()},
     }
-    rows = [
-        (
-            line["month"],
-            line["meter"].replace("_", " ") or line["name"],
-            line["queue"],
-            ", ".join(f"{key}={value}" for key, value in line["tags"].items()),
-            line["tier"] or None,
-            line["units"] if line["meter"] else None,
-            _plain(line["price"]) if line["meter"] else None,
-            _plain(line["amount"]),
-        )
-        for line in invoice["lines"][:_LINES_SHOWN]
-    ]
-    headings = ("MONTH", "WHAT", "QUEUE", "TAGS", "TIER", "UNITS", "PRICE", currency)
+    lines = invoice["lines"][:_LINES_SHOWN]
+    rows = [_row(line, invoice["minor_places"]) for line in lines]
+    headings = ["MONTH", "CHARGE", "QUEUE", "TAGS", "TIER", "QUANTITY", "UNIT", "PRICE", "PER", "DISCOUNT", currency]
+    for at in (5, 7, 8, 10):  # numbers, below each other at their points
+        column = aligned([row[at] for row in rows])
+        headings[at] = headings[at].rjust(len(column[0].rstrip()) if column else 0)
+        rows = [[*row[:at], text, *row[at + 1 :]] for row, text in zip(rows, column, strict=True)]
     return facts(head) + "\n\n" + table(headings, rows, nothing="It has no lines.")
+
+
+def _row(line: dict[str, Any], places: int) -> list[str]:
+    """A line as text, in the order of the headings."""
+    tags = ", ".join(f"{key}={value}" for key, value in line["tags"].items()) or "-"
+    amount = written(Decimal(line["amount"]), places)
+    if not line["meter"]:
+        return [line["month"], line["name"], "-", "-", "-", "", "-", "", "", "-", amount]
+    price = Decimal(line["price"])
+    charge = Charge(
+        line["meter"], Decimal(line["units"]), Decimal(line["per"]), price, line["discount"], Decimal(line["amount"])
+    )
+    ends = None if line["tier_ends"] is None else Decimal(line["tier_ends"])
+    return [
+        line["month"],
+        METER_TITLES[line["meter"]],
+        line["queue"] or "(no queue)",
+        tags,
+        tier_text(line["meter"], price, Decimal(line["tier_starts"]), ends),
+        written(charge.quantity),
+        charge.unit,
+        written(price, places),
+        charge.price_for,
+        charge.percent_off or "-",
+        amount,
+    ]
+
+
+def _dates(invoice: dict[str, Any]) -> dict[str, str]:
+    if invoice["number"]:
+        return {"issued": invoice["closed_at"][:10], "due": invoice["due"] or "nothing is to be paid"}
+    dates = {"rated": f"{invoice['closed_at'][:16].replace('T', ' ')} UTC"}
+    if invoice["skipped"]:
+        dates["without"] = ", ".join(invoice["skipped"])
+    elif invoice["covers"]:
+        dates["usage_before"] = f"{min(invoice['covers'], invoice['ends'])[:16].replace('T', ' ')} UTC"
+    return dates
 
 
 def _money(amount: str, currency: str) -> str:
     return f"{amount} {currency}"
-
-
-def _plain(amount: str) -> str:
-    """A decimal number in full, without zeros at its end."""
-    text = f"{Decimal(amount):f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def add_invoice_commands(parser: argparse.ArgumentParser) -> None:

@@ -541,8 +541,10 @@ class InvoiceLine(BaseModel):
 
     number: str
     account: str
+    name: str = Field(description="the customer's; empty if there is none")
     period: str = Field(description="the month")
     closed_at: str
+    due: date | None = Field(description="null: nothing is to be paid")
     final: bool = Field(description="the tenant's last one")
     corrects: list[str] = Field(description="earlier months that it corrects as well")
     currency: str

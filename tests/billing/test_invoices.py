@@ -14,6 +14,7 @@ import pytest
 
 from billing.billing_days import begins
 from billing.charges import Line
+from billing.estimate import Prices
 from billing.invoices import CannotClose, Head, Invoice, Invoices, NoInvoice
 from billing.lake import Lake, LakeUnavailable
 from billing.months import Month
@@ -108,7 +109,7 @@ def test_a_month_becomes_invoices(lake: Lake) -> None:
         Decimal("1.43"),
     )
     assert invoice.lines[1].tags == {"env": "x", "team": "b"}
-    assert invoice.lines[1].quantity == Decimal("0.012345")
+    assert invoice.lines[1].charge.quantity == 12_345
     assert (invoice.lines[1].tier, invoice.lines[1].tier_starts, invoice.lines[1].tier_ends) == (2, D(1000), None)
     assert (invoice.starts, invoice.ends) == (datetime(2026, 11, 1, tzinfo=UTC), END)
     small = Invoices(lake).get(B, "2026-11")
@@ -406,6 +407,64 @@ def test_a_draft_is_what_the_invoice_would_be(lake: Lake) -> None:
     assert Invoices(lake).draft(C, "2026-11").lines == ()
     Invoices(lake).close("2026-11", END)
     assert Invoices(lake).get(A, "2026-11").lines == draft.lines
+
+
+def test_a_draft_has_the_corrections_that_are_known(lake: Lake) -> None:
+    rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2), Used(B, 10 * MILLION, tier=2))
+    Invoices(lake).close("2026-11", END)
+    late = Used(A, 2 * MILLION, tier=2, queue="late")
+    rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2), late, Used(B, 9 * MILLION, tier=2))
+    rate(lake, "2026-12", book(), customers(), Used(A, 1000))
+    rate(lake, "2027-01", book(), customers(), Used(A, 1000))
+    drafts = {account: Invoices(lake).draft(account, "2026-12") for account in (A, B, C)}
+    assert (drafts[A].corrects, drafts[A].total) == (("2026-11",), D("0.95"))
+    assert (drafts[B].corrects, drafts[B].total) == (("2026-11",), D("-0.48"))
+    assert drafts[C].lines == ()
+    assert Invoices(lake).draft(A, "2027-01").corrects == (), "they are charged with the month that is closed next"
+    Invoices(lake).close("2026-12", datetime(2027, 1, 1, tzinfo=UTC))
+    for account in (A, B):
+        assert Invoices(lake).get(account, "2026-12").lines == drafts[account].lines
+
+
+def test_a_draft_that_would_be_in_two_currencies_says_why_there_is_none(lake: Lake) -> None:
+    rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2))
+    Invoices(lake).close("2026-11", END)
+    rate(lake, "2026-11", book(), customers(), Used(A, 6 * MILLION, tier=2))
+    rate(lake, "2026-12", book(), customers("default: yen"), Used(A, MILLION, tier=2))
+    with pytest.raises(NoInvoice, match=r"no draft for 2026-12 now: .* was charged for 2026-11 in EUR"):
+        Invoices(lake).draft(A, "2026-12")
+
+
+def test_a_draft_says_what_is_in_it(lake: Lake) -> None:
+    noon = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    rate(lake, "2026-11", book(), customers(), Used(A, MILLION, tier=2), covers=noon)
+    draft = Invoices(lake).draft(A, "2026-11")
+    assert (draft.covers, draft.skipped, draft.due) == (noon, (), None)
+
+
+@pytest.mark.parametrize(
+    ("account", "due"),
+    [("plan: plain", "2026-12-31"), ("plan: plain, due_days: 0", "2026-12-01")],
+)
+def test_an_invoice_has_a_due_date(lake: Lake, account: str, due: str) -> None:
+    who = customers(f"default: plain\naccounts: {{'{A}': {{{account}}}}}")
+    rate(lake, "2026-11", book(), who, Used(A, MILLION, tier=2), Used(B, 1))
+    Invoices(lake).close("2026-11", END)
+    assert str(Invoices(lake).get(A, "2026-11").due) == due
+    assert Invoices(lake).get(B, "2026-11").due is None, "nothing is to be paid"
+    assert (Invoices(lake).get(A, "2026-11").covers, Invoices(lake).get(A, "2026-11").skipped) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("created", "total"),
+    [("2026-12-01", None), ("2026-11-30", 100), ("2026-10-05", 100), ("2027-02-01", None)],
+)
+def test_no_minimum_is_owed_for_months_before_an_account_was_made(lake: Lake, created: str, total: int | None) -> None:
+    who = customers(f"default: plain\naccounts: {{'{A}': {{plan: large, created: {created}}}}}")
+    rate(lake, "2026-11", book(), who)
+    Invoices(lake).close("2026-11", END)
+    assert [head.total for head in Invoices(lake).list()] == ([] if total is None else [D(total)])
+    assert Prices(book(), who).cost(A, Month(2026, 11), {}) == (total or 0)
 
 
 def test_numbers_of_an_issuer_have_no_gaps_and_another_has_its_own(lake: Lake) -> None:

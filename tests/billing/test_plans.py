@@ -238,14 +238,17 @@ accounts:
     address: [Road 1, Town]
     discount: 2.5
     tax: {name: reverse charge, percent: 0}
+    created: 2026-10-05
     deleted: 2026-11-17
+    due_days: 14
 """,
         "accounts.yaml",
         book(),
     )
-    assert found.of("000000000001") == Customer(
-        "plain", "Shop", ("Road 1", "Town"), "", "", 250, "reverse charge", 0, date(2026, 11, 17)
-    )
+    made, gone = date(2026, 10, 5), date(2026, 11, 17)
+    shop = Customer("plain", "Shop", ("Road 1", "Town"), "", "", 250, "reverse charge", 0, gone, made, 14)
+    assert found.of("000000000001") == shop
+    assert [shop.owes_minimum(Month(2026, number)) for number in (9, 10, 11, 12)] == [False, True, True, False]
     assert found.of("000000000002") == Customer("plain")
 
 
@@ -261,6 +264,14 @@ accounts:
         (
             "default: plain\naccounts: {123456789012: {plan: plain}}",
             "accounts: the key 123456789012 is the number 123456789012; write it in quotes",
+        ),
+        (
+            "default: plain\naccounts: {'123456789012': {plan: plain, created: 2026-11-02, deleted: 2026-11-01}}",
+            "deleted: is 2026-11-01, before 2026-11-02, on which the account was created",
+        ),
+        (
+            "default: plain\naccounts: {'123456789012': {plan: plain, due_days: 400}}",
+            "due_days: is 400; it has to be a whole number from 0 to 366",
         ),
         ("default: plain\naccounts: {'12': {plan: plain}}", "accounts.12: '12' is no account: 12 digits, in quotes"),
         ("default: plain\naccounts: {'000000000001': {}}", "accounts.000000000001: plan is missing"),

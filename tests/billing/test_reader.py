@@ -60,8 +60,10 @@ async def test_invoices(lake: Lake) -> None:
     ]
     assert both["next"] is None
     assert set(both["invoices"][0]) == {
-        *("number", "account", "period", "closed_at", "final", "corrects", "currency", "net", "tax", "total")
+        *("number", "account", "period", "closed_at", "final", "corrects", "currency", "net", "tax", "total"),
+        *("name", "due"),
     }
+    assert [(one["name"], len(one["due"])) for one in both["invoices"]] == [("", 10), ("", 10)]
     first = await ask(lake, InvoicesAsked(None, "2026-11", "", 1))
     assert first["next"] == "X-000001"
     second = await ask(lake, InvoicesAsked(None, "2026-11", first["next"], 1))

@@ -1,0 +1,103 @@
+"""The lines of an invoice as people recompute them: quantity × price ÷ per, less the discount, is the amount.
+
+Used by pages, texts and the command line, so nothing here needs more than decimals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Final, NamedTuple
+
+PLACES_MAX: Final = 9
+"""Decimal places that are shown of a quantity or of a line's amount."""
+METER_TITLES: Final = {
+    "requests_standard": "Requests to standard queues",
+    "requests_fair": "Fair-queue requests",
+    "requests_fifo": "Requests to FIFO queues",
+    "storage": "Message storage",
+    "bytes_out": "Data out",
+}
+_UNITS: Final = {
+    "requests_standard": ("requests", "1,000,000"),
+    "requests_fair": ("requests", "1,000,000"),
+    "requests_fifo": ("requests", "1,000,000"),
+    "storage": ("GB-months", "1"),
+    "bytes_out": ("GB", "1"),
+}
+"""The unit of a quantity, and the number of them that a price is for."""
+_CONTEXT: Final = Context(prec=76, rounding=ROUND_HALF_UP)
+
+
+class Charge(NamedTuple):
+    """A charge for usage, as numbers."""
+
+    meter: str
+    units: Decimal
+    """Of measurement: 64 KiB requests, bytes, or byte-milliseconds."""
+    per: Decimal
+    """So many units of measurement cost the price."""
+    price: Decimal
+    discount: int
+    """Basis points."""
+    amount: Decimal
+
+    @property
+    def quantity(self) -> Decimal:
+        """In the unit that people read: requests, GB-months or GB."""
+        if self.meter.startswith("requests"):
+            return self.units
+        return _CONTEXT.divide(self.units, self.per)
+
+    @property
+    def unit(self) -> str:
+        """Of the quantity."""
+        return _UNITS[self.meter][0]
+
+    @property
+    def price_for(self) -> str:
+        """The number of units that the price is for."""
+        return _UNITS[self.meter][1]
+
+    @property
+    def percent_off(self) -> str:
+        """The discount in percent; empty if there is none, or nothing to take it off."""
+        return f"{plain(Decimal(self.discount).scaleb(-2))} %" if self.discount and self.price else ""
+
+
+def tier_text(meter: str, price: Decimal, starts: Decimal, ends: Decimal | None) -> str:
+    """A tier in words, in what its edges are written in: requests, GB-months or GB."""
+    unit = {"storage": " GB-months", "bytes_out": " GB"}.get(meter, "")
+    if not price and not starts and ends is not None:
+        return f"the first {plain(ends)}{unit} free"
+    if ends is None:
+        return f"above {plain(starts)}{unit}" if starts else "all"
+    return f"{plain(starts)} to {plain(ends)}{unit}"
+
+
+def plain(number: Decimal) -> str:
+    """The number in full, its thousands apart and without zeros at its end: ``1,234,567.5``."""
+    text = f"{number or abs(number):,f}"  # there is a zero below zero
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def written(number: Decimal, places_min: int = 0) -> str:
+    """With as many decimal places as it needs, from ``places_min`` to :data:`PLACES_MAX`.
+
+    A number that is less than the last of them and not nothing is not shown as nothing.
+    """
+    shown = number.quantize(Decimal(1).scaleb(-PLACES_MAX), context=_CONTEXT)
+    if number and not shown:
+        least = f"{Decimal(1).scaleb(-PLACES_MAX):f}"
+        return f"< {least}" if number > 0 else f"> -{least}"
+    whole, _, places = plain(shown).partition(".")
+    places = places.ljust(places_min, "0")
+    return f"{whole}.{places}" if places else whole
+
+
+def aligned(texts: Sequence[str]) -> list[str]:
+    """Numbers with spaces on both sides, so that their points stand below each other; all have the same length."""
+    parts = [text.partition(".") for text in texts]
+    before = max((len(whole) for whole, _, _ in parts), default=0)
+    after = max((len(point) + len(places) for _, point, places in parts), default=0)
+    return [whole.rjust(before) + (point + places).ljust(after) for whole, point, places in parts]
