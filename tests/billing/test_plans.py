@@ -271,7 +271,7 @@ accounts:
         ),
         (
             "default: plain\naccounts: {'123456789012': {plan: plain, due_days: 400}}",
-            "due_days: is 400; it has to be a whole number from 0 to 366",
+            "due_days: is the number 400; it has to be a whole number from 0 to 366",
         ),
         ("default: plain\naccounts: {'12': {plan: plain}}", "accounts.12: '12' is no account: 12 digits, in quotes"),
         ("default: plain\naccounts: {'000000000001': {}}", "accounts.000000000001: plan is missing"),
