@@ -355,8 +355,8 @@ class Incarnation:
             return await self._deliver(partition, claims)
         try:
             return await self._deliver(partition, claims)
-        except asyncio.CancelledError:
-            # The client has left: what it will never see is visible again.
+        except (asyncio.CancelledError, Unavailable):
+            # The client has left, or gets an error: what it will never see is visible again, and counts as not seen.
             self._release(partition, claims)
             raise
 

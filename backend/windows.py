@@ -12,6 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+from backend.api import Unavailable
 from backend.engine.blocks import BACK, BLOCK_BITS, WAITING
 from backend.engine.fold import Fold
 from backend.engine.queue import Claimed
@@ -117,7 +118,7 @@ class Windows:
             ahead = self._neighbours(partition, missing) if self._has_room(partition) else []
             partition.loading = asyncio.get_running_loop().create_future()
             try:
-                loaded |= await self.load(partition, missing + ahead)
+                loaded |= await self._load_with(partition, missing, ahead)
             finally:
                 partition.loading.set_result(None)
                 partition.loading = None
@@ -129,6 +130,17 @@ class Windows:
         return [
             entry if entry is not None else loaded.get(claim.number) for claim, entry in zip(claims, found, strict=True)
         ]
+
+    async def _load_with(
+        self, partition: Partition, missing: list[tuple[int, int]], ahead: list[tuple[int, int]]
+    ) -> dict[int, Entry]:
+        """Load what is missing; what is read ahead is not worth an error."""
+        try:
+            return await self.load(partition, missing + ahead)
+        except Unavailable:
+            if not ahead:
+                raise
+        return await self.load(partition, missing)
 
     def _neighbours(self, partition: Partition, missing: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """What waits just behind these messages, and so lies just behind them on the disk.
@@ -150,7 +162,10 @@ class Windows:
         return list(chosen.items())
 
     async def load(self, partition: Partition, wanted: Sequence[tuple[int, int]]) -> dict[int, Entry]:
-        """Heads and payloads by number, for (number, position).  Rotten messages are quarantined and missing."""
+        """Heads and payloads by number, for (number, position).  Rotten messages are quarantined and missing.
+
+        Raises :class:`Unavailable` when they cannot be read now.
+        """
         views = await self._log.read_many([position for _, position in wanted])
         loaded: dict[int, Entry] = {}
         moved: list[tuple[int, int]] = []

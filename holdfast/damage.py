@@ -21,7 +21,7 @@ def show_damage(settings: Settings, *, accept: bool) -> int:
 
     In a data folder, or in Cassandra: of the backend cluster that the settings name, all of whose nodes are down.
     """
-    expected = (StoreError, BackendError, LogInUse)
+    expected = (StoreError, BackendError, LogInUse, OSError)
     if not settings.cassandra:
         return run_stopped(settings, lambda: _show(settings, accept), expected)
     try:

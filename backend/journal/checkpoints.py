@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from backend.api import StorageFull, Unavailable
-from backend.journal.disk import Disk
+from backend.journal.disk import Disk, is_media_error
 from backend.journal.segments import SegmentFiles
 from metadata_service.models import PieceRef
 
@@ -208,7 +208,12 @@ class LocalPieces:
                 fds[path] = self._disk.open(path)
             except FileNotFoundError:
                 raise PieceDamaged(path, ref.offset, "the file is missing") from None
-        data = self._disk.pread(fds[path], _PIECE.size + ref.length, ref.offset)
+        try:
+            data = self._disk.pread(fds[path], _PIECE.size + ref.length, ref.offset)
+        except OSError as error:
+            if not is_media_error(error):
+                raise
+            raise PieceDamaged(path, ref.offset, f"the piece cannot be read: {error}") from error
         piece = data[_PIECE.size :]
         if data[: _PIECE.size] != _PIECE.pack(ref.length, ref.crc) or crc32(piece) != ref.crc:
             raise PieceDamaged(path, ref.offset, "the piece is rotten")

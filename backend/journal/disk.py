@@ -28,6 +28,19 @@ WORKERS: Final = 4
 """Threads for all that is not a commit: a read must not wait behind the sync of a checkpoint."""
 
 _ZERO_CHUNK: Final = bytes(1 << 20)
+_MEDIA_ERRORS: Final = frozenset(
+    getattr(errno, name, errno.EIO) for name in ("EIO", "EBADMSG", "EILSEQ", "ENODATA", "EUCLEAN")
+)
+"""Errors by which a device or file system says that it no longer has the bytes."""
+
+
+def is_media_error(error: OSError) -> bool:
+    """Return whether a read failed because the bytes are lost.
+
+    Any other error (no free descriptor, no memory, a timeout, a permission) says nothing about the bytes: the read is
+    to be tried again.
+    """
+    return error.errno in _MEDIA_ERRORS
 
 
 class Disk(Protocol):
@@ -45,7 +58,10 @@ class Disk(Protocol):
         """Write all of it."""
 
     def pread(self, fd: int, size_bytes: int, offset: int) -> bytes:
-        """Shorter than asked only at the end of the file."""
+        """Shorter than asked only at the end of the file.
+
+        Where a part of the range cannot be read, this raises, whatever could be read of the rest.
+        """
 
     def pread_now(self, fd: int, size_bytes: int, offset: int) -> bytes | None:
         """What of this can be read without waiting for the disk (it may be short); None: nothing, or not supported."""

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from backend.journal.disk import Disk
+from backend.journal.disk import Disk, is_media_error
 from backend.journal.rows import (
     ROW_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -46,8 +46,10 @@ from backend.journal.traces import Found, Traces, directory_of, first_row, is_wh
 
 PAUSE_BYTES: Final = 256 << 10
 """After so many bytes of rows the loop gets a turn."""
-BLOCK_BYTES: Final = 64 << 10
-"""A file that cannot be read whole is read in blocks of this size."""
+BLOCK_BYTES: Final = 4 << 10
+"""The smallest part of a file that a device reads or loses."""
+_MARK_BYTES: Final = 8
+"""Of a row or a segment's header: they begin with a mark that is not zero."""
 
 
 class Damage(NamedTuple):
@@ -135,6 +137,8 @@ class Scan:
 
         self._numbers: list[int] = []
         self._buffers: dict[int, bytes] = {}
+        self._unreadable: dict[int, list[tuple[int, int]]] = {}
+        """By segment: the ranges (start, end) that the device has lost.  These segments stay in ``_buffers``."""
         self._damage: list[Damage] = []
         self._severe = False
         self._torn: Damage | None = None
@@ -195,7 +199,8 @@ class Scan:
                 if pause >= PAUSE_BYTES:
                     pause = 0
                     await asyncio.sleep(0)
-            self._buffers.pop(number, None)
+            if number not in self._unreadable:
+                self._buffers.pop(number, None)
             if self._torn or self._is_past_seal():
                 break
             del buffer
@@ -219,6 +224,8 @@ class Scan:
     def _finish(self) -> None:
         last = self._seq - 1 if self._seq else self._from_seq - 1
         number, offset = self._place
+        if not self._is_past_seal():
+            self._check_unreadable()
         if last < self._known:
             self._report(number, offset, last + 1, f"the log ends here, but row {self._known} was durable", severe=True)
         self.end = LogEnd(
@@ -233,6 +240,23 @@ class Scan:
             self._tail,
         )
 
+    def _check_unreadable(self) -> None:
+        """Report ranges behind the end that the device has lost, if rows may have been there.
+
+        Before the end each row was judged by its own checks.  Rows follow each other without gaps, so where zeros could
+        be read at the end, nothing was ever written behind it in that segment.
+        """
+        last, end = self._place
+        for number, ranges in sorted(self._unreadable.items()):
+            begin = end if number == last else 0
+            behind = [start for start, stop in ranges if stop > begin]
+            if number < last or not behind:
+                continue
+            is_read = all(stop <= begin or start >= begin + _MARK_BYTES for start, stop in ranges)
+            if not is_read or any(self._buffers[number][begin : begin + _MARK_BYTES]):
+                what = "rows may have been where the disk cannot be read"
+                self._report(number, behind[0], self._seq, what, severe=True)
+
     def _report(self, number: int, offset: int, seq: int, what: str, *, severe: bool = False) -> None:
         self._damage.append(Damage(self._path(number), offset, seq, what))
         self._severe = self._severe or severe
@@ -244,9 +268,11 @@ class Scan:
 
     async def _load(self, number: int) -> bytes:
         if number not in self._buffers:
-            self._buffers[number], bad = await self._disk.run(_read_file, self._disk, self._path(number))
-            for offset in bad:
-                self._report(number, offset, 0, "cannot be read from the disk", severe=True)
+            self._buffers[number], lost = await self._disk.run(_read_file, self._disk, self._path(number))
+            if lost:
+                self._unreadable[number] = lost
+            for start, end in lost:
+                self._report(number, start, 0, f"{end - start} bytes cannot be read from the disk")
         return self._buffers[number]
 
     async def _find_life(self) -> None:
@@ -271,7 +297,8 @@ class Scan:
                 if row is not None:
                     life = row.life
                     break
-                del self._buffers[number]
+                if number not in self._unreadable:
+                    del self._buffers[number]
         self._traces = Traces(self._log_id, life)
 
     def _enter(self, number: int, buffer: bytes) -> tuple[int, bool]:
@@ -415,7 +442,8 @@ def _rewrite(disk: Disk, directory: str, tail: list[RowExtent]) -> None:
     for row in tail:
         fd = disk.open(f"{directory}/{segment_name(row.segment)}")
         try:
-            data, start = _as_written(disk.pread(fd, row.header.row_bytes, row.offset), row), row.offset
+            found, _ = _read_range(disk, fd, row.offset, row.offset + row.header.row_bytes)
+            data, start = _as_written(found, row), row.offset
             assert len(data) == row.header.row_bytes
             if row.offset == SEGMENT_HEADER_BYTES:
                 data, start = _segment_header_before(row) + data, 0  # it was written with its first row
@@ -462,26 +490,45 @@ def _read_start(disk: Disk, path: str) -> bytes:
             return disk.pread(fd, SEGMENT_HEADER_BYTES, 0)
         finally:
             disk.close(fd)
-    except OSError:
+    except OSError as error:
+        if not is_media_error(error):
+            raise
         return b""  # reported when the segment is read
 
 
-def _read_file(disk: Disk, path: str) -> tuple[bytes, list[int]]:
-    """A file's bytes, and the offsets of blocks that cannot be read (zeros stand in their place)."""
+def _read_file(disk: Disk, path: str) -> tuple[bytes, list[tuple[int, int]]]:
+    """A file's bytes, and the ranges that the device has lost (zeros stand in their place)."""
     fd = disk.open(path)
     try:
-        size_bytes = disk.size(path)
-        try:
-            return disk.pread(fd, size_bytes, 0), []
-        except OSError:
-            blocks: list[bytes] = []
-            bad: list[int] = []
-            for offset in range(0, size_bytes, BLOCK_BYTES):
-                try:
-                    blocks.append(disk.pread(fd, BLOCK_BYTES, offset))
-                except OSError:
-                    blocks.append(bytes(min(BLOCK_BYTES, size_bytes - offset)))
-                    bad.append(offset)
-            return b"".join(blocks), bad
+        return _read_range(disk, fd, 0, disk.size(path))
     finally:
         disk.close(fd)
+
+
+def _read_range(disk: Disk, fd: int, start: int, end: int) -> tuple[bytes, list[tuple[int, int]]]:
+    """The bytes of a range of a file, and the ranges in it that the device has lost (zeros stand in their place).
+
+    Raises :class:`OSError` for every other error: it says nothing about the bytes.
+    """
+    parts: list[bytes] = []
+    lost: list[tuple[int, int]] = []
+    waiting = [(start, end)]
+    while waiting:
+        start, end = waiting.pop()
+        try:
+            parts.append(disk.pread(fd, end - start, start))
+            continue
+        except OSError as error:
+            if not is_media_error(error):
+                raise
+        middle = (start + end) // 2 // BLOCK_BYTES * BLOCK_BYTES
+        if middle <= start:
+            middle = (start // BLOCK_BYTES + 1) * BLOCK_BYTES
+        if middle < end:
+            waiting += [(middle, end), (start, middle)]
+            continue
+        parts.append(bytes(end - start))
+        if lost and lost[-1][1] == start:
+            start = lost.pop()[0]
+        lost.append((start, end))
+    return b"".join(parts), lost

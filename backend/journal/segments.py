@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from backend.api import Unavailable
-from backend.journal.disk import Disk
+from backend.journal.disk import Disk, is_media_error
 from backend.journal.rows import (
+    RECORD_HEADER_BYTES,
     SEGMENT_MAX,
     RecordView,
     Rotten,
@@ -45,7 +46,7 @@ class RottenRecord(NamedTuple):
     file: str
     offset: int
     part: str
-    """``header``, ``head``, ``body``; or ``file``: the file is missing or cannot be read."""
+    """``header``, ``head``, ``body``; or ``file``: the file is missing, or the device has lost these bytes."""
     shard: int | None = None
     partition: int | None = None
     record: RecordView | None = None
@@ -148,7 +149,8 @@ class SegmentFiles:
     async def read_many(self, positions: Iterable[int]) -> list[RecordView | RottenRecord]:
         """The records at these positions, in their order.  Neighbours are read together.
 
-        Raises :class:`Unavailable` when it is closed meanwhile.
+        Raises :class:`Unavailable` when they cannot be read now: nothing is called rotten before its bytes were read,
+        or the device has said that it lost them.
         """
         positions = list(positions)
         found: dict[int, RecordView | RottenRecord] = {}
@@ -157,9 +159,8 @@ class SegmentFiles:
                 await self._read_span(span, found)
             except OSError:
                 for position in span:
-                    place = place_of(position)
-                    path = self.path(place.log_id, place.segment)
-                    found.setdefault(position, RottenRecord(position, path, place.offset, "file"))
+                    if position not in found:
+                        found[position] = await self._read_alone(position)
         return [found[position] for position in positions]
 
     async def _read_span(self, span: list[int], found: dict[int, RecordView | RottenRecord]) -> None:
@@ -178,6 +179,34 @@ class SegmentFiles:
                 found[position] = check_record(await self._pread(position, needed), 0, position, path)
             else:
                 found[position] = rotten_record(view, position, path)
+
+    async def _read_alone(self, position: int) -> RecordView | RottenRecord:
+        """Read one record and nothing around it, after it could not be read together with others."""
+        place = place_of(position)
+        path = self.path(place.log_id, place.segment)
+        try:
+            header = await self._pread(position, RECORD_HEADER_BYTES)
+            data = await self._pread(position, record_bytes_at(header, 0) or RECORD_HEADER_BYTES)
+        except OSError as error:
+            if is_media_error(error) or (isinstance(error, FileNotFoundError) and await self._is_gone(path)):
+                return RottenRecord(position, path, place.offset, "file")
+            raise Unavailable(f"messages cannot be read now: {error}") from error
+        return check_record(data, 0, position, path)
+
+    async def _is_gone(self, path: str) -> bool:
+        """Return whether a file is missing from folders that are all there: the whole disk may be away for a while."""
+        try:
+            return await self.disk.run(self._is_missing, path)
+        except OSError as error:
+            raise Unavailable(f"messages cannot be read now: {error}") from error
+
+    def _is_missing(self, path: str) -> bool:
+        directory, name = path.rsplit("/", 1)
+        try:
+            return name not in self.disk.listdir(directory)
+        except FileNotFoundError:
+            folders = set(self.disk.listdir(self.root))
+            return any(known.rsplit("/", 1)[1] in folders for known in self._directories.values())
 
     async def _pread(self, position: int, size_bytes: int) -> bytes:
         key, offset = position >> 24, (position & 0xFFFFFF) << 3

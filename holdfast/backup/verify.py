@@ -15,12 +15,12 @@ import msgspec
 
 from auth.keyring import DataKeyStore, Keyring
 from auth.master_keys import KeyringError, MasterKeys
-from backend.api import BackendError, Counters
+from backend.api import BackendError, Counters, Unavailable
 from backend.census import Census, count
 from backend.journal.disk import RealDisk
 from backend.journal.local import LocalJournal
 from holdfast.backup.manifest import BackupUnusable, Manifest
-from holdfast.backup.restore import damaged_files, restore
+from holdfast.backup.restore import CannotRestore, damaged_files, restore
 from holdfast.backup.target import Target
 from metadata_service.models import Queue
 from metadata_service.sqlite import SQLiteStore
@@ -68,7 +68,7 @@ async def verify(
     """Read all of a backup.  ``scratch``: a folder with room for it; None: that for temporary files.
 
     ``masters``: the keys that a service would be started with; None: they are not tried.  Raises
-    :class:`~holdfast.backup.restore.CannotRestore` if there is no room, and
+    :class:`~holdfast.backup.restore.CannotRestore` if there is no room or it cannot be read now, and
     :class:`~holdfast.backup.target.TargetUnusable`.
     """
     wrong = damaged_files(target, manifest, tell)
@@ -85,6 +85,8 @@ async def verify(
                 restore(target, manifest, data)
                 tell("opening what was restored")
                 found, queues, keys = await _open(data, masters)
+        except Unavailable as error:  # this process could not read what it has restored: that says nothing of it
+            raise CannotRestore(f"the backup was not looked through to its end, try again: {error}") from error
         except (BackupUnusable, StoreError, BackendError) as error:
             return Verified([*wrong, str(error)], None, False)
     return Verified([*wrong, *found, *keys], queues, masters is not None)

@@ -75,11 +75,12 @@ class Cluster:
         )
         self.node: Node
         self.store: SQLiteStore
+        self.disk = RealDisk()
 
     async def start(self) -> None:
         self.store = SQLiteStore(self.folder / "metadata.db")
         self.node = await Node.start(
-            RealDisk(), str(self.folder / "journal"), self.store, self.resolver, settings=self.settings
+            self.disk, str(self.folder / "journal"), self.store, self.resolver, settings=self.settings
         )
 
     async def stop(self) -> None:

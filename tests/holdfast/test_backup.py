@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from backend.journal.disk import RealDisk
 from holdfast import cli
 from holdfast.backup import take
 from holdfast.backup.kept import names_in, read_manifest
@@ -481,6 +483,36 @@ def test_a_service_that_is_damaged_is_backed_up_and_verify_says_so(
     made = holdfast("backup", target, "--data", data)
     assert piece.name in made[1]
     assert piece.name in " ".join(holdfast.told("verify", target, code=1)["wrong"])
+
+
+@pytest.mark.parametrize("kind", [".log", ".bin"])
+def test_a_command_that_cannot_read_for_a_while_finds_no_damage(
+    stopped: Server, target: Path, holdfast: Command, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Commands that look for damage say that they could not look, and accept no loss."""
+    holdfast("backup", target, "--data", stopped.data)
+    real = RealDisk.open
+
+    def without_files(self: RealDisk, path: str) -> int:
+        if path.endswith(kind):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return real(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealDisk, "open", without_files)
+        for arguments in (
+            ("verify", target),
+            ("damage", "--data", stopped.data),
+            ("damage", "accept", "--data", stopped.data),
+        ):
+            printed, error = holdfast(*arguments, code=1)
+            assert "Too many open files" in error, arguments
+            assert "accepted" not in printed.lower()
+        found = holdfast("doctor", "--data", stopped.data, code=4)[0]
+        assert "Too many open files" in found
+        assert "damage accept" not in found
+    assert holdfast.told("verify", target)["wrong"] == []
+    assert "Nothing is damaged" in holdfast("damage", "--data", stopped.data)[0]
 
 
 def test_a_segment_that_is_dropped_while_it_is_looked_at(

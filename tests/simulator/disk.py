@@ -22,6 +22,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SECTOR_BYTES = 512
+BLOCK_BYTES = 4096
 
 
 class PowerCut(BaseException):
@@ -79,6 +80,8 @@ class SimDisk:
         """So many syncs to come fail with EIO."""
         self.unreadable: set[str] = set()
         """Reads of these files fail with EIO."""
+        self.bad_blocks: set[tuple[str, int]] = set()
+        """So do reads that touch these blocks of a file, of 4096 bytes each, until they are written again."""
         self.on_power_cut: Callable[[], None] | None = None
         self.operations = 0
         """Changing operations so far."""
@@ -189,7 +192,9 @@ class SimDisk:
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         self._changes()
-        _, file = self._fd(fd)
+        path, file = self._fd(fd)
+        for block in range(offset // BLOCK_BYTES, -(-(offset + len(data)) // BLOCK_BYTES)):
+            self.bad_blocks.discard((path, block))  # the device has put another one in its place
         growth = offset + len(data) - len(file.seen)
         if growth > 0:
             if growth > self.free_bytes("/"):
@@ -201,9 +206,13 @@ class SimDisk:
 
     def pread(self, fd: int, size_bytes: int, offset: int) -> bytes:
         path, file = self._fd(fd)
-        if path in self.unreadable:
+        if path in self.unreadable or self._is_bad(path, offset, min(offset + size_bytes, len(file.seen))):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return bytes(file.seen[offset : offset + size_bytes])
+
+    def _is_bad(self, path: str, start: int, end: int) -> bool:
+        blocks = range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES))
+        return bool(self.bad_blocks) and any((path, block) in self.bad_blocks for block in blocks)
 
     def pread_now(self, fd: int, size_bytes: int, offset: int) -> bytes | None:
         return None if self.random.random() < self.cold else self.pread(fd, size_bytes, offset)

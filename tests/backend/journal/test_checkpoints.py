@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 from random import Random
+from unittest import mock
 
 import pytest
 
@@ -93,8 +95,12 @@ def test_a_flipped_bit_is_reported_where_it_is() -> None:
         disk.overwrite(path, pristine[:-12])
         with pytest.raises(PieceDamaged):
             await store.get(refs[1])
+        disk.overwrite(path, pristine)
+        passes = OSError(errno.EMFILE, "no descriptor")
+        with mock.patch.object(disk, "open", side_effect=passes), pytest.raises(Unavailable):
+            await store.get(refs[1])
         disk.unreadable.add(path)
-        with pytest.raises(Unavailable):
+        with pytest.raises(PieceDamaged, match="cannot be read"):
             await store.get(refs[1])
 
     virtual(main())

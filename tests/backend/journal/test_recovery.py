@@ -35,7 +35,7 @@ from tests.backend.journal.support import (
     sim_disk,
     virtual,
 )
-from tests.simulator.disk import SimDisk
+from tests.simulator.disk import BLOCK_BYTES, SimDisk
 
 DIRECTORY = f"{ROOT}/n-9"
 
@@ -566,6 +566,90 @@ def test_what_the_disk_cannot_read_is_severe() -> None:
         assert end.severe
         assert end.damage[0].file == segment_path(1)
         assert plain(again) == plain([row for row in rows if row.segment > 1])
+
+    virtual(main())
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_bad_block_costs_what_is_in_it_and_hides_no_row(marked: bool) -> None:
+    """Each block in turn: of what was answered nothing vanishes unsaid, and only what cannot be placed is severe."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        log = await a_log(disk, settings=SMALL._replace(segment_bytes=32768, row_bytes=16384))
+        await written(log, 5, 3, 200)
+        await written(log, 3, 2, 7000)
+        await written(log, 4, 3, 1500)
+        await written(log, 2, 1, 60)
+        if marked:
+            await asyncio.sleep(1)
+        await all_made(log)
+        disk.kill()
+        intact, _ = await scanned(disk)
+        last = intact[-1]
+        assert last.segment > 1
+        paths = [path for path in disk.paths() if path.endswith(".log")]
+        assert len(paths) > last.segment, "one was made ahead"
+        severe = 0
+        for number, path in enumerate(sorted(paths), 1):
+            for block in range(disk.size(path) // BLOCK_BYTES):
+                start, end_of_block = block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES
+                disk.bad_blocks = {(path, block)}
+                rows, end = await scanned(disk)
+                where = f"{path}, block {block}: {end.damage}"
+                good, bad = lost(rows, end)
+                touched = [
+                    row
+                    for row in intact
+                    if row.segment == number and row.offset < end_of_block and row.offset + row.size_bytes > start
+                ]
+                spared = numbers_in([row for row in intact if row not in touched])
+                assert set(good) >= set(spared), where
+                assert end.damage, where
+                severe += end.severe
+                if end.severe:
+                    assert touched or number > last.segment or start <= last.offset + last.size_bytes, where
+                    continue
+                assert end.seq == last.seq, where
+                assert len(good) + len(bad) == len(numbers_in(intact)), where
+                assert touched or not bad, where
+                await rewrite_tail(disk, DIRECTORY, end)
+                again, _ = await scanned(disk)
+                assert sorted(lost(again, end)[0]) == sorted(good), where
+        blocks = sum(disk.size(path) // BLOCK_BYTES for path in paths)
+        assert 3 <= severe <= blocks // 2
+
+    virtual(main())
+
+
+def test_an_error_that_may_pass_is_no_damage() -> None:
+    async def main() -> None:
+        disk, rows = await a_small_log()
+        real = disk.pread
+        for error in (errno.EMFILE, errno.ENOMEM, errno.ETIMEDOUT, errno.ESTALE):
+            for name in ("open", "pread", "size"):
+                with (
+                    mock.patch.object(disk, name, side_effect=OSError(error, "passes")),
+                    pytest.raises(OSError, match="passes"),
+                ):
+                    await scanned(disk)
+        for fails_at in range(1, 12):
+            calls = 0
+
+            def pread(fd: int, size_bytes: int, offset: int, fails_at: int = fails_at) -> bytes:
+                nonlocal calls
+                calls += 1
+                if calls == fails_at:
+                    raise OSError(errno.ENOMEM, "passes")
+                return real(fd, size_bytes, offset)
+
+            with mock.patch.object(disk, "pread", pread):
+                try:
+                    again, end = await scanned(disk)
+                except OSError:
+                    continue
+            assert calls < fails_at
+            assert (plain(again), end.damage) == (plain(rows), [])
 
     virtual(main())
 

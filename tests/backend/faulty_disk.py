@@ -1,0 +1,51 @@
+"""A real disk whose reads fail as a test says."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from backend.journal.disk import RealDisk
+
+BLOCK_BYTES = 4096
+
+
+class FaultyDisk(RealDisk):
+    """Fails like an operating system: with an error for every read of segments and checkpoints, or for bad blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: int | None = None
+        """The errno of every read, and of every file that is opened."""
+        self.error_opens = False
+        """Only files that are opened get it."""
+        self.bad: dict[str, set[int]] = {}
+        """Blocks that cannot be read, by path: EIO."""
+        self.errors = 0
+        """Reads that have failed."""
+
+    def open(self, path: str) -> int:
+        if self.error is not None and path.endswith((".log", ".bin")):
+            self._fail(self.error)
+        return super().open(path)
+
+    def pread(self, fd: int, size_bytes: int, offset: int) -> bytes:
+        self._check(fd, size_bytes, offset)
+        return super().pread(fd, size_bytes, offset)
+
+    def pread_now(self, fd: int, size_bytes: int, offset: int) -> bytes | None:
+        self._check(fd, size_bytes, offset)
+        return super().pread_now(fd, size_bytes, offset)
+
+    def _check(self, fd: int, size_bytes: int, offset: int) -> None:
+        if self.error is not None and not self.error_opens:
+            self._fail(self.error)
+        bad = self.bad.get(os.readlink(f"/proc/self/fd/{fd}")) if self.bad else None
+        if bad and any(
+            block in bad for block in range(offset // BLOCK_BYTES, -(-(offset + size_bytes) // BLOCK_BYTES))
+        ):
+            self._fail(errno.EIO)
+
+    def _fail(self, number: int) -> None:
+        self.errors += 1
+        raise OSError(number, os.strerror(number))
