@@ -61,7 +61,7 @@ class Guesses:
         """A sign-in was refused with ``code``: how many seconds the answer has to wait."""
         if code not in _GUESSES:
             return 0.0
-        by_address = self._count(f"from {_network(address)}")
+        by_address = self._count(f"from {network_of(address)}")
         by_credential = self._count(f"as {credential[:_SHOWN_MOST]}")
         now = self._clock()
         address_level, credential_level = by_address.add(now), by_credential.add(now)
@@ -100,7 +100,7 @@ class Guesses:
         return count
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
     """What one stranger has many of counts as one: of an IPv6 address the first half."""
     try:
         parsed = ipaddress.ip_address(address)

@@ -31,10 +31,11 @@ from email.utils import parsedate_tz
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote
 
 import msgspec
 
+from auth import percent
 from auth.errors import (
     IncompleteSignature,
     MissingAuthenticationToken,
@@ -49,8 +50,14 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 WINDOW_SECONDS = 15 * 60
 """How far the clocks of client and server may be apart."""
 PRESIGNED_SECONDS_MOST = 7 * 24 * 3600
+QUERY_PARAMETERS_MAX = 1_000
+"""In the query string of a signed request."""
+SIGNED_HEADERS_MAX = 200
+"""More than a request can have."""
 
 _TERMINATOR = "aws4_request"
+_PARTS_MAX = 10
+"""Parts of an Authorization header that are told apart: it has three."""
 _SCHEMES_MOST = 4096
 _SCHEME_BYTES_MOST = 1024
 _DATE = re.compile(r"\d{8}T\d{6}Z\Z", re.ASCII)
@@ -189,13 +196,15 @@ class Verifier:
 
     def _query_claim(self, query: bytes, headers: Headers) -> Claim:
         found: dict[str, str] = {}
+        if query.count(b"&") >= QUERY_PARAMETERS_MAX:
+            raise IncompleteSignature(f"A query string can have at most {QUERY_PARAMETERS_MAX} parameters.")
         for pair in query.split(b"&"):
             name, _, value = pair.partition(b"=")
             if name.startswith(b"X-Amz-"):
                 decoded = name.decode("latin-1")
                 if decoded in found:
                     raise IncompleteSignature(f"The parameter '{decoded}' was given more than once.")
-                found[decoded] = unquote_to_bytes(value).decode("latin-1")
+                found[decoded] = _decoded(value).decode("latin-1")
         wanted = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
         missing = [name for name in wanted if not found.get(f"X-Amz-{name}")]
         if missing:
@@ -259,7 +268,12 @@ def canonical_path(path: bytes) -> bytes:
 
 
 def canonical_queries(query: bytes, presigned: bool) -> list[bytes]:
-    """The forms in which the query string may stand in the canonical request (one, when they are the same)."""
+    """The forms in which the query string may stand in the canonical request (one, when they are the same).
+
+    Raises :class:`~auth.errors.SignatureDoesNotMatch` when it has too many parameters.
+    """
+    if query.count(b"&") >= QUERY_PARAMETERS_MAX:
+        raise SignatureDoesNotMatch(f"A query string can have at most {QUERY_PARAMETERS_MAX} parameters.")
     pairs = []
     for pair in query.split(b"&"):
         name, _, value = pair.partition(b"=")
@@ -274,7 +288,15 @@ def canonical_queries(query: bytes, presigned: bool) -> list[bytes]:
 
 
 def _encoded(part: bytes) -> bytes:
-    return quote(unquote_to_bytes(part.replace(b"+", b" ")), safe="-_.~").encode()
+    return quote(_decoded(part, plus=True), safe="-_.~").encode()
+
+
+def _decoded(part: bytes, *, plus: bool = False) -> bytes:
+    """The part without its escapes; if they are malformed, as it was sent."""
+    try:
+        return percent.decode(part, plus=plus)
+    except percent.MalformedEscape:
+        return part
 
 
 def _parse_authorization(authorization: bytes) -> tuple[_Scheme, bytes]:
@@ -285,7 +307,7 @@ def _parse_authorization(authorization: bytes) -> tuple[_Scheme, bytes]:
             raise IncompleteSignature(f"Unsupported signature algorithm: only '{ALGORITHM}' is supported.")
         raise MissingAuthenticationToken
     parts: dict[str, str] = {}
-    for item in rest.split(","):
+    for item in rest.split(",", _PARTS_MAX):
         name, found, value = item.strip().partition("=")
         if not found or name in parts:
             raise IncompleteSignature(f"'{name[:64]}' is not a key=value pair, or repeated, in Authorization header.")
@@ -300,7 +322,9 @@ def _parse_authorization(authorization: bytes) -> tuple[_Scheme, bytes]:
 
 
 def _scheme(credential: str, signed: str) -> _Scheme:
-    fields = credential.split("/")
+    if signed.count(";") >= SIGNED_HEADERS_MAX:
+        raise IncompleteSignature(f"SignedHeaders names more than {SIGNED_HEADERS_MAX} headers.")
+    fields = credential.split("/", 5)
     if len(fields) != 5 or not all(fields):
         raise IncompleteSignature(
             "Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term."

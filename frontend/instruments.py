@@ -44,7 +44,7 @@ ERRORS: Final = Counter(
 )
 THROTTLED: Final = Counter(
     "holdfast_throttled_total",
-    "Calls that a limit has refused, by which one: rate, connections, long_polls, stored_bytes.",
+    "Calls that a limit has refused, by which one: rate, connections, long_polls, stored_bytes, unsigned.",
     labels=("limit",),
     most=8,
 )

@@ -14,7 +14,7 @@ caller are refused alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 from xml.sax.saxutils import escape
@@ -29,7 +29,8 @@ from frontend.authenticator import Authenticator, Caller, Outside, Presented
 from frontend.services import Services
 from frontend.sqs.acts import Acts
 from frontend.sqs.calls import Call
-from frontend.sqs.errors import REQUEST_THROTTLED, ErrorKind, SqsError, shown
+from frontend.sqs.errors import REQUEST_THROTTLED, REQUEST_TOO_LARGE, ErrorKind, SqsError, shown
+from frontend.sqs.query_protocol import Parameters
 from frontend.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 VERSION = "2011-06-15"
 NAMESPACE = "https://sts.amazonaws.com/doc/2011-06-15/"
 
+PARAMETERS_BYTES_MAX = 128 * 1024
+"""Query string and form together: an identity token has at most 20,000 characters (STS's API reference)."""
 _DEFAULT_SECONDS = 3600
 _ROLE_ARN = re.compile(r"arn:aws:iam::([0-9]{12}):role/([\w+=,.@-]{1,64})\Z", re.ASCII)
 _SESSION_NAME = re.compile(r"[\w+=,.@-]{2,64}\Z", re.ASCII)
@@ -65,13 +68,15 @@ class Sts:
         self._authenticated = Authenticator(services, "sts")
 
     async def answer(
-        self, request: Presented, parameters: Mapping[str, str], body: bytes, call_of: Callable[[Caller], Call]
+        self, request: Presented, parameters: Parameters, body: bytes, call_of: Callable[[Caller], Call]
     ) -> bytes:
         """The XML of the answer; that a session has begun is in the audit log by then.
 
         Raises :class:`SqsError`, :class:`~auth.errors.AuthError`, and what the store raises.
         """
-        action = parameters.get("Action", "")
+        if parameters.source_bytes > PARAMETERS_BYTES_MAX:
+            raise SqsError(REQUEST_TOO_LARGE)
+        action = parameters.get("Action")
         if action == "AssumeRoleWithWebIdentity":
             call, result = await self._assume_with_web_identity(request, parameters, call_of)
         else:
@@ -93,7 +98,7 @@ class Sts:
             # STS has another code for it, and not every SDK repeats a call of STS after that of SQS
             raise SqsError(THROTTLING, error.message, retry_after_s=error.retry_after_s) from error
 
-    async def _carry_out(self, action: str, caller: Caller, call: Call, parameters: Mapping[str, str]) -> str:
+    async def _carry_out(self, action: str, caller: Caller, call: Call, parameters: Parameters) -> str:
         if action == "GetCallerIdentity":
             return _caller_identity(caller)
         if action == "AssumeRole":
@@ -104,7 +109,7 @@ class Sts:
             "AssumeRole and AssumeRoleWithWebIdentity of STS.",
         )
 
-    async def _assume(self, caller: Caller, call: Call, parameters: Mapping[str, str]) -> str:
+    async def _assume(self, caller: Caller, call: Call, parameters: Parameters) -> str:
         account, name, session_name, seconds = _asked(parameters)
         principal = caller.principal
         role = await self._services.credentials.find_role(account, name)
@@ -120,10 +125,10 @@ class Sts:
         return _credentials(session, token) + _assumed(session)
 
     async def _assume_with_web_identity(
-        self, request: Presented, parameters: Mapping[str, str], call_of: Callable[[Caller], Call]
+        self, request: Presented, parameters: Parameters, call_of: Callable[[Caller], Call]
     ) -> tuple[Call, str]:
         account, name, session_name, seconds = _asked(parameters)
-        presented = parameters.get("WebIdentityToken", "")
+        presented = parameters.get("WebIdentityToken")
         if not presented:
             raise SqsError(VALIDATION_ERROR, "The request must contain the parameter WebIdentityToken.")
         subject = await self._subject(presented)
@@ -202,19 +207,19 @@ def write_error(error: SqsError, request_id: str) -> bytes:
     ).encode()
 
 
-def _asked(parameters: Mapping[str, str]) -> tuple[str, str, str, int | None]:
+def _asked(parameters: Parameters) -> tuple[str, str, str, int | None]:
     """Account and name of the role, the session's name and its seconds, of a call that begins a session."""
     for name in parameters:
         if name.startswith(_REFUSED):
             raise SqsError(VALIDATION_ERROR, f"The parameter {shown(name)} is not supported here.")
-    arn = _ROLE_ARN.match(parameters.get("RoleArn", ""))
+    arn = _ROLE_ARN.match(parameters.get("RoleArn"))
     if arn is None:
         raise SqsError(VALIDATION_ERROR, "RoleArn has to be of the form arn:aws:iam::123456789012:role/name.")
-    session_name = parameters.get("RoleSessionName", "")
+    session_name = parameters.get("RoleSessionName")
     if not _SESSION_NAME.match(session_name):
         raise SqsError(VALIDATION_ERROR, "RoleSessionName is 2 to 64 letters, digits or characters of _+=,.@-")
     seconds = parameters.get("DurationSeconds")
-    if seconds is None:
+    if not seconds:
         return arn[1], arn[2], session_name, None
     if not (seconds.isascii() and seconds.isdigit() and len(seconds) <= 6):
         raise SqsError(VALIDATION_ERROR, f"DurationSeconds is a number of seconds, not {shown(seconds)}.")

@@ -54,7 +54,6 @@ class Allowance:
 
     __slots__ = (
         "account",
-        "at_queues",
         "calls",
         "calls_most",
         "limits",
@@ -75,8 +74,6 @@ class Allowance:
         """By action, without those of queues."""
         self.queues: dict[str, Meters] = {}
         """By name, as far as they were used."""
-        self.at_queues: dict[tuple[str, str], Meters] = {}
-        """By action and the name of a queue of this account: all that a call of its own there is counted against."""
         self.calls = 0
         """Under way."""
         self.polls = 0
@@ -194,12 +191,6 @@ class Throttle:
         meters = allowance.meters[action]
         return not meters or self._admit_now(meters) == 0.0
 
-    def admit_at_queue_now(self, allowance: Allowance, action: str, name: str) -> bool:
-        """The same, and at once against the rate of a queue of this account; if this says no, nothing was counted: ask
-        :meth:`admit_now`, and then :meth:`admit_to_queue_now`."""
-        meters = allowance.at_queues.get((action, name))
-        return meters is not None and self._admit_now(meters) == 0.0
-
     async def admit(self, allowance: Allowance, action: str) -> None:
         """Let the call through after all, or raise RequestThrottled."""
         limits, scope = allowance.limits, CLASS_OF[action]
@@ -221,8 +212,6 @@ class Throttle:
         meters = allowance.queues.get(queue.name)
         if meters is None:
             return False
-        if allowance is caller:
-            allowance.at_queues[action, queue.name] = allowance.meters[action] + meters
         return self._admit_now(meters) == 0.0
 
     async def admit_to_queue(self, call: Call, action: str, queue: Queue) -> None:
@@ -322,7 +311,6 @@ class Throttle:
         dropped: list[Meter] = [meter for meters in allowance.queues.values() for meter in meters]
         self._limiter.drop(dropped)
         allowance.queues = {}
-        allowance.at_queues = {}
 
     def _make_room(self) -> None:
         """Forget who has nothing under way."""

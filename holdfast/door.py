@@ -25,12 +25,12 @@ import asyncio
 import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
-from urllib.parse import unquote
 
 import httptools
 import uvicorn
 from uvicorn.server import ServerState
 
+from auth import percent
 from holdfast.certificate import Certificate
 from holdfast.exchange import App, Exchange, Scope
 from holdfast.places import Places
@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
             "http_version": version,
             "method": parser.get_method().decode("ascii"),
             "scheme": self._scheme,
-            "path": unquote(path) if "%" in path else path,
+            "path": _unescaped(raw_path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": query,
             "root_path": "",
@@ -418,3 +418,11 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         self.transport.close()
         self.deadline = self.loop.time() + LINGER_SECONDS
+
+
+def _unescaped(raw_path: bytes) -> str:
+    """The path without its escapes; if they are malformed, as it was sent."""
+    try:
+        return percent.decode(raw_path).decode("utf-8", "replace")
+    except percent.MalformedEscape:
+        return raw_path.decode("ascii")

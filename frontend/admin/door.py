@@ -17,7 +17,7 @@ from frontend.admin.visitor import KEY, Visitor
 from frontend.bodies import read_body
 from frontend.polls import AsgiReceive, ClientGone
 from frontend.services import Services
-from frontend.sqs import limits
+from frontend.sqs import bounds, limits
 from frontend.sqs.calls import Scope
 from frontend.sqs.endpoint import AsgiSend, SqsEndpoint, Visit
 from frontend.sqs.errors import MALFORMED_INPUT, SqsError
@@ -25,6 +25,12 @@ from telemetry import calls
 
 PREFIX = "/v1/"
 """No URL of a queue begins so: there the first part is an account, or the only one is a name."""
+
+
+BODY_BYTES_MAX = 256 * 1024
+"""Length of the body of a request that is no message."""
+QUERY_BYTES_MAX = 16 * 1024
+_OF_MESSAGES = "/messages"
 
 
 class AdminDoor:
@@ -63,11 +69,19 @@ class AdminDoor:
         try:
             if len(scope["headers"]) > limits.HEADERS_MOST:
                 raise SqsError(MALFORMED_INPUT, f"A request can have at most {limits.HEADERS_MOST} headers.")
+            if len(scope["query_string"]) > QUERY_BYTES_MAX:
+                raise SqsError(MALFORMED_INPUT, f"A query string can have at most {QUERY_BYTES_MAX} bytes.")
             services = self._services
             declared = visit.headers.get(b"content-length")
-            body = await read_body(receive, declared, services.settings.max_body_bytes, services.bodies)
+            is_message = scope["path"].endswith(_OF_MESSAGES)
+            bytes_max = services.settings.max_body_bytes
+            if not is_message:
+                bytes_max = min(bytes_max, BODY_BYTES_MAX)
+            body = await read_body(receive, declared, bytes_max, services.bodies)
             visit.body_read = True
             call = await visit.enter(body, receive)
+            if not is_message and len(body) > bounds.SMALL_BYTES:
+                bounds.check_structure(body)
             scope[KEY] = Visitor(services, visit, call)
             await self._api(scope, _again(body, receive), send_with_id)
         except ClientGone:

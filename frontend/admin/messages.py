@@ -15,6 +15,7 @@ from frontend.admin.models import AttributeValue, MessageGiven, MessageReceived,
 from frontend.admin.problems import invalid
 from frontend.admin.queues import Account, Name
 from frontend.admin.visitor import AdminRoute, Who
+from frontend.sqs import bounds
 from frontend.sqs.calls import Members
 
 _JSON = "application/json"
@@ -51,15 +52,20 @@ def create_router() -> APIRouter:
         """Send a message."""
         owner = who.owner(account)
         who.require_queue("send", owner, name)
-        members = _given(request.headers.get("content-type", ""), await request.body())
-        for member, value in (
-            ("DelaySeconds", delay),
-            ("MessageGroupId", group),
-            ("MessageDeduplicationId", deduplication_id),
-        ):
-            if value is not None:
-                members[member] = value
-        members["QueueUrl"] = f"/{owner}/{name}"
+        content_type, body = request.headers.get("content-type", ""), await request.body()
+
+        def members() -> Members:
+            members = _given(content_type, body)
+            for member, value in (
+                ("DelaySeconds", delay),
+                ("MessageGroupId", group),
+                ("MessageDeduplicationId", deduplication_id),
+            ):
+                if value is not None:
+                    members[member] = value
+            members["QueueUrl"] = f"/{owner}/{name}"
+            return members
+
         sent = await who.carry_out("SendMessage", members)
         return MessageSent(
             id=sent["MessageId"], md5_of_body=sent["MD5OfMessageBody"], sequence_number=sent.get("SequenceNumber")
@@ -117,10 +123,14 @@ def create_router() -> APIRouter:
 def _given(content_type: str, body: bytes) -> Members:
     """The message that a request's body is."""
     if content_type.partition(";")[0].strip().lower() != _JSON:
+        if len(body) > bounds.CONTENT_BYTES_MAX:
+            raise bounds.too_much_content("SendMessage")
         try:
             return {"MessageBody": body.decode()}
         except UnicodeDecodeError:
             raise invalid("The body of a message is text in UTF-8.") from None
+    if len(body) > bounds.SMALL_BYTES:
+        bounds.check_json("SendMessage", body)
     try:
         given = MessageGiven.model_validate_json(body)
     except ValidationError as error:

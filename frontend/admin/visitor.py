@@ -128,8 +128,11 @@ class Visitor:
 
     # --- what is done ---
 
-    async def carry_out(self, action: str, members: Members) -> Members:
-        """An SQS action, as the caller: the request is counted as a call of it."""
+    async def carry_out(self, action: str, members: Members | Callable[[], Members]) -> Members:
+        """An SQS action, as the caller: the request is counted as a call of it.
+
+        ``members`` may be a function that reads them, once the caller's limits have let the call through.
+        """
         self.visit.count_as(action)
         return await self.visit.carry_out(self.call, action, members) or {}
 

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 from auth.audit import SIGN_IN, Act
@@ -37,6 +37,7 @@ from frontend.sqs.errors import SqsError
 from frontend.sqs.model import ACTIONS
 from frontend.sqs.operations import NOT_AT_A_QUEUE_URL, ON_ACCOUNT, ON_QUEUE, SENDS, UNSIGNED
 from frontend.sqs.queues import QueueView, locate
+from frontend.strangers import Strangers
 from frontend.tracing import hand_on, tell_call, tell_visit
 from frontend.usage import Counted, Usage
 from metadata_service.store import StoreError
@@ -109,6 +110,7 @@ class _Request(Counted, kw_only=True, eq=False):
 
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class RequestIds:
@@ -122,6 +124,15 @@ class RequestIds:
     def __call__(self) -> str:
         self._next += 1
         return f"{self._prefix}{self._next & 0xFFFFFFFFFFFF:012x}"
+
+
+class Source(NamedTuple, Generic[S]):
+    """The content of a request that nobody has signed, and how it is read."""
+
+    queue_url: Callable[[S], str | None]
+    """Reads nothing but the queue's URL; raises an :class:`SqsError` where that is not possible."""
+    read: Callable[[str, S], Members]
+    content: S
 
 
 class SqsEndpoint:
@@ -143,6 +154,7 @@ class SqsEndpoint:
         self._strange = Refusals(self.context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
         """Apart, so that who cannot sign in crowds out nobody who can."""
         self.guesses = Guesses()
+        self.strangers = Strangers()
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         began = time.perf_counter()
@@ -188,6 +200,8 @@ class SqsEndpoint:
         """Content type and body of the answer."""
         sent = scope["headers"]
         headers = request.headers
+        if len(sent) > limits.HEADERS_MOST:
+            raise SqsError(errors.MALFORMED_INPUT, f"A request can have at most {limits.HEADERS_MOST} headers.")
         target = headers.get(b"x-amz-target")
         content_type = headers.get(b"content-type", b"")
         request.is_json = target is not None or content_type.startswith(json_protocol.CONTENT_TYPE)
@@ -197,8 +211,6 @@ class SqsEndpoint:
             span = request.span = self._tracing.of_call(headers)
             if span is not None:
                 traces.current.set(span)
-        if len(sent) > limits.HEADERS_MOST:
-            raise SqsError(errors.MALFORMED_INPUT, f"A request can have at most {limits.HEADERS_MOST} headers.")
         body = b""
         if self._may_have_body(request):
             services, declared = self._services, headers.get(b"content-length")
@@ -232,9 +244,8 @@ class SqsEndpoint:
         except MissingAuthenticationToken as refusal:
             sound = content_type.startswith(json_protocol.CONTENT_TYPE) and request.method == "POST"
             name = _action_in(target) if target is not None and sound else ""
-            result = await self._carry_out_unsigned(
-                request, scope, receive, name, lambda action: json_protocol.read(action, body), refusal
-            )
+            source = Source(json_protocol.queue_url, json_protocol.read, body)
+            result = await self._carry_out_unsigned(request, scope, receive, name, source, refusal)
             request.result = result
             return json_protocol.CONTENT_TYPE, json_protocol.write(result)
         call = self._call(request, caller, receive, scope)
@@ -249,8 +260,7 @@ class SqsEndpoint:
         if name not in ACTIONS:
             raise _invalid_action(name or target.decode("latin-1"))
         request.action = name
-        carry_out = self._carry_out_act if name in ACTS else self._carry_out
-        result = request.result = await carry_out(request, call, name, json_protocol.read(name, body))
+        result = request.result = await self._carry_out(request, call, name, json_protocol.read, body)
         return json_protocol.CONTENT_TYPE, json_protocol.write(result)
 
     async def _answer_query(
@@ -272,29 +282,20 @@ class SqsEndpoint:
             caller = self._authenticated.at_once(request, body) or await self._authenticated(request, body)
         except MissingAuthenticationToken as refusal:
             known = parameters.get("Version", query_protocol.VERSION) == query_protocol.VERSION
-            result = await self._carry_out_unsigned(
-                request,
-                scope,
-                receive,
-                name if known else "",
-                lambda action: query_protocol.read(ACTIONS[action], parameters),
-                refusal,
-            )
+            source = Source(query_protocol.queue_url, query_protocol.read, parameters)
+            result = await self._carry_out_unsigned(request, scope, receive, name if known else "", source, refusal)
             request.result = result
             return self._written(request, name, result)
         call = self._call(request, caller, receive, scope)
         if not name:
             raise SqsError(errors.MISSING_ACTION)
-        if parameters.get("Version", query_protocol.VERSION) != query_protocol.VERSION:
-            raise SqsError(
-                errors.NO_SUCH_VERSION, f"The requested version ( {errors.shown(parameters['Version'])} ) is not valid."
-            )
-        action = ACTIONS.get(name)
-        if action is None:
+        version = parameters.get("Version", query_protocol.VERSION)
+        if version != query_protocol.VERSION:
+            raise SqsError(errors.NO_SUCH_VERSION, f"The requested version ( {errors.shown(version)} ) is not valid.")
+        if name not in ACTIONS:
             raise _invalid_action(name)
         request.action = name
-        carry_out = self._carry_out_act if name in ACTS else self._carry_out
-        result = request.result = await carry_out(request, call, name, query_protocol.read(action, parameters))
+        result = request.result = await self._carry_out(request, call, name, query_protocol.read, parameters)
         if call.retry is not None:
             request.rename(call.retry.request_id)
         return self._written(request, name, result)
@@ -316,46 +317,58 @@ class SqsEndpoint:
             base_url = f"{scope['scheme']}://{request.headers.get(b'host', b'').decode('latin-1')}"
         return base_url
 
-    async def _carry_out(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
-        """The action's result, if the limits of the caller's tenant let it.
+    async def _carry_out(
+        self,
+        request: _Request,
+        call: Call,
+        name: str,
+        read: Callable[[str, S], Members],
+        source: S,
+        *,
+        audited: bool = True,
+    ) -> Members | None:
+        """The action's result, if the limits of the caller's tenant let it; administration is ``audited``.
 
-        A queue at hand is looked up, and its limit counted, together with what comes before: a coroutine of its own
-        costs each step more than what it does.  Where anything is unusual, each step is gone in its order.
+        Its members are read from ``source`` once the limits of the account have let the call through.
         """
-        throttle, operation, view = self._throttle, ON_QUEUE.get(name), None
-        if operation is not None and "QueueUrl" in members:
-            view = self.context.access.at_hand(call.principal, members["QueueUrl"])
+        throttle = self._throttle
+        act = self._act_audited if audited and name in ACTS else self._act
         allowance = call.allowance = throttle.allowance(call.tenant)
-        if allowance is not None:
-            allowance.begin_call()
+        if allowance is None:
+            members = request.members = read(name, source)
+            return await act(request, call, name, members)
+        allowance.begin_call()
         try:
-            admitted = allowance is None or (
-                view is not None and throttle.admit_at_queue_now(allowance, name, view.queue.name)
-            )
-            if allowance is not None and not admitted and not throttle.admit_now(allowance, name):
+            if not throttle.admit_now(allowance, name):
                 await throttle.admit(allowance, name)
-            request.members = members
-            if operation is None:
-                return await self._act_on_account(request, call, name, members)
-            if view is None:
-                view = await self._queue(call, name, _url_of(request, members))
-                admitted = admitted and view.queue.account == call.tenant.account
-            else:
-                del members["QueueUrl"]
-            request.view = view
-            if not admitted and not throttle.admit_to_queue_now(call, name, view.queue):
-                await throttle.admit_to_queue(call, name, view.queue)
-            if name in SENDS:
-                self._before_send(request, call, view, members)
-            return await operation(self.context, call, view, members)
+            members = request.members = read(name, source)
+            return await act(request, call, name, members)
         finally:
-            if allowance is not None:
-                allowance.calls -= 1
+            allowance.calls -= 1
 
-    async def _carry_out_act(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
-        """The same for administration, which is audited."""
+    async def _act(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
+        """The result of an action that the limits of the caller's account have let through."""
+        operation = ON_QUEUE.get(name)
+        if operation is None:
+            return await self._act_on_account(request, call, name, members)
+        view = self.context.access.at_hand(call.principal, members["QueueUrl"]) if "QueueUrl" in members else None
+        if view is None:
+            view = await self._queue(call, name, _url_of(request, members))
+        else:
+            del members["QueueUrl"]
+        request.view = view
+        if (
+            call.allowance is not None or view.queue.account != call.tenant.account
+        ) and not self._throttle.admit_to_queue_now(call, name, view.queue):
+            await self._throttle.admit_to_queue(call, name, view.queue)
+        if name in SENDS:
+            self._before_send(request, call, view, members)
+        return await operation(self.context, call, view, members)
+
+    async def _act_audited(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
+        """The same for administration."""
         target = self._acts.target(call, name, members, _queue_in(request.path))
-        return await self._acts.carry_out(call, name, target, lambda: self._carry_out(request, call, name, members))
+        return await self._acts.carry_out(call, name, target, lambda: self._act(request, call, name, members))
 
     async def _act_on_account(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
         if name in NOT_AT_A_QUEUE_URL and _queue_in(request.path):
@@ -376,34 +389,44 @@ class SqsEndpoint:
         scope: Scope,
         receive: AsgiReceive,
         name: str,
-        read: Callable[[str], Members],
+        source: Source[Any],
         refusal: MissingAuthenticationToken,
     ) -> Members | None:
-        """What the policy of a queue lets anybody do.  Whatever stands against it is answered with ``refusal``,
-        so that those who do not sign learn nothing but that: not even whether their request could be read."""
+        """The result of what the policy of a queue lets anybody do.
+
+        Until then nothing but the queue's URL is read of the request.  Whatever stands against it is answered with
+        ``refusal``, so that those who do not sign learn nothing but that: not even whether their request could be read.
+        """
         if name not in UNSIGNED or b"authorization" in request.headers:
             raise refusal
         address = client_address(scope)
         principal = anonymous("anonymous" if address is None else address)
         call = Call(request.request_id, principal, self._base_url(request, scope), receive, _NO_TENANT, scope)
-        try:
-            members = read(name)
-            account, queue_name = locate(_url_of(request, members), principal.account)
-        except SqsError:
-            raise refusal from None
-        found = await self.context.access.public_queue(call, name, account, queue_name)
-        if found is None:
-            raise refusal
+        with self.strangers.admit(address or "") as attempt:
+            try:
+                url = source.queue_url(source.content) or _queue_in(request.path)
+                if url is None:
+                    raise refusal
+                account, queue_name = locate(url, principal.account)
+            except SqsError:
+                raise refusal from None
+            attempt.at_account(account)
+            found = await self.context.access.public_queue(call, name, account, queue_name)
+            if found is None:
+                raise refusal
+            attempt.let_in()
         view, call.tenant = found
-        request.action, request.view, request.members = name, view, members
-        if name in SENDS:
-            self._before_send(request, call, view, members)
-            if call.retry is not None and not request.is_json:
-                request.rename(call.retry.request_id)
+        request.action, request.view = name, view
 
         async def act() -> Members | None:
+            members = request.members = source.read(name, source.content)
+            members.pop("QueueUrl", None)
             if call.allowance is not None:
                 await self._throttle.admit_to_queue(call, name, view.queue)
+            if name in SENDS:
+                self._before_send(request, call, view, members)
+                if call.retry is not None and not request.is_json:
+                    request.rename(call.retry.request_id)
             return await ON_QUEUE[name](self.context, call, view, members)
 
         async def admitted() -> Members | None:
@@ -501,7 +524,7 @@ class Visit:
         self._endpoint = endpoint
         self._scope = scope
         self._request = _Request.begun(endpoint._request_ids(), scope)
-        self._request.headers = _joined(scope["headers"])
+        self._request.headers = _joined(scope["headers"][: limits.HEADERS_MOST])  # a request with more is refused
         self.request_id = self._request.request_id
         self._counted_as = ""
         self._began = time.perf_counter()
@@ -572,9 +595,12 @@ class Visit:
         """Somebody was not let in: that goes to the audit log, and may have to wait.  Who calls keeps no body."""
         await self._endpoint._refused(self._request, self._scope, error)
 
-    async def carry_out(self, call: Call, action: str, members: Members) -> Members | None:
-        """The result of an SQS action.  A queue is named by its URL among the members.  Raises what actions raise."""
-        result = await self._endpoint._carry_out(self._request, call, action, members)
+    async def carry_out(self, call: Call, action: str, members: Members | Callable[[], Members]) -> Members | None:
+        """The result of an SQS action.  A queue is named by its URL among the members.  Raises what actions raise.
+
+        ``members`` may be a function that reads them, once the caller's limits have let the call through.
+        """
+        result = await self._endpoint._carry_out(self._request, call, action, _as_given, members, audited=False)
         self._request.result = result
         return result
 
@@ -631,6 +657,11 @@ def as_sqs_error(error: Exception) -> SqsError:
         case BackendError() | StoreError() | IssuerUnreachable() | UsageNotCounted():
             return SqsError(errors.SERVICE_UNAVAILABLE)
     return SqsError(errors.INTERNAL_FAILURE)
+
+
+def _as_given(action: str, members: Members | Callable[[], Members]) -> Members:
+    """Members that were read already, or that a function reads."""
+    return members() if callable(members) else members
 
 
 def _action_in(target: bytes) -> str:

@@ -6,7 +6,6 @@ not know are ignored, and everything else that does not fit is a SerializationEx
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64encode
 from binascii import Error as Base64Error
@@ -17,6 +16,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import orjson
 
+from frontend.sqs import bounds
 from frontend.sqs.errors import SERIALIZATION, SqsError
 from frontend.sqs.model import ACTIONS, BLOB, BOOLEAN, INTEGER, LONG, STRING, ListOf, MapOf, Scalar, Structure, Type
 
@@ -28,23 +28,52 @@ Members = dict[str, Any]
 _Check = Callable[[Any], Any]
 _JSON_TYPES = {STRING: str, BLOB: str, INTEGER: int, LONG: int, BOOLEAN: bool}
 _INT64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_LONE_SURROGATES_MAX = 1_000
+"""Text with more of them is not valid JSON here."""
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 
 
 def read(action: str, body: bytes) -> Members:
-    """The members of the action's input, with binary values decoded.  Raises SerializationException."""
+    """The members of the action's input, with binary values decoded.
+
+    Raises SerializationException, and what :func:`bounds.check_json` raises.
+    """
     if not body:
         return {}
+    if len(body) > bounds.SMALL_BYTES:
+        bounds.check_json(action, body)
     try:
         return _DECODERS[action](body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass  # null, perhaps, or something that does not fit: what follows takes the one and explains the other
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        value = _read_with_lone_surrogates(body, error)
-    members: Members = _INPUTS[action](value)
+    text = _without_lone_surrogates(body)
+    if text is not body:
+        try:
+            return _DECODERS[action](text)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pass
+    members: Members = _INPUTS[action](_any_value(text))
     return members
+
+
+def queue_url(body: bytes) -> str | None:
+    """The member QueueUrl of an input, if it has one.  All others are passed over, and cost no memory.
+
+    Raises SerializationException.
+    """
+    if not body:
+        return None
+    try:
+        return _QUEUE_URL(body).get("QueueUrl")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass  # other members may have lone surrogates
+    try:
+        return _QUEUE_URL(_without_lone_surrogates(body)).get("QueueUrl")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise SqsError(SERIALIZATION) from None
 
 
 def write(result: Members | None) -> bytes:
@@ -64,27 +93,24 @@ def _binary(value: Any) -> str:
     raise TypeError(type(value).__name__)
 
 
-def _read_with_lone_surrogates(body: bytes, error: Exception) -> Any:
-    """Escapes of half a character are legal JSON that no UTF-8 can hold.
+def _any_value(text: bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise SqsError(SERIALIZATION, f"The request is not valid JSON: {error}") from None
 
-    They are read as U+FFFF, which is as invalid in a message, so that the one message gets its own error.
+
+def _without_lone_surrogates(body: bytes) -> bytes:
+    """The text with the escape of U+FFFF in place of its first lone surrogates, in one pass and without parsing.
+
+    Escapes of half a character are legal JSON that no UTF-8 can hold.  They are read as U+FFFF, which is as invalid in
+    a message, so that the one message gets its own error.
     """
-    if b"\\ud" in body or b"\\uD" in body:
-        try:
-            return _without_surrogates(json.loads(body))
-        except (ValueError, RecursionError):
-            pass
-    raise SqsError(SERIALIZATION, f"The request is not valid JSON: {error}") from None
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return _SURROGATE.sub("\uffff", value)
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {_without_surrogates(name): _without_surrogates(item) for name, item in value.items()}
-    return value
+    if b"\0" in body or (b"\\ud" not in body and b"\\uD" not in body):
+        return body  # there are none, or the text is no JSON
+    # while escaped backslashes are out of the way, each backslash begins an escape
+    text = _LONE_SURROGATE.sub(rb"\\uffff", body.replace(rb"\\", b"\0\0"), _LONE_SURROGATES_MAX)
+    return text.replace(b"\0\0", rb"\\")
 
 
 # --- checkers, compiled from the model once -----------------------------------------------------------------
@@ -118,7 +144,7 @@ def _checker(type_: Type) -> _Check | None:
     """What has to be done with a value that has the right JSON type; None: nothing."""
     match type_:
         case Scalar():
-            return _decoded if type_ is BLOB else None
+            return _decoded if type_ is BLOB else _in_64_bits if type_ in (INTEGER, LONG) else None
         case Structure():
             return _structure_checker(type_)
         case ListOf(item):
@@ -132,6 +158,12 @@ def _decoded(value: str) -> bytes:
         return a2b_base64(value.encode("ascii"), strict_mode=True) if value else b""
     except (Base64Error, UnicodeEncodeError):
         raise SqsError(SERIALIZATION, "A binary value is not valid base64.") from None
+
+
+def _in_64_bits(value: int) -> int:
+    if not -(2**63) <= value < 2**63:
+        raise SqsError(SERIALIZATION, "An Integer has more than 64 bits.")
+    return value
 
 
 def _structure_checker(structure: Structure) -> _Check:
@@ -199,3 +231,6 @@ _DECODERS: dict[str, Callable[[bytes], Members]] = {
     name: msgspec.json.Decoder(_typed(name, action.input)).decode for name, action in ACTIONS.items()
 }
 _INPUTS = {name: _structure_checker(action.input) for name, action in ACTIONS.items()}
+_QUEUE_URL: Callable[[bytes], dict[str, str | None]] = msgspec.json.Decoder(
+    TypedDict("QueueUrl", {"QueueUrl": str | None}, total=False)  # type: ignore[operator]
+).decode

@@ -65,6 +65,8 @@ REDRIVE_SOURCES_MOST = 10
 
 QUEUE_NAME_LENGTH_MOST = 80
 """With the suffix .fifo [guide]."""
+QUEUE_URL_LENGTH_MAX = 2_048
+"""Characters of a QueueUrl [own]: a longer one is the URL of no queue."""
 LIST_QUEUES_PAGE_MOST = 1_000
 """ListQueues and ListDeadLetterSourceQueues [api]."""
 

@@ -10,11 +10,13 @@ import re
 from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
-from typing import Any
-from urllib.parse import unquote_to_bytes
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import orjson
 
+from auth import percent
+from frontend.sqs import bounds
 from frontend.sqs.errors import (
     INVALID_PARAMETER_VALUE,
     MALFORMED_INPUT,
@@ -24,7 +26,7 @@ from frontend.sqs.errors import (
     shown,
 )
 from frontend.sqs.limits import QUERY_NAME_LENGTH_MOST, QUERY_PARAMETERS_MOST
-from frontend.sqs.model import BLOB, BOOLEAN, INTEGER, LONG, Action, ListOf, MapOf, Scalar, Structure, Type
+from frontend.sqs.model import ACTIONS, BLOB, BOOLEAN, INTEGER, LONG, Action, ListOf, MapOf, Scalar, Structure, Type
 
 XML = b"text/xml"
 JSON = b"application/json"
@@ -37,6 +39,20 @@ Members = dict[str, Any]
 _Node = dict[str, Any]
 """Parameters as a tree: the parts of a name that are separated by dots lead to a string or a further node."""
 
+
+class _Place(NamedTuple):
+    """A part of a source."""
+
+    source: bytes
+    start: int
+    end: int
+
+
+_Value = str | bytes | _Place
+"""Of a parameter: decoded, as it was sent, or where it is."""
+_NAME_BYTES_MOST = 3 * QUERY_NAME_LENGTH_MOST
+_COPIED_BYTES = 32 * 1024
+"""Values of a source up to this length are copied out of it."""
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
 _INDEX = re.compile(r"[0-9]{1,6}\Z")
 _SPECIAL = re.compile('[&<>"\r\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]')
@@ -48,46 +64,134 @@ _JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
 # --- requests ----------------------------------------------------------------------------------------------
 
 
-def read_parameters(*sources: bytes) -> dict[str, str]:
+class Parameters:
+    """The parameters of one request, each decoded when it is asked for: what nobody asks for costs nothing.
+
+    Values are kept as their places in the sources, so that a long one is not copied before it is decoded.
+    """
+
+    __slots__ = ("_found", "source_bytes")
+
+    def __init__(self, found: dict[str, _Value], source_bytes: int) -> None:
+        self._found = found
+        self.source_bytes = source_bytes
+        """Length of query string and form together, as they were sent."""
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        return iter(self._found)
+
+    def decoded_bytes(self, name: str) -> int:
+        """Length of a parameter's value without its escapes, in bytes of UTF-8."""
+        value = self._found[name]
+        if isinstance(value, str):
+            return len(value.encode())
+        source, start, end = (value, 0, len(value)) if isinstance(value, bytes) else value
+        return end - start - 2 * source.count(b"%", start, end)
+
+    def get(self, name: str, default: str = "") -> str:
+        """The value of a parameter, or ``default`` if it was not given.  Raises MalformedInput."""
+        value = self._found.get(name)
+        if value is None:
+            return default
+        if isinstance(value, str):
+            return value
+        text = self._found[name] = _text_of(value)
+        return text
+
+
+def read_parameters(*sources: bytes) -> Parameters:
     """The parameters of query string and form.  Raises MalformedInput.
 
     A signature does not bind the order of parameters of one name, so none may be given twice with other values.
     """
-    parameters: dict[str, str] = {}
+    found: dict[str, _Value] = {}
     for source in sources:
         if source.count(b"&") >= QUERY_PARAMETERS_MOST:
             raise SqsError(MALFORMED_INPUT, f"A request can have at most {QUERY_PARAMETERS_MOST} parameters.")
+        for raw_name, value in _pairs(source):
+            if len(raw_name) > _NAME_BYTES_MOST:
+                raise SqsError(MALFORMED_INPUT, "The name of a parameter is too long.")
+            name = _decoded(raw_name)
+            earlier = found.setdefault(name, value)
+            if earlier is not value and _text_of(earlier) != _text_of(value):
+                raise SqsError(MALFORMED_INPUT, f"The parameter {shown(name)} was given more than once.")
+    return Parameters(found, sum(map(len, sources)))
+
+
+def _pairs(source: bytes) -> Iterator[tuple[bytes, bytes | _Place]]:
+    """Names and values as they were sent, without those that have no name."""
+    length = len(source)
+    if length <= _COPIED_BYTES:
         for pair in source.split(b"&"):
             name, _, value = pair.partition(b"=")
             if name:
-                text = _unquoted(value)
-                if parameters.setdefault(_unquoted(name), text) != text:
-                    raise SqsError(MALFORMED_INPUT, f"The parameter {shown(_unquoted(name))} was given more than once.")
-    return parameters
+                yield name, value
+        return
+    start = 0
+    while start < length:
+        end = source.find(b"&", start)
+        if end < 0:
+            end = length
+        equals = source.find(b"=", start, end)
+        name_end = end if equals < 0 else equals
+        if name_end > start:
+            # a name that is too long is refused for its length, and need not be whole
+            name = source[start : min(name_end, start + _NAME_BYTES_MOST + 1)]
+            yield name, _Place(source, min(name_end + 1, end), end)
+        start = end + 1
 
 
-def read(action: Action, parameters: dict[str, str]) -> Members:
-    """The members of the action's input.  Raises MalformedInput, InvalidParameterValue, MissingParameter."""
+def read(name: str, parameters: Parameters) -> Members:
+    """The members of an action's input.
+
+    Raises MalformedInput, InvalidParameterValue, MissingParameter, and what :func:`bounds.too_much_content` gives.
+    """
+    if parameters.source_bytes > bounds.CONTENT_BYTES_MAX:
+        content_bytes = sum(map(parameters.decoded_bytes, parameters))
+        if content_bytes > bounds.CONTENT_BYTES_MAX:
+            raise bounds.too_much_content(name)
     members: Members = {}
-    wires = _wires(action.input)
+    wires = _wires(ACTIONS[name].input)
     tree: _Node = {}
-    for name, value in parameters.items():
-        top, dot, rest = name.partition(".")
+    for wire in parameters:
+        top, dot, rest = wire.partition(".")
         if top in wires:
-            _plant(tree, name, [top, *rest.split(".")] if dot else [top], value)
+            _plant(tree, wire, [top, *rest.split(".")] if dot else [top], parameters.get(wire))
     for top, node in tree.items():
         member_name, type_ = wires[top]
         members[member_name] = _value(type_, node, top)
     return members
 
 
-def _unquoted(text: bytes) -> str:
+def queue_url(parameters: Parameters) -> str | None:
+    """The parameter QueueUrl, if there is one.  Raises MalformedInput."""
+    return parameters.get("QueueUrl") or None
+
+
+def _text_of(value: _Value) -> str:
+    return value if isinstance(value, str) else _decoded(value) if isinstance(value, bytes) else _value_at(value)
+
+
+def _value_at(place: _Place) -> str:
+    source, start, end = place
+    if source.find(b"%", start, end) >= 0 or source.find(b"+", start, end) >= 0:
+        return _decoded(source[start:end])
     try:
-        if b"%" in text or b"+" in text:
-            return unquote_to_bytes(text.replace(b"+", b" ")).decode()
-        return text.decode()
+        return str(memoryview(source)[start:end], "utf-8")  # without a copy of the bytes
     except UnicodeDecodeError:
         raise SqsError(MALFORMED_INPUT, "A parameter is not valid UTF-8.") from None
+
+
+def _decoded(part: bytes) -> str:
+    try:
+        return (percent.decode(part, plus=True) if b"%" in part or b"+" in part else part).decode()
+    except UnicodeDecodeError:
+        raise SqsError(MALFORMED_INPUT, "A parameter is not valid UTF-8.") from None
+    except percent.MalformedEscape:
+        raise SqsError(
+            MALFORMED_INPUT, "A parameter has a percent sign that two hexadecimal digits do not follow."
+        ) from None
 
 
 def _plant(tree: _Node, name: str, parts: list[str], value: str) -> None:
@@ -265,7 +369,7 @@ def _write_member(parts: list[str], type_: Type, value: Any, element: str) -> No
 
 
 def _text(value: Any) -> str:
-    if type(value) is str:
+    if isinstance(value, str):
         return value
     if value is True or value is False:
         return "true" if value else "false"
@@ -279,7 +383,7 @@ def _jsonable(type_: Type, value: Any) -> Any:
         return None
     match type_:
         case Scalar():
-            return b64encode(value).decode() if type(value) is bytes else value
+            return b64encode(value).decode() if isinstance(value, bytes) else value
         case Structure():
             return {
                 _JSON_NAMES.get(name, name): _jsonable(member.type, value.get(name))

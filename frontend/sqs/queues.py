@@ -30,6 +30,7 @@ from frontend.services import Services
 from frontend.sqs import arn, attributes, policies
 from frontend.sqs.arn import QueueArn
 from frontend.sqs.errors import SERVICE_UNAVAILABLE, SqsError, queue_does_not_exist
+from frontend.sqs.limits import QUEUE_URL_LENGTH_MAX
 from frontend.sqs.spread import Spread
 from frontend.sqs.validation import is_queue_name
 from metadata_service.models import Queue
@@ -399,9 +400,13 @@ class Queues:
 def locate(url: str, own_account: str) -> tuple[str, str]:
     """Account and name of a queue URL.  Host and port do not matter, and a bare name is the caller's own queue.
 
-    Raises QueueDoesNotExist when there is no name in it.
+    Raises QueueDoesNotExist when there is no name in it, or it is too long.
     """
-    return _located(url, own_account) if len(url) <= _URL_KEPT else _located.__wrapped__(url, own_account)
+    if len(url) <= _URL_KEPT:
+        return _located(url, own_account)
+    if len(url) > QUEUE_URL_LENGTH_MAX:
+        raise queue_does_not_exist()
+    return _located.__wrapped__(url, own_account)
 
 
 @lru_cache(maxsize=_VIEWS_MOST)

@@ -26,6 +26,7 @@ from frontend.app import FrontendApp, create_app
 from frontend.services import Services
 from frontend.settings import FrontendSettings
 from frontend.sqs.queues import Queues
+from frontend.strangers import Strangers
 from holdfast.compose import StoreResolver
 from metadata_service.client import MetadataClient
 from metadata_service.sqlite import SQLiteStore
@@ -90,6 +91,7 @@ class World:
         self.app = create_app(services)
         # a minute between any two failures: refusals are what many cases are about, and guessing is tested by itself
         self.app.sqs.guesses = Guesses(clock=itertools.count(step=60).__next__)
+        self.app.sqs.strangers = Strangers(clock=itertools.count(step=60).__next__)
 
     async def _stop(self) -> None:
         await self._node.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import orjson
@@ -145,3 +146,31 @@ def test_no_document_makes_anything_but_members_or_an_error(data: st.DataObject,
     document = data.draw(st.dictionaries(names, _VALUES, max_size=4))
     result = outcome(action, json.dumps(document).encode())
     assert isinstance(result, dict) or result is SERIALIZATION
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\ud800",
+        r"\uDFFF",
+        r"\ud800\ud800",
+        r"\ud800\ud83d\ude00\ude00",
+        r"\\\ud800",
+        r"\\ud800\ude00",
+        r"\\\\\udc00\"\ud801x",
+        r"\ud83d\\\ude00",
+    ],
+)
+def test_lone_surrogates_are_replaced_and_pairs_are_not(text: str) -> None:
+    expected = re.sub("[\ud800-\udfff]", "\uffff", json.loads(f'"{text}"'))
+    assert json_protocol.read("SendMessage", f'{{"MessageBody": "{text}"}}'.encode()) == {"MessageBody": expected}
+    assert json_protocol.read("SendMessage", f'{{"QueueUrl": null, "MessageBody": "{text}"}}'.encode()) == {
+        "MessageBody": expected
+    }
+
+
+def test_whole_numbers_have_64_bits() -> None:
+    for number in (2**63, -(2**63) - 1, 10**400):
+        with pytest.raises(SqsError) as caught:
+            json_protocol.read("SendMessage", b'{"QueueUrl": null, "DelaySeconds": %d}' % number)
+        assert caught.value.kind is SERIALIZATION

@@ -21,12 +21,16 @@ NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
 
 def read(action: str, **parameters: str) -> object:
     given = {name.replace("__", "."): value for name, value in parameters.items()}
-    return query_protocol.read(ACTIONS[action], given)
+    return read_form(action, given)
+
+
+def read_form(action: str, parameters: dict[str, str]) -> dict[str, Any]:
+    return query_protocol.read(action, query_protocol.read_parameters(urlencode(parameters).encode()))
 
 
 def error_of(action: str, parameters: dict[str, str]) -> SqsError:
     with pytest.raises(SqsError) as caught:
-        query_protocol.read(ACTIONS[action], parameters)
+        read_form(action, parameters)
     return caught.value
 
 
@@ -35,7 +39,7 @@ def error_of(action: str, parameters: dict[str, str]) -> SqsError:
 
 def test_parameters_of_query_string_and_form() -> None:
     parameters = query_protocol.read_parameters(b"a=1&b=x%20y+z&&c", b"a=1&d=%E2%82%AC&=skipped")
-    assert parameters == {"a": "1", "b": "x y z", "c": "", "d": "€"}
+    assert {name: parameters.get(name) for name in parameters} == {"a": "1", "b": "x y z", "c": "", "d": "€"}
 
 
 def test_scalars() -> None:
@@ -47,7 +51,7 @@ def test_scalars() -> None:
 
 def test_lists_are_numbered_in_any_order_with_gaps() -> None:
     parameters = {"AttributeName.10": "c", "AttributeName.2": "b", "AttributeName.1": "a"}
-    assert query_protocol.read(ACTIONS["GetQueueAttributes"], parameters) == {"AttributeNames": ["a", "b", "c"]}
+    assert read_form("GetQueueAttributes", parameters) == {"AttributeNames": ["a", "b", "c"]}
 
 
 def test_a_list_of_one_without_a_number_and_an_empty_one() -> None:
@@ -73,8 +77,8 @@ def test_maps() -> None:
 
 def test_batch_entries_with_attributes() -> None:
     entry = "SendMessageBatchRequestEntry.1"
-    members = query_protocol.read(
-        ACTIONS["SendMessageBatch"],
+    members = read_form(
+        "SendMessageBatch",
         {
             f"{entry}.Id": "one",
             f"{entry}.MessageBody": "b",
@@ -143,16 +147,59 @@ def test_what_does_not_fit_the_model(action: str, parameters: dict[str, str], co
 
 
 def test_invalid_utf8_and_too_many_parameters() -> None:
-    for source in (b"a=1&a=2", b"a=%ff", b"%ff=a", b"a=\xff", b"&".join([b"a=1"] * 6000)):
+    for source in (
+        b"a=1&a=2",
+        b"a=%ff",
+        b"%ff=a",
+        b"a=\xff",
+        b"a=%",
+        b"a=%zz",
+        b"a=" + b"x" * 10_000 + b"\xff",
+        b"n" * 10_000 + b"=a",
+        b"&".join([b"a=1"] * 6000),
+    ):
         with pytest.raises(SqsError) as caught:
-            query_protocol.read_parameters(source)
+            query_protocol.read_parameters(source).get("a")
         assert caught.value.kind.query_code == "MalformedInput"
+
+
+def test_values_that_nobody_asks_for_are_not_decoded() -> None:
+    parameters = query_protocol.read_parameters(b"a=%ff&b=1")
+    assert query_protocol.read("SendMessage", parameters) == {}
+    assert parameters.get("b") == "1"
+
+
+def test_long_values() -> None:
+    text = "x" * 100_000 + "\U0001f600"
+    for value in (text.encode(), urlencode({"": text}).encode()[1:], text.encode() + b"+%2B"):
+        expected = text + (" +" if value.endswith(b"+%2B") else "")
+        assert query_protocol.read_parameters(b"a=" + value + b"&b=1").get("a") == expected
+
+
+@pytest.mark.parametrize(
+    ("action", "code"),
+    [
+        ("SendMessage", "InvalidParameterValue"),
+        ("SendMessageBatch", "AWS.SimpleQueueService.BatchRequestTooLong"),
+        ("ListQueues", "RequestEntityTooLarge"),
+    ],
+)
+def test_more_content_than_any_valid_request_has(action: str, code: str) -> None:
+    form = b"MessageBody=" + b"x" * 1_000_000
+    assert query_protocol.read("SendMessage", query_protocol.read_parameters(form))
+    with pytest.raises(SqsError) as caught:
+        query_protocol.read(action, query_protocol.read_parameters(form + b"x" * 1_000_000))
+    assert caught.value.kind.query_code == code
+    escaped = b"MessageBody=" + b"%41" * 1_048_576
+    assert query_protocol.read("SendMessage", query_protocol.read_parameters(escaped)) == {
+        "MessageBody": "A" * 1_048_576
+    }
 
 
 def outcome(action: str, form: bytes) -> dict[str, Any] | int:
     """The members, or the status of the error."""
     try:
-        return query_protocol.read(ACTIONS[action], query_protocol.read_parameters(form))
+        return query_protocol.read(action, query_protocol.read_parameters(form))
     except SqsError as error:
         return error.kind.status
 

@@ -80,7 +80,7 @@ def _make_form(draws: Draws) -> tuple[str, bytes]:
 def _feed_form(given: tuple[str, bytes]) -> bool:
     action, body = given
     try:
-        members = query_protocol.read(ACTIONS[action], query_protocol.read_parameters(body))
+        members = query_protocol.read(action, query_protocol.read_parameters(body))
     except SqsError as error:
         _promise(400 <= error.kind.status < 500, f"{error.kind.shape} is no client error")
         ET.fromstring(query_protocol.write_error(error, "id"))

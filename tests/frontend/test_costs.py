@@ -1,0 +1,163 @@
+"""Requests that have cost the loop seconds, or memory many times their length: each stays within the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.behaviour import wire
+from tests.behaviour.runner import Caller
+from tests.behaviour.world import World, exchange
+from tests.fuzz.budget import measured
+from tests.fuzz.targets import sign
+
+LENGTH = 8 * 1024 * 1024 - 1_000
+JSON = {"Content-Type": "application/x-amz-json-1.0", "Host": World.host}
+FORM = {"Content-Type": "application/x-www-form-urlencoded", "Host": World.host}
+
+
+def filled(head: bytes, unit: bytes, tail: bytes = b"") -> bytes:
+    return head + unit * (LENGTH // len(unit)) + tail
+
+
+def send(body: bytes) -> wire.Request:
+    return wire.Request("POST", "/", JSON | {"X-Amz-Target": "AmazonSQS.SendMessage"}, "", body)
+
+
+def form(body: bytes, path: str = "/") -> wire.Request:
+    return wire.Request("POST", path, dict(FORM), "", body)
+
+
+_SEND = b"Action=SendMessage&Version=2012-11-05&QueueUrl=q&"
+_STS = b"Action=AssumeRoleWithWebIdentity&Version=2011-06-15&WebIdentityToken="
+REQUESTS: dict[str, Callable[[], wire.Request]] = {
+    "percent-signs": lambda: form(filled(b"A=", b"%")),
+    "broken-escapes": lambda: form(filled(b"A=", b"%zz")),
+    "escapes": lambda: form(filled(b"A=", b"%41")),
+    "escapes-in-a-body": lambda: form(filled(_SEND + b"MessageBody=", b"%41")),
+    "percent-signs-in-a-body": lambda: form(filled(_SEND + b"MessageBody=", b"%")),
+    "wide-body": lambda: form(filled(_SEND + b"MessageBody=", b"a", "\U0001f600".encode())),
+    "equals-signs": lambda: form(filled(_SEND + b"MessageBody=%41", b"=")),
+    "binary-value": lambda: form(filled(_SEND + b"MessageBody=b&MessageAttribute.1.Value.BinaryValue=", b"QUJD")),
+    "ampersands": lambda: form(filled(_SEND, b"&")),
+    "long-name": lambda: form(filled(_SEND, b"a")),
+    "dots": lambda: form(filled(_SEND, b".")),
+    "web-identity-token": lambda: form(filled(_STS, b"%41")),
+    "lone-surrogate-and-lists": lambda: send(
+        filled(b'{"QueueUrl":"q","MessageBody":"\\ud800","Z":[', b"[[]],", b"0]}")
+    ),
+    "lone-surrogates": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":"', b"\\ud800", b'"}')),
+    "surrogate-pairs": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":"\\ud800', b"\\ud83d\\ude00", b'"}')),
+    "backslashes": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":"\\ud800', b"\\\\", b'"}')),
+    "lists": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":1,"Z":[', b"[[]],", b"0]}")),
+    "open-lists": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":1,"Z":', b"[")),
+    "names": lambda: send(filled(b'{"QueueUrl":"q","AttributeNames":[', b'"a",', b'"b"]}')),
+    "attributes": lambda: send(
+        b'{"MessageBody":"b","MessageAttributes":{%b}}' % b",".join(b'"%d":{}' % n for n in range(700_000))
+    ),
+    "slashes": lambda: send(filled(b'{"MessageBody":"b","QueueUrl":"', b"/", b'"}')),
+    "wide-url": lambda: send(filled(b'{"MessageBody":"b","QueueUrl":"', b"/", '\U0001f600"}'.encode())),
+    "wide-text": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":"', b"a", '\U0001f600"}'.encode())),
+    "json-in-json": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":"', b'{\\"a\\":[1,2]},', b'"}')),
+    "presigned": lambda: wire.Request("GET", "/", {"Host": World.host}, "X-Amz-Algorithm=" + "%" * 60_000, b""),
+    "presigned-escapes": lambda: wire.Request("GET", "/", {"Host": World.host}, "X-Amz-Date=" + "%41" * 20_000, b""),
+    "presigned-parameters": lambda: wire.Request(
+        "GET", "/", {"Host": World.host}, "&".join(f"X-Amz-{n}=" for n in range(6_000)), b""
+    ),
+    "signed-headers": lambda: wire.Request(
+        "POST",
+        "/",
+        FORM
+        | {
+            "X-Amz-Date": "20270115T080000Z",
+            "Authorization": "AWS4-HMAC-SHA256 Credential=a/20270115/us-east-1/sqs/aws4_request, "
+            f"SignedHeaders={';'.join(['host', *map(str, range(10_000))])}, Signature={'0' * 64}",
+        },
+        "",
+        b"Action=ListQueues",
+    ),
+    "rest-lists": lambda: wire.Request("PUT", "/v1/queues/q", {"Host": World.host}, "", filled(b"[", b"[],", b"0]")),
+    "rest-message": lambda: wire.Request(
+        "POST", "/v1/queues/q/messages", {"Host": World.host}, "", filled(b"", b"a", "\U0001f600".encode())
+    ),
+    "rest-json-message": lambda: wire.Request(
+        "POST",
+        "/v1/queues/q/messages",
+        {"Host": World.host, "Content-Type": "application/json"},
+        "",
+        filled(b'{"body":"b","attributes":{"a":[', b"[],", b"0]}}"),
+    ),
+    "rest-names": lambda: wire.Request(
+        "POST",
+        "/v1/queues/q/move",
+        {"Host": World.host, "Content-Type": "application/json"},
+        "",
+        b'{"a":[' + b'"a",' * 60_000 + b'"b"]}',
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def caller(world: World) -> Caller:
+    """The owner of a queue q."""
+    return world.run(owner(world))
+
+
+async def owner(world: World) -> Caller:
+    made = await world.new_caller()
+    request = wire.Request("POST", "/", dict(FORM), "", b"Action=CreateQueue&QueueName=q&Version=2012-11-05")
+    assert (await exchange(world.app, signed(world, made, request))).status == 200
+    return made
+
+
+def check_cost(world: World, make: Callable[[], wire.Request]) -> None:
+    """The cost of the request; it is refused."""
+
+    def handle() -> None:
+        answer = world.run(exchange(world.app, request))
+        assert 400 <= answer.status < 500, answer
+        assert b"SignatureDoesNotMatch" not in answer.body
+
+    request = make()
+    world.run(exchange(world.app, wire.Request("GET", "/v1/queues", {"Host": World.host}, "", b"")))  # what is lazy
+    measured(handle, len(request.body) + len(request.query) + sum(map(len, request.headers.values())))
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_request_that_nobody_signed(world: World, name: str) -> None:
+    check_cost(world, REQUESTS[name])
+
+
+@pytest.mark.parametrize("name", [name for name in REQUESTS if "signed" not in name])
+def test_a_signed_request(world: World, caller: Caller, name: str) -> None:
+    def make() -> wire.Request:
+        request = REQUESTS[name]()
+        return signed(world, caller, request)
+
+    check_cost(world, make)
+
+
+def signed(world: World, caller: Caller, request: wire.Request) -> wire.Request:
+    """The request with a signature of the caller's in its header."""
+    stamp = wire_stamp(world)
+    headers = {header.lower(): value for header, value in request.headers.items()} | {"x-amz-date": stamp}
+    key = caller.signer
+    request.headers = headers | {
+        "authorization": sign(
+            request.method, request.path, request.query, headers, request.body, stamp, key.secret, key.access_key_id
+        )
+    }
+    return request
+
+
+def wire_stamp(world: World) -> str:
+    """The world's time as signatures have it."""
+    return datetime.fromtimestamp(world.now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")

@@ -1,0 +1,147 @@
+"""Large inputs: units that have cost some parser much, repeated inside of what good input looks like."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.fuzz.grammar import ACTIONS, Draws
+
+JSON_UNITS: tuple[bytes, ...] = (
+    b"[[]],",
+    b"[],",
+    b"{},",
+    b'"",',
+    b'"a",',
+    b"0,",
+    b"1e5,",
+    b"null,",
+    b'{"a":0},',
+    b'{"":{"":""}},',
+    b"[",
+    b'{"a":',
+    b" ",
+    b'"\\ud800",',
+    b'"\xf0\x9f\x98\x80",',
+)
+"""Elements of a list, with their commas."""
+TEXT_UNITS: tuple[bytes, ...] = (
+    b"a",
+    b"\\ud800",
+    b"\\ud83d\\ude00",
+    b"\\u0041",
+    b"\\u0000",
+    b"\\n",
+    b"\\\\",
+    b'\\"',
+    b'{\\"a\\":1,',
+    b"\xf0\x9f\x98\x80",
+    b"\xc3\xa9",
+    b"/",
+    b"&",
+    b"<",
+    b"=",
+    b".",
+    b"\\",
+    b"\xff",
+    b"QUJD",
+)
+"""Parts of a JSON string."""
+FORM_UNITS: tuple[bytes, ...] = (
+    b"a",
+    b"%",
+    b"%zz",
+    b"%41",
+    b"%F0%9F%98%80",
+    b"%26",
+    b"%3C",
+    b"%00",
+    b"%ff",
+    b"+",
+    b"=",
+    b"&",
+    b"&a",
+    b"&a=",
+    b"%0A",
+    b"/",
+    b".",
+    b".1",
+    b"\xf0\x9f\x98\x80",
+    b"%%41",
+    b"%\r",
+    b"%2B",
+)
+PATTERN_UNITS = ("*", "?", "*a", "a?", "*a?", "a", "**", "*?b", ":", "*:", "ab")
+
+
+def repeated(unit: bytes, length: int) -> bytes:
+    return unit * max(1, length // len(unit))
+
+
+def json_body(draws: Draws, length: int) -> tuple[str, bytes]:
+    """An action, and a body of about this length in which one place is large."""
+    action = draws.one(("SendMessage", "SendMessage", "SendMessageBatch", draws.one(ACTIONS)))
+    params: dict[str, Any] = {"QueueUrl": "q", "MessageBody": "x"}
+    wide = draws.one((b"", b"", b"\\ud800", b"\xf0\x9f\x98\x80", b"\\ud83d\\ude00"))
+    if draws.chance(50):
+        member = draws.one(("MessageBody", "QueueUrl", "Z", "MessageGroupId", "ReceiptHandle", "Label", "Policy"))
+        filling = b'"%b%b"' % (repeated(draws.one(TEXT_UNITS), length), wide)
+        if draws.chance(20):
+            filling = b'{"a":{"DataType":"Binary","BinaryValue":%b}}' % filling
+            member = "MessageAttributes"
+        if member == "Policy":
+            member, filling = "Attributes", b'{"%b":%b}' % (draws.one((b"Policy", b"RedrivePolicy", b"x")), filling)
+    elif draws.chance(70):
+        member = draws.one(
+            ("Z", "MessageBody", "Entries", "AttributeNames", "MessageAttributeNames", "TagKeys", "AWSAccountIds")
+        )
+        filling = b"[" + repeated(draws.one(JSON_UNITS), length)[:-1] + b"]"
+    else:
+        member = draws.one(("Z", "Attributes", "MessageAttributes", "Tags", "tags"))
+        value = draws.one((b"0", b'""', b"{}", b'{"DataType":"String","StringValue":"x"}', b"null"))
+        count = max(1, length // (len(value) + 10))
+        filling = b"{" + b",".join(b'"%d":%b' % (number, value) for number in range(count)) + b"}"
+    params.pop(member, None)
+    if wide and member != "MessageBody":
+        params["MessageBody"] = "\ud800" if wide == b"\\ud800" else "\U0001f600"
+    head = json.dumps(params).encode()[:-1]
+    return action, head + b',"%b":%b}' % (member.encode(), filling)
+
+
+def form(draws: Draws, length: int) -> tuple[str, bytes]:
+    """An action, and a form of about this length in which one parameter is large, or there are many."""
+    action = draws.one(("SendMessage", "SendMessage", "SendMessageBatch", draws.one(ACTIONS)))
+    head = f"Action={action}&Version=2012-11-05&QueueUrl=q&".encode()
+    kind = draws.below(4)
+    if kind == 0:
+        count = min(draws.one((100, 4_900, 10_000)), max(1, length // 20))
+        value = b"x" * max(0, length // count - 20)
+        stem = draws.one((b"AttributeName.%d=%b", b"A%d=%b", b"SendMessageBatchRequestEntry.%d.MessageBody=%b"))
+        return action, head + b"&".join(stem % (number, value) for number in range(count))
+    name = draws.one((b"A", b"MessageBody", b"MessageAttribute.1.Value.BinaryValue", b"AttributeName.1", b"Version"))
+    wide = draws.one((b"", b"", b"%F0%9F%98%80", b"\xf0\x9f\x98\x80"))
+    if kind == 1:
+        return action, head + repeated(draws.one(FORM_UNITS), length) + b"=x"
+    return action, head + name + b"=" + repeated(draws.one(FORM_UNITS), length) + wide
+
+
+def policy(draws: Draws, length: int) -> str:
+    """A policy with many patterns, or long ones."""
+    filling = draws.one(PATTERN_UNITS)
+    one = filling * max(1, draws.one((1, 5, 100, 500, 2_000, length)) // len(filling))
+    count = max(1, min(length, 8_000) // (len(one) + 3))
+    patterns = [one + draws.one(("", "b", "b*", "*")) for _ in range(count)]
+    operator = draws.one(("StringLike", "StringNotLike", "ForAnyValue:StringLike", "StringEqualsIgnoreCase", "ArnLike"))
+    statement = {
+        "Effect": draws.one(("Allow", "Deny")),
+        "Principal": "*",
+        "Action": draws.one(("sqs:*", ["sqs:" + one[:100]])),
+        "Resource": draws.one(("*", [f"arn:aws:sqs:*:*:{pattern}" for pattern in patterns])),
+        "Condition": {operator: {draws.one(("aws:UserAgent", "aws:Referer", "aws:x")): patterns}},
+    }
+    return json.dumps({"Version": "2012-10-17", "Statement": statement})
+
+
+SIZES: tuple[int, ...] = (20_000, 100_000, 1_000_000, 1_500_000, 3_000_000, 8_000_000)
+Maker = Callable[[Draws, int], Any]
