@@ -27,7 +27,17 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-from auth.conditions import Condition, Facts, Glob, Matcher, PolicyError, arn_glob, compile_condition, shown
+from auth.conditions import (
+    Condition,
+    Facts,
+    Glob,
+    Matcher,
+    PolicyError,
+    ValueTooLong,
+    arn_glob,
+    compile_condition,
+    shown,
+)
 from auth.principal import Principal
 
 __all__ = ["Decision", "Facts", "Policy", "PolicyError", "compile_policy"]
@@ -165,10 +175,17 @@ class Policy:
         self.principals_most = max((statement.principals.count for statement in statements), default=0)
 
     def decide(self, who: Principal | None, action: str, resource: str, facts: Facts) -> Decision:
-        """``who`` is None for a request that nobody signed; ``action`` is the plain name of a governed action."""
+        """``who`` is None for a request that nobody signed; ``action`` is the plain name of a governed action.
+
+        A statement whose conditions ask for a value that is too long to be matched fits if it denies.
+        """
         decision = Decision.SILENT
         for statement in self._statements:
-            if statement.fits(who, action, resource, facts):
+            try:
+                fits = statement.fits(who, action, resource, facts)
+            except ValueTooLong:
+                fits = statement.denies
+            if fits:
                 if statement.denies:
                     return Decision.DENIED
                 decision = Decision.ALLOWED

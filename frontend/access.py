@@ -151,11 +151,13 @@ class Access:
         queue = self._metadata.cached(account, name)
         view = None if queue is None else self._queues.view(queue)
         if view is None or not self._allows(call, action, view):
+            evaluated = None if view is None else view.policy
             try:
                 view = self._queues.view(await self._metadata.get(account, name))
             except QueueNotFound:
                 return None
-            if not self._allows(call, action, view):
+            # the same policy says the same: only one that has changed since is evaluated
+            if view.policy is evaluated or not self._allows(call, action, view):
                 return None
         # a suspended account serves nobody
         return (view, owner) if owner is not None and owner.state == "active" else None
