@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from backend.api import (
 )
 from backend.engine import records
 from backend.engine.records import Message, Record
-from backend.partition import Partition, size_of_transfer
+from backend.partition import Entry, Partition, size_of_transfer
 from backend.shards import shard_of
 from backend.tasks import Complaints
 from metadata_service.store import StoreError
@@ -51,7 +51,8 @@ CARRY_BYTES = 4 << 20
 
 
 class NotReached(BackendError):
-    """The node of the destination cannot be asked now, or its answer is not known: the transfer is repeated."""
+    """The destination's node cannot be asked now, or its answer is not known, or the message cannot be read now: the
+    transfer is repeated."""
 
 
 class Ferry:
@@ -130,7 +131,8 @@ class Ferry:
         if lost:
             await node.write_all(source, lambda _: [records.TransferDone(destination, lost)])
         loaded = await node.windows.load(source, wanted)
-        leaving = {transfer: loaded[number] for transfer, (number, _) in pending.items() if number in loaded}
+        readable = _readable(source, [number for number, _ in wanted], loaded)
+        leaving = {transfer: loaded[number] for transfer, (number, _) in pending.items() if number in readable}
         if here is None:
             await self._carry(source, target, settings, leaving)
             return
@@ -163,7 +165,7 @@ class Ferry:
         node, now = self._node, self._node.clock()
         outgoing = source.fold.outgoing[target.id]
         for transfer, (head, payload) in leaving.items():
-            if transfer not in outgoing.pending:
+            if not _is_leaving(source, target.id, transfer):
                 continue
             number = outgoing.pending[transfer][0]
             moved = source.queue.under_way(target.id, transfer, head, payload)
@@ -189,9 +191,12 @@ class Ferry:
         below, size_bytes = outgoing.below, 0
         batch: list[Transfer] = []
         for transfer, (head, payload) in leaving.items():
-            if transfer in outgoing.pending and (not batch or size_bytes + len(payload) <= CARRY_BYTES):
-                batch.append(source.queue.under_way(target.partition, transfer, head, payload))
-                size_bytes += len(payload)
+            if not _is_leaving(source, target.partition, transfer):
+                continue
+            if batch and size_bytes + len(payload) > CARRY_BYTES:
+                break  # a shorter one behind it may be of the same group
+            batch.append(source.queue.under_way(target.partition, transfer, head, payload))
+            size_bytes += len(payload)
         await node.durable()
         refused = await self._ask(target, settings, lambda there: there.take(target, source.id, below, batch))
         taken = [moved.number for moved in batch if moved.number not in refused]
@@ -277,9 +282,7 @@ class Ferry:
         chosen: list[tuple[int, Target]] = []
         targets: dict[tuple[str, str | None], Target | None] = {}
         """Asked once for each batch: most messages of one have the same destination."""
-        for number, _ in movable:
-            if number not in loaded:
-                continue
+        for number in _readable(source, [number for number, _ in movable], loaded):
             arn = task.destination_arn or loaded[number][0].origin
             # In a FIFO queue it depends on the group to which partition it goes.
             group = loaded[number][0].group if source.fold.fifo else None
@@ -307,6 +310,28 @@ class Ferry:
 
 NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
 """FailureReason of a task whose destination does not exist."""
+
+
+def _readable(source: Partition, wanted: Iterable[int], loaded: Mapping[int, Entry]) -> list[int]:
+    """Those that were read, in order, up to the first that is stored and was not: others behind it may be of its group.
+
+    Raises :class:`NotReached` when there is no other.
+    """
+    readable: list[int] = []
+    for number in wanted:
+        if number in loaded:
+            readable.append(number)
+        elif source.fold.locate(number) is not None:
+            if not readable:
+                raise NotReached(f"message {number} of partition {source.id} cannot be read now")
+            break
+    return readable
+
+
+def _is_leaving(source: Partition, destination: int, transfer: int) -> bool:
+    """Whether the message of a transfer is still to be brought there: it was neither settled nor deleted meanwhile."""
+    pending = source.fold.outgoing[destination].pending
+    return transfer in pending and source.fold.locate(pending[transfer][0]) is not None
 
 
 def _is_cancelled(source: Partition) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from backend import ferry
@@ -270,6 +271,38 @@ async def test_a_cancelled_task_keeps_what_has_not_arrived(nodes: Two) -> None:
 
 async def _full() -> list[int]:
     raise StorageFull("there is no room")
+
+
+@pytest.mark.parametrize("redrive", [False, True])
+async def test_messages_of_a_group_arrive_in_order_though_they_do_not_go_at_once(
+    nodes: Two, redrive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not fit into a batch holds back those behind it, however short they are."""
+    monkeypatch.setattr(ferry, "CARRY_BYTES", 4096)
+    resolver = nodes.machine.resolver
+    resolver.known[2] = msgspec.structs.replace(resolver.known[2], fifo=True)
+    await nodes.two.configure(resolver.known[2])
+    fifo = Target(next(number for number in range(3, 99) if shard_of(number) != shard_of(2)), 50)
+    arn = "arn:aws:sqs:us-east-1:000000000000:queue.fifo"
+    await nodes.one.configure(PartitionSettings(fifo.partition, 50, 1, arn, b"k" * 16, fifo=True))
+    sizes = [1000] * 5 + [10] * 5 + [1000] * 3 + [10] * 7
+    for place, size in enumerate(sizes):
+        await nodes.one.send(fifo, [NewMessage(b"%02d" % place + bytes(size), group="g")])
+    if redrive:
+        await nodes.one.start_move(fifo, resolver.known[2].arn, 0)
+    else:
+        for _ in range(2):
+            claims = await nodes.one.receive(fifo, Receive(10, 0, 0))
+            assert len(claims) == 10
+            await nodes.one.receive(fifo, Receive(10, 0, 0, DeadLetter(1, THERE)))
+
+    arrived: list[int] = []
+    while len(arrived) < len(sizes):
+        got = await nodes.two.receive(THERE, Receive(10, 30, 20))
+        assert got
+        arrived += [int(one.payload[:2]) for one in got]
+        await nodes.two.delete(THERE, [one.handle for one in got])
+    assert arrived == list(range(len(sizes)))
 
 
 async def test_a_cancelled_task_of_a_fifo_queue_lets_go_on_what_has_left(nodes: Two) -> None:
