@@ -251,20 +251,12 @@ class Verifier:
 
 
 def canonical_path(path: bytes) -> bytes:
-    """The path of the canonical request: dot segments and empty ones removed, then encoded once more."""
-    if path in {b"/", b""}:
-        return b"/"
-    if _PLAIN_PATH.match(path):
-        return path
-    kept: list[bytes] = []
-    for segment in path.split(b"/"):
-        if segment == b"..":
-            if kept:
-                kept.pop()
-        elif segment not in (b"", b"."):
-            kept.append(segment)
-    normal = b"/" + b"/".join(kept) + (b"/" if kept and path.endswith(b"/") else b"")
-    return quote(normal, safe="/~").encode()
+    """The path of the canonical request: the raw path, encoded once more.
+
+    Empty and dot segments stay: a signature holds for the path that is routed, and no other.  Clients that remove them
+    before they sign have requests with such paths refused.
+    """
+    return path if _PLAIN_PATH.match(path) else quote(path or b"/", safe="/~").encode()
 
 
 def canonical_queries(query: bytes, presigned: bool) -> list[bytes]:

@@ -15,6 +15,7 @@ from billing.meter import UsageNotCounted
 from frontend.admin.problems import MEDIA_TYPE, Problem, of_sqs
 from frontend.admin.visitor import KEY, Visitor
 from frontend.bodies import read_body
+from frontend.paths import check_path, raw_path
 from frontend.polls import AsgiReceive, ClientGone
 from frontend.services import Services
 from frontend.sqs import bounds, limits
@@ -71,6 +72,7 @@ class AdminDoor:
                 raise SqsError(MALFORMED_INPUT, f"A request can have at most {limits.HEADERS_MOST} headers.")
             if len(scope["query_string"]) > QUERY_BYTES_MAX:
                 raise SqsError(MALFORMED_INPUT, f"A query string can have at most {QUERY_BYTES_MAX} bytes.")
+            check_path(raw_path(scope))
             services = self._services
             declared = visit.headers.get(b"content-length")
             is_message = scope["path"].endswith(_OF_MESSAGES)

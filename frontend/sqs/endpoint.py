@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
-from urllib.parse import quote
 
 from auth.audit import SIGN_IN, Act
 from auth.credentials import Tenant
@@ -25,6 +24,7 @@ from frontend import instruments, sts
 from frontend.access import check_credential
 from frontend.authenticator import Authenticator, Caller
 from frontend.bodies import arrived, read_body
+from frontend.paths import check_path, raw_path
 from frontend.polls import AsgiReceive, ClientGone
 from frontend.refusals import Refusals
 from frontend.services import Services
@@ -96,7 +96,7 @@ class _Request(Counted, kw_only=True, eq=False):
         return cls(
             request_id=request_id,
             method=scope["method"],
-            path=scope.get("raw_path") or quote(scope["path"]).encode(),
+            path=raw_path(scope),
             query=scope.get("query_string", b""),
             headers=dict(scope["headers"]),
         )
@@ -211,6 +211,7 @@ class SqsEndpoint:
             span = request.span = self._tracing.of_call(headers)
             if span is not None:
                 traces.current.set(span)
+        check_path(request.path)
         body = b""
         if self._may_have_body(request):
             services, declared = self._services, headers.get(b"content-length")

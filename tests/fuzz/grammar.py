@@ -425,6 +425,15 @@ class Draws:
             )
         )
 
+    def respelled_path(self, path: bytes) -> bytes:
+        """Another path, most often one that a client or a proxy may take for the same."""
+        segments = path.split(b"/")
+        at = 1 + self.below(len(segments) - 1)
+        added = self.one(((b"",), (b".",), (b"x", b".."), (b"%2e",), (b"x",)))
+        if self.chance(80):
+            return b"/".join((*segments[:at], *added, *segments[at:]))
+        return path + self.one((b"x", b"/", b"/.", b"//"))
+
     def broken(self, data: bytes) -> bytes:
         """The same with some bytes changed, doubled, lost or put in."""
         for _ in range(self.one((1, 1, 1, 2, 5))):

@@ -211,7 +211,7 @@ def _make_tampered(draws: Draws) -> tuple[dict[bytes, bytes], bytes, bytes]:
         name = draws.one((b"host", b"content-type"))
         signed[name] = signed[name] + b"x"
     else:
-        changed_path = path.encode() + b"x"
+        changed_path = draws.respelled_path(path.encode())
     return signed, body, changed_path
 
 
