@@ -1,9 +1,11 @@
 """Invoices in the columns of FOCUS 1.2, the FinOps Open Cost and Usage Specification, as CSV and Parquet.
 
 A row for each line of an invoice, so the sum of ``BilledCost`` over an ``InvoiceId`` is the invoice's total, exactly.
-Given are all mandatory columns and those others that mean something here; tiers and versions of prices are in
-``SkuPriceDetails``.  Lines that correct an earlier month have the ``ChargeClass`` Correction, the billing period of the
-invoice that they are on, and the charge period that they correct.
+Given are all mandatory columns and those others that mean something here.  A SKU is a meter, and a SKU price is a tier
+of it by where the tier begins: both are the same for all accounts, plans and times.  The plan, its version and the
+tier's edges, by which a price is found in the price book, are in columns of our own (``x_``).  Lines that correct an
+earlier month have the ``ChargeClass`` Correction, the billing period of the invoice that they are on, and the charge
+period that they correct.
 
 Source: FOCUS specification 1.2, https://focus.finops.org/focus-specification/v1-2/
 """
@@ -24,13 +26,15 @@ from pyarrow import parquet
 from billing.charges import Line
 from billing.invoice_rows import METER_TITLES
 from billing.invoices import Invoice
-from billing.money import BASIS_POINTS, LINE_PLACES
+from billing.money import BASIS_POINTS, LINE_PLACES, PRICE_PLACES
 
 VERSION: Final = "1.2"
 
 _TEXT: Final = pa.string()
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _DECIMAL: Final = pa.decimal128(38, LINE_PLACES)
+_PRODUCT: Final = pa.decimal128(38, LINE_PLACES + PRICE_PLACES + 4)
+"""Of a quantity with a unit price: exact, also where 4 places of the price are those of a discount."""
 SCHEMA: Final = pa.schema(
     [
         ("BilledCost", _DECIMAL),
@@ -47,12 +51,12 @@ SCHEMA: Final = pa.schema(
         ("ChargePeriodStart", _TIME),
         ("ConsumedQuantity", _DECIMAL),
         ("ConsumedUnit", _TEXT),
-        ("ContractedCost", _DECIMAL),
+        ("ContractedCost", _PRODUCT),
         ("ContractedUnitPrice", _DECIMAL),
         ("EffectiveCost", _DECIMAL),
         ("InvoiceId", _TEXT),
         ("InvoiceIssuerName", _TEXT),
-        ("ListCost", _DECIMAL),
+        ("ListCost", _PRODUCT),
         ("ListUnitPrice", _DECIMAL),
         ("PricingCategory", _TEXT),
         ("PricingQuantity", _DECIMAL),
@@ -70,6 +74,10 @@ SCHEMA: Final = pa.schema(
         ("SkuPriceDetails", _TEXT),
         ("SkuPriceId", _TEXT),
         ("Tags", _TEXT),
+        ("x_Plan", _TEXT),
+        ("x_PlanVersion", _TEXT),
+        ("x_TierEnd", _TEXT),
+        ("x_TierStart", _TEXT),
     ]
 )
 
@@ -149,28 +157,31 @@ def _usage(invoice: Invoice, line: Line) -> dict[str, Any]:
     """What only a line of usage has."""
     unit, of = _CONSUMED[line.meter]
     price = line.price.quantize(_PLACE, context=_CONTEXT)
+    contracted = _quotient(price * (BASIS_POINTS - line.discount), BASIS_POINTS)
+    quantity = _quotient(line.units, int(line.per))
+    starts = f"{line.tier_starts.normalize():f}"
     return {
+        "ContractedCost": _CONTEXT.multiply(contracted, quantity),
         "ConsumedQuantity": _quotient(line.units, of),
         "ConsumedUnit": unit,
-        "ContractedUnitPrice": _quotient(price * (BASIS_POINTS - line.discount), BASIS_POINTS),
+        "ContractedUnitPrice": contracted,
+        "ListCost": _CONTEXT.multiply(price, quantity),
         "ListUnitPrice": price,
         "PricingCategory": "Standard",
-        "PricingQuantity": _quotient(line.units, int(line.per)),
+        "PricingQuantity": quantity,
         "PricingUnit": _PRICED[line.meter],
         "ResourceId": f"{invoice.account}/{line.queue}/{line.queue_id}" if line.queue else None,
         "ResourceName": line.queue or None,
         "ResourceType": "Queue" if line.queue else None,
-        "SkuId": f"{line.plan}/{line.meter}",
+        "SkuId": line.meter,
         "SkuMeter": METER_TITLES[line.meter],
-        "SkuPriceDetails": _json(
-            {
-                "x_PlanVersion": line.version,
-                "x_TierStart": f"{line.tier_starts.normalize():f}",
-                **({} if line.tier_ends is None else {"x_TierEnd": f"{line.tier_ends.normalize():f}"}),
-            }
-        ),
-        "SkuPriceId": f"{line.plan}/{line.version}/{line.meter}/{line.tier}",
+        "SkuPriceDetails": _json({"x_TierStart": starts}),
+        "SkuPriceId": f"{line.meter}/from-{starts}",
         "Tags": _json(line.tags),
+        "x_Plan": line.plan,
+        "x_PlanVersion": line.version,
+        "x_TierEnd": None if line.tier_ends is None else f"{line.tier_ends.normalize():f}",
+        "x_TierStart": starts,
     }
 
 
