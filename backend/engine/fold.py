@@ -65,6 +65,11 @@ class Fold(State):
             self.now = now
         self.changed = True
         _APPLIERS[type(record)](self, record, self.now, position, size)
+        if self.fifo:
+            # Whatever a record does to a message may leave a group's next one to wait for its delay.
+            due = self.order.next_due()
+            if due < self.due:
+                self.due = due
 
     def advance(self, now: int) -> None:
         """Let happen what is due at ``now``.  Time never goes back: an earlier ``now`` does nothing."""
@@ -127,8 +132,6 @@ class Fold(State):
         else:
             self.visible += 1
             self.order.arrived(number, lane, block, now)
-            if self.fifo:
-                self._sooner(self.order.next_due())
         if record.token is not None:
             self.tokens.expire(now)
             self.tokens.remember(record.token, number, now + self.token_window_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, TypeVar
 
@@ -20,12 +21,14 @@ from hypothesis.stateful import (
 from backend.api import (
     DeadLetter,
     HandleOutcome,
+    Handover,
     NewMessage,
     OverLimit,
     PartitionSettings,
     QueueFull,
     Receive,
     Target,
+    TokenColumns,
     TokenReused,
 )
 from backend.engine import records, snapshot
@@ -77,16 +80,18 @@ class EngineMachine(RuleBasedStateMachine):
     """Every answer of the engine is one that the model allows, and their sums agree after every step."""
 
     fifo = False
+    delay = 0
+    """Seconds; 0: any."""
 
     @initialize(
-        delay=st.sampled_from((0, 0, 5)),
+        delay=st.sampled_from((0, 5)),
         limit=st.sampled_from((4, 1000)),
         most=st.sampled_from((0, 0, 6)),
         most_bytes=st.sampled_from((0, 0, 500)),
     )
     def begin(self, delay: int, limit: int, most: int, most_bytes: int) -> None:
         self.settings = PartitionSettings(
-            7, 1, 1, "arn", bytes(16), self.fifo, RETENTION_S, delay, limit, WINDOW_S, 0, RETRY_WINDOW_S,
+            7, 1, 1, "arn", bytes(16), self.fifo, RETENTION_S, self.delay or delay, limit, WINDOW_S, 0, RETRY_WINDOW_S,
             most, most_bytes,
         )  # fmt: skip
         self.now = START_MS
@@ -96,6 +101,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.queue = self._queue()
         self.messages: dict[int, Plain] = {}
         self.tokens: dict[bytes, tuple[int, int]] = {}
+        self.adopted: dict[bytes, tuple[int, int]] = {}
+        """(number, when it ends) of deduplication ids that another partition has handed over."""
         self.retries: dict[bytes, tuple[int, int, bytes]] = {}
         """(number, when it ends, digest) by retry token."""
         self.held: list[tuple[str, int, int]] = []
@@ -117,25 +124,50 @@ class EngineMachine(RuleBasedStateMachine):
         for message in list(self.messages.values()):
             if 0 < message.until <= self.now:
                 message.until = 0
-            ends = -(-(message.sent + RETENTION_S * 1000) // STEP_MS) * STEP_MS
-            if ends <= self.now and not message.moving:
+            if self.ends(message) <= self.now and not message.moving:
                 del self.messages[message.number]
 
-    def visible(self) -> list[Plain]:
-        """What may be received now, in order of number."""
+    def visible(self, at: int = 0) -> list[Plain]:
+        """What may be received now, or at that time if nothing but time passes until then, in order of number."""
+        at = at or self.now
         blocked: set[str | None] = set()
         chosen = []
         for message in sorted(self.messages.values(), key=lambda one: one.number):
-            if message.moving or (self.fifo and message.group in blocked):
+            if message.moving or self.ends(message) <= at or (self.fifo and message.group in blocked):
                 continue
             due = message.sent + self.settings.delay_seconds * 1000 if self.fifo else message.due
             if message.touched:
                 due = 0  # a delay keeps a message from its first receive only
-            if not message.until and due <= self.now:
+            if message.until <= at and due <= at:
                 chosen.append(message)
             elif self.fifo:
                 blocked.add(message.group)
         return chosen
+
+    @staticmethod
+    def ends(message: Plain) -> int:
+        """When it expires."""
+        return -(-(message.sent + RETENTION_S * 1000) // STEP_MS) * STEP_MS
+
+    def announced(self) -> None:
+        """What changes next by time alone is announced by ``due``, at that time at the latest.
+
+        Of a FIFO queue: which groups may deliver.  One that may is not announced again for what follows in it.
+        """
+        delay = self.settings.delay_seconds * 1000
+        times = {
+            time
+            for message in self.messages.values()
+            for time in (message.until, message.due, message.sent + delay, self.ends(message))
+            if self.now < time < self.fold.due
+        }
+        now = self.offered(self.now)
+        for time in times:
+            assert self.offered(time) == now, (time - self.now, self.fold.due - self.now)
+
+    def offered(self, at: int) -> set[str | int | None]:
+        """Groups, or numbers, that may be received at this time."""
+        return {one.group if self.fifo else one.number for one in self.visible(at)}
 
     # --- what clients do ---
 
@@ -210,6 +242,8 @@ class EngineMachine(RuleBasedStateMachine):
                 ends = self.now + RETRY_WINDOW_S * 1000
                 self.retries[message.retry[:16]] = (answer.number, ends, message.retry[16:])
             earlier = self.tokens.get(message.token, (0, 0)) if message.token is not None else (0, 0)
+            if earlier[1] <= self.now and message.token is not None:
+                earlier = self.adopted.get(message.token, (0, 0))
             twin = earlier[1] > self.now
             assert answer.duplicate == twin
             if twin:
@@ -227,6 +261,28 @@ class EngineMachine(RuleBasedStateMachine):
             self.apply(record, len(message.payload))
         assert not stored
         assert not twins
+
+    @rule(
+        tokens=st.lists(
+            st.tuples(st.sampled_from((0, 1, 2)), st.sampled_from((500, 3_000, 45_000, 130_000))),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    def adopt(self, tokens: list[tuple[int, int]]) -> None:
+        """Deduplication ids come from another partition, in no order of time."""
+        numbers = [(1 << 50) + self.now + place for place in range(len(tokens))]
+        columns = TokenColumns(
+            8,
+            False,
+            b"".join(bytes([token]) * 16 for token, _ in tokens),
+            array("Q", numbers).tobytes(),
+            array("Q", (left_ms for _, left_ms in tokens)).tobytes(),
+        )
+        for record in self.queue.adopt(Handover([columns], 1), self.now):
+            self.apply(record)
+        for number, (token, left_ms) in zip(numbers, tokens, strict=True):
+            self.adopted[bytes([token]) * 16] = (number, self.now + left_ms)
 
     def sizes(self) -> list[int]:
         return [message.size for message in self.messages.values()]
@@ -286,10 +342,20 @@ class EngineMachine(RuleBasedStateMachine):
             mine = [number for number in taken if self.messages[number].group == group]
             assert mine == [number for number in visible if self.messages[number].group == group][: len(mine)]
 
+    @rule(most=st.integers(1, 2))
+    def work_off(self, most: int) -> None:
+        """A consumer that is quick."""
+        before = len(self.held)
+        self.receive(most, 20, dead_letter=False)
+        for held in self.held[before:]:
+            self.delete_by(*held)
+
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        handle, number, receives = data.draw(st.sampled_from(self.held))
+        self.delete_by(*data.draw(st.sampled_from(self.held)))
+
+    def delete_by(self, handle: str, number: int, receives: int) -> None:
         written, (outcome,) = self.queue.delete([handle], self.now)
         for record in written:
             self.apply(record)
@@ -327,6 +393,7 @@ class EngineMachine(RuleBasedStateMachine):
         for message in self.messages.values():
             message.sent = min(message.sent, START_MS - (1 << 40))  # it does not come back
         self.tokens.clear()
+        self.adopted.clear()
 
     @precondition(lambda self: any(message.moving for message in self.messages.values()))
     @rule(back=st.booleans())
@@ -369,8 +436,10 @@ class EngineMachine(RuleBasedStateMachine):
 
         for block in self.fold.blocks.values():
             block.ref = None
-        for chunk in (*self.fold.tokens.chunks(), *self.fold.retries.chunks()):
-            chunk.ref = None
+        adopted = () if self.fold.adopted is None else self.fold.adopted.windows()
+        for window in (self.fold.tokens, self.fold.retries, *adopted):
+            for chunk in window.chunks():
+                chunk.ref = None
         ref, _ = snapshot.take(self.fold, add, [])
         read, _ = finished(snapshot.read(ref, fetch))
         assert snapshot.describe(read) == snapshot.describe(self.fold)
@@ -386,15 +455,15 @@ class EngineMachine(RuleBasedStateMachine):
             again.apply(record, now, position, size)
         for fold in (again, self.fold):
             fold.advance(self.now)
-            fold.tokens.expire(self.now)
-            fold.retries.expire(self.now)
         assert snapshot.describe(again) == snapshot.describe(self.fold)
 
     @invariant()
     def sums(self) -> None:
         if not hasattr(self, "fold"):
             return
+        self.announced()
         self.fold.advance(self.now)
+        self.announced()
         counters = self.fold.counters()
         living = [m for m in self.messages.values() if not m.moving]
         in_flight = sum(1 for m in living if m.until) + sum(1 for m in self.messages.values() if m.moving)
@@ -417,7 +486,11 @@ class FifoMachine(EngineMachine):
     fifo = True
 
 
-@pytest.mark.parametrize("machine", [EngineMachine, FifoMachine])
+class DelayedFifoMachine(FifoMachine):
+    delay = 5
+
+
+@pytest.mark.parametrize("machine", [EngineMachine, FifoMachine, DelayedFifoMachine])
 def test_engine_against_a_plain_queue(machine: type[EngineMachine]) -> None:
     run_state_machine_as_test(
         machine,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backend.api import AttemptExpired, DeadLetter, HandleOutcome
+from backend.api import AttemptExpired, DeadLetter, HandleOutcome, Target
+from backend.engine.records import Quarantined
 from backend.engine.snapshot import describe
 from tests.backend.engine.machine import Machine
 
@@ -103,6 +104,32 @@ def test_a_delayed_group_is_ready_when_its_first_message_is_due() -> None:
     assert queue.fold.due == queue.now + 1
     queue.pass_time(0.001)
     assert queue.receive() == ["a"]
+
+
+@pytest.mark.parametrize("end", ["deleted", "quarantined", "a dead letter", "moved", "expired"])
+def test_what_is_behind_a_message_that_is_gone_is_announced_when_it_is_due(end: str) -> None:
+    queue = Machine(fifo=True, delay_seconds=10, retention_seconds=12 if end == "expired" else 60)
+    queue.send("a", group="g")
+    queue.pass_time(5)
+    queue.send("b", group="g")
+    queue.pass_time(5.2)
+    (first,) = queue.claim(visibility=30 if end in ("deleted", "expired") else 0)
+    match end:
+        case "deleted":
+            queue.delete(first)
+        case "quarantined":
+            queue.write([Quarantined([first.number])])
+        case "a dead letter":
+            assert queue.claim(dead_letter=DeadLetter(1, Target(9, 9))) == []
+        case "moved":
+            queue.write(queue.queue.move_out([(first.number, Target(9, 9))], queue.now))
+        case _:
+            queue.pass_time(2.3)
+            queue.fold.advance(queue.now)
+    announced = queue.fold.due
+    queue.pass_time(2.5 if end == "expired" else 4.8)
+    assert announced <= queue.now
+    assert queue.receive() == ["b"]
 
 
 def test_an_attempt_can_be_repeated() -> None:
