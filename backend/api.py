@@ -76,6 +76,8 @@ class Unavailable(BackendError):
     """The journal cannot be written now.  Whether the command took effect is not known to the caller."""
 
     retryable = True
+    has_effect: bool | None = None
+    """None: that is not known; False: it has none."""
 
 
 class NotOwner(BackendError):

@@ -49,6 +49,7 @@ from backend.hello import Refused
 from backend.link import NotSent
 from backend.measures import merged
 from backend.shards import shard_of
+from backend.tasks import Complaints
 from metadata_service.models import Heartbeat
 from metadata_service.store import Entries, StoreError
 
@@ -134,6 +135,7 @@ class ClusterBackend:
         """Shard → name of the node that has it, as far as is known here."""
         self._watcher: asyncio.Task[None] | None = None
         self._look = asyncio.Event()
+        self._complaints = Complaints()
         """Set: somebody has named a node that is not known here."""
 
     @classmethod
@@ -229,8 +231,10 @@ class ClusterBackend:
             self._look.clear()
             try:
                 await self.know(await self._read_nodes())
+                self._complaints.settled("nodes")
             except StoreError as error:
-                logger.warning("which nodes the cluster has is not known anew: %s", error)
+                if self._complaints.is_news("nodes", str(error)):
+                    logger.warning("which nodes the cluster has is not known anew: %s", error)
             await asyncio.sleep(LOOK_SECONDS / 2)  # whoever names unknown nodes does not make it read all the time
 
     def _member_for(self, shard: int, asked: str | None) -> _Member | None:

@@ -133,7 +133,8 @@ def tell_member(registry: Registry, member: Member) -> None:
 
     registry.tell(
         "holdfast_clock_behind_cluster_seconds",
-        "How far the cluster's time, the median of its nodes' clocks, is ahead of this machine's clock.",
+        "How far the cluster's time, the median of its nodes' clocks, is ahead of this machine's clock; no more than "
+        "the heartbeats prove.",
         lambda: member.clock_behind_ms / 1000,
     )
     registry.tell(

@@ -45,6 +45,8 @@ _CALLS_MOST: Final = (1 << 32) - 1
 class NotSent(Unavailable):
     """The call was not begun anywhere: it has had no effect, and may be made again."""
 
+    has_effect = False
+
 
 class Call:
     """A call under way."""

@@ -20,18 +20,19 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 import msgspec
 
 from backend.api import SHARDS, BackendError
+from backend.clock_bounds import ClockBounds
 from backend.journal.segments import LogInUse
 from backend.load import LOOK_SECONDS as LOAD_SECONDS
 from backend.load import Load
 from backend.node import Node
 from backend.reach import Reach, sample
 from backend.replay import JournalDamaged
-from backend.reporter import REPORT_SECONDS, Reporter
+from backend.reporter import GONE_SHOWN_MS, REPORT_SECONDS, Reporter
 from backend.tasks import Complaints
 from backend.view import View
-from backend.watch import Clocks, Watch, is_off
+from backend.watch import CLOCK_OFF_MS, Clocks, Watch, is_off
 from metadata_service import placement
-from metadata_service.models import ClusterEntry, Heartbeat
+from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, Takeover
 from metadata_service.store import ClusterStore, ConditionFailed, MemberStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,10 @@ EXPECT_SECONDS = 0.1
 """How often a member looks for shards that are on their way to it."""
 MOVES_MOST = 32
 """Shards that are on their way at once, beside those of the dead."""
+CLOCK_SECONDS = 60.0
+"""A clock that is wrong is reported only when the member has been there for so long."""
+TAKEOVERS_MAX = 64
+"""Nodes that are gone and remembered, of one cluster."""
 GATHER_SECONDS = 10.0
 """So long the first assignment of all waits for the members that are expected."""
 TROUBLE = (StoreError, BackendError, LogInUse, JournalDamaged, OSError)
@@ -65,6 +70,19 @@ def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
     planned = placement.plan(present, nodes, limit=limit)
     assignment = tuple(planned.assignment.get(shard, "") for shard in range(SHARDS))
     return msgspec.structs.replace(view.cluster, assignment=assignment)
+
+
+def with_takeovers(view: View, decided: ClusterEntry, sealed: Iterable[LogEntry], now_ms: int) -> ClusterEntry:
+    """The entry, with a note for each of the logs that were ``sealed`` just now, without those of nodes that are back,
+    and of those that went long ago.  Pure."""
+    notes = {one.node: one for one in decided.takeovers if one.node not in view.live}
+    for log in sealed:
+        had = [shard for shard in range(SHARDS) if view.had(shard) == log.node]
+        owners = {decided.assignment[shard] for shard in had} - {"", log.node}
+        notes[log.node] = Takeover(log.node, log.log_id, now_ms, tuple(sorted(owners)))
+    kept = [one for one in notes.values() if now_ms - one.time_ms < GONE_SHOWN_MS]
+    kept.sort(key=lambda one: one.time_ms)
+    return msgspec.structs.replace(decided, takeovers=tuple(kept[-TAKEOVERS_MAX:]))
 
 
 class Member:
@@ -105,6 +123,8 @@ class Member:
         """Set: the next report is due at once."""
         self._watch = Watch()
         self._clocks = Clocks()
+        self._clock_bounds = ClockBounds()
+        self._clock_reported_from = 0.0
         self._acquaint_seconds = acquaint_seconds
         self._acquainted_at = 0.0
         self._expected = frozenset(expected)
@@ -133,6 +153,7 @@ class Member:
         loop = asyncio.get_running_loop()
         self._acquainted_at = loop.time() + self._acquaint_seconds
         self._gathered_at = loop.time() + GATHER_SECONDS
+        self._clock_reported_from = loop.time() + CLOCK_SECONDS
         self._tasks = [
             loop.create_task(self._forever(self._beat, lambda: BEAT_SECONDS, "the heartbeat")),
             loop.create_task(self._run(), name="the member"),
@@ -261,7 +282,7 @@ class Member:
             self.settled.set()
 
     async def _look(self) -> View:
-        now = asyncio.get_running_loop().time()
+        now, began_ms = asyncio.get_running_loop().time(), self._clock()
         try:
             cluster, beats, entries = await asyncio.gather(
                 self._store.cluster(), self._store.heartbeats(), self._store.look()
@@ -286,6 +307,7 @@ class Member:
             and (beat.node == self._name or self._watch.alive(beat.log_id))
         }
         self._clocks.look(beats, self._clock())
+        self._clock_bounds.add(beats, began_ms, self._clock())
         self._follow_clocks([beat.log_id for beat in live.values() if beat.node != self._name])
         self._reach.look(live.values(), now)
         silent = {beat.node: beat for beat in beats if beat.node not in live}
@@ -294,16 +316,17 @@ class Member:
     def _follow_clocks(self, others: list[int]) -> None:
         """Let the node go by the cluster's time."""
         ahead_ms = self._clocks.ahead_ms(others)
-        self.clock_behind_ms = ahead_ms
-        off = is_off(ahead_ms)
-        self._node.follow(ahead_ms if off else 0)
+        self._node.follow(ahead_ms if is_off(ahead_ms) else 0)
         self._node.go_with(self._clock() + self._clocks.start_ahead_ms(others))
-        if not off:
+        self.clock_behind_ms = ahead_ms = self._clock_bounds.ahead_ms(others)  # no more than is proved
+        if abs(ahead_ms) <= CLOCK_OFF_MS:
             self._complaints.settled("the clock")
+        elif asyncio.get_running_loop().time() < self._clock_reported_from:
+            pass  # it may be set in a moment
         elif self._complaints.is_news("the clock", f"{ahead_ms / 10_000:.0f}"):
             how = f"{abs(ahead_ms) / 1000:.1f} s {'behind' if ahead_ms > 0 else 'ahead of'}"
             logger.error(
-                "the clock of node %s is %s the cluster's time, and its queues go by that; set the clock",
+                "the clock of node %s is at least %s the cluster's time, and its queues go by that; set the clock",
                 self._name,
                 how,
             )
@@ -312,10 +335,12 @@ class Member:
         """Seal the logs of the dead, and decide who is to have what."""
         own = self._node.ownership.log_id
         owners = {entry.owner_log for entry in view.shards.values()}
+        sealed: list[LogEntry] = []
         for log_id, entry in view.logs.items():
             if entry.state != "sealed" and log_id in owners and log_id != own and self._watch.dead(log_id):
                 try:
                     await self._node.ownership.seal(log_id)
+                    sealed.append(entry)
                     self._complaints.settled(log_id)
                 except (BackendError, LogInUse, JournalDamaged, OSError) as error:
                     # The others' logs are sealed nevertheless.
@@ -332,7 +357,7 @@ class Member:
         if not view.shards and not self._gathered(view):
             return view  # who is there first would get all, and then have to give most away
         self._tell_cut_off(view)
-        decided = decide(view)
+        decided = with_takeovers(view, decide(view), sealed, self._clock())
         if decided == view.cluster:
             return view
         return view._replace(cluster=await self._store.update_cluster(decided))

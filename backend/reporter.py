@@ -15,11 +15,14 @@ from typing import Final
 from backend.api import SHARDS
 from backend.load import BUSY_MOST
 from backend.view import View
-from metadata_service.models import BackendCluster, ClusterReport, ReportedNode
+from backend.watch import DEAD_SECONDS
+from metadata_service.models import BackendCluster, ClusterReport, Heartbeat, ReportedNode, Takeover
 from metadata_service.store import ClusterRegistry
 
 REPORT_SECONDS: Final = 2.0
 BUSY_REPORTED_MOST: Final = 4 * BUSY_MOST
+GONE_SHOWN_MS: Final = 86_400_000
+"""A node that ended without taking leave is reported for so long."""
 
 
 class Reporter:
@@ -48,7 +51,7 @@ class Reporter:
                 time_ms=self._clock(),
                 utilisation=_utilisation(view),
                 manager=manager,
-                nodes=_nodes(view, still),
+                nodes=_nodes(view, still, self._clock()),
                 moving=sum(_moves(view, shard) for shard in range(SHARDS)),
                 homeless=sum(view.owner(shard) is None for shard in range(SHARDS)),
                 busy=tuple(
@@ -70,10 +73,30 @@ def _utilisation(view: View) -> float:
     return max(sum(beat.cpu for beat in beats) / len(beats), *(beat.storage for beat in beats))
 
 
-def _nodes(view: View, still: Callable[[int], float]) -> tuple[ReportedNode, ...]:
-    """All that live, and the others as long as they have shards."""
+def _nodes(view: View, still: Callable[[int], float], now_ms: int) -> tuple[ReportedNode, ...]:
+    """All nodes that should be there: those that live, and those that ended without taking leave, for a day."""
     counts = Counter(view.had(shard) for shard in range(SHARDS))
-    beats = {**{name: beat for name, beat in view.silent.items() if counts[name]}, **view.live}
+    takeovers = {one.node: one for one in view.cluster.takeovers}
+    sealed = {log_id for log_id, entry in view.logs.items() if entry.state == "sealed"}
+
+    def is_missed(beat: Heartbeat) -> bool:
+        if counts[beat.node]:
+            return True
+        known = takeovers.get(beat.node)
+        since_ms = beat.time_ms if known is None else known.time_ms
+        return beat.address != "" and now_ms - since_ms < GONE_SHOWN_MS
+
+    def gone(beat: Heartbeat) -> Takeover | None:
+        if beat.node in view.live:
+            return None
+        has_ended = beat.log_id not in view.logs or beat.log_id in sealed
+        if not has_ended and (counts[beat.node] or still(beat.log_id) < DEAD_SECONDS):
+            return None  # without shards there is nothing to take over
+        known = takeovers.get(beat.node)
+        return known if known is not None and known.log_id == beat.log_id else Takeover(beat.node, beat.log_id, 0)
+
+    beats = {**{name: beat for name, beat in view.silent.items() if is_missed(beat)}, **view.live}
+    ended = {name: known for name, beat in beats.items() if (known := gone(beat)) is not None}
     return tuple(
         ReportedNode(
             name=name,
@@ -87,6 +110,9 @@ def _nodes(view: View, still: Callable[[int], float]) -> tuple[ReportedNode, ...
             draining=view.draining(name),
             cut_off=name in view.cut_off,
             release=beat.release,
+            gone=name in ended,
+            taken_over_ms=ended[name].time_ms if name in ended else 0,
+            owners=ended[name].owners if name in ended else (),
         )
         for name, beat in sorted(beats.items())
     )

@@ -97,22 +97,37 @@ class Client:
         self._http = httpx.Client(verify=verify, timeout=TIMEOUT_SECONDS, trust_env=not local)
 
     def call(
-        self, method: str, *path: str, query: Mapping[str, str | int | None] | None = None, body: Any = None
+        self,
+        method: str,
+        *path: str,
+        query: Mapping[str, str | int | None] | None = None,
+        body: Any = None,
+        seconds: float = TIMEOUT_SECONDS,
     ) -> Any:
-        """The answer's JSON; None if it has none.  ``path`` are parts after ``/v1``.  Raises :class:`CommandFailed`."""
-        content = self._call(method, path, query, body)
+        """The answer's JSON; None if it has none.  ``path`` are parts after ``/v1``; ``seconds``: how long to wait.
+
+        Raises :class:`CommandFailed`.
+        """
+        content = self._call(method, path, query, body, seconds)
         return json.loads(content) if content else None
 
     def fetch(self, *path: str, query: Mapping[str, str | int | None] | None = None) -> bytes:
         """What there is at a path, as it is.  Raises :class:`CommandFailed`."""
         return self._call("GET", path, query, None)
 
-    def _call(self, method: str, path: Sequence[str], query: Mapping[str, str | int | None] | None, body: Any) -> bytes:
+    def _call(
+        self,
+        method: str,
+        path: Sequence[str],
+        query: Mapping[str, str | int | None] | None,
+        body: Any,
+        seconds: float = TIMEOUT_SECONDS,
+    ) -> bytes:
         url = self._endpoint + "/v1/" + "/".join(quote(part, safe="") for part in path)
         given = {name: value for name, value in (query or {}).items() if value not in (None, "")}
         if given:
             url += "?" + urlencode(given, quote_via=quote)
-        response = self._send(self._http.build_request(method, url, json=body))
+        response = self._send(self._http.build_request(method, url, json=body, timeout=seconds))
         if response.is_success:
             return response.content
         raise _failure(response, self._endpoint)
@@ -152,10 +167,9 @@ class Client:
         try:
             return self._http.send(request)
         except httpx.TimeoutException:
-            raise CommandFailed(
-                f"{self._endpoint} did not answer within {TIMEOUT_SECONDS} s; whether it was done is not known",
-                UNREACHABLE,
-            ) from None
+            seconds = request.extensions["timeout"]["read"]
+            done = "" if request.method == "GET" else "; whether it was done is not known"
+            raise CommandFailed(f"{self._endpoint} did not answer within {seconds:g} s{done}", UNREACHABLE) from None
         except httpx.HTTPError as error:
             raise CommandFailed(f"{self._endpoint} cannot be reached: {error}", UNREACHABLE) from None
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 _DECISIONS_SHOWN = 10
+_STATUS_SECONDS = 2.0
+"""So long the status is waited for: a service answers sooner, whatever is away."""
 
 
 def _list_clusters(client: Client, parsed: Parsed) -> None:
@@ -32,11 +34,15 @@ def _list_clusters(client: Client, parsed: Parsed) -> None:
 
 
 def _status(client: Client, parsed: Parsed) -> None:
-    status = client.call("GET", "cluster")
+    from holdfast.tables import shown
+
+    status = client.call("GET", "cluster", seconds=_STATUS_SECONDS)
 
     def told() -> str:
         parts = [text for one in status["clusters"] for text in (_heading(one), _nodes(one))]
-        return "\n\n".join([*(parts or ["There are no clusters."]), _manager(status["manager"])])
+        missed = "\n".join(shown(f"NOT ASKED: {one}.") for one in status["not_asked"])
+        manager = "" if status["manager"] is None and missed else _manager(status["manager"])
+        return "\n\n".join(filter(None, [missed, *(parts or ["There are no clusters."]), manager]))
 
     tell(parsed, status, told)
 
@@ -61,7 +67,7 @@ def _nodes(cluster: dict[str, Any]) -> str:
         [
             (
                 node["name"],
-                node["state"],
+                _state(node),
                 node.get("release"),
                 f"{node['silent_seconds']:g} s ago",
                 node["shards"],
@@ -75,6 +81,26 @@ def _nodes(cluster: dict[str, Any]) -> str:
     )
 
 
+def _state(node: dict[str, Any]) -> str:
+    from holdfast.tables import moment
+
+    since = moment(node["since"])
+    if node["state"] == "suspect" and since:
+        return f"suspect since {since}"
+    if node["state"] == "gone":
+        owners = f" by {', '.join(node['taken_over_by'])}" if node["taken_over_by"] else ""
+        return f"gone, taken over at {since}{owners}" if since else "gone"
+    return str(node["state"])
+
+
+def _process(one: dict[str, Any]) -> str:
+    from holdfast.tables import moment
+
+    if one["state"] == "gone":
+        return f"gone, {one['taken_over_by']} took its place at {moment(one['since'])}"
+    return f"suspect since {moment(one['heard'])}" if one["state"] == "suspect" else str(one["state"])
+
+
 def _manager(manager: dict[str, Any] | None) -> str:
     from holdfast.tables import moment, shown, table
 
@@ -83,10 +109,11 @@ def _manager(manager: dict[str, Any] | None) -> str:
     who = f"Manager: {manager['name'] or 'none at the moment'}, heard at {moment(manager['heard'])}."
     pins = [f"{pin['queue']} ({pin['account']}): {pin['partitions']} partitions" for pin in manager["pins"]]
     lines = [who, *(["Set by an operator: " + "; ".join(pins) + "."] if pins else [])]
+    processes = [(one["name"], _process(one), moment(one["heard"])) for one in manager["processes"]]
+    listed = table(("MANAGER", "STATE", "HEARD"), processes, nothing="") if processes else ""
     decided = [(moment(one["time"]), one["text"]) for one in manager["decisions"][-_DECISIONS_SHOWN:]]
-    return (
-        "\n".join(map(shown, lines)) + "\n\n" + table(("DECIDED", "WHAT"), decided, nothing="Nothing was decided yet.")
-    )
+    decisions = table(("DECIDED", "WHAT"), decided, nothing="Nothing was decided yet.")
+    return "\n\n".join(filter(None, ["\n".join(map(shown, lines)), listed, decisions]))
 
 
 def _drain(client: Client, parsed: Parsed) -> None:

@@ -35,7 +35,7 @@ class Managing:
         """``peer`` reaches the nodes of all clusters.  The ``fleet`` is not started yet, and is closed here.  ``rule``:
         None: only an operator splits and drains queues."""
         self._fleet = fleet
-        self._election = Election(metadata, name)
+        self._election = Election(metadata, name, listed=True)
         self._manager = Manager(metadata, fleet, self._election, Acts(metadata, peer, resolver, now_ms), rule=rule)
         self._working: asyncio.Task[None] | None = None
 

@@ -50,6 +50,7 @@ from cassandra.protocol import RequestExecutionException as ExecutionMessage
 from cassandra.protocol import ServerError
 from cassandra.query import PreparedStatement, SimpleStatement, tuple_factory
 
+from metadata_service.cassandra_errors import describe
 from metadata_service.opening import CannotOpen
 
 SPECULATIVE_SECONDS: Final = 0.1
@@ -59,6 +60,10 @@ CONTROL_SECONDS: Final = 5.0
 """How long a node may take to say what the cluster is.  With the driver's 2 s a node that was busy, with its garbage
 say, was taken for one that cannot be reached."""
 _DDL_SECONDS: Final = 60.0
+_ASK_TRIES: Final = 3
+_ASK_AGAIN_SECONDS: Final = 0.5
+"""A node whose connections are just being made may not answer at once."""
+_DRIVER_LOGS: Final = ("cassandra.cluster", "cassandra.pool", "cassandra.connection")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 HELD: Final = "held"
@@ -151,7 +156,7 @@ class Unanswered(Exception):
     """A statement has failed, with the driver's ``error``."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
+        super().__init__(describe(error))
         self.error = error
         self.sent = not isinstance(error, (Unavailable, RequestValidationException))
         """It may have taken effect all the same."""
@@ -178,8 +183,10 @@ class CassandraConnection:
         self.cluster = cluster
         self._inbox = _Inbox(loop)
         self._users = 1
-        self._checks: set[asyncio.Task[None]] = set()
-        """Of the commit logs of nodes that have just come."""
+        self._checks: dict[str, asyncio.Task[None]] = {}
+        """By address: waits until a node answers, and checks its commit log."""
+        self._away: set[str] = set()
+        """Addresses of nodes that were reported to be away, and have not answered since."""
 
     @classmethod
     async def open(cls, settings: CassandraSettings) -> CassandraConnection:
@@ -187,19 +194,28 @@ class CassandraConnection:
 
         Raises :class:`CannotOpen`, and in strict mode :class:`UnsafeCommitLog`.
         """
+        for name in _DRIVER_LOGS:  # a line for each attempt to connect; what matters is logged here, once
+            logging.getLogger(name).setLevel(logging.ERROR)
         cluster = _cluster(settings)
         try:
             session = await asyncio.to_thread(cluster.connect)
             connection = cls(cluster, session, settings, asyncio.get_running_loop())
             await connection.check_commit_logs()
-            cluster.register_listener(_Comers(lambda host: connection._inbox.put(connection._came, host)))
+            put = connection._inbox.put
+            cluster.register_listener(
+                _HostStates(
+                    lambda host: put(connection._on_node_up, host), lambda host: put(connection._on_node_down, host)
+                )
+            )
         except CannotOpen:
             await asyncio.to_thread(cluster.shutdown)
             raise
         except Exception as error:  # the driver's errors have no common base
             await asyncio.to_thread(cluster.shutdown)
             places = ", ".join(settings.contact_points)
-            raise CannotOpen(f"no Cassandra can be reached at {places}, port {settings.port}: {error}") from error
+            raise CannotOpen(
+                f"no Cassandra can be reached at {places}, port {settings.port}: {describe(error)}"
+            ) from error
         except BaseException:
             await asyncio.shield(asyncio.to_thread(cluster.shutdown))
             raise
@@ -216,7 +232,7 @@ class CassandraConnection:
         self._users -= 1
         assert self._users >= 0
         if not self._users:
-            for check in self._checks:
+            for check in self._checks.values():
                 check.cancel()
             await asyncio.to_thread(self.cluster.shutdown)
 
@@ -232,44 +248,62 @@ class CassandraConnection:
             log.error("%s", text)
 
     async def careless_commit_logs(self) -> str:
-        """Which nodes acknowledge what is not on their disks, in words; nothing, if none does."""
+        """Describe the nodes that acknowledge what is not on their disks; empty: there are none."""
         return await self._careless(self.cluster.metadata.all_hosts())
 
-    def _came(self, host: Any) -> None:
-        """A node has come, or come back, perhaps with other settings.  What is served already goes on."""
-        if self._users:
+    def _on_node_down(self, host: Any) -> None:
+        """Report a node that is away, once until it is back."""
+        if self._users and host.address not in self._away:
+            self._away.add(host.address)
+            log.warning("the node of Cassandra at %s is away", host.address)
+
+    def _on_node_up(self, host: Any) -> None:
+        """Wait until a node answers that has come, or come back, perhaps with other settings."""
+        if self._users and host.address not in self._checks:
             check = asyncio.get_running_loop().create_task(self._check(host), name=f"the commit log of {host.address}")
-            self._checks.add(check)
-            check.add_done_callback(self._checks.discard)
+            self._checks[host.address] = check
+            check.add_done_callback(lambda _: self._checks.pop(host.address, None))
 
     async def _check(self, host: Any) -> None:
-        if text := await self._careless([host]):
+        while (mode := await self._commit_log_of(host)) is None:
+            if host.is_up is False:
+                return  # the driver reports when it is up again
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        if host.address in self._away:
+            self._away.discard(host.address)
+            log.warning("the node of Cassandra at %s is back", host.address)
+        if text := _careless({mode: [host.address]}):
             strictly = "; strict settings forbid that: this process would not start now" if self.settings.strict else ""
             log.error("%s%s", text, strictly)
 
     async def _careless(self, hosts: Iterable[Any]) -> str:
-        """Which of these nodes acknowledge what is not on their disks, in words; nothing, if none does."""
+        """Describe the nodes that acknowledge what is not on their disks; empty: there are none."""
+        by_mode: dict[str, list[str]] = {}
+        for host in hosts:
+            for left in reversed(range(_ASK_TRIES)):
+                mode = await self._commit_log_of(host)
+                if mode is not None:
+                    by_mode.setdefault(mode, []).append(host.address)
+                    break
+                if not left or host.is_up is False:
+                    self._on_node_down(host)
+                    self._on_node_up(host)  # which is when its commit log is checked
+                    break
+                await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        return _careless(by_mode)
+
+    async def _commit_log_of(self, host: Any) -> str | None:
+        """The way in which a node syncs its commit log; None: it does not answer."""
         query = SimpleStatement(
             "SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'",
             consistency_level=ConsistencyLevel.ONE,
             is_idempotent=True,
         )
-        careless: dict[str, list[str]] = {}
-        for host in hosts:
-            try:
-                ((mode,),) = await self.ask(query, None, host=host)
-            except (Unanswered, ConnectionClosed, ValueError) as error:
-                log.warning("the commit log of Cassandra at %s cannot be checked: %s", host.address, error)
-                continue
-            if mode not in ("batch", "group"):
-                careless.setdefault(str(mode), []).append(host.address)
-        if not careless:
-            return ""
-        modes = ", and ".join(f"{mode} at {', '.join(sorted(found))}" for mode, found in sorted(careless.items()))
-        return (
-            f"commitlog_sync is {modes}: Cassandra loses writes that were acknowledged when its nodes end together; "
-            "set it to batch (or group) in cassandra.yaml of each node"
-        )
+        try:
+            ((mode,),) = await self.ask(query, None, host=host)
+        except (Unanswered, ConnectionClosed, ValueError):
+            return None
+        return str(mode)
 
     # --- statements -----------------------------------------------------------------------------------------
 
@@ -389,7 +423,7 @@ class CassandraConnection:
                 except Exception as failure:  # the driver's errors have no common base
                     error = failure
                 if time.monotonic() > deadline:
-                    raise CannotOpen(f"the tables of {keyspace} cannot be made: {error}") from error
+                    raise CannotOpen(f"the tables of {keyspace} cannot be made: {describe(error)}") from error
                 time.sleep(0.5)
         self.cluster.refresh_keyspace_metadata(keyspace)  # for what another process has made
 
@@ -433,14 +467,24 @@ def _cluster(settings: CassandraSettings) -> Cluster:
     )
 
 
-class _Comers(HostStateListener):  # type: ignore[misc]  # the driver has no types
-    """Hears, in the driver's threads, of nodes that serve from now on."""
+def _careless(by_mode: Mapping[str, Sequence[str]]) -> str:
+    """Describe the nodes whose commit log is synced too late, of nodes by their mode; empty: there are none."""
+    wrong = {mode: found for mode, found in by_mode.items() if mode not in ("batch", "group")}
+    if not wrong:
+        return ""
+    modes = ", and ".join(f"{mode} at {', '.join(sorted(found))}" for mode, found in sorted(wrong.items()))
+    return (
+        f"commitlog_sync is {modes}: Cassandra loses writes that were acknowledged when its nodes end together; "
+        "set it to batch (or group) in cassandra.yaml of each node"
+    )
 
-    def __init__(self, came: Callable[[Any], None]) -> None:
-        self.on_up = self.on_add = came
 
-    def on_down(self, host: Any) -> None:
-        pass
+class _HostStates(HostStateListener):  # type: ignore[misc]  # the driver has no types
+    """Is called in the driver's threads when nodes come and go."""
+
+    def __init__(self, up: Callable[[Any], None], down: Callable[[Any], None]) -> None:
+        self.on_up = self.on_add = up
+        self.on_down = down
 
     def on_remove(self, host: Any) -> None:
         pass

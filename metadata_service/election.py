@@ -1,12 +1,13 @@
 """Which of several processes holds an office, such as that of the out-cluster manager: the one that is named in the
-office's entry, whose version it raises every other second.
+office's entry, whose beats it raises every other second.
 
-Whoever sees the version stand still for long puts itself in its place.  There is no lease: two may take themselves for
+Whoever sees the beats stand still for long puts itself in its place.  There is no lease: two may take themselves for
 the manager for a moment, and all that either does to a queue is a change from the version that it has read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import time
@@ -15,13 +16,19 @@ from typing import Protocol
 
 import msgspec
 
-from metadata_service.models import Decision, ManagerEntry
+from metadata_service.models import Candidate, Decision, ManagerEntry
 from metadata_service.store import ConditionFailed
 
 TAKE_OVER_SECONDS = 10.0
 GAP_SECONDS = 5.0
 """A longer time between two looks does not count: who knows what went on."""
 DECISIONS_KEPT = 50
+STAND_BY_SECONDS = 10.0
+"""How often a process that stands by says that it lives."""
+FORGOTTEN_MS = 3_600_000
+"""A candidate that has said nothing for so long is forgotten."""
+CANDIDATES_MAX = 32
+RESIGN_TRIES = 5
 
 log = logging.getLogger("holdfast.manager")
 
@@ -44,17 +51,21 @@ class Election:
         name: str,
         *,
         title: str = "the out-cluster manager",
+        listed: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """``listed``: the office's entry is to list the candidates."""
         self._office = office
+        self._listed = listed
         self._title = title
         self._name = name
         self._start = secrets.token_hex(8)
         self._clock = clock
         self._wall = wall
-        self._seen = -1
-        """The version at the last look."""
+        self._seen: tuple[str, int] = ("", -1)
+        """The manager's start and its sign of life at the last look."""
+        self._stood_by_at = float("-inf")
         self._looked_at = 0.0
         self._still_s = 0.0
         self._unsaid: list[Decision] = []
@@ -72,6 +83,7 @@ class Election:
         entry = await self._office.manager()
         mine = entry.start == self._start
         if not mine and not self._vacant(entry):
+            await self._stand_by(entry)
             return None
         try:
             entry = await self._office.update_manager(self._signed(entry, self._name, self._start))
@@ -84,14 +96,59 @@ class Election:
 
     async def resign(self) -> None:
         """Let another one be elected at once.  Raises :class:`~metadata_service.store.StoreError`."""
-        entry = await self._office.manager()
-        if entry.start == self._start:
-            await self._office.update_manager(self._signed(entry, "", ""))
+        for _ in range(RESIGN_TRIES):
+            entry = await self._office.manager()
+            left = tuple(one for one in entry.candidates if one.start != self._start)
+            if entry.start == self._start:
+                resigned = self._signed(entry, "", "")
+            elif left != entry.candidates:
+                resigned = entry
+            else:
+                return
+            with contextlib.suppress(ConditionFailed):
+                await self._office.update_manager(msgspec.structs.replace(resigned, candidates=left))
+                return
+
+    async def _stand_by(self, entry: ManagerEntry) -> None:
+        """Say now and then that this process would take over; nothing is decided by it."""
+        if not self._listed or self._clock() - self._stood_by_at < STAND_BY_SECONDS:
+            return
+        self._stood_by_at = self._clock()
+        with contextlib.suppress(ConditionFailed):  # another one has said something just then: in a while
+            await self._office.update_manager(msgspec.structs.replace(entry, candidates=self._candidates(entry)))
 
     def _signed(self, entry: ManagerEntry, name: str, start: str) -> ManagerEntry:
         """The entry in the name of this manager, with what is to be told."""
         told = (*entry.decisions, *self._unsaid)[-DECISIONS_KEPT:]
-        return msgspec.structs.replace(entry, manager=name, start=start, decisions=told, time_ms=self._now_ms())
+        return msgspec.structs.replace(
+            entry,
+            manager=name,
+            start=start,
+            decisions=told,
+            time_ms=self._now_ms(),
+            beats=entry.beats + 1,
+            candidates=self._candidates(entry),
+        )
+
+    def _candidates(self, entry: ManagerEntry) -> tuple[Candidate, ...]:
+        """Those that are known, with this process as it is now, without those that are long gone.
+
+        An earlier start of the same name is forgotten: it is back.  A manager whose place is taken is noted as gone.
+        """
+        if not self._listed:
+            return entry.candidates
+        now_ms = self._now_ms()
+        kept = [
+            one
+            for one in entry.candidates
+            if one.name != self._name and now_ms - max(one.time_ms, one.gone_ms) < FORGOTTEN_MS
+        ]
+        if entry.start and entry.start != self._start and self._vacant_now(entry):
+            kept = [
+                msgspec.structs.replace(one, gone_ms=now_ms, successor=self._name) if one.start == entry.start else one
+                for one in kept
+            ]
+        return (*kept, Candidate(self._name, self._start, now_ms))[-CANDIDATES_MAX:]
 
     def _now_ms(self) -> int:
         return int(self._wall() * 1000)
@@ -99,8 +156,12 @@ class Election:
     def _vacant(self, entry: ManagerEntry) -> bool:
         now = self._clock()
         passed, self._looked_at = now - self._looked_at, now
-        if entry.version != self._seen:
-            self._seen, self._still_s = entry.version, 0.0
+        if (entry.start, entry.beats) != self._seen:
+            self._seen, self._still_s = (entry.start, entry.beats), 0.0
         elif passed <= GAP_SECONDS:
             self._still_s += passed
+        return self._vacant_now(entry)
+
+    def _vacant_now(self, entry: ManagerEntry) -> bool:
+        """Whether the manager was silent for so long at the last look."""
         return not entry.start or self._still_s >= TAKE_OVER_SECONDS

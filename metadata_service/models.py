@@ -190,6 +190,18 @@ class BackupPin(msgspec.Struct, frozen=True, array_like=True):
     """(log id, segment, file of pieces): of these logs, nothing up to this segment and this file goes."""
 
 
+class Takeover(msgspec.Struct, frozen=True, array_like=True):
+    """A node whose log was sealed because it was silent; for operators, nothing is decided by it."""
+
+    node: str
+    log_id: int
+    """Of the incarnation that was silent."""
+    time_ms: int
+    """By the clock of the node that managed the cluster."""
+    owners: tuple[str, ...] = ()
+    """Names of the nodes that its shards were assigned to, then."""
+
+
 class ClusterEntry(msgspec.Struct, frozen=True):
     """Which node is to have which shard, and who decides so.  A former manager's change comes from an old version."""
 
@@ -205,6 +217,8 @@ class ClusterEntry(msgspec.Struct, frozen=True):
     """The same, by an operator's word (:attr:`BackendCluster.drained`): it outlasts a start of the node."""
     pins: tuple[BackupPin, ...] = ()
     """Of the backups that are being made."""
+    takeovers: tuple[Takeover, ...] = ()
+    """The latest of each node that has not come back since, oldest first."""
 
 
 class BackendCluster(msgspec.Struct, frozen=True):
@@ -231,7 +245,7 @@ class ReportedNode(msgspec.Struct, frozen=True):
     address: str = ""
     """Where it is reached."""
     live: bool = True
-    """Its heartbeat moves.  One that does not live is reported while it has shards."""
+    """Its heartbeat moves."""
     incarnation: int = 0
     silent_ms: int = 0
     """Since its heartbeat moved last."""
@@ -245,6 +259,12 @@ class ReportedNode(msgspec.Struct, frozen=True):
     """Most of those who call the cluster are not connected to it."""
     release: str = ""
     """Of Holdfast, that it runs; empty: one that did not say so yet."""
+    gone: bool = False
+    """It does not live, and its log was sealed: it has no shards any more, if there is another node."""
+    taken_over_ms: int = 0
+    """When that was, by the clock of the node that managed the cluster then; 0: not known."""
+    owners: tuple[str, ...] = ()
+    """The nodes that its shards were assigned to, then."""
 
 
 class ClusterReport(msgspec.Struct, frozen=True):
@@ -285,8 +305,22 @@ class Pin(msgspec.Struct, frozen=True, array_like=True):
     partitions: int
 
 
+class Candidate(msgspec.Struct, frozen=True, array_like=True):
+    """A process that is the out-cluster manager, or stands by to become it, or was one of these."""
+
+    name: str
+    start: str
+    """A random name of the process's start."""
+    time_ms: int
+    """When it said last that it lives, by its clock."""
+    gone_ms: int = 0
+    """When another one took its place, by that one's clock; 0: none has."""
+    successor: str = ""
+    """Name of that one."""
+
+
 class ManagerEntry(msgspec.Struct, frozen=True):
-    """Which process is the out-cluster manager.  It raises the version every other second while it lives."""
+    """The process that is the out-cluster manager, which raises ``beats`` every other second while it lives."""
 
     manager: str = ""
     """Name of the process; empty: nobody."""
@@ -300,6 +334,10 @@ class ManagerEntry(msgspec.Struct, frozen=True):
     """When the manager raised the version last, by its clock; nothing is decided by it."""
     version: int = 0
     """0: not stored yet."""
+    beats: int = 0
+    """Rises with each sign of life of the manager: the version also rises with those of candidates."""
+    candidates: tuple[Candidate, ...] = ()
+    """Processes that are the manager or stand by, and those that ended without taking leave, lately."""
 
 
 _CLUSTER_NAME = re.compile(r"[a-z][a-z0-9_]{0,23}\Z")

@@ -6,14 +6,16 @@ They follow within some seconds.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Path, Query
 
 from frontend.admin.models import (
+    CandidateShown,
     ClusterLine,
     ClusterList,
     ClusterShown,
@@ -30,20 +32,33 @@ from frontend.admin.models import (
 from frontend.admin.problems import Problem, invalid, not_found
 from frontend.admin.visitor import ManagingRoute, Visitor, Who
 from frontend.services import Services
-from metadata_service.fleet import Fleet, Known, change_cluster
+from metadata_service.election import STAND_BY_SECONDS
+from metadata_service.fleet import LOOK_SECONDS, Fleet, Known, change_cluster
 from metadata_service.models import (
     FIRST_CLUSTER,
     BackendCluster,
+    Candidate,
     ManagerEntry,
     Pin,
     Queue,
     ReportedNode,
     cluster_of,
 )
-from metadata_service.store import ClusterRegistry, ConditionFailed, QueueNotFound
+from metadata_service.store import ClusterRegistry, ConditionFailed, QueueNotFound, StoreError
 
 PINS_MOST = 100
 """Queues whose number of partitions is set: the manager looks at each of them all the time."""
+
+ASK_SECONDS = 1.0
+"""So long the status waits for the metadata; what is known is shown then."""
+REPORT_LATE_SECONDS = 3 * LOOK_SECONDS
+SUSPECT_MS = 2_500
+"""A heartbeat comes every second, and is seen half a second later."""
+ACTING_LATE_SECONDS = 8.0
+STANDING_LATE_SECONDS = 3 * STAND_BY_SECONDS
+"""By the clocks of two machines, which may be some seconds apart."""
+
+T = TypeVar("T")
 
 Account = Annotated[str | None, Query(description="the account whose queue is meant")]
 Name = Annotated[str, Path(description="the cluster's name")]
@@ -59,12 +74,13 @@ def create_router(services: Services) -> APIRouter:
     async def list_clusters(who: Who) -> ClusterList:
         """All backend clusters, by number."""
         who.require_role("operator")
-        shown = [_shown(known, silent_s) for known, silent_s in await _known()]
+        await _refresh()
+        shown = [_shown(known, silent_s, services.clock()) for known, silent_s in await _known()]
         return ClusterList(
             clusters=[
                 ClusterLine(
                     **one.model_dump(include=ClusterLine.model_fields.keys() - {"nodes"}),
-                    nodes=sum(node.state != "silent" for node in one.nodes),
+                    nodes=sum(node.state not in ("suspect", "gone") for node in one.nodes),
                 )
                 for one in shown
             ]
@@ -72,11 +88,36 @@ def create_router(services: Services) -> APIRouter:
 
     @router.get("/cluster", name="cluster.status")
     async def status(who: Who) -> ClusterStatus:
-        """All backend clusters with their nodes, and what the out-cluster manager has decided lately."""
+        """All backend clusters with their nodes, and what the out-cluster manager has decided lately.
+
+        It is answered within two seconds: what could not be asked by then is named, and what was known of it last is
+        shown.
+        """
         who.require_role("operator")
-        shown = [_shown(known, silent_s) for known, silent_s in await _known()]
-        entry = ManagerEntry() if services.fleet is None else await services.fleet.registry.manager()
-        return ClusterStatus(clusters=shown, manager=await _manager(entry) if entry.version else None)
+        not_asked: list[str] = []
+
+        async def ask(what: str, question: Awaitable[T]) -> T | None:
+            try:
+                async with asyncio.timeout(ASK_SECONDS):
+                    return await question
+            except (TimeoutError, StoreError):
+                not_asked.append(what)
+                return None
+
+        _, manager = await asyncio.gather(
+            ask("how the backend clusters are, in the metadata: shown is what they reported last", _refresh()),
+            ask("the out-cluster manager's entry, in the metadata", _managing()),
+        )
+        now_s = services.clock()
+        known = await _known()
+        not_asked += [
+            f"the manager of cluster {one.cluster.name}: it has not reported for {silent_s:.0f} s, and its nodes are "
+            "shown as they were then"
+            for one, silent_s in known
+            if one.report is not None and silent_s > REPORT_LATE_SECONDS
+        ]
+        shown = [_shown(one, silent_s, now_s) for one, silent_s in known]
+        return ClusterStatus(clusters=shown, manager=manager, not_asked=not_asked)
 
     @router.post("/clusters/{name}/nodes/{node}/drain", name="cluster.drain")
     async def drain(who: Who, name: Name, node: Node) -> ClusterShown:
@@ -137,11 +178,19 @@ def create_router(services: Services) -> APIRouter:
         """Every cluster, and how long ago it reported."""
         fleet = services.fleet
         if fleet is not None:
-            await fleet.look()
             return [(known, fleet.silent_s(known)) for known in fleet.known()]
         if services.alone is not None:
             return [(Known(BackendCluster(FIRST_CLUSTER, 0), await services.alone(), 0.0), 0.0)]
         return []
+
+    async def _refresh() -> None:
+        """Read anew what the clusters report.  Raises :class:`~metadata_service.store.StoreError`."""
+        if services.fleet is not None:
+            await services.fleet.look()
+
+    async def _managing() -> ManagerShown | None:
+        entry = ManagerEntry() if services.fleet is None else await services.fleet.registry.manager()
+        return await _manager(entry) if entry.version else None
 
     def _several(who: Visitor, target: str) -> Fleet:
         """For what changes something."""
@@ -158,7 +207,7 @@ def create_router(services: Services) -> APIRouter:
         await fleet.look()
         known = fleet.numbered(changed.number)
         assert known is not None
-        return _shown(known, fleet.silent_s(known))
+        return _shown(known, fleet.silent_s(known), services.clock())
 
     async def _queue(who: Visitor, name: str, account: str | None) -> Queue:
         owner = who.account(account)
@@ -191,6 +240,7 @@ def create_router(services: Services) -> APIRouter:
         return ManagerShown(
             name=entry.manager or None,
             heard=entry.time_ms / 1000,
+            processes=[_candidate(entry, one, services.clock()) for one in entry.candidates],
             decisions=[DecisionShown(time=one.time_ms / 1000, text=one.text) for one in entry.decisions],
             pins=[
                 PinShown(account=queue.account, queue=queue.name, partitions=pin.partitions)
@@ -224,7 +274,25 @@ def create_router(services: Services) -> APIRouter:
     return router
 
 
-def _shown(known: Known, silent_s: float) -> ClusterShown:
+def _candidate(entry: ManagerEntry, one: Candidate, now_s: float) -> CandidateShown:
+    acts = one.start == entry.start
+    late_s = ACTING_LATE_SECONDS if acts else STANDING_LATE_SECONDS
+    if one.gone_ms:
+        state = "gone"
+    elif now_s - one.time_ms / 1000 > late_s:
+        state = "suspect"
+    else:
+        state = "acting" if acts else "standing by"
+    return CandidateShown(
+        name=one.name,
+        state=state,
+        heard=one.time_ms / 1000,
+        since=one.gone_ms / 1000 or None,
+        taken_over_by=one.successor or None,
+    )
+
+
+def _shown(known: Known, silent_s: float, now_s: float) -> ClusterShown:
     cluster, report = known.cluster, known.report
     told: dict[str, Any] = {"utilisation": None, "reported_seconds": None, "manager": None, "moving": 0, "homeless": 0}
     if report is not None:
@@ -240,16 +308,28 @@ def _shown(known: Known, silent_s: float) -> ClusterShown:
         number=cluster.number,
         state="retired" if cluster.emptied else cluster.state,
         weight=cluster.weight,
-        nodes=[_node(node) for node in (report.nodes if report is not None else ())],
+        nodes=[
+            _node(node, now_s - silent_s, silent_s > REPORT_LATE_SECONDS)
+            for node in (report.nodes if report is not None else ())
+        ],
         **told,
     )
 
 
-def _node(node: ReportedNode) -> NodeShown:
+def _node(node: ReportedNode, reported_at_s: float, late: bool) -> NodeShown:
+    """``late``: nobody has reported on it for some time."""
+    state = "suspect" if late and not node.gone else _state(node)
+    since = None
+    if state == "suspect":
+        since = round(reported_at_s - node.silent_ms / 1000, 1)
+    elif state == "gone" and node.taken_over_ms:
+        since = node.taken_over_ms / 1000
     return NodeShown(
         name=node.name,
         address=node.address,
-        state=_state(node),
+        state=state,
+        since=since,
+        taken_over_by=list(node.owners) if state == "gone" else [],
         silent_seconds=round(node.silent_ms / 1000, 1),
         shards=node.shards,
         cpu=node.cpu,
@@ -267,8 +347,10 @@ def _serving(cluster: BackendCluster) -> BackendCluster:
 
 
 def _state(node: ReportedNode) -> str:
-    if not node.live:
-        return "silent"
+    if node.gone:
+        return "gone"
+    if not node.live or node.silent_ms >= SUSPECT_MS:
+        return "suspect"
     return "draining" if node.draining else "cut off" if node.cut_off else "live"
 
 

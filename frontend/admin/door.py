@@ -6,7 +6,8 @@ read a body of any length.
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, Final
 
 from fastapi import FastAPI
 
@@ -19,15 +20,19 @@ from frontend.paths import check_path, raw_path
 from frontend.polls import AsgiReceive, ClientGone
 from frontend.services import Services
 from frontend.sqs import bounds, limits
-from frontend.sqs.calls import Scope
+from frontend.sqs.calls import Call, Scope
 from frontend.sqs.endpoint import AsgiSend, SqsEndpoint, Visit
 from frontend.sqs.errors import MALFORMED_INPUT, SqsError
+from metadata_service.store import StoreUnavailable
 from telemetry import calls
 
 PREFIX = "/v1/"
 """No URL of a queue begins so: there the first part is an account, or the only one is a name."""
 
 
+STATUS_PATH: Final = "/v1/cluster"
+STATUS_SECONDS: Final = 0.8
+"""So long the status waits for the metadata to say who calls; what it tells then takes a second at most."""
 BODY_BYTES_MAX = 256 * 1024
 """Length of the body of a request that is no message."""
 QUERY_BYTES_MAX = 16 * 1024
@@ -81,7 +86,7 @@ class AdminDoor:
                 bytes_max = min(bytes_max, BODY_BYTES_MAX)
             body = await read_body(receive, declared, bytes_max, services.bodies)
             visit.body_read = True
-            call = await visit.enter(body, receive)
+            call = await _entered(visit, scope, body, receive)
             if not is_message and len(body) > bounds.SMALL_BYTES:
                 bounds.check_structure(body)
             scope[KEY] = Visitor(services, visit, call)
@@ -97,6 +102,17 @@ class AdminDoor:
         finally:
             calling[0] = None
             visit.end()
+
+
+async def _entered(visit: Visit, scope: Scope, body: bytes, receive: AsgiReceive) -> Call:
+    """Let the caller in: as :meth:`Visit.enter`, but for the status, which is answered soon whatever is away."""
+    if scope["path"] != STATUS_PATH:
+        return await visit.enter(body, receive)
+    try:
+        async with asyncio.timeout(STATUS_SECONDS):
+            return await visit.enter(body, receive)
+    except TimeoutError:
+        raise StoreUnavailable("who calls could not be found out in time") from None
 
 
 def _length(headers: list[tuple[bytes, bytes]]) -> int:

@@ -398,9 +398,15 @@ class NodeShown(BaseModel):
     address: str
     state: str = Field(
         description="live, draining (it gives up its shards, or has none), cut off (it lives, but most of those who "
-        "call the cluster do not reach it: the others get its shards) or silent"
+        "call the cluster do not reach it: the others get its shards), suspect (its heartbeat stands still, and nobody "
+        "has its shards yet) or gone (it ended without taking leave, and others have its shards)"
     )
-    silent_seconds: float = Field(description="since its heartbeat moved last")
+    since: float | None = Field(
+        description="of a suspect node, when it was heard last; of one that is gone, when its shards were taken over; "
+        "null: it lives, or that is not known"
+    )
+    taken_over_by: list[str] = Field(description="of a node that is gone, the nodes that its shards went to")
+    silent_seconds: float = Field(description="since its heartbeat moved last, when the cluster reported")
     shards: int
     cpu: float = Field(description="part of a core that it uses")
     storage: float = Field(description="part that it uses of its disk, or of its memory for messages: which is more")
@@ -435,11 +441,24 @@ class PinShown(BaseModel):
     partitions: int
 
 
+class CandidateShown(BaseModel):
+    """A process that is the out-cluster manager, or would take over."""
+
+    name: str
+    state: str = Field(
+        description="acting, standing by, suspect (it was not heard for some time) or gone (another one took its place)"
+    )
+    heard: float = Field(description="when it said last that it lives, by its clock")
+    since: float | None = Field(description="of one that is gone, when its place was taken")
+    taken_over_by: str | None = Field(description="of one that is gone, who took its place")
+
+
 class ManagerShown(BaseModel):
     """The out-cluster manager."""
 
     name: str | None = Field(description="of its process; null: there is none at the moment")
     heard: float = Field(description="when it said last that it lives")
+    processes: list[CandidateShown] = Field(description="the manager, those that stand by, and those that are missed")
     decisions: list[DecisionShown] = Field(description="the latest, oldest first")
     pins: list[PinShown]
 
@@ -448,7 +467,8 @@ class ClusterStatus(BaseModel):
     """Everything about all of them."""
 
     clusters: list[ClusterShown]
-    manager: ManagerShown | None = Field(description="null: this service never had one")
+    manager: ManagerShown | None = Field(description="null: this service never had one, or could not be asked")
+    not_asked: list[str] = Field(description="what could not be asked within the time, in words; empty: nothing")
 
 
 class WeightGiven(Given):

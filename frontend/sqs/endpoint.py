@@ -656,7 +656,7 @@ def as_sqs_error(error: Exception) -> SqsError:
                 errors.INTERNAL_FAILURE, "The queue's journal is damaged, which an operator has to look at."
             )
         case BackendError() | StoreError() | IssuerUnreachable() | UsageNotCounted():
-            return SqsError(errors.SERVICE_UNAVAILABLE)
+            return errors.unavailable(error)
     return SqsError(errors.INTERNAL_FAILURE)
 
 

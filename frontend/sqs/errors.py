@@ -11,6 +11,11 @@ import math
 
 import msgspec
 
+from auth.errors import IssuerUnreachable
+from backend.api import BackendError, NotOwner, PartitionOpening, Unavailable
+from billing.meter import UsageNotCounted
+from metadata_service.store import StoreError
+
 SHOWN_MOST = 2_048
 """Characters of a request's value that an error's text repeats."""
 
@@ -235,7 +240,11 @@ INTERNAL_FAILURE = ErrorKind(
     text="The request processing has failed because of an unknown error. The server's log has its request id.",
 )
 SERVICE_UNAVAILABLE = ErrorKind(
-    "ServiceUnavailable", "ServiceUnavailable", 503, retryable=True, text="The service cannot answer at the moment."
+    "ServiceUnavailable",
+    "ServiceUnavailable",
+    503,
+    retryable=True,
+    text="The service cannot answer at the moment. Try again in some seconds.",
 )
 
 REGISTRY: dict[str, ErrorKind] = {kind.shape: kind for kind in list(globals().values()) if isinstance(kind, ErrorKind)}
@@ -289,3 +298,37 @@ def queue_does_not_exist() -> SqsError:
 def no_access_to_queue() -> SqsError:
     """For those who do not own the queue: it tells nothing of whether there is one."""
     return SqsError(QUEUE_DOES_NOT_EXIST, "The specified queue does not exist or you do not have access to it.")
+
+
+# --- what does not answer -----------------------------------------------------------------------------------
+
+_SOON = "Try again in some seconds."
+
+
+def unavailable(cause: Exception) -> SqsError:
+    """The error for a part of the service that cannot answer now: which one, and whether to repeat the call.
+
+    It names no machines, and nothing of other tenants.
+    """
+    match cause:
+        case StoreError():
+            text = f"The metadata, by which accounts, keys and queues are known, cannot be read or changed now. {_SOON}"
+        case NotOwner() | PartitionOpening():
+            text = f"The part of the queue that is asked for is on its way to another node. {_SOON}"
+        case Unavailable(has_effect=False):
+            text = f"The backend that has this part of the queue cannot be reached now: nothing was done. {_SOON}"
+        case Unavailable():
+            text = (
+                "The backend that stores the queue's messages does not answer, or cannot store anything now, and it is "
+                f"not known whether the call has taken effect. {_SOON} A send that is repeated with its token is "
+                "stored once."
+            )
+        case IssuerUnreachable():
+            text = f"The issuer of the token cannot be asked for its keys now. {_SOON}"
+        case UsageNotCounted():
+            text = "There is no room to count the call, so it is not answered: an operator has to make room."
+        case BackendError() if not cause.retryable:
+            text = "The backend that stores the queue's messages refuses the call; repeating it will not help."
+        case _:
+            return SqsError(SERVICE_UNAVAILABLE)
+    return SqsError(SERVICE_UNAVAILABLE, text)

@@ -200,6 +200,8 @@ def _report(name: str, report: ClusterReport | None, now_s: float) -> Iterator[F
     if report.homeless:
         yield wrong(f"{report.homeless} shards of {name} are served by nobody", "start its backends; read their logs")
     for node in report.nodes:
+        if node.gone:
+            continue  # that is seen by the entries of its cluster
         if not node.live:
             yield wrong(f"the node {node.name} of {name} has been silent for {node.silent_ms / 1000:.0f} s", "start it")
         elif node.cut_off:

@@ -13,9 +13,9 @@ import pytest
 from backend import ownership
 from backend.ahead import ReadAhead
 from backend.api import SHARDS, NewMessage, NotOwner, Target
-from backend.manager import GATHER_SECONDS, MOVES_MOST, Member, decide, drain, undrain
+from backend.manager import GATHER_SECONDS, MOVES_MOST, Member, decide, drain, undrain, with_takeovers
 from backend.node import Node
-from backend.reporter import REPORT_SECONDS, Reporter
+from backend.reporter import GONE_SHOWN_MS, REPORT_SECONDS, Reporter
 from backend.shards import shard_of
 from backend.view import View
 from backend.watch import DEAD_SECONDS, Clocks, Watch
@@ -484,8 +484,31 @@ def test_when_the_manager_dies_the_next_one_reports(three: Cluster) -> None:
     three.loop.run_for(2 * REPORT_SECONDS)
     report = three.registry.report
     assert report.manager != victim
-    assert {node.name for node in report.nodes} == three.living().keys()
-    assert {node.name: node.shards for node in report.nodes} == three.shares()
+    assert {node.name for node in report.nodes if node.live} == three.living().keys()
+    assert {node.name: node.shards for node in report.nodes if node.live} == three.shares()
+    (gone,) = [node for node in report.nodes if not node.live]
+    assert (gone.name, gone.gone, gone.shards, set(gone.owners)) == (victim, True, 0, set(three.living()))
+    assert 0 <= report.time_ms - gone.taken_over_ms < 60_000
+    three.join(victim)
+    three.settle(60)
+    three.loop.run_for(2 * REPORT_SECONDS)
+    assert all(node.live for node in three.registry.report.nodes), "it is back"
+    assert three.store._cluster.takeovers == ()
+
+
+def test_a_node_that_left_is_not_missed_and_one_that_ended_is_for_a_day(three: Cluster) -> None:
+    three.run(three.members["a"].leave(60))
+    three.run(three.members["a"].stop())
+    three.kill("a")
+    three.kill("b")
+    three.settle(60)
+    three.loop.run_for(2 * REPORT_SECONDS)
+    assert [(node.name, node.live) for node in three.registry.report.nodes] == [("b", False), ("c", True)]
+    view = three.members["c"].managed
+    assert view is not None
+    (note,) = view.cluster.takeovers
+    assert with_takeovers(view, view.cluster, [], note.time_ms + GONE_SHOWN_MS - 1).takeovers == (note,)
+    assert with_takeovers(view, view.cluster, [], note.time_ms + GONE_SHOWN_MS).takeovers == ()
 
 
 def test_a_node_that_an_operator_drains_stays_empty_also_when_it_starts_anew(three: Cluster) -> None:
@@ -542,7 +565,7 @@ def test_the_fullest_disk_and_the_mean_of_the_cpu_count(three: Cluster) -> None:
         )
 
 
-def test_a_node_that_died_is_reported_while_it_has_shards(three: Cluster) -> None:
+def test_a_node_that_died_is_reported_though_it_has_no_shards(three: Cluster) -> None:
     view = view_of({shard: "aab"[shard % 3] for shard in range(200)}, "b", ("b",) * 3)
     view = view._replace(silent={name: Heartbeat(name, ord(name), 1, 1, 0, f"{name}:1") for name in "ac"})
     reporter = Reporter(cast(ClusterRegistry, three.registry), "east", lambda: 0)
@@ -551,7 +574,9 @@ def test_a_node_that_died_is_reported_while_it_has_shards(three: Cluster) -> Non
     assert [(node.name, node.live, node.shards, node.silent_ms) for node in report.nodes] == [
         ("a", False, 134, 4500),
         ("b", True, 66, 0),
+        ("c", False, 0, 0),
     ]
+    assert [node.gone for node in report.nodes] == [False, False, True]
     assert (report.moving, report.homeless) == (0, SHARDS - 66)
 
 

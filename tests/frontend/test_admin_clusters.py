@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import pytest
 import pytest_asyncio
 
 from auth.credentials import AccessKey
+from frontend.admin import clusters, door
 from frontend.admin.clusters import PINS_MOST
+from frontend.sqs.endpoint import Visit
 from metadata_service.fleet import Fleet
-from metadata_service.models import ClusterReport, Decision, ManagerEntry, Partition, Pin, ReportedNode
+from metadata_service.models import Candidate, ClusterReport, Decision, ManagerEntry, Partition, Pin, ReportedNode
+from metadata_service.store import StoreUnavailable
 from tests.frontend.fakes import KEY, Answer, Service, running
 from tests.frontend.test_admin import problem
 
@@ -34,6 +38,9 @@ EAST = ClusterReport(
         ReportedNode("b1", "10.0.0.1:9400", True, 3, 120, 130, 0.25, 0.1, release="0.2.0"),
         ReportedNode("b2", "10.0.0.2:9400", True, 1, 80, 100, 0.2, 0.125, True),
         ReportedNode("b3", "10.0.0.3:9400", False, 2, 4500, 26),
+        ReportedNode("b4", "10.0.0.4:9400", True, 2, 2600, 9),
+        ReportedNode("b5", "10.0.0.5:9400", False, 7, 9_000_000, 0, gone=True, taken_over_ms=1500, owners=("b1", "b2")),
+        ReportedNode("b6", "10.0.0.6:9400", False, 7, 9_000_000, 0, gone=True),
     ),
     moving=5,
     homeless=26,
@@ -92,7 +99,7 @@ async def test_clusters_are_listed(service: Service) -> None:
             "weight": 1.0,
             "utilisation": 0.25,
             "reported_seconds": 3.0,
-            "nodes": 2,
+            "nodes": 2,  # without those that are suspect or gone
         },
     ]
 
@@ -107,6 +114,8 @@ async def test_the_status_has_nodes_shards_and_decisions(service: Service) -> No
         "name": "b1",
         "address": "10.0.0.1:9400",
         "state": "live",
+        "since": None,
+        "taken_over_by": [],
         "silent_seconds": 0.1,
         "shards": 130,
         "cpu": 0.25,
@@ -114,7 +123,17 @@ async def test_the_status_has_nodes_shards_and_decisions(service: Service) -> No
         "release": "0.2.0",
     }
     assert east["nodes"][1]["release"] is None, "it is of one that does not say so"
-    assert [(node["name"], node["state"]) for node in east["nodes"][1:]] == [("b2", "draining"), ("b3", "silent")]
+    reported_at = service.app.services.clock() - 3
+    assert [(node["name"], node["state"], node["taken_over_by"]) for node in east["nodes"][1:]] == [
+        ("b2", "draining", []),
+        ("b3", "suspect", []),
+        ("b4", "suspect", []),
+        ("b5", "gone", ["b1", "b2"]),
+        ("b6", "gone", []),
+    ]
+    assert [node["since"] for node in east["nodes"][4:]] == [1.5, None]
+    assert abs(east["nodes"][2]["since"] - (reported_at - 4.5)) < 60
+    assert status["not_asked"] == []
     url = await service.make_queue("q")
     queue = await service.store.get_queue(KEY.account, "q")
     assert url
@@ -122,9 +141,77 @@ async def test_the_status_has_nodes_shards_and_decisions(service: Service) -> No
     assert (await call(service, "GET", "/cluster")).json["manager"] == {
         "name": "m1",
         "heard": 1_799_999_999.0,
+        "processes": [],
         "decisions": [{"time": 5.0, "text": "something"}],
         "pins": [{"account": KEY.account, "queue": "q", "partitions": 3}],
     }
+
+
+async def test_what_has_not_reported_for_long_is_suspect_and_said_to_be(service: Service) -> None:
+    service.app.services.fleet = Fleet(service.store, clock=lambda: 100.0, wall=lambda: 40.0)
+    await service.app.services.fleet.look()
+    status = (await call(service, "GET", "/cluster")).json
+    (missed,) = status["not_asked"]
+    assert "cluster east: it has not reported for 40 s" in missed
+    states = [node["state"] for node in status["clusters"][1]["nodes"]]
+    assert states == ["suspect"] * 4 + ["gone"] * 2
+
+
+async def test_processes_that_may_manage_are_listed(service: Service) -> None:
+    now_ms = int(service.app.services.clock() * 1000)
+    entry = await service.store.manager()
+    candidates = (
+        Candidate("old", "0", now_ms - 90_000, now_ms - 70_000, "m1"),
+        Candidate("m1", "1", now_ms - 1000),
+        Candidate("m2", "2", now_ms - 20_000),
+        Candidate("m3", "3", now_ms - 60_000),
+    )
+    await service.store.update_manager(
+        msgspec.structs.replace(entry, manager="m1", start="1", candidates=candidates, time_ms=now_ms)
+    )
+    manager = (await call(service, "GET", "/cluster")).json["manager"]
+    assert [(one["name"], one["state"], one["taken_over_by"]) for one in manager["processes"]] == [
+        ("old", "gone", "m1"),
+        ("m1", "acting", None),
+        ("m2", "standing by", None),
+        ("m3", "suspect", None),
+    ]
+    assert manager["processes"][0]["since"] == (now_ms - 70_000) / 1000
+
+
+@pytest.mark.parametrize("how", ["hangs", "fails"])
+async def test_the_status_is_answered_without_the_metadata_and_says_so(
+    service: Service, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """What is known is shown."""
+    monkeypatch.setattr(clusters, "ASK_SECONDS", 0.01)
+
+    async def away(*_: object) -> None:
+        if how == "fails":
+            raise StoreUnavailable("it is away")
+        await asyncio.Event().wait()
+
+    fleet = service.app.services.fleet
+    assert fleet is not None
+    monkeypatch.setattr(fleet, "look", away)
+    monkeypatch.setattr(fleet.registry, "manager", away)
+    status = (await call(service, "GET", "/cluster")).json
+    assert len(status["not_asked"]) == 2
+    assert all("in the metadata" in one for one in status["not_asked"])
+    assert [one["name"] for one in status["clusters"]] == ["local", "east"]
+    assert status["manager"] is None
+
+
+async def test_the_status_does_not_wait_for_who_calls(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "STATUS_SECONDS", 0.01)
+
+    async def hangs(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Visit, "enter", hangs)
+    refused = await call(service, "GET", "/cluster")
+    assert problem(refused) == (503, "ServiceUnavailable")
+    assert "The metadata, by which accounts, keys and queues are known" in refused.json["detail"]
 
 
 async def test_a_node_is_drained_and_undrained(service: Service) -> None:

@@ -11,8 +11,19 @@ import msgspec
 import pytest
 
 from auth.credentials import AccessKey
-from auth.errors import AuthError
-from backend.api import BackendError, PartitionDamaged, PartitionUnknown, StorageFull, Unavailable
+from auth.errors import AuthError, IssuerUnreachable
+from backend.api import (
+    BackendError,
+    NotOwner,
+    OverLimit,
+    PartitionDamaged,
+    PartitionOpening,
+    PartitionUnknown,
+    StorageFull,
+    Unavailable,
+)
+from backend.link import NotSent
+from billing.meter import UsageNotCounted
 from frontend.app import FrontendApp
 from frontend.settings import FrontendSettings
 from frontend.sqs.endpoint import LINES_OF_CLIENTS, RequestIds, as_sqs_error
@@ -545,3 +556,26 @@ def test_every_refusal_of_a_sign_in_has_its_answer() -> None:
         error = refusal("x")
         answer = as_sqs_error(error)
         assert (answer.kind.query_code, answer.kind.status) == (error.code, error.status)
+
+
+@pytest.mark.parametrize(
+    ("error", "part", "helps"),
+    [
+        (StoreUnavailable("10.0.0.1:9042 is away"), "The metadata", True),
+        (NotOwner(3, "b1"), "on its way to another node", True),
+        (PartitionOpening("10.0.0.1"), "on its way to another node", True),
+        (NotSent("shard 3 cannot be asked: 10.0.0.1:9400"), "nothing was done", True),
+        (Unavailable("10.0.0.1 has no quorum"), "it is not known whether the call has taken effect", True),
+        (IssuerUnreachable("https://10.0.0.1"), "issuer of the token", True),
+        (UsageNotCounted("/var/10.0.0.1"), "an operator has to make room", False),
+        (OverLimit("10.0.0.1"), "repeating it will not help", False),
+        (StorageFull("10.0.0.1"), "no room to store messages", False),
+    ],
+)
+def test_what_cannot_answer_is_said_and_whether_a_repeat_helps(error: Exception, part: str, helps: bool) -> None:
+    answer = as_sqs_error(error)
+    assert (answer.kind.query_code, answer.kind.status) == ("ServiceUnavailable", 503)
+    assert part in answer.message
+    assert ("Try again" in answer.message) is helps
+    assert "10.0.0.1" not in answer.message
+    assert "b1" not in answer.message, "tenants learn of no machines"

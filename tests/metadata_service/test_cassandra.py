@@ -839,9 +839,14 @@ async def test_a_node_that_is_away_is_no_reason_to_refuse_and_is_looked_at_when_
 
         monkeypatch.setattr(connection, "ask", ask)
         await connection.check_commit_logs()
-        assert "the commit log of Cassandra at 127.0.0.1 cannot be checked" in caplog.text
-        assert "marked down" in caplog.text
         (host,) = connection.cluster.metadata.all_hosts()
+        for _ in range(3):  # as the driver does it when the node cannot be connected to
+            for listener in connection.cluster._listeners:
+                await asyncio.to_thread(listener.on_down, host)
+                await asyncio.to_thread(listener.on_up, host)
+        await connection.check_commit_logs()
+        assert caplog.text.count("the node of Cassandra at 127.0.0.1 is away") == 1
+        assert "is back" not in caplog.text, "it has not answered"
         answer = [("periodic",)]
         for listener in connection.cluster._listeners:  # as the driver does it when the node is there again
             await asyncio.to_thread(listener.on_up, host)
@@ -849,6 +854,7 @@ async def test_a_node_that_is_away_is_no_reason_to_refuse_and_is_looked_at_when_
             while "this process would not start now" not in caplog.text:
                 await asyncio.sleep(0.01)
         assert "commitlog_sync is periodic at 127.0.0.1" in caplog.text
+        assert caplog.text.count("the node of Cassandra at 127.0.0.1 is back") == 1
         assert "commitlog_sync" not in told
     finally:
         await connection.close()
@@ -930,6 +936,13 @@ async def until_it_works(call: Callable[[], Awaitable[Any]]) -> Any:
                 continue
 
 
+async def until_it_is(condition: Callable[[], bool]) -> bool:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.02)
+    return True
+
+
 async def test_while_cassandra_hangs_each_call_says_so_in_time(cassandra: CassandraCluster, place: Place) -> None:
     (node,) = cassandra.nodes
     async with opened(place.but(attempt_seconds=2, timeout_seconds=3)) as store:
@@ -979,7 +992,9 @@ async def test_what_was_answered_outlives_a_kill_and_the_store_finds_the_node_ag
 
 
 @pytest.mark.slow
-async def test_of_three_nodes_one_may_die_and_with_two_away_each_change_says_so(keyspace: str) -> None:
+async def test_of_three_nodes_one_may_die_and_with_two_away_each_change_says_so(
+    keyspace: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with CassandraCluster(3, heap="256m", java_options=QUICK_START) as cassandra:
         replicated = place_of(cassandra, keyspace).but(
             replication={"datacenter1": 3}, attempt_seconds=2, timeout_seconds=5
@@ -993,11 +1008,24 @@ async def test_of_three_nodes_one_may_die_and_with_two_away_each_change_says_so(
             assert await store.get_queue_by_id(second.queue_id) == second
             assert await store.shards() == [shard]
             last.pause()  # it keeps its connections
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable) as raised:
                 await create(store, "third")
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable, match=r"cannot be used: (too few nodes of|no node of|)\s?Cassandra"):
                 await store.shards()
+            assert "127.0.0" not in str(raised.value), "whoever is told needs no addresses"
+
+            def said(text: str) -> bool:
+                return text in caplog.text
+
+            assert await until_it_is(lambda: said(f"the node of Cassandra at {last.host} is away"))
             last.resume()
+            assert await until_it_is(lambda: said(f"the node of Cassandra at {last.host} is back"))
+            await asyncio.to_thread(other.start)
+            assert await until_it_is(lambda: said(f"the node of Cassandra at {other.host} is back"))
+            for node in (other, last):
+                for how in ("away", "back"):
+                    assert caplog.text.count(f"the node of Cassandra at {node.host} is {how}") == 1
+            assert not [one for one in caplog.records if one.name.startswith("cassandra.")], "the driver says nothing"
             await until_it_works(lambda: create(store, "fourth"))
             assert await until_it_works(store.shards) == [shard]
             names = await store.list_queues(ACCOUNT, limit=10)

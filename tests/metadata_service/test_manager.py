@@ -13,7 +13,7 @@ import pytest
 from auth.credentials import Tenant
 from metadata_service import partitions
 from metadata_service.clusters import SILENT_SECONDS, SplitRule
-from metadata_service.election import TAKE_OVER_SECONDS, Election
+from metadata_service.election import FORGOTTEN_MS, STAND_BY_SECONDS, TAKE_OVER_SECONDS, Election
 from metadata_service.fleet import Fleet, change_cluster
 from metadata_service.manager import NOTICED_SECONDS, WALK_SECONDS, ActFailed, Manager
 from metadata_service.models import BusyPartition, ClusterReport, Decision, Partition, Pin, Queue, cluster_of
@@ -45,7 +45,7 @@ class World:
         self._count = 0
 
     def electorate(self, name: str) -> Election:
-        return Election(self.faults.store, name, clock=lambda: self.now, wall=lambda: self.now)
+        return Election(self.faults.store, name, listed=True, clock=lambda: self.now, wall=lambda: self.now)
 
     def manager_of(self, election: Election, rule: SplitRule | None = RULE) -> Manager:
         return Manager(
@@ -393,6 +393,34 @@ async def test_one_of_several_is_elected_and_when_it_is_gone_the_next(world: Wor
     assert await one.stand() is not None
     await other.resign()
     assert (await world.store.manager()).manager == "m1", "only its own place is given up"
+
+
+async def test_those_that_stand_by_and_those_that_ended_are_listed(world: World) -> None:
+    one, other, third = (world.electorate(name) for name in ("m1", "m2", "m3"))
+
+    async def listed() -> list[tuple[str, str]]:
+        return [(candidate.name, candidate.successor) for candidate in (await world.store.manager()).candidates]
+
+    async def pass_time(*elections: Election, seconds: float) -> None:
+        until = world.now + seconds
+        while world.now < until:
+            world.now += 2
+            for election in elections:
+                await election.stand()
+
+    await pass_time(one, other, third, seconds=2 * STAND_BY_SECONDS)
+    assert sorted(await listed()) == [("m1", ""), ("m2", ""), ("m3", "")]
+    await third.resign()
+    assert sorted(await listed()) == [("m1", ""), ("m2", "")], "it took leave"
+    await pass_time(other, seconds=TAKE_OVER_SECONDS + 6)  # the first has ended
+    assert sorted(await listed()) == [("m1", "m2"), ("m2", "")]
+    (gone,) = [candidate for candidate in (await world.store.manager()).candidates if candidate.gone_ms]
+    assert gone.time_ms < gone.gone_ms <= world.now * 1000
+    await pass_time(other, seconds=FORGOTTEN_MS / 1000)
+    assert await listed() == [("m2", "")]
+    again = world.electorate("m2")
+    await pass_time(again, seconds=TAKE_OVER_SECONDS + 6)
+    assert await listed() == [("m2", "")], "it is back under its name"
 
 
 async def test_who_was_suspended_or_saw_nothing_does_not_take_over_at_once(world: World) -> None:

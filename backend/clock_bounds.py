@@ -1,0 +1,71 @@
+"""Bounds of how far the clocks of a cluster's nodes are apart, as their heartbeats prove it.  Pure.
+
+A heartbeat has the time at which it was written down.  It is seen later, and how much later nobody knows: a Cassandra
+that has just started takes seconds to store one and to answer a read.  So one sight says only that the node's clock has
+come at least so far.  The other bound comes with the next heartbeat: that one was written down after the one before had
+been stored, which was after the start of the last read that did not find it.  What both bounds allow is no proof of
+anything; so clocks count as equal as long as they may be.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from metadata_service.models import Heartbeat
+
+SIGHTS: Final = 4
+"""Of a node's latest heartbeats; a clock that was set right counts as right again after so many."""
+
+
+class _Node:
+    """A node's latest heartbeat, and the bounds that the latest ones gave."""
+
+    def __init__(self, beat: Heartbeat) -> None:
+        self.beat = beat
+        self.absent_ms: int | None = None
+        """Start of the last read that did not find this heartbeat, by the reader's clock; None: it was there at first.
+        """
+        self.least: deque[int] = deque(maxlen=SIGHTS)
+        self.most: deque[int] = deque(maxlen=SIGHTS)
+
+
+class ClockBounds:
+    """The other nodes' clocks beside this machine's."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[int, _Node] = {}
+        self._began_ms: int | None = None
+
+    def add(self, beats: Iterable[Heartbeat], began_ms: int, ended_ms: int) -> None:
+        """Add what a read of all heartbeats has found that began and ended at these times of this machine's clock."""
+        known, self._nodes = self._nodes, {}
+        for beat in beats:
+            node = self._nodes[beat.log_id] = known.get(beat.log_id) or _Node(beat)
+            if node.beat.count == beat.count:
+                continue
+            if node.absent_ms is not None:
+                node.most.append(beat.time_ms - node.absent_ms)
+            node.least.append(beat.time_ms - ended_ms)
+            node.beat, node.absent_ms = beat, self._began_ms
+        self._began_ms = began_ms
+
+    def ahead_ms(self, others: Iterable[int]) -> int:
+        """The least that the cluster's time can be ahead of this machine's clock; negative: behind.
+
+        The cluster's time is the lower median of all clocks; ``others`` are the other live nodes' logs.
+        """
+        known = [self._nodes[log_id] for log_id in others if log_id in self._nodes]
+        return _lower_median([0, *(_least_apart(node) for node in known)])
+
+
+def _least_apart(node: _Node) -> int:
+    least, most = max(node.least, default=0), min(node.most, default=0)
+    if node.least and least > 0:
+        return 0 if node.most and most < 0 else least  # both: a clock was set meanwhile
+    return most if node.most and most < 0 else 0
+
+
+def _lower_median(values: list[int]) -> int:
+    return sorted(values)[(len(values) - 1) // 2]
