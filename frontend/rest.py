@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -69,8 +70,14 @@ def create_rest(services: Services, context: Context) -> FastAPI:
     return rest
 
 
+@cache
+def _asset_bytes(name: str) -> bytes:
+    """The file's content, which all answers share."""
+    return files("fastapi_swagger.resources").joinpath(name).read_bytes()
+
+
 def _asset(name: str, media_type: str) -> Callable[[], Awaitable[Response]]:
     async def asset() -> Response:
-        return Response(files("fastapi_swagger.resources").joinpath(name).read_bytes(), media_type=media_type)
+        return Response(_asset_bytes(name), media_type=media_type)
 
     return asset

@@ -31,8 +31,9 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from auth import percent
+from holdfast.answers import UnreadAnswers
 from holdfast.certificate import Certificate
-from holdfast.exchange import App, Exchange, Scope
+from holdfast.exchange import WRITE_BYTES, App, Exchange, Scope
 from holdfast.places import Places
 from holdfast.proxies import Forwarded
 
@@ -79,6 +80,7 @@ class Hall(ServerState):
     ) -> None:
         super().__init__()
         self.limits = limits
+        self.answers = UnreadAnswers()
         self.places = Places(limits.connections, limits.connections_per_client)
         self.certificate = certificate
         self.forwarded = forwarded
@@ -143,6 +145,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self.transport.set_write_buffer_limits(high=WRITE_BYTES)  # over TLS it would be eight times as much
         hall = self.hall
         hall.connections.add(self)
         self.deadline = self.loop.time() + (LAST_CALL_SECONDS if hall.draining else hall.limits.read_seconds)
@@ -267,6 +270,18 @@ class Connection(asyncio.Protocol):
     async def room_to_write(self) -> None:
         if self._writable is not None:
             await asyncio.shield(self._writable)
+
+    def hold_answer(self, length_bytes: int) -> None:
+        self.hall.answers.hold(self, length_bytes)
+
+    def answer_progressed(self) -> None:
+        self.hall.answers.progress(self)
+
+    def release_answer(self) -> None:
+        self.hall.answers.release(self)
+
+    def abort(self) -> None:
+        self.transport.abort()
 
     def resume_reading(self) -> None:
         if self._reading_paused:

@@ -6,7 +6,7 @@ import asyncio
 import http
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 log = logging.getLogger("holdfast.door")
 
@@ -21,6 +21,9 @@ _WHOLE_ANSWER = _STATUS_LINES[200] + b"%b%bcontent-length: %d\r\n%b\r\n%b"
 """Common headers, headers, the body's length, what ends the connection, and the body: one format takes a fifth of the
 time of putting it together piece by piece."""
 _CLOSES = b"connection: close\r\n"
+WRITE_BYTES: Final = 65_536
+"""A longer body is written in slices of this size, each when the client has read the ones before: what a connection
+buffers is bounded by it, and a body that many answers share stands in memory once."""
 _WITHOUT_BODY = (204, 304)
 _FAILED = b"Internal Server Error"
 
@@ -40,6 +43,15 @@ class Way(Protocol):
 
     async def room_to_write(self) -> None:
         """Wait until the client has read enough of what was written."""
+
+    def hold_answer(self, length_bytes: int) -> None:
+        """Count an answer of this length against the memory for answers, which may cut connections."""
+
+    def answer_progressed(self) -> None:
+        """Note that the client has read some of that answer."""
+
+    def release_answer(self) -> None:
+        """The answer is written."""
 
     def resume_reading(self) -> None: ...
 
@@ -211,8 +223,30 @@ class Exchange:
         if message["type"] == "http.response.start":
             self._start(message["status"], message.get("headers", ()))
             return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if len(body) > WRITE_BYTES and self.scope["method"] != "HEAD":
+            await self._write_slices(body, more)
+            return
         await self._way.room_to_write()
-        self._write(message.get("body", b""), message.get("more_body", False))
+        self._write(body, more)
+
+    async def _write_slices(self, body: bytes, more: bool) -> None:
+        if self._head is not None and self._length is None and not more:
+            self._length = len(body)
+            self._head.append(b"content-length: %d\r\n" % self._length)
+        way = self._way
+        way.hold_answer(len(body))
+        try:
+            for start in range(0, len(body), WRITE_BYTES):
+                await way.room_to_write()
+                if self.gone:
+                    return
+                if start:
+                    way.answer_progressed()
+                end = start + WRITE_BYTES
+                self._write(body[start:end], more or end < len(body))
+        finally:
+            way.release_answer()
 
     def answer(self, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
         """Write a whole answer of status 200; its headers say nothing of its length or of the connection.
@@ -220,7 +254,7 @@ class Exchange:
         False, and nothing was written: the client has to read first, for which ``send`` waits.
         """
         way = self._way
-        if way.full:
+        if way.full or len(body) > WRITE_BYTES:
             return False
         if self.gone:
             return True

@@ -125,6 +125,7 @@ class Server(uvicorn.Server):
         self.cut = 0
         """So many calls were cut off at the end."""
         self._tells_refused = 0.0
+        self._reports_cut_at = 0.0
         self._taking: set[asyncio.Task[None]] = set()
         """Connections that another process has accepted and that are not yet served."""
         self._stop = stop
@@ -177,6 +178,13 @@ class Server(uvicorn.Server):
                 log.warning("connections were refused, there were too many %s", facts(count=self.hall.places.refused))
                 self.hall.places.refused = 0
                 self._tells_refused = now + TELL_REFUSED_SECONDS
+            if self.hall.answers.cut and now >= self._reports_cut_at:
+                log.warning(
+                    "connections were cut whose clients did not read long answers %s",
+                    facts(count=self.hall.answers.cut, bytes_max=self.hall.answers.bytes_max),
+                )
+                self.hall.answers.cut = 0
+                self._reports_cut_at = now + TELL_REFUSED_SECONDS
         return self._stop.is_set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -8,12 +8,14 @@ import socket
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
 from holdfast.door import PIPELINE_LIMIT, Connection, Limits
+from holdfast.exchange import WRITE_BYTES
 from holdfast.listen import bind
 from tests.holdfast.stub import Running, StubService
 
@@ -473,3 +475,69 @@ async def test_a_drain_ends_in_time(door: Door) -> None:
     assert await door.server.finish(0.01) == 1
     await client.end()
     await until(lambda: not door.connections)
+
+
+# --- answers that nobody reads --------------------------------------------------------------------------------
+
+
+def buffered(door: Door) -> int:
+    return sum(connection.transport.get_write_buffer_size() for connection in door.connections)
+
+
+def blocked(door: Door) -> int:
+    return sum(connection.full for connection in door.connections)
+
+
+def is_blocked(door: Door, count: int) -> bool:
+    return blocked(door) == count
+
+
+async def test_an_answer_that_is_not_read_is_buffered_in_part(door: Door) -> None:
+    clients = [await door.connect() for _ in range(6)]
+    for client in clients:
+        client.get("/large")
+        client.get("/large")
+    await until(lambda: blocked(door) == 6)
+    assert buffered(door) <= 6 * 2 * WRITE_BYTES
+    assert door.hall.answers.bytes_held == 6 * (8 << 20)
+    for client in clients:
+        for _ in range(2):
+            status, _, body = await client.answer()
+            assert (status, body) == (200, b"x" * (8 << 20))
+    await until(lambda: door.hall.answers.bytes_held == 0)
+
+
+async def test_the_client_that_has_read_nothing_for_longest_is_cut_for_want_of_memory(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    door.hall.answers.bytes_max = 3 * (8 << 20)
+    clients = [await door.connect() for _ in range(3)]
+    for count, client in enumerate(clients, 1):
+        client.get("/large")
+        await until(partial(is_blocked, door, count))
+    first = await clients[0].reader.read(4 << 20)  # it reads: the second has gone longest without
+    await until(lambda: next(iter(door.hall.answers._held)) is not connection_of(door, clients[0]))
+    late = await door.connect()
+    late.get("/large")
+    assert (await late.answer())[2] == b"x" * (8 << 20)
+    assert len(await clients[1].end()) < 8 << 20
+    assert len(first + await clients[0].reader.readexactly((8 << 20) - len(first))) == 8 << 20
+    assert (await clients[2].answer())[2] == b"x" * (8 << 20)
+    await until(lambda: "connections were cut whose clients did not read long answers" in caplog.text)
+    assert door.hall.answers.bytes_held == 0
+
+
+async def test_a_client_that_closes_in_the_middle_of_an_answer_frees_its_memory(door: Door) -> None:
+    client = await door.connect()
+    client.get("/large")
+    await until(lambda: blocked(door) == 1)
+    client.writer.transport.abort()
+    await until(lambda: not door.connections)
+    await until(lambda: door.hall.answers.bytes_held == 0)
+
+
+def connection_of(door: Door, client: Client) -> Connection:
+    """The server's side of a client's connection."""
+    port = client.writer.get_extra_info("sockname")[1]
+    (found,) = [one for one in door.connections if one.transport.get_extra_info("peername")[1] == port]
+    return found

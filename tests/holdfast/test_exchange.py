@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from holdfast.door import Limits
-from holdfast.exchange import App
+from holdfast.door import PIPELINE_LIMIT, Limits
+from holdfast.exchange import WRITE_BYTES, App
 from holdfast.listen import bind
 from tests.holdfast.stub import Running
 
@@ -330,21 +331,44 @@ async def test_a_body_that_is_still_arriving_has_to_be_received() -> None:
 
 
 async def test_nothing_is_answered_at_once_to_a_client_that_does_not_read() -> None:
-    answered = []
+    answered: list[bool] = []
 
     async def app(scope: Any, receive: Any, send: Send) -> None:
-        answered.append(receive.answer([], b"x" * 30_000_000))
+        answered.append(receive.answer([], b"x" * WRITE_BYTES))
         if not answered[-1]:
             await answering(200, [], b"in its turn")(scope, receive, send)
 
     async with serving(app) as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1000)
-        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + get())
-        answer = await reader.read()
-        writer.close()
-        await writer.wait_closed()
-    assert answered == [True, False]
-    assert answer.endswith(b"\r\n\r\nin its turn")
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", port))
+            client.setblocking(False)
+            reader, writer = await asyncio.open_connection(sock=client)
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * (PIPELINE_LIMIT - 1) + get())
+            async with asyncio.timeout(60):
+                while False not in answered:
+                    await asyncio.sleep(0.001)
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            answer = await reader.read()
+            writer.close()
+            await writer.wait_closed()
+    assert len(answered) == PIPELINE_LIMIT
+    assert answer.count(b"in its turn") == answered.count(False)
+
+
+async def test_a_long_answer_is_not_given_at_once() -> None:
+    answered: list[bool] = []
+
+    async def app(scope: Any, receive: Any, send: Send) -> None:
+        answered.append(receive.answer([], b"x" * (WRITE_BYTES + 1)))
+        await answering(200, [], b"y" * (3 * WRITE_BYTES + 1))(scope, receive, send)
+
+    async with serving(app) as port:
+        answer = await ask(port, get())
+    assert answered == [False]
+    assert b"content-length: %d\r\n" % (3 * WRITE_BYTES + 1) in answer
+    assert body_of(answer) == b"y" * (3 * WRITE_BYTES + 1)
 
 
 async def test_a_header_cannot_be_split_at_once(caplog: pytest.LogCaptureFixture) -> None:
