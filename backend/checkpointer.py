@@ -9,9 +9,11 @@ after the other, so none has to wait for the others.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -29,7 +31,7 @@ from backend.journal.interface import Journal
 from backend.journal.pins import Pins, Segment
 from backend.journal.rows import SEGMENT_MAX
 from backend.shards import Shard, as_ref, piece_files, shard_of
-from backend.tasks import Complaints, Slices
+from backend.tasks import Complaints, Slices, in_groups
 from metadata_service.models import BackupPin, LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, MemberStore, StoreError
 
@@ -40,6 +42,13 @@ CHAIN_MOST = 8
 """A shard that is folded from more logs than this gets its first checkpoint at once: perhaps no start lives long."""
 SPARSE = 4
 """A file of pieces less than a quarter of which is needed is written again and goes."""
+READS_AT_ONCE = 8
+"""So many logs are asked at the same time what is left of them."""
+LEFT_BEHIND_SECONDS = 600.0
+"""A log of which nothing was found is looked at once more after so long, for what was on its way to it.  If there is
+still nothing, its entry says so."""
+MARKS_AT_ONCE = 8
+"""So many entries say so in one sweep: hand-overs wait for it."""
 SEGMENT_BITS = 20
 SEGMENT_MASK = (1 << SEGMENT_BITS) - 1
 
@@ -120,6 +129,8 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._unsettled = False
         """A change of the metadata is under way, or has ended with an outcome that is not known."""
+        self._emptied: dict[int, float] = {}
+        """Sealed logs of which nothing was found, and when, by the loop's clock."""
         self._giving: dict[int, tuple[ShardEntry, str]] = {}
         """Shards that are being handed over: what their entries are to become, and the name of the new owner."""
 
@@ -363,20 +374,22 @@ class Checkpointer:
     async def _sweep(self) -> None:
         """Drop files of pieces, segments and whole logs that nothing needs any more.
 
-        A node sweeps its own log and all that are sealed, whoever wrote them.  What may go is looked for before the
-        entries are read, and what no entry names then, none will name again: a checkpoint points only into segments
-        that the entry before it named, or into its owner's log at or above the floor; and where a shard is given to a
-        log that has been sealed, there is nothing of it (:meth:`_say_replayed`).  So it does not matter who else is
-        sweeping.
+        A node sweeps its own log and all that are sealed, whoever wrote them, until nothing is left of them.
+        What may go is looked for before the entries are read, and what no entry names then, none will name again: a
+        checkpoint points only into segments that the entry before it named, or into its owner's log at or above the
+        floor; and where a shard is given to a log that has been sealed, there is nothing of it
+        (:meth:`_say_replayed`).  So it does not matter who else is sweeping.
         """
         own = self._node.log.log_id
         current = self._node.log.next_segment
         known = {entry.log_id: entry for entry in await self._entries.logs()}
-        sealed = {log_id for log_id, entry in known.items() if entry.state == "sealed"}
-        await self._journal.look(entry for log_id, entry in known.items() if log_id in sealed)
+        sealed = self._to_be_swept(known.values())
+        await self._journal.look(known[log_id] for log_id in sealed)
         swept = [log_id for log_id in self._segments.logs() if log_id == own or log_id in sealed]
-        segments = {log_id: await self._segments.segments_of(log_id) for log_id in swept}
-        files = [one for one in await self._pieces.list_files() if one.log_id == own or one.log_id in sealed]
+        listed = await in_groups([partial(self._segments.segments_of, log_id) for log_id in swept], READS_AT_ONCE)
+        segments = dict(zip(swept, listed, strict=True))
+        in_files = await in_groups([partial(self._pieces.list_files, log_id) for log_id in swept], READS_AT_ONCE)
+        files = [file for found in in_files for file in found]
         shards = await self._entries.shards()
         backups = await self._backups()
         kept = await self._drop_pieces(files, shards, backups)
@@ -384,35 +397,65 @@ class Checkpointer:
         for backup in backups:
             pins.set_backup(backup.name, {log_id: segment for log_id, segment, _ in backup.logs})
         dropped: set[Segment] = set()
+        removed: list[int] = []
         chained = {log_id for shard in shards for log_id in shard.logs()}
         for log_id in swept:
             found = [(log_id, number) for number, _ in segments[log_id]]
             droppable = pins.droppable(at for at in found if log_id != own or at[1] < current)
-            if log_id != own and log_id not in chained and not await self._say_replayed(known[log_id]):
-                continue
+            if log_id != own and log_id not in chained:
+                entry = await self._say_replayed(known[log_id])
+                if entry is None:
+                    continue
+                known[log_id] = entry
             if droppable:
                 await self._segments.drop(log_id, [number for _, number in droppable])
                 dropped.update(droppable)
             if log_id != own and len(droppable) == len(found) and log_id not in kept:
-                await self._segments.remove_log(log_id)
+                removed.append(log_id)
+        await in_groups([partial(self._segments.remove_log, log_id) for log_id in removed], READS_AT_ONCE)
+        left = {*chained, *(one.log_id for one in files), *(log_id for log_id, found in segments.items() if found)}
+        for log_id in left:
+            self._emptied.pop(log_id, None)
+        await self._say_swept([known[log_id] for log_id in sorted(sealed - left)])
         self.kept = _kept(own, current, pins, segments, dropped)
 
-    async def _say_replayed(self, log: LogEntry) -> bool:
+    def _to_be_swept(self, known: Iterable[LogEntry]) -> set[int]:
+        """The sealed logs of which something may be left, and a few of those that are to be looked at once more."""
+        logs = {entry.log_id for entry in known if entry.state == "sealed" and not entry.swept}
+        self._emptied = {log_id: at for log_id, at in self._emptied.items() if log_id in logs}
+        due_at = asyncio.get_running_loop().time() - LEFT_BEHIND_SECONDS
+        due = [log_id for log_id, at in self._emptied.items() if at <= due_at]
+        return logs - self._emptied.keys() | set(due[:MARKS_AT_ONCE])
+
+    async def _say_swept(self, empty: Iterable[LogEntry]) -> None:
+        """Note the logs of which this sweep has found nothing; the entries of those where it is the second time say so.
+
+        What their writers had on its way when they were fenced has arrived by then, and was found.
+        """
+        now = asyncio.get_running_loop().time()
+        for log in empty:
+            if self._emptied.get(log.log_id, now) > now - LEFT_BEHIND_SECONDS:
+                self._emptied[log.log_id] = now
+                continue
+            with contextlib.suppress(ConditionFailed):  # somebody else says it
+                await self._entries.update_log(msgspec.structs.replace(log, swept=True))
+
+    async def _say_replayed(self, log: LogEntry) -> LogEntry | None:
         """Before anything of a sealed log goes that no shard is folded from, its floor passes its end.
 
         For a shard may come to name it afterwards: its owner gives it to the log's writer, and does not know yet that
         this was fenced.  Then there is nothing of the shard in that log, and whoever takes it must not miss what was
-        dropped.  False: somebody else has just changed the entry, and may know better.
+        dropped.  Returns the entry; None: somebody else has just changed it, and may know better.
         """
         past = (log.sealed_seq or 0) + 1
         if log.floor_seq < past:
             try:
-                await self._entries.update_log(
+                return await self._entries.update_log(
                     msgspec.structs.replace(log, floor_segment=SEGMENT_MAX + 1, floor_seq=past)
                 )
             except ConditionFailed:
-                return False
-        return True
+                return None
+        return log
 
     async def _backups(self) -> list[BackupPin]:
         """What backups hold.  To be asked for last, when all else that a sweep decides by is known.

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Hashable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 SAID_AGAIN_SECONDS: Final = 60.0
 SLICE_SECONDS: Final = 0.002
@@ -55,6 +57,14 @@ class Tasks:
         self._stopped = True
         for task in self._running:
             task.cancel()
+
+
+async def in_groups(work: Sequence[Callable[[], Awaitable[T]]], size: int) -> list[T]:
+    """Do this work, at most ``size`` of it at a time; returns the results in its order."""
+    results: list[T] = []
+    for start in range(0, len(work), size):
+        results += await asyncio.gather(*(one() for one in work[start : start + size]))
+    return results
 
 
 class Complaints:

@@ -136,6 +136,8 @@ class LogEntry(msgspec.Struct, frozen=True):
     held: str = ""
     """Name of who finds out where the log ends.  Until it is taken away its writer answers nothing; any other change of
     the entry takes it away."""
+    swept: bool = False
+    """Nothing is left of it, no segment and no file of pieces: no sweep looks for any."""
 
 
 class BusyPartition(msgspec.Struct, frozen=True, array_like=True):

@@ -74,7 +74,7 @@ class CassandraJournal:
         self._server = server
         self._tables = tables = PatientTables(server)
         self.segments = CassandraSegments(tables, settings.segment_bytes)
-        self.pieces = CassandraPieces(tables, self.segments.logs)
+        self.pieces = CassandraPieces(tables)
         self._settings = settings
         self._scans: dict[int, CassandraScan] = {}
 

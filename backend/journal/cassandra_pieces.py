@@ -7,7 +7,7 @@ for another.  Only the incarnation that owns a log makes files under it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from zlib import crc32
 
 from backend.api import Unavailable
@@ -58,10 +58,8 @@ class CassandraPieceWriter:
 class CassandraPieces:
     """Implements :class:`backend.journal.checkpoints.PieceStore`."""
 
-    def __init__(self, tables: Tables, logs: Callable[[], list[int]]) -> None:
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._logs = logs
-        """Ids of the logs that this process knows of."""
         self._next: dict[int, int] = {}
 
     async def begin(self, log_id: int) -> CassandraPieceWriter:
@@ -105,13 +103,9 @@ class CassandraPieces:
         except Unanswered as error:
             raise Unavailable(f"a checkpoint cannot be deleted: {error}") from error
 
-    async def list_files(self) -> list[PieceFile]:
+    async def list_files(self, log_id: int) -> list[PieceFile]:
         try:
-            return [
-                PieceFile(log_id, number, size_bytes)
-                for log_id in self._logs()
-                for number, size_bytes in await self._tables.files(log_id)
-            ]
+            return [PieceFile(log_id, number, size_bytes) for number, size_bytes in await self._tables.files(log_id)]
         except Unanswered as error:
             raise Unavailable(f"checkpoints cannot be listed: {error}") from error
 

@@ -76,7 +76,8 @@ class PieceStore(PieceReader, Protocol):
     async def drop_file(self, log_id: int, file: int) -> None:
         """Forget what one writer stored.  Repeatable."""
 
-    async def list_files(self) -> list[PieceFile]: ...
+    async def list_files(self, log_id: int) -> list[PieceFile]:
+        """The files of pieces that one log has."""
 
 
 class LocalPieceWriter:
@@ -179,15 +180,12 @@ class LocalPieces:
         directory = self._listed.get(log_id) or self._files.directory(log_id)
         await self._disk.run(self._drop, directory, file)
 
-    async def list_files(self) -> list[PieceFile]:
-        found: list[PieceFile] = []
-        for log_id in self._files.logs():
-            if not self._files.known(log_id):
-                continue  # gone meanwhile
-            self._listed[log_id] = directory = self._files.directory(log_id)
-            for number, size_bytes in await self._disk.run(self._list, directory):
-                found.append(PieceFile(log_id, number, size_bytes))
-        return found
+    async def list_files(self, log_id: int) -> list[PieceFile]:
+        if not self._files.known(log_id):
+            return []  # gone meanwhile
+        self._listed[log_id] = directory = self._files.directory(log_id)
+        found = await self._disk.run(self._list, directory)
+        return [PieceFile(log_id, number, size_bytes) for number, size_bytes in found]
 
     # --- blocking ---
 

@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from backend.api import PartitionDamaged, Unavailable
 from backend.census import count
 from backend.damage import survey
-from backend.journal.cassandra_journal import CassandraJournal
-from backend.journal.cassandra_log import CassandraLogSettings
 from backend.journal.local import LocalJournal
 from backend.journal.rows import RECORD_HEADER_BYTES, place_of
-from backend.journal.tables import StateRead, Unanswered
-from backend.node import Node
+from backend.journal.tables import Unanswered
 from backend.partition import Partition
 from metadata_service.sqlite import SQLiteStore
 from tests.backend.faulty_disk import BLOCK_BYTES, FaultyDisk
 from tests.backend.nodes import Cluster
 from tests.backend.out_of_files import MESSAGES
-from tests.simulator.quorum import Machines, QuorumTables
+from tests.backend.quorum_node import OpenTables, QuorumNode
 
 HEAD_BYTES_MAX = 64
 PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE)
 
 
-class _Faulty(Cluster):
-    """A node whose messages are only on the disk, which fails."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.settings = self.settings._replace(window_bytes=0)
-        self.disk = self.faults = FaultyDisk()
+class _Filled(Cluster):
+    """A node with one queue, whose messages are numbered."""
 
     @property
     def partition(self) -> Partition:
@@ -49,18 +39,6 @@ class _Faulty(Cluster):
     @property
     def quarantined(self) -> int:
         return self.partition.fold.quarantined
-
-    def places(self) -> list[tuple[str, int, int]]:
-        """Of each message, in order: the file that it is in, and where its record begins and ends there, about."""
-        assert self.node._incarnation is not None
-        files = self.node._incarnation.log._files  # type: ignore[attr-defined]
-        found = []
-        for block in self.partition.fold.blocks.values():
-            for position, size_bytes in zip(block.positions, block.sizes, strict=True):
-                place = place_of(position)
-                path = files.path(place.log_id, place.segment)
-                found.append((path, place.offset, place.offset + size_bytes + RECORD_HEADER_BYTES + HEAD_BYTES_MAX))
-        return found
 
     async def filled(self, messages: int = 200, size_bytes: int = 1000) -> None:
         queue = await self.queue(1)
@@ -75,6 +53,31 @@ class _Faulty(Cluster):
                 assert message.receives == 1, "what nobody got counts as not received"
                 found.append(int(message.payload.split()[0]))
         return sorted(found)
+
+
+class _Faulty(_Filled):
+    """Its messages are only on the disk, which fails."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.settings = self.settings._replace(window_bytes=0)
+        self.disk = self.faults = FaultyDisk()
+
+    def places(self) -> list[tuple[str, int, int]]:
+        """Of each message, in order: the file that it is in, and where its record begins and ends there, about."""
+        assert self.node._incarnation is not None
+        files = self.node._incarnation.log._files  # type: ignore[attr-defined]
+        found = []
+        for block in self.partition.fold.blocks.values():
+            for position, size_bytes in zip(block.positions, block.sizes, strict=True):
+                place = place_of(position)
+                path = files.path(place.log_id, place.segment)
+                found.append((path, place.offset, place.offset + size_bytes + RECORD_HEADER_BYTES + HEAD_BYTES_MAX))
+        return found
+
+
+class _OnTables(QuorumNode, _Filled):
+    """Its messages are only in tables."""
 
 
 def test_a_process_without_a_free_file_descriptor_loses_nothing(tmp_path: Path) -> None:
@@ -123,15 +126,10 @@ async def test_a_bad_block_costs_the_messages_in_it_and_no_neighbour(tmp_path: P
     await cluster.stop()
 
 
-class _Silent(QuorumTables):
+class _Silent(OpenTables):
     """Tables that take rows and, at times, show none."""
 
-    def __init__(self) -> None:
-        super().__init__(Machines(Random(1)))
-        self.silent = False
-
-    def read_state(self, log_id: int, done: StateRead) -> None:
-        asyncio.get_running_loop().call_soon(done, "open")
+    silent = False
 
     def everyone(self) -> _Silent:
         return self
@@ -143,14 +141,10 @@ class _Silent(QuorumTables):
 
 
 async def test_a_cassandra_that_does_not_answer_costs_nothing(tmp_path: Path) -> None:
-    cluster, tables = _Faulty(tmp_path), _Silent()
-    cluster.store = SQLiteStore(tmp_path / "metadata.db")
-    cluster.node = await Node.start_on(
-        lambda: CassandraJournal(tables, CassandraLogSettings(idle_seconds=0.05)),
-        cluster.store,
-        cluster.resolver,
-        settings=cluster.settings,
-    )
+    tables = _Silent()
+    cluster = _OnTables(tmp_path, tables)
+    cluster.settings = cluster.settings._replace(window_bytes=0)
+    await cluster.start()
     await cluster.filled(50)
     queue = await cluster.queue(1)
     tables.silent = True

@@ -282,6 +282,7 @@ class ClusterWorld:
         patches: dict[str, Any] = {
             "backend.shards.SHARDS": SHARDS,
             "backend.ownership.LONG_BLOCKS": self.long_blocks,
+            "backend.checkpointer.LEFT_BEHIND_SECONDS": Random(f"sweeps of {self.seed}").choice((0.0, 3.0)),
             "backend.manager.SHARDS": SHARDS,
             "backend.cluster.RemoteBackend": wire(self),
             "backend.cluster.random": random,

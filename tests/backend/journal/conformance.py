@@ -310,7 +310,7 @@ class Conformance:
             await (await pieces.begin(9)).finish()  # nothing in it
             assert await pieces.get_many([other, *reversed(refs)]) == [b"other", *reversed(contents)]
             assert await pieces.get(refs[3]) == contents[3]
-            files = {one.file: one.size_bytes for one in await pieces.list_files()}
+            files = {one.file: one.size_bytes for one in await pieces.list_files(9)}
             assert set(files) == {refs[0].file, other.file}
             assert files[refs[0].file] >= sum(map(len, contents))
             with pytest.raises(PieceDamaged):
@@ -320,7 +320,7 @@ class Conformance:
             with pytest.raises(PieceDamaged):
                 await pieces.get(refs[4])
             assert await pieces.get(other) == b"other"
-            assert [one.file for one in await pieces.list_files()] == [other.file]
+            assert [one.file for one in await pieces.list_files(9)] == [other.file]
             await log.close()
 
         world.run(main())

@@ -38,10 +38,10 @@ async def stores_and_finds(store: LocalPieces) -> None:
     assert await store.get_many([*reversed(refs), *more]) == [*reversed(PIECES), b"later"]
     assert await store.get(refs[1]) == b"one"
     assert [(ref.log_id, ref.file, ref.length) for ref in refs] == [(9, 1, len(piece)) for piece in PIECES]
-    assert [file[:2] for file in await store.list_files()] == [(9, 1), (9, 2)]
+    assert [file[:2] for file in await store.list_files(9)] == [(9, 1), (9, 2)]
     await store.drop_file(9, 1)
     await store.drop_file(9, 1)
-    assert [file[:2] for file in await store.list_files()] == [(9, 2)]
+    assert [file[:2] for file in await store.list_files(9)] == [(9, 2)]
     with pytest.raises(PieceDamaged, match="missing"):
         await store.get(refs[1])
 
@@ -115,8 +115,8 @@ def test_what_cannot_be_stored_leaves_nothing_behind(case: str) -> None:
         disk.failing_syncs = 1 if case == "failing" else 0
         with pytest.raises(StorageFull if case == "full" else Unavailable):
             await put(store, [bytes(20_000 if case == "full" else 10)])
-        assert [file for file in await store.list_files() if file.file != 1] == []
+        assert [file for file in await store.list_files(9) if file.file != 1] == []
         assert await store.get(refs[0]) == b"kept"
-        assert await store.list_files() == [PieceFile(9, 1, 40)]
+        assert await store.list_files(9) == [PieceFile(9, 1, 40)]
 
     virtual(main())

@@ -139,7 +139,7 @@ def test_what_was_listed_is_dropped_where_it_was_listed() -> None:
         writer.add(b"a piece")
         await writer.finish()
         assert await files.segments_of(9)
-        assert await pieces.list_files()
+        assert await pieces.list_files(9)
         for name in ("00000001.log", "ckpt-00000001.bin"):
             disk.mkdir(f"{ROOT}/n-10")
             disk.overwrite(f"{ROOT}/n-10/{name}", b"of another log")
@@ -163,6 +163,6 @@ def test_a_log_that_another_part_of_the_process_has_removed_is_gone() -> None:
         assert await files.remove_log(9)
         assert await files.segments_of(9) == []
         await files.drop(9, [1])
-        assert await LocalPieces(disk, files).list_files() == []
+        assert await LocalPieces(disk, files).list_files(9) == []
 
     virtual(main())

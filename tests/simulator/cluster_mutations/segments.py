@@ -128,12 +128,12 @@ def pieces_dropped_while_a_change_is_unsettled(world: ClusterWorld) -> AbstractC
     real = Checkpointer._checkpoint
 
     async def checkpoint(self: Checkpointer) -> None:
-        before = {one.file for one in await self._pieces.list_files() if one.log_id == self.entry.log_id}
+        before = {one.file for one in await self._pieces.list_files(self.entry.log_id)}
         try:
             await real(self)
         except StoreError:
-            for one in await self._pieces.list_files():
-                if one.log_id == self.entry.log_id and one.file not in before:
+            for one in await self._pieces.list_files(self.entry.log_id):
+                if one.file not in before:
                     await self._pieces.drop_file(one.log_id, one.file)
             raise
 
@@ -144,8 +144,8 @@ def pieces_dropped_while_a_change_is_unsettled(world: ClusterWorld) -> AbstractC
 def swept_logs_do_not_say_so(world: ClusterWorld) -> AbstractContextManager[Any]:
     """What goes of a sealed log is still asked for, where a shard is given to that log afterwards."""
 
-    async def say(self: Checkpointer, log: LogEntry) -> bool:
-        return True
+    async def say(self: Checkpointer, log: LogEntry) -> LogEntry:
+        return log
 
     return mock.patch.object(Checkpointer, "_say_replayed", say)
 

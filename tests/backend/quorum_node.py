@@ -1,0 +1,38 @@
+"""A node whose journal is on tables in memory, for tests that say how these answer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+from backend.journal.cassandra_journal import CassandraJournal
+from backend.journal.cassandra_log import CassandraLogSettings
+from backend.journal.tables import StateRead
+from backend.node import Node
+from metadata_service.sqlite import SQLiteStore
+from tests.backend.nodes import Cluster
+from tests.simulator.quorum import Machines, QuorumTables
+
+
+class OpenTables(QuorumTables):
+    """Tables of logs that nobody takes over while their writers live."""
+
+    def __init__(self) -> None:
+        super().__init__(Machines(Random(1)))
+
+    def read_state(self, log_id: int, done: StateRead) -> None:
+        asyncio.get_running_loop().call_soon(done, "open")
+
+
+class QuorumNode(Cluster):
+    def __init__(self, folder: Path, tables: OpenTables) -> None:
+        super().__init__(folder)
+        self.tables = tables
+
+    async def start(self) -> None:
+        self.store = SQLiteStore(self.folder / "metadata.db")
+        log = CassandraLogSettings(segment_bytes=1 << 14, idle_seconds=0.05)
+        self.node = await Node.start_on(
+            lambda: CassandraJournal(self.tables, log), self.store, self.resolver, settings=self.settings
+        )
