@@ -2,7 +2,8 @@
 
 An invoice is made of every queue's lines in every segment of the month (``spark_analytics.rating``).  This is the same
 tiers, discounts, minimum and tax over the account's sums, all at the prices that hold at the month's end: the same
-amount as the invoice's but for a change of prices within the month and for rounding.
+amount as the invoice's but for a change of prices within the month, for the hours at its edges where a plan has another
+time zone than UTC, and for rounding.
 """
 
 from __future__ import annotations

@@ -198,7 +198,11 @@ class Invoices:
         rated = self._rated.of(month)
         if rated is None:
             check_turn(month, list(before))
-            raise CannotClose(f"nothing of {month} is rated: run the batch and the rating for {month} first")
+            raise CannotClose(
+                f"nothing of {month} is rated: close it with --plan, which sums it up and rates it first, or run "
+                f"`python -m spark_analytics batch --month {month}` and then "
+                f"`python -m spark_analytics rate --period {month}`, both with --plan and --accounts"
+            )
         rating = rated.rating
         check_over(month, list(before), rating.book, rating.customers, now)
         _check_whole(month, rating, Tables(self._lake), now)

@@ -5,6 +5,7 @@ Amounts of money are ranked, summed up and compared only within one currency.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
@@ -121,18 +122,16 @@ def cost_sections(costs: Costs | None) -> list[Section]:
     return [_cost_section(f"cost-{one.lower()}", f"{title}, in {one}", costs, one) for one in currencies]
 
 
-def _cost_section(name: str, title: str, costs: Costs, currency: str) -> Section:
+def _cost_section(id_: str, title: str, costs: Costs, currency: str) -> Section:
     queues = sorted((one for one in costs.queues if one.currency == currency), key=lambda one: -one.total)
     says = _cost_says(queues, costs, currency)
-    bars = [
-        Bar(
-            _queue(one, costs),
-            float(one.total),
-            money(one.total, currency, costs),
-            f"{_queue(one, costs)}: {money(one.total, currency, costs)}",
-        )
-        for one in queues[:BARS_MAX]
-    ]
+    names = Counter(_queue(one, costs) for one in queues)
+    bars = []
+    for one in queues[:BARS_MAX]:
+        name, amount = _queue(one, costs), money(one.total, currency, costs)
+        if names[name] > 1:  # with several sets of tags
+            name = f"{name} ({_first(one.tags) or 'no tags'})"
+        bars.append(Bar(name, float(one.total), amount, f"{name}: {amount}"))
     charges = list(dict.fromkeys(charge for one in queues for charge in one.charges))
     rows = [
         (
@@ -147,8 +146,8 @@ def _cost_section(name: str, title: str, costs: Costs, currency: str) -> Section
     headings = (*(("Account",) if costs.account is None else ()), "Queue", "Tags", *charges, "Together")
     words = frozenset(range(len(headings) - len(charges) - 1))
     table = Table(title, headings, rows, words, more=_more(len(queues) - ROWS_MAX, "queue"))
-    chart = ranking_chart(name, title, says, bars) if queues[0].total else None
-    return Section(name, title, says, chart, (table,), costs.explained)
+    chart = ranking_chart(id_, title, says, bars) if queues[0].total else None
+    return Section(id_, title, says, chart, (table,), costs.explained)
 
 
 def _cost_says(queues: Sequence[QueueCost], costs: Costs, currency: str) -> str:
@@ -332,7 +331,9 @@ def waste_section(overview: Overview, costs: Costs | None, analysis: Analysis | 
         every = "The only receive" if receives == 1 else f"All {full(receives)} receives"
         return Section("waste", title, f"{every} found a message.")
     each = "and it is billed as a request" if empty == 1 else "and each of them is billed as a request"
-    says = f"{full(empty)} of {counted(receives, 'receive')} found no message ({percent(empty / receives)}), {each}."
+    says = f"{full(empty)} of {full(receives)} receives found no message ({percent(empty / receives)}), {each}."
+    if receives == 1:
+        says = f"The only receive found no message, {each}."
     lines = overview.empty_queues
     bars = [
         Bar(
@@ -366,8 +367,9 @@ def waste_section(overview: Overview, costs: Costs | None, analysis: Analysis | 
     words = frozenset((*range(len(headings) - 5), len(headings) - 1))
     more = _more(len(lines) + overview.empty_more - ROWS_MAX, "queue")
     note = "What they cost was not worked out yet: that is done with the analysis of the month."
-    if known and analysis is not None and analysis.days:
-        note = f"Costs are those of the days up to {day_of(analysis.days[-1])}."
+    if analysis is not None:
+        until = f" up to {day_of(analysis.days[-1])}" if analysis.days else ""
+        note = f"Costs are those of the days{until} that were over when the month was analysed."
     table = Table(title, headings, rows, words, more=more)
     return Section("waste", title, says, ranking_chart("waste", title, says, bars, AMBER), (table,), note)
 

@@ -45,6 +45,7 @@ def write_report(parsed: argparse.Namespace, settings: Settings) -> int:
     try:
         if parsed.refresh:
             _refresh(lake, month, parsed, progress)
+            now = datetime.now(UTC)
         return _write(lake, period, account, now, output, parsed.pdf, progress)
     except ImportError as error:
         return _failed(_MISSING.format(error.name))

@@ -382,7 +382,9 @@ def test_a_month_begins_where_the_one_before_has_ended_also_in_another_time_zone
 
 def test_when_a_month_cannot_be_closed(lake: Lake) -> None:
     invoices = Invoices(lake)
-    with pytest.raises(CannotClose, match="nothing of 2026-11 is rated: run the batch and the rating"):
+    with pytest.raises(
+        CannotClose, match=r"nothing of 2026-11 is rated: close it with --plan, .* batch --month 2026-11`"
+    ):
         invoices.close("2026-11", END)
     rate(lake, "2026-11", book(), customers(), Used(A, 1), covers=datetime(2026, 11, 30, 22, tzinfo=UTC))
     with pytest.raises(CannotClose, match="2026-11 ends at 2026-12-01 00:00 UTC: close it after that"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -195,7 +196,8 @@ def test_calls_that_were_only_refused(lake: Lake) -> None:
     [
         (1, 0, "The only receive found a message."),
         (1_234, 0, "All 1,234 receives found a message."),
-        (1, 1, "1 of 1 receive found no message (100%), and it is billed as a request."),
+        (1, 1, "The only receive found no message, and it is billed as a request."),
+        (2, 1, "1 of 2 receives found no message (50%), and it is billed as a request."),
         (200_000, 20, "20 of 200,000 receives found no message (< 0.1%), and each of them is billed as a request."),
         (2_000, 1_999, "1,999 of 2,000 receives found no message (99.9%), and each of them is billed as a request."),
     ],
@@ -279,11 +281,24 @@ def test_each_chart_share_and_ranking_of_costs_is_in_one_currency(lake: Lake) ->
     waste = section(made, "waste")
     assert waste.tables[0].rows[0][:6] == (f"Yen Ltd ({YEN})", "mail", "2,000", "1,500", "75%", "600 JPY")
     assert waste.tables[0].rows[0][6].startswith("1,500 of 2,000 receives found nothing")
-    assert waste.note == "Costs are those of the days up to 21 Nov."
+    assert waste.note == "Costs are those of the days up to 21 Nov that were over when the month was analysed."
     assert says(made)["tenants"] == "2 tenants used the service; Yen Ltd most, with 99.8% of all calls."
     assert [(one.name, one.value) for one in made.tiles[:2]] == [
         ("Cost so far", "16.00 EUR"),
         ("Cost so far", "2,000 JPY"),
+    ]
+
+
+def test_a_queue_with_several_sets_of_tags_has_a_bar_for_each(lake: Lake) -> None:
+    publish_calls(lake, TODAY, *used(SHOP, "orders", sends=5))
+    teams: list[dict[str, str]] = [{"team": "a"}, {"team": "b"}, {}]
+    rated(lake, *(Used(SHOP, 10**6 * (5 - at), tags=tags) for at, tags in enumerate(teams)), Used(OTHER, 10**6))
+    chart = section(report(lake, costs=read_costs(lake, "2026-11", None)), "cost").chart
+    assert chart is not None
+    tips = re.findall(r"<title>([^<]*EUR)</title>", chart.drawn)
+    assert tips == [
+        *("Shop Ltd orders (team=a): 2.00 EUR", "Shop Ltd orders (team=b): 1.60 EUR"),
+        *("Shop Ltd orders (no tags): 1.20 EUR", "Other Ltd orders: 0.40 EUR"),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from datetime import date
+from datetime import UTC, date, datetime
 from importlib import import_module
 from pathlib import Path
 
@@ -151,6 +151,20 @@ def test_spark_is_asked_for_what_the_page_shows(
         assert vars(understood(made))
     assert main(["report", "--plan", "prices.yaml", "--lake", lake.url]) == 2
     assert "--plan goes with --refresh" in capsys.readouterr().err
+
+
+def test_a_page_is_made_after_what_it_shows(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[datetime] = []
+    made: list[datetime] = []
+    monkeypatch.setattr("holdfast.report_command.run_job", lambda *_: ended.append(datetime.now(UTC)))
+
+    def write(url: str, period: object, account: object, now: datetime, *_: object) -> int:
+        made.append(now)
+        return 0
+
+    monkeypatch.setattr("holdfast.report_command._write", write)
+    assert main(["report", "--month", "2026-10", "--lake", lake.url, "--refresh"]) == 0
+    assert made[0] >= ended[-1]
 
 
 def understood(job: list[str]) -> argparse.Namespace:
