@@ -14,7 +14,8 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from auth.credentials import AccessKey, ServiceKey
-from auth.keyring import DataKeyMissing, Keyring, SealBroken
+from auth.data_keys import DataKeyMissing, SealBroken
+from auth.keyring import Keyring
 from auth.store import CredentialStore
 
 SERVICE = "service"

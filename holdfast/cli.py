@@ -18,6 +18,7 @@ from holdfast import __version__, logs
 from holdfast.backup_commands import add_backup_commands
 from holdfast.command import Group, run
 from holdfast.commands import add_commands
+from holdfast.data_key_commands import add_data_key_commands
 from holdfast.doctor_command import add_doctor_command
 from holdfast.report_command import add_report_command
 from holdfast.schema_command import add_schema_command
@@ -326,8 +327,12 @@ def _parser() -> argparse.ArgumentParser:
     add_report_command(report)
     _add_flags(report, ("data",))
 
-    keyring = commands.add_parser("keyring", help="the master keys under which everything is stored encrypted")
-    keyring_commands = keyring.add_subparsers(required=True, metavar="COMMAND")
+    keyring = Group(
+        commands.add_parser(
+            "keyring", help="the master keys under which everything is stored encrypted, and the data keys of tenants"
+        )
+    )
+    keyring_commands = keyring.commands
     create = keyring_commands.add_parser(
         "create",
         help="make a keyring file with a new master key, for the frontends of a service on many machines",
@@ -352,6 +357,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="run",
         help="make new data keys too, which encrypt what is sent from now on",
     )
+    add_data_key_commands(keyring)
 
     add_backup_commands(commands, _add_flags)
     _add_flags(add_doctor_command(commands), _DOCTOR_FLAGS)

@@ -6,7 +6,8 @@ import logging
 import time
 from pathlib import Path
 
-from auth.keyring import DataKeyStore, Keyring, MissingMasterKeys
+from auth.data_keys import DataKey
+from auth.keyring import Keyring, KeyringStore, MissingMasterKeys
 from auth.master_keys import (
     LocalMasterKeys,
     MasterKeysUnusable,
@@ -40,7 +41,7 @@ def keyring_path(settings: Settings) -> Path:
     return settings.keyring_file or settings.data / "keyring.toml"
 
 
-async def open_keyring(settings: Settings, store: DataKeyStore) -> Keyring:
+async def open_keyring(settings: Settings, store: KeyringStore) -> Keyring:
     """The keyring, checked: every data key can be unwrapped, and is wrapped with the primary master key.
 
     Only who has claimed the data folder may call this: it makes the keyring file where there is neither one nor the
@@ -48,7 +49,7 @@ async def open_keyring(settings: Settings, store: DataKeyStore) -> Keyring:
     """
     masters = local_master_keys(settings)
     if masters is None:
-        if await store.data_keys():
+        if await stored_keys(store):
             raise MasterKeysUnusable(_missing(settings, "all of them", None))
         path = keyring_path(settings)
         write_file(path, [new_master_key()])
@@ -60,14 +61,14 @@ async def open_keyring(settings: Settings, store: DataKeyStore) -> Keyring:
     return keyring
 
 
-async def open_shared_keyring(settings: Settings, store: DataKeyStore) -> Keyring:
+async def open_shared_keyring(settings: Settings, store: KeyringStore) -> Keyring:
     """The keyring of a service on many machines: each process is given the master keys, and none makes any.
 
     Checked as by :func:`open_keyring`.  Raises :class:`~auth.master_keys.KeyringError`.
     """
     masters = local_master_keys(settings)
     if masters is None:
-        if await store.data_keys():
+        if await stored_keys(store):
             raise MasterKeysUnusable(_missing(settings, "all of them", None))
         raise MasterKeysUnusable(
             f"there are no master keys: neither a keyring file {keyring_path(settings)} nor the setting master_key. "
@@ -86,6 +87,12 @@ def create_keyring(settings: Settings) -> str:
     return LocalMasterKeys(read_file(path)).primary
 
 
+async def stored_keys(store: KeyringStore) -> list[DataKey]:
+    """All data keys that a master key is needed for, versions of named keys too.  Raises what the store raises."""
+    named = await store.named_keys()
+    return [*await store.data_keys(), *(version for key in named for version in key.versions if version.wrapped)]
+
+
 async def naming_secret(store: ServiceKeyStore) -> bytes:
     """What names of messages are hashed with (:attr:`frontend.services.Services.naming`); made at the first start.
 
@@ -94,7 +101,7 @@ async def naming_secret(store: ServiceKeyStore) -> bytes:
     return await lasting_secret(store, "naming", clock=time.time)
 
 
-async def read_keyring(settings: Settings, store: DataKeyStore) -> Keyring | None:
+async def read_keyring(settings: Settings, store: KeyringStore) -> Keyring | None:
     """The keyring to look something up with, also beside a running service: nothing is changed.  None: none was made.
 
     Raises :class:`~auth.master_keys.KeyringError`.
@@ -102,13 +109,13 @@ async def read_keyring(settings: Settings, store: DataKeyStore) -> Keyring | Non
     masters = local_master_keys(settings)
     if masters is not None:
         return (await _checked(settings, store, masters, rewrap=False))[0]
-    if await store.data_keys():
+    if await stored_keys(store):
         raise MasterKeysUnusable(_missing(settings, "all of them", None))
     return None
 
 
 async def _checked(
-    settings: Settings, store: DataKeyStore, masters: LocalMasterKeys, *, rewrap: bool
+    settings: Settings, store: KeyringStore, masters: LocalMasterKeys, *, rewrap: bool
 ) -> tuple[Keyring, int]:
     keyring = Keyring(store, masters)
     try:

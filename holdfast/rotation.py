@@ -6,9 +6,10 @@ import asyncio
 import sys
 from collections import Counter
 
-from auth.keyring import DataKey, Keyring
+from auth.keyring import Keyring
 from auth.master_keys import KeyringError, new_master_key, read_file, write_file
-from holdfast.keyring import create_keyring, keyring_path, local_master_keys, open_keyring
+from auth.named_keys import VERSIONS_MAX
+from holdfast.keyring import create_keyring, keyring_path, local_master_keys, open_keyring, stored_keys
 from holdfast.offline import is_data_folder, run_stopped
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
@@ -51,7 +52,7 @@ def new_keyring(settings: Settings) -> int:
 async def _show(settings: Settings) -> int:
     store = SQLiteStore(settings.metadata_file)
     try:
-        wrapped = Counter(key.master_id for key in await store.data_keys())
+        wrapped = Counter(key.master_id for key in await stored_keys(store))
     finally:
         await store.close()
     masters = local_master_keys(settings)
@@ -79,18 +80,21 @@ async def _rotate(settings: Settings, data_keys: bool) -> int:
         await open_keyring(settings, store)
         write_file(path, [new_master_key(), *read_file(path)])
         keyring = await open_keyring(settings, store)
-        stored = await store.data_keys()
+        stored = await stored_keys(store)
         print(f"The primary master key is now {keyring.masters.primary}; it wraps {len(stored)} data keys.")
         if data_keys:
-            print(f"New data keys were made for {await _renew(keyring, stored)} accounts.")
+            print(f"New data keys were made for {await _renew(keyring, store)} accounts.")
         print(f"Back up {path} now.  The older master keys in it are needed for older backups of the data only.")
         return 0
     finally:
         await store.close()
 
 
-async def _renew(keyring: Keyring, stored: list[DataKey]) -> int:
-    accounts = sorted({key.account for key in stored})
+async def _renew(keyring: Keyring, store: SQLiteStore) -> int:
+    accounts = sorted({key.account for key in await stored_keys(store)})
     for account in accounts:
         await keyring.renew(account)
+    for key in await store.named_keys():
+        if key.destroyed_s is None and len(key.versions) < VERSIONS_MAX:
+            await keyring.named.rotate(key.account, key.name)
     return len(accounts)

@@ -15,12 +15,13 @@ from typing import Self
 
 import msgspec
 
-from auth.keyring import DataKey
+from auth.data_keys import DataKey
 from metadata_service.cassandra_alarms import CassandraAlarms
 from metadata_service.cassandra_connection import CassandraConnection, Fence
 from metadata_service.cassandra_credentials import text
 from metadata_service.cassandra_entries import CassandraEntries, fence
 from metadata_service.cassandra_keyspace import CassandraKeyspace
+from metadata_service.cassandra_named_keys import SEALING_ACCOUNTS, CassandraNamedKeys
 from metadata_service.cassandra_part import Part
 from metadata_service.cassandra_queues import CassandraQueues
 from metadata_service.cassandra_records import GONE, Records, Row, Writes, gather
@@ -29,15 +30,12 @@ from metadata_service.cassandra_versions import CassandraVersions, prepared
 from metadata_service.opening import CannotOpen
 from metadata_service.store import ConditionFailed, StoreError, StoreUnavailable
 
-SEALING_ACCOUNTS = "data_keys"
-"""Marks of the accounts that have, or had, data keys."""
-
 _decode_data_key = msgspec.json.Decoder(DataKey).decode
 
 log = logging.getLogger("holdfast.metadata")
 
 
-class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraQueues, CassandraEntries):
+class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraNamedKeys, CassandraQueues, CassandraEntries):
     """A :class:`~metadata_service.store.MetadataStore` and :class:`~metadata_service.store.ClusterStore` in a keyspace.
 
     Made by :meth:`open`, for one event loop.
@@ -167,13 +165,14 @@ class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraQueues, Cassan
         def destroy(rows: dict[str, Row]) -> tuple[Writes, list[int]]:
             return dict.fromkeys(rows, GONE), [_decode_data_key(row.record).key_id for row in rows.values()]
 
+        named = await self._delete_named_keys(account)
         keys = [key for key, _ in await self._records.all(space, serial=True)]
         if not keys:
-            return 0
+            return named
         destroyed = await self._records.transact(space, keys, destroy)
         for key_id in destroyed:
             await self._records.transact(_seals(key_id), ["seals"], lambda rows: (dict.fromkeys(rows, GONE), None))
-        return len(destroyed)
+        return named + len(destroyed)
 
 
 # --- spaces and keys -----------------------------------------------------------------------------

@@ -23,13 +23,15 @@ import msgspec
 from cassandra.query import SimpleStatement
 
 from auth.credentials import AccessKey, ApiKey, Tenant
-from auth.keyring import DataKey
-from metadata_service.cassandra import SEALING_ACCOUNTS, CassandraStore
+from auth.data_keys import DataKey
+from auth.named_keys import NamedKey
+from metadata_service.cassandra import CassandraStore
 from metadata_service.cassandra_alarms import ALARM_ACCOUNTS
 from metadata_service.cassandra_connection import ONCE, CassandraConnection
 from metadata_service.cassandra_credentials import ACCOUNTS
 from metadata_service.cassandra_entries import ENTRY_SPACES, records_of
 from metadata_service.cassandra_keyspace import CassandraKeyspace
+from metadata_service.cassandra_named_keys import NAMED_KEY, SEALING_ACCOUNTS
 from metadata_service.cassandra_part import Part
 from metadata_service.cassandra_queues import NAMES, mark_of, queues_in, recomputed
 from metadata_service.cassandra_records import Records, Row, Writes, gather
@@ -85,6 +87,21 @@ class MetadataCopy(msgspec.Struct, frozen=True):
             if space.startswith(_DATA_KEYS)
             for record in rows.values()
         ]
+
+    def named_keys(self) -> list[NamedKey]:
+        """All, destroyed ones too, by account and name."""
+        return [
+            msgspec.json.decode(record, type=NamedKey)
+            for space, rows in sorted(self.spaces.items())
+            if space.startswith(_TENANTS)
+            for row, record in sorted(rows.items())
+            if row.startswith(NAMED_KEY)
+        ]
+
+    def master_ids(self) -> list[str]:
+        """Ids of the master keys that data keys are wrapped with."""
+        versions = [version for key in self.named_keys() for version in key.versions if version.wrapped]
+        return sorted({key.master_id for key in (*self.data_keys(), *versions)})
 
 
 class ClusterCopy(msgspec.Struct, frozen=True):
@@ -248,6 +265,8 @@ def metadata_filling(copy: MetadataCopy) -> Filling:
             marks.append((ACCOUNTS, account, "", 1))
             if any(row.startswith("alarm/") for row in rows):
                 marks.append((ALARM_ACCOUNTS, account, "", 1))
+            if _DATA_KEYS + account not in spaces and any(row.startswith(NAMED_KEY) for row in rows):
+                marks.append((SEALING_ACCOUNTS, account, "", 1))
         elif space.startswith(_DATA_KEYS):
             marks.append((SEALING_ACCOUNTS, space.removeprefix(_DATA_KEYS), "", 1))
     return Filling(spaces, marks, copy.uses)

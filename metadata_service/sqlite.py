@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from auth.keyring import DataKey
+from auth.data_keys import DataKey
 from metadata_service.models import (
     LOG_ID_LIMIT,
     ClusterEntry,
@@ -31,8 +31,9 @@ from metadata_service.models import (
 from metadata_service.partitions import with_partitions
 from metadata_service.sqlite_alarms import SQLiteAlarms
 from metadata_service.sqlite_credentials import SQLiteCredentials
+from metadata_service.sqlite_named_keys import SQLiteNamedKeys
 from metadata_service.sqlite_registry import SQLiteRegistry
-from metadata_service.sqlite_schema import next_id, open_database, text, update_single
+from metadata_service.sqlite_schema import empty_log, next_id, open_database, text, update_single
 from metadata_service.store import (
     ConditionFailed,
     Entries,
@@ -42,7 +43,6 @@ from metadata_service.store import (
     QueueExists,
     QueueNotFound,
     StoreError,
-    StoreUnavailable,
     TooManyQueues,
 )
 from metadata_service.worker import Worker
@@ -62,7 +62,7 @@ _decode_cluster = msgspec.json.Decoder(ClusterEntry).decode
 _decode_data_key = msgspec.json.Decoder(DataKey).decode
 
 
-class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteCredentials):
+class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteNamedKeys, SQLiteCredentials):
     """A :class:`~metadata_service.store.MetadataStore` in the file ``path``, which only its owner can read."""
 
     def __init__(self, path: Path) -> None:
@@ -80,7 +80,7 @@ class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteCredentials):
 
         def rewrite(db: sqlite3.Connection) -> None:
             db.execute("VACUUM")
-            _empty_log(db)
+            empty_log(db)
 
         await self._worker.alone(rewrite)
 
@@ -380,21 +380,15 @@ class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteCredentials):
 
     async def destroy_data_keys(self, account: str) -> int:
         def destroy(db: sqlite3.Connection) -> int:
-            return db.execute("DELETE FROM data_keys WHERE account = ?", (account,)).rowcount
+            named = db.execute("DELETE FROM named_keys WHERE account = ?", (account,)).rowcount
+            return named + db.execute("DELETE FROM data_keys WHERE account = ?", (account,)).rowcount
 
         destroyed = await self._worker.write(destroy)
-        await self._worker.alone(_empty_log)
+        await self._worker.alone(empty_log)
         return destroyed
 
 
 # --- parts of operations --------------------------------------------------------------------------------
-
-
-def _empty_log(db: sqlite3.Connection) -> None:
-    """Bring the write-ahead log, which holds older versions of pages, into the file, and leave nothing in it."""
-    (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    if busy:
-        raise StoreUnavailable("another process reads the metadata, whose log can therefore not be emptied: try again")
 
 
 def _partition_ids(db: sqlite3.Connection, cluster: int, count: int) -> list[int]:

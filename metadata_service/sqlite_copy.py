@@ -13,10 +13,11 @@ from typing import Final
 
 import msgspec
 
-from auth.keyring import DataKey
+from auth.data_keys import DataKey
+from auth.named_keys import NamedKey
 from metadata_service.models import BackupPin, ClusterEntry, LogEntry, Queue, ShardEntry
 from metadata_service.opening import CannotOpen
-from metadata_service.sqlite_schema import SCHEMA, stored_version, text, update_single
+from metadata_service.sqlite_schema import NAMED_KEYS_SINCE, SCHEMA, stored_version, text, update_single
 from metadata_service.store import StoreUnavailable
 
 BUSY_SECONDS: Final = 10.0
@@ -92,7 +93,11 @@ class MetadataFile:
     def master_ids(self) -> list[str]:
         """Ids of the master keys that data keys are wrapped with."""
         rows = self._reader.execute("SELECT record FROM data_keys").fetchall()
-        return sorted({msgspec.json.decode(record, type=DataKey).master_id for (record,) in rows})
+        keys = [msgspec.json.decode(record, type=DataKey) for (record,) in rows]
+        if self.schema >= NAMED_KEYS_SINCE:
+            for (record,) in self._reader.execute("SELECT record FROM named_keys").fetchall():
+                keys += msgspec.json.decode(record, type=NamedKey).versions
+        return sorted({key.master_id for key in keys if key.wrapped})
 
     def pins(self) -> tuple[BackupPin, ...]:
         return _cluster(self._reader).pins

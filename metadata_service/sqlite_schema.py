@@ -21,7 +21,7 @@ import msgspec
 from metadata_service.models import ClusterEntry, ManagerEntry
 from metadata_service.opening import CannotOpen
 from metadata_service.schema import CannotRollBack, Schema, Step, Stored, would_lose
-from metadata_service.store import ConditionFailed
+from metadata_service.store import ConditionFailed, StoreUnavailable
 
 _Single = TypeVar("_Single", ClusterEntry, ManagerEntry)
 
@@ -103,9 +103,20 @@ CREATE TABLE alarm_keeper (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, rec
         back=("DROP TABLE alarm_keeper", "DROP TABLE alarms"),
         lost=("SELECT 1 FROM alarms",),
     ),
+    Step(
+        _statements("""
+CREATE TABLE named_keys (account TEXT NOT NULL, name TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (account, name))
+    WITHOUT ROWID;
+"""),
+        back=("DROP TABLE named_keys",),
+        lost=("SELECT 1 FROM named_keys",),
+    ),
     first=6,
 )
 """Of all Holdfasts: this program's and, below its version, those before."""
+
+NAMED_KEYS_SINCE = 8
+"""The first version that has the table ``named_keys``."""
 
 BUSY_SECONDS = 5.0
 """So long a connection waits for another that writes."""
@@ -237,3 +248,10 @@ def update_single(
     if not changed:
         raise ConditionFailed(f"{what} no longer has version {entry.version}")
     return newer
+
+
+def empty_log(db: sqlite3.Connection) -> None:
+    """Bring the write-ahead log, which holds older versions of pages, into the file, and leave nothing in it."""
+    (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if busy:
+        raise StoreUnavailable("another process reads the metadata, whose log can therefore not be emptied: try again")

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from auth.keyring import DataKeyStore
+from auth.data_keys import DataKeyStore
+from auth.named_keys import NamedKeyStore
 from auth.sealed_store import SealableStore
 from auth.store import Conflict
 from metadata_service.alarms import Alarm, AlarmStatus, WatchedAlarm
@@ -295,7 +296,15 @@ class AlarmStore(Protocol):
 
 
 class MetadataStore(
-    QueueStore, ChangeStore, EntryStore, ClusterRegistry, AlarmStore, SealableStore, DataKeyStore, Protocol
+    QueueStore,
+    ChangeStore,
+    EntryStore,
+    ClusterRegistry,
+    AlarmStore,
+    SealableStore,
+    DataKeyStore,
+    NamedKeyStore,
+    Protocol,
 ):
     """Everything that a whole service keeps in its metadata."""
 

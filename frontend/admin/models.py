@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from auth.named_keys import NAME_LENGTH_MAX
 from auth.principal import SCOPES, Scope
 
 PREFIXES_MOST = 50
@@ -244,6 +245,35 @@ class AlarmList(BaseModel):
 class AlarmTested(BaseModel):
     delivered: bool
     detail: str
+
+
+# --- data keys -----------------------------------------------------------------------------------------------
+
+
+class DataKeyNamed(Given):
+    """A named data key, by its id, alias or ARN."""
+
+    name: str = Field(min_length=1, max_length=NAME_LENGTH_MAX, description="as KmsMasterKeyId of a queue has it")
+
+
+class DataKeyDestruction(DataKeyNamed):
+    """The data key that is to be destroyed for good."""
+
+    confirm: str = Field(description="the same text as `name`: this cannot be undone")
+
+
+class DataKeyShown(BaseModel):
+    name: str = Field(description="an id, an alias, or the ARN of a key of another account or region")
+    account: str
+    state: Literal["active", "destroyed"]
+    versions: int = Field(description="the newest encrypts, and each decrypts what it has encrypted")
+    created: int
+    rotated: int | None = Field(description="when the newest version was made; null: it has only the first")
+    destroyed: int | None
+
+
+class DataKeyList(BaseModel):
+    data_keys: list[DataKeyShown]
 
 
 # --- tenants, limits, keys -----------------------------------------------------------------------------------

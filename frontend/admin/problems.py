@@ -105,7 +105,12 @@ def of_sqs(error: SqsError, cause: Exception) -> Problem:
         status = 403 if kind.query_code == "OptInRequired" else 401
     else:
         status = _STATUS.get(kind.shape, kind.status)
-    return Problem(status, kind.query_code.rpartition(".")[2], error.message, retry_after_s=error.retry_after_s)
+    return Problem(
+        status,
+        kind.query_code.removeprefix("AWS.SimpleQueueService."),
+        error.message,
+        retry_after_s=error.retry_after_s,
+    )
 
 
 def _place(location: tuple[int | str, ...]) -> str:

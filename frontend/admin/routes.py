@@ -9,7 +9,7 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
-from frontend.admin import alarms, clusters, keys, messages, metrics, queues, roles, tenants, usage
+from frontend.admin import alarms, clusters, data_keys, keys, messages, metrics, queues, roles, tenants, usage
 from frontend.admin.models import ProblemDocument
 from frontend.admin.problems import MEDIA_TYPE, of_request
 from frontend.admin.visitor import KEY, problem_response
@@ -34,6 +34,7 @@ def add_routes(rest: FastAPI, context: Context) -> None:
     routers = (
         tenants.create_router(services),
         keys.create_router(services),
+        data_keys.create_router(services),
         roles.create_router(services),
         clusters.create_router(services),
         queues.create_router(context),

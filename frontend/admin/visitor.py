@@ -37,6 +37,7 @@ READS = frozenset(
         "tenant.show",
         "limits.show",
         "key.list",
+        "data_key.list",
         "role.list",
         "cluster.list",
         "cluster.status",

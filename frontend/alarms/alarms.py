@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from auth.keyring import DataKeyMissing, Keyring, SealBroken
+from auth.data_keys import DataKeyMissing, SealBroken
+from auth.keyring import Keyring
 from frontend.alarms.rules import reason
 from frontend.alarms.webhooks import NotTold, Webhooks, host_of
 from metadata_service.alarms import Alarm, Comparison, Notification

@@ -6,10 +6,10 @@ service's own begin with ``Holdfast`` and stay out of ``All`` while they are not
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from auth.named_keys import NAME_LENGTH_MAX
 from frontend.sqs import limits, policies
 from frontend.sqs.errors import INVALID_ATTRIBUTE_NAME, SqsError, invalid_attribute_value
 from frontend.sqs.model import QUEUE_ATTRIBUTE_NAMES
@@ -65,12 +65,6 @@ _CHOICES = {
 }
 _REMOVABLE = ("Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId")
 """Set to an empty string, they are removed."""
-_ALIAS = re.compile(r"alias/[A-Za-z0-9/_-]+\Z")
-"""As KMS has them."""
-_NO_KMS = (
-    "There is no AWS KMS here, so only an alias can be given, such as alias/aws/sqs: all of them stand for the "
-    "service's own keyring."
-)
 SETTABLE = (*_NUMBERS, *_CHOICES, *_REMOVABLE)
 
 _DEFAULTS_ALL = {
@@ -240,8 +234,10 @@ def _canonical_value(name: str, text: str) -> str:
         return policies.redrive_policy(text)[0]
     if name == "RedriveAllowPolicy":
         return policies.redrive_allow_policy(text)
-    if len(text) > limits.KMS_KEY_ID_LENGTH_MOST or not _ALIAS.match(text):
-        raise invalid_attribute_value(name, _NO_KMS)
+    if len(text) > NAME_LENGTH_MAX or not text.isprintable():
+        raise invalid_attribute_value(
+            name, f"The id, alias or ARN of a key has at most {NAME_LENGTH_MAX} characters, all of them printable."
+        )
     return text
 
 

@@ -17,6 +17,7 @@ from auth.audit import SIGN_IN, Act
 from auth.credentials import Tenant
 from auth.errors import AuthError, IssuerUnreachable, MissingAuthenticationToken
 from auth.guessing import Guesses
+from auth.named_keys import DataKeyDestroyed, TooManyNamedKeys
 from auth.principal import anonymous
 from backend.api import BackendError, PartitionDamaged, QueueFull, StorageFull
 from billing.meter import UsageNotCounted
@@ -651,6 +652,14 @@ def as_sqs_error(error: Exception) -> SqsError:
             )
         case QueueFull():
             return errors.queue_full(error)
+        case DataKeyDestroyed():
+            return SqsError(
+                errors.KMS_NOT_FOUND,
+                f"The data key {errors.shown(error.name)} was destroyed: nothing can be encrypted with it, and what it "
+                "has encrypted cannot be decrypted.",
+            )
+        case TooManyNamedKeys():
+            return SqsError(errors.OVER_LIMIT, f"No data key can be made: {error}.")
         case PartitionDamaged():
             return SqsError(
                 errors.INTERNAL_FAILURE, "The queue's journal is damaged, which an operator has to look at."

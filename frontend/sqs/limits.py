@@ -55,8 +55,6 @@ KMS_REUSE_SECONDS_LEAST = 60
 KMS_REUSE_SECONDS_MOST = 86_400
 KMS_REUSE_SECONDS_DEFAULT = 300
 """KmsDataKeyReusePeriodSeconds [api]."""
-KMS_KEY_ID_LENGTH_MOST = 2_048
-"""KeyId of KMS [KMS api]."""
 
 MAX_RECEIVE_COUNT_MOST = 1_000
 """maxReceiveCount of a RedrivePolicy [guide]."""

@@ -10,6 +10,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
+from auth.named_keys import key_name
 from auth.policies import Policy
 from backend.api import (
     AckLevel,
@@ -74,6 +75,8 @@ class QueueView(msgspec.Struct, frozen=True):
     redrive: policies.RedrivePolicy | None
     sealed: bool
     """Whether what is sent is stored encrypted."""
+    key_name: str
+    """Of the named data key that encrypts what is sent; empty: the tenant's own does, or none."""
     policy: Policy | None
     """None: only the owning account gets in."""
     token_key: bytes
@@ -353,6 +356,7 @@ class Queues:
             wait_seconds=attributes.number(stored, "ReceiveMessageWaitTimeSeconds"),
             redrive=policies.stored_redrive_policy(redrive) if redrive else None,
             sealed=settings.encryption and attributes.is_encrypted(stored),
+            key_name=key_name(stored.get("KmsMasterKeyId", ""), settings.region, queue.account),
             policy=policies.stored_access_policy(policy) if policy else None,
             token_key=blake2b(queue.handle_key, key=self._services.naming, digest_size=32).digest(),
             target=first.target,

@@ -1,18 +1,22 @@
-"""Sealing what is stored with messages, and opening it: between the operations and the keyring.
+"""Encrypting what is stored with messages, and decrypting it: between the operations and the keyring.
 
-Messages are sealed for the tenant that owns the queue, whoever sends them.  They only ever move to queues of the same
-tenant, and move as they are.
+Messages are encrypted for the tenant that owns the queue, whoever sends them: under the named data key that the queue's
+KmsMasterKeyId means, or else under the tenant's own.  They only ever move to queues of the same tenant, and move as
+they are, under the key that they were sent with.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from auth.keyring import FORMAT, DataKeyMissing, Keyring, SealBroken
+from auth.data_keys import FORMAT, DataKeyMissing, SealBroken
+from auth.keyring import Keyring
 from auth.master_keys import KeyringError
+from auth.named_keys import DataKeyDestroyed
 from backend.api import Received
 from frontend.sqs import payload
 from frontend.sqs.payload import Payload
@@ -25,6 +29,15 @@ Seal = Callable[[bytes], bytes]
 _SEALED = bytes([FORMAT])
 
 
+class Opened(NamedTuple):
+    """The messages of a receive."""
+
+    messages: list[tuple[Received, Payload]]
+    """Those that are delivered, each with what is stored with it."""
+    destroyed: DataKeyDestroyed | None
+    """The reason why some others cannot be read, if it is this."""
+
+
 class Seals:
     """``keyring`` None: messages are stored as they are, and what is sealed cannot be opened."""
 
@@ -35,19 +48,29 @@ class Seals:
         """What seals so many messages of the queue until something else is waited for; None: ask :meth:`ready`."""
         if self._keyring is None or not view.sealed:
             return _as_it_is
-        keys = self._keyring.cached(view.queue.account, messages)
+        if view.key_name:
+            keys = self._keyring.named.cached(view.queue.account, view.key_name, messages)
+        else:
+            keys = self._keyring.cached(view.queue.account, messages)
         return None if keys is None else keys.seal
 
     async def ready(self, view: QueueView, messages: int = 1) -> Seal:
-        """The same.  Raises :class:`~auth.master_keys.KeyringError` and what the store raises."""
+        """The same.
+
+        Raises :class:`~auth.named_keys.DataKeyDestroyed`, other :class:`~auth.master_keys.KeyringError` and what the
+        store raises.
+        """
         if self._keyring is None or not view.sealed:
             return _as_it_is
+        if view.key_name:
+            return (await self._keyring.named.ready(view.queue.account, view.key_name, messages)).seal
         return (await self._keyring.ready(view.queue.account, messages)).seal
 
     async def open(self, account: str, stored: bytes) -> Payload:
         """What is stored with a message, sealed or not.
 
-        Raises :class:`SealBroken`, :class:`DataKeyMissing`, :class:`msgspec.DecodeError`, and what the store raises.
+        Raises :class:`SealBroken`, :class:`DataKeyMissing`, :class:`~auth.named_keys.DataKeyDestroyed`,
+        :class:`msgspec.DecodeError`, and what the store raises.
         """
         if stored[:1] == _SEALED:
             if self._keyring is None:
@@ -55,36 +78,56 @@ class Seals:
             stored = await self._keyring.open(account, stored)
         return payload.decode(stored)
 
-    async def before_deleting(self, view: QueueView) -> None:
-        """Have the keys at hand before a receive that deletes what it answers with: without them it is not begun.
+    async def before_receiving(self, view: QueueView) -> None:
+        """Check that the queue's named key was not destroyed, and load the keys for a receive that deletes.
 
-        Raises what :meth:`ready` raises.
+        A receive for which this fails is not begun, so it claims nothing and deletes nothing.  Raises what
+        :meth:`ready` raises.
         """
-        if self._keyring is not None and not self._keyring.knows(view.queue.account):
+        if self._keyring is None:
+            return
+        if view.key_name and self._keyring.named.cached(view.queue.account, view.key_name, 0) is None:
+            await self._keyring.named.check(view.queue.account, view.key_name)
+        if view.settings.at_most_once and not self._keyring.knows(view.queue.account):
             await self._keyring.ready(view.queue.account)
 
-    async def opened(self, view: QueueView, received: Sequence[Received]) -> list[tuple[Received, Payload]]:
+    async def opened(self, view: QueueView, received: Sequence[Received]) -> Opened:
         """The messages, each with what is stored with it.
 
-        One that cannot be opened is reported in the log and left out.  It stays as it is: in flight for a while, and in
-        the end where the queue's dead letters go.  A key that cannot be loaded is an error of the whole receive, except
-        where the others are deleted already.
+        One that cannot be opened is left out, and unless its key was destroyed reported in the log.  It stays as it is:
+        in flight for a while, and in the end where the queue's dead letters go.  A key that cannot be loaded is an
+        error of the whole receive, except where the others are deleted already.
         """
-        messages = []
+        messages: list[tuple[Received, Payload]] = []
+        destroyed: DataKeyDestroyed | None = None
+        deleted = view.settings.at_most_once
         for message in received:
             try:
-                stored = await self.look_into(view, message.message_id, message.payload)
+                stored = await self._opened(view, message.message_id, message.payload)
+            except DataKeyDestroyed as error:
+                destroyed = error
+                if deleted:
+                    log.error("message %s of %s is deleted, and was not read: %s", message.message_id, view.arn, error)
+                continue
             except (KeyringError, StoreError) as error:
-                if not view.settings.at_most_once:
+                if not deleted:
                     raise
                 log.error("message %s of %s is lost, its key cannot be loaded: %s", message.message_id, view.arn, error)
                 continue
             if stored is not None:
                 messages.append((message, stored))
-        return messages
+        return Opened(messages, destroyed)
 
     async def look_into(self, view: QueueView, message_id: str, stored: bytes) -> Payload | None:
-        """What is stored with one message; None: it cannot be opened, which is reported in the log."""
+        """What is stored with one message; None: it cannot be opened, which is reported in the log unless its key was
+        destroyed."""
+        try:
+            return await self._opened(view, message_id, stored)
+        except DataKeyDestroyed:
+            return None
+
+    async def _opened(self, view: QueueView, message_id: str, stored: bytes) -> Payload | None:
+        """The same.  Raises :class:`~auth.named_keys.DataKeyDestroyed`."""
         try:
             return await self.open(view.queue.account, stored)
         except (SealBroken, DataKeyMissing, msgspec.DecodeError) as error:

@@ -11,7 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Final, NoReturn
 
-from auth.keyring import DataKey
+from auth.data_keys import DataKey
+from auth.named_keys import NamedKey
 from backend.journal.tables import StateRead, Written
 from holdfast.backup import rows
 from holdfast.backup.layout import Place as FilePlace
@@ -180,6 +181,7 @@ class BackedUpKeys:
 
     def __init__(self, copy: MetadataCopy) -> None:
         self._keys = copy.data_keys()
+        self._named = copy.named_keys()
 
     async def data_keys(self, account: str | None = None) -> list[DataKey]:
         return [key for key in self._keys if account in (None, key.account)]
@@ -197,4 +199,19 @@ class BackedUpKeys:
         _refuse()
 
     async def destroy_data_keys(self, account: str) -> int:
+        _refuse()
+
+    async def named_keys(self, account: str | None = None) -> list[NamedKey]:
+        return [key for key in self._named if account in (None, key.account)]
+
+    async def create_named_key(self, key: NamedKey) -> NamedKey:
+        _refuse()
+
+    async def get_named_key(self, account: str, name: str) -> NamedKey | None:
+        _refuse()
+
+    async def update_named_key(self, key: NamedKey) -> NamedKey:
+        _refuse()
+
+    async def destroy_named_key(self, account: str, name: str, destroyed_s: int) -> NamedKey | None:
         _refuse()

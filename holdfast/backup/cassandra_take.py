@@ -108,7 +108,7 @@ async def take(
             moment_ms=moment_ms,
             ended_ms=now_ms(),
             queues=len(copy.queues()),
-            master_keys=tuple(sorted({key.master_id for key in copy.data_keys()})),
+            master_keys=tuple(copy.master_ids()),
             folders=(),
             files=tuple(files),
             missing=tuple(missing),

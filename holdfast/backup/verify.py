@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from auth.keyring import DataKeyStore, Keyring
+from auth.keyring import Keyring, KeyringStore
 from auth.master_keys import KeyringError, MasterKeys
 from backend.api import BackendError, Counters, Unavailable
 from backend.census import Census, count
@@ -135,7 +135,7 @@ async def _open_files(
     return wrong, [_queue(counters, queue) for queue in metadata.queues()], keys
 
 
-async def _try_keys(store: DataKeyStore, masters: MasterKeys | None) -> list[str]:
+async def _try_keys(store: KeyringStore, masters: MasterKeys | None) -> list[str]:
     if masters is None:
         return []
     try:

@@ -36,7 +36,7 @@ from holdfast.certificate import CertificateUnusable
 from holdfast.doctor import shared_redis
 from holdfast.doctor.findings import Finding, Mend, certificate, disk, note, secret_file, warning, wrong
 from holdfast.folder import LOCK_FILE, USE_FILE
-from holdfast.keyring import keyring_path, local_master_keys
+from holdfast.keyring import keyring_path, local_master_keys, stored_keys
 from holdfast.root import endpoint
 from holdfast.serve import certificate_of
 from holdfast.settings import Settings
@@ -255,7 +255,7 @@ async def _keyring(settings: Settings, store: SQLiteStore) -> list[Finding]:
         masters: LocalMasterKeys | None = local_master_keys(settings)
     except KeyringError as error:
         return [wrong(str(error), todo)]
-    keys = await store.data_keys()
+    keys = await stored_keys(store)
     if masters is None:
         needed = ", ".join(sorted({key.master_id for key in keys}))
         return [wrong(f"there is no keyring, and what is stored needs the master key {needed}", todo)] if keys else []

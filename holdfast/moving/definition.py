@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from auth.named_keys import MANAGED_NAME
 from frontend.sqs import arn, attributes, policies
 from frontend.sqs.arn import QueueArn
 from frontend.sqs.errors import SqsError
@@ -81,13 +82,8 @@ def portable(definition: Definition) -> Portable:
     except SqsError as error:
         left.append(f"the queue cannot be made: {error.message}")
     given = dict(definition.attributes)
-    if not given.get("KmsMasterKeyId", "alias/").startswith("alias/"):
-        given.pop("KmsDataKeyReusePeriodSeconds", None)
-        given.pop("SqsManagedSseEnabled", None)
-        left.append(
-            f"the KMS key {given.pop('KmsMasterKeyId')}: there is no KMS here, messages are encrypted by the service's "
-            "own keyring"
-        )
+    if given.get("KmsMasterKeyId", MANAGED_NAME) != MANAGED_NAME:
+        left.append(f"the KMS key {given['KmsMasterKeyId']}: only its name comes along, for a data key of this service")
     dead = definition.dead_letter_queue
     if dead is not None and dead[:2] != definition.arn[:2]:
         del given["RedrivePolicy"]

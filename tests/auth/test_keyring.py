@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 
-from auth.keyring import (
+from auth.data_keys import (
     MESSAGE,
     OVERHEAD_BYTES,
     SEALS_MOST,
     DataKeyMissing,
-    Keyring,
-    MissingMasterKeys,
     SealBroken,
     _nonces,
 )
+from auth.keyring import Keyring, MissingMasterKeys
 from auth.master_keys import KeyringError, LocalMasterKeys, WrapBroken, master_key_id, new_master_key
 from metadata_service.sqlite import SQLiteStore
 from metadata_service.store import StoreUnavailable

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from auth.credentials import AccessKey, ServiceKey, Tenant, new_access_key
-from auth.keyring import Keyring, SealBroken
+from auth.data_keys import SealBroken
+from auth.keyring import Keyring
 from auth.master_keys import LocalMasterKeys, new_master_key
 from auth.sealed_store import seal_older_secrets, sealed
 from auth.store import Conflict

@@ -33,6 +33,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "PATCH /v1/tenants/{account}/limits": {"queues": 3},
     "POST /v1/keys": {"name": "worker", "scopes": ["monitor"]},
     "POST /v1/keys/{key_id}/rotate": {},
+    "POST /v1/data-keys/rotate": {"name": "k"},
+    "POST /v1/data-keys/destroy": {"name": "k", "confirm": "k"},
     "PUT /v1/roles/{name}": {"scopes": ["monitor"]},
     "POST /v1/token": {},
     "PUT /v1/clusters/{name}/weight": {"weight": 2},

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from auth.keyring import DataKey, Keyring
+from auth.data_keys import DataKey
+from auth.keyring import Keyring
 from backend.api import NewMessage, Target
 from frontend.settings import FrontendSettings
 from frontend.sqs import payload

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from auth.credentials import AccessKey, ApiKey, ServiceKey, Tenant, TenantRole, new_access_key
-from auth.keyring import DataKey
+from auth.data_keys import DataKey
 from auth.limits import Rate, TenantLimits
+from auth.named_keys import NamedKey
 from metadata_service.alarms import Alarm, AlarmStatus, Notification, WatchedAlarm
 from metadata_service.models import (
     FIRST_CLUSTER,
@@ -837,6 +838,81 @@ class DataKeyConformance:
         assert await store.new_data_key_id() == 4
 
 
+class NamedKeyConformance:
+    """Named data keys: made once, changed by their version, destroyed whatever it is."""
+
+    @staticmethod
+    def key(name: str, account: str = ACCOUNT, *ids: int) -> NamedKey:
+        versions = tuple(DataKey(account, key_id, "mk-1", bytes([0, 255, key_id]), 5) for key_id in ids or (1,))
+        return NamedKey(account, name, versions, 5, seals=9)
+
+    async def test_named_keys(self, store: MetadataStore) -> None:
+        other = "111111111111"
+        with pytest.raises(ValueError, match="no tenant"):
+            await store.create_named_key(self.key("a"))
+        for account in (ACCOUNT, other):
+            await store.put_tenant(Tenant(account, "some"))
+        assert await store.named_keys() == []
+        names = ("alias/a/b", f"arn:aws:kms:eu-west-1:{other}:key/x", "k\u00e9y with spaces", "n" * 2048)
+        made = [await store.create_named_key(self.key(name)) for name in reversed(names)][::-1]
+        assert made == [msgspec.structs.replace(self.key(name), version=1) for name in names]
+        theirs = await store.create_named_key(self.key(names[0], other, 2, 3))
+        assert await store.named_keys(ACCOUNT) == made
+        assert await store.named_keys(other) == [theirs]
+        assert await store.named_keys("222222222222") == []
+        assert await store.named_keys() == sorted([*made, theirs], key=lambda key: (key.account, key.name))
+        assert await store.get_named_key(other, names[0]) == theirs
+        assert await store.get_named_key(other, names[1]) is None
+        assert await store.data_keys() == [], "no data keys of the tenant itself"
+        await store.put_tenant(Tenant(ACCOUNT, "some", "deleting"))
+        with pytest.raises(ValueError, match="no tenant"):
+            await store.create_named_key(self.key("late"))
+
+    async def test_a_named_key_is_made_once_and_changed_by_its_version(self, store: MetadataStore) -> None:
+        await store.put_tenant(Tenant(ACCOUNT, "some"))
+        outcomes = await asyncio.gather(
+            *(store.create_named_key(self.key("k", ACCOUNT, number)) for number in range(1, 6)), return_exceptions=True
+        )
+        (made,) = [outcome for outcome in outcomes if isinstance(outcome, NamedKey)]
+        assert sum(isinstance(outcome, ConditionFailed) for outcome in outcomes) == 4
+        changes = [msgspec.structs.replace(made, seals=made.seals + number) for number in range(1, 6)]
+        outcomes = await asyncio.gather(*map(store.update_named_key, changes), return_exceptions=True)
+        (stored,) = [outcome for outcome in outcomes if isinstance(outcome, NamedKey)]
+        assert sum(isinstance(outcome, ConditionFailed) for outcome in outcomes) == 4
+        assert stored.version == made.version + 1
+        assert await store.get_named_key(ACCOUNT, "k") == stored
+        with pytest.raises(ConditionFailed):
+            await store.update_named_key(msgspec.structs.replace(stored, name="other"))
+
+    async def test_a_destroyed_named_key_has_nothing_wrapped_and_its_name_stays(self, store: MetadataStore) -> None:
+        await store.put_tenant(Tenant(ACCOUNT, "some"))
+        made = await store.create_named_key(self.key("k", ACCOUNT, 1, 2))
+        await store.create_named_key(self.key("kept"))
+        gone = await store.destroy_named_key(ACCOUNT, "k", 77)
+        assert gone is not None
+        assert [(one.key_id, one.wrapped) for one in gone.versions] == [(1, b""), (2, b"")]
+        assert (gone.destroyed_s, gone.version) == (77, made.version + 1)
+        assert await store.destroy_named_key(ACCOUNT, "k", 99) == gone == await store.get_named_key(ACCOUNT, "k")
+        with pytest.raises(ConditionFailed):
+            await store.update_named_key(made)
+        with pytest.raises(ConditionFailed):
+            await store.create_named_key(self.key("k"))
+        assert await store.destroy_named_key(ACCOUNT, "never", 77) is None
+        assert [key.destroyed_s for key in await store.named_keys(ACCOUNT)] == [77, None]
+
+    async def test_a_tenants_named_keys_go_with_its_data_keys(self, store: MetadataStore) -> None:
+        for account in (ACCOUNT, "111111111111"):
+            await store.put_tenant(Tenant(account, "some"))
+        for name in ("a", "b"):
+            await store.create_named_key(self.key(name))
+        theirs = await store.create_named_key(self.key("a", "111111111111", 3))
+        await store.add_data_key(DataKey(ACCOUNT, await store.new_data_key_id(), "mk-1", b"own"))
+        assert await store.destroy_data_keys(ACCOUNT) == 3
+        assert await store.destroy_data_keys(ACCOUNT) == 0
+        assert await store.named_keys() == [theirs]
+        assert await store.get_tenant(ACCOUNT) == Tenant(ACCOUNT, "some")
+
+
 class Conformance(
     QueueConformance,
     ChangeConformance,
@@ -844,5 +920,6 @@ class Conformance(
     RegistryConformance,
     CredentialConformance,
     DataKeyConformance,
+    NamedKeyConformance,
 ):
     """All of it."""

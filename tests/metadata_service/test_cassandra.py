@@ -14,7 +14,7 @@ from cassandra import InvalidRequest, OperationTimedOut
 from cassandra.cluster import NoHostAvailable
 
 from auth.credentials import AccessKey, ServiceKey, Tenant, TenantRole, new_access_key
-from auth.keyring import DataKey
+from auth.data_keys import DataKey
 from auth.service_keys import lasting_secret
 from bench.cassandra_server import QUICK_START, CassandraCluster
 from metadata_service import cassandra_changes, cassandra_queues

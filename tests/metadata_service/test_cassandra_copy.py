@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from auth.credentials import AccessKey, ApiKey, Tenant
-from auth.keyring import DataKey
+from auth.data_keys import DataKey
 from metadata_service.cassandra_copy import BATCH_BYTES, MetadataCopy, Spaces, _batches, maps_are_settled, put_together
 from metadata_service.cassandra_credentials import text
 from metadata_service.models import Partition, Queue, new_queue

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from auth.credentials import AccessKey, ApiKey, Tenant, new_access_key
-from auth.keyring import DataKey
+from auth.data_keys import DataKey
 from metadata_service import sqlite_schema
 from metadata_service.opening import CannotOpen
 from metadata_service.schema import CannotRollBack, Stored

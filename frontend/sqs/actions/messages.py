@@ -146,8 +146,8 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
         None if view.redrive is None else await context.queues.dead_letter(view),
         attempt,
     )
-    if view.settings.at_most_once:
-        await context.seals.before_deleting(view)
+    if view.key_name or view.settings.at_most_once:
+        await context.seals.before_receiving(view)
     try:
         received = await _claim(context, call, view, command)
     except OverLimit:
@@ -158,8 +158,10 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
         ) from None
     if not received:
         return None
-    opened = await context.seals.opened(view, received)
+    opened, destroyed = await context.seals.opened(view, received)
     if not opened:
+        if destroyed is not None:
+            raise destroyed
         return None
     if context.services.tracing is not None:
         tell_delivery(context.services.tracing, view.queue.name, call.request_id, opened)

@@ -1,0 +1,27 @@
+"""Changes of a named data key's record that are the same in every store."""
+
+from __future__ import annotations
+
+import msgspec
+
+from auth.named_keys import NamedKey
+from metadata_service.store import ConditionFailed
+
+
+def updated(stored: NamedKey | None, key: NamedKey) -> NamedKey:
+    """``key`` with the version after the stored one's.
+
+    Raises :class:`~metadata_service.store.ConditionFailed` unless the stored one has its version.
+    """
+    if stored is None or stored.version != key.version:
+        found = "not there" if stored is None else f"at version {stored.version}"
+        raise ConditionFailed(f"the data key {key.name} of account {key.account} is {found}, not at {key.version}")
+    return msgspec.structs.replace(key, version=key.version + 1)
+
+
+def destroyed(stored: NamedKey, destroyed_s: int) -> NamedKey:
+    """The key without anything wrapped, at the version after the stored one's; itself, if it was destroyed before."""
+    if stored.destroyed_s is not None:
+        return stored
+    versions = tuple(msgspec.structs.replace(version, wrapped=b"") for version in stored.versions)
+    return msgspec.structs.replace(stored, versions=versions, destroyed_s=destroyed_s, version=stored.version + 1)
