@@ -76,8 +76,8 @@ async def test_the_first_message_makes_the_key(service: Service) -> None:
 
 
 async def test_spellings_of_one_key_and_queues_under_it(service: Service) -> None:
-    for number, key in enumerate(("k", f"{ARN}:key/k", "alias/k", f"{ARN}:alias/k", "alias/aws/sqs")):
-        await send(service, await service.make_queue(f"q{number}", KmsMasterKeyId=key), "m")
+    for number, spelling in enumerate(("k", f"{ARN}:key/k", "alias/k", f"{ARN}:alias/k", "alias/aws/sqs")):
+        await send(service, await service.make_queue(f"q{number}", KmsMasterKeyId=spelling), "m")
     assert await listed(service) == [("alias/k", "active", 1), ("k", "active", 1)]
     assert len(key_ids(service)) == 3
     shown = await service.json("GetQueueAttributes", {"QueueUrl": service.url("q1"), "AttributeNames": ["All"]})

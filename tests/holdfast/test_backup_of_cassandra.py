@@ -15,6 +15,7 @@ import pytest
 from auth.credentials import AccessKey, Tenant
 from auth.keyring import Keyring
 from auth.master_keys import LocalMasterKeys, new_master_key
+from auth.named_keys import DataKeyDestroyed
 from backend import ferry
 from backend.api import SHARDS, DeadLetter, NewMessage, PartitionSettings, Receive, Target
 from backend.journal import cassandra_tables
@@ -298,7 +299,10 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
     async with Service(settings) as service:
         await service.metadata.create_tenant(Tenant(ACCOUNT, "one"))
         await service.metadata.put_access_key(KEY)
-        await Keyring(service.metadata, masters).ready(ACCOUNT)
+        keyring = Keyring(service.metadata, masters)
+        await keyring.ready(ACCOUNT)
+        encrypted = [(await keyring.named.ready(ACCOUNT, name)).seal(b"m") for name in ("alias/kept", "alias/gone")]
+        await keyring.named.destroy(ACCOUNT, "alias/gone")
         await service.start("one", range(0, SHARDS, 2))
         await service.start("two", range(1, SHARDS, 2))
         for name, owner in (("first", "one"), ("second", "two"), ("failing", "one"), ("dead", "two"), ("taken", "two")):
@@ -345,6 +349,12 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
     async with Service(again) as service:
         assert await service.metadata.list_access_keys(ACCOUNT) == [KEY]
         assert await service.metadata.reserve_seals(1, 1, 1 << 40)
+        keyring = Keyring(service.metadata, masters)
+        assert await keyring.check() == 0
+        assert await keyring.open(ACCOUNT, encrypted[0]) == b"m"
+        with pytest.raises(DataKeyDestroyed):
+            await keyring.open(ACCOUNT, encrypted[1])
+        assert [key.name for key in await service.metadata.named_keys()] == ["alias/gone", "alias/kept"]
         heir = await service.start("heir", joins=True)
 
         async def served() -> bool:

@@ -171,6 +171,38 @@ def test_a_person_is_asked(server: Server, typed: str, code: int, left: bool) ->
     assert (holdfast(server, "queue", "show", f"asked-{code}").code == 0) == left
 
 
+# --- data keys ------------------------------------------------------------------------------------------------
+
+
+def test_the_life_of_a_named_data_key(server: Server) -> None:
+    client = server.client()
+    url = client.create_queue(QueueName="keyed", Attributes={"KmsMasterKeyId": "alias/k"})["QueueUrl"]
+    assert "There are no named data keys" in holdfast(server, "keyring", "list", "--account", "000000000000").out
+    client.send_message(QueueUrl=url, MessageBody="m")
+    (key,) = holdfast(server, "keyring", "list", "--json").json["data_keys"]
+    assert (key["name"], key["state"], key["versions"]) == ("alias/k", "active", 1)
+    assert "alias/k" in holdfast(server, "keyring", "list").out
+    rotated = holdfast(server, "keyring", "rotate-key", "arn:aws:kms:us-east-1:000000000000:alias/k")
+    assert (rotated.code, rotated.out) == (0, "Version 2 of the data key alias/k encrypts from now on.\n")
+    assert holdfast(server, "keyring", "rotate-key", "never").code == 3
+    unasked = holdfast(server, "keyring", "destroy", "alias/k")
+    assert (unasked.code, "add --yes" in unasked.err) == (2, True)
+    for typed, code in (("yes\n", 1), ("alias/k\n", 0)):
+        ours, theirs = pty.openpty()
+        try:
+            os.write(ours, typed.encode())
+            result = process(server, "keyring", "destroy", "alias/k", stdin=theirs)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert (result.code, "Type alias/k to go on" in result.err) == (code, True)
+        state = holdfast(server, "keyring", "list", "--json").json["data_keys"][0]["state"]
+        assert state == ("destroyed" if code == 0 else "active")
+    assert holdfast(server, "keyring", "destroy", "alias/k", "--yes").code == 0, "it can be repeated"
+    assert holdfast(server, "keyring", "destroy", "never", "--yes").code == 3
+    assert holdfast(server, "keyring", "rotate-key", "alias/k").code == 1
+
+
 # --- tenants, limits, keys ------------------------------------------------------------------------------------
 
 
@@ -375,6 +407,7 @@ def test_every_operation_of_administration_is_a_command(server: Server) -> None:
         "cluster": {"drain", "list", "queue", "retire", "serve", "split", "status", "undrain", "weight"},
         "invoice": {"export", "list", "show"},
         "key": {"create", "list", "rotate", "revoke"},
+        "keyring": {"destroy", "list", "rotate-key"},
         "limits": {"set", "show"},
         "queue": {"delete", "list", "metrics", "move", "peek", "purge", "show"},
         "role": {"delete", "list", "set"},
@@ -395,6 +428,8 @@ def test_every_operation_of_administration_is_a_command(server: Server) -> None:
         if path.startswith("/v1/") and not path.endswith("/messages")
     }
     commands = {f"{word}_{command}" for word, commands in words.items() for command in commands}
+    commands = {{"keyring_rotate-key": "keyring_rotate"}.get(name, name) for name in commands}
+    operations = {name.replace("data_key_", "keyring_") for name in operations}
     others = {"usage_show", "metrics_scrape", "availability_show", "queue_export"}
     assert operations == commands - {"invoice_export"} | others, "what saves an invoice has another form of it"
 

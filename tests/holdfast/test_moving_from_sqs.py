@@ -90,7 +90,9 @@ def test_definitions_come_with_their_tags_policies_and_dead_letter_ties(other: O
         ("def-dead", "def-f.fifo", "def-kms", "def-work"), "create"
     )
     assert "its policy names arn:aws:iam::555566667777:root, which stays as it is" in dry["queues"]["def-work"]["notes"]
-    assert any("KMS key" in note for note in dry["queues"]["def-kms"]["notes"])
+    assert dry["queues"]["def-kms"]["notes"] == [
+        "the KMS key arn:aws:kms:eu-central-1:1:key/2: only its name comes along, for a data key of this service"
+    ]
     assert dry["queues"]["def-work"]["messages"] == 1
     nobody = brought(target, other, "def-")
     assert (nobody.code, "add --yes" in nobody.err) == (2, True)
@@ -100,6 +102,8 @@ def test_definitions_come_with_their_tags_policies_and_dead_letter_ties(other: O
     assert done.code == 0, done.err
     assert "def-work" in done.out
     work = holdfast(target, "queue", "show", "def-work", "--json").json
+    keyed = holdfast(target, "queue", "show", "def-kms", "--json").json["attributes"]
+    assert keyed["KmsMasterKeyId"] == "arn:aws:kms:eu-central-1:1:key/2"
     ours = f"arn:aws:sqs:us-east-1:{target.account}:"
     assert json.loads(work["attributes"]["RedrivePolicy"]) == {
         "deadLetterTargetArn": f"{ours}def-dead",

@@ -9,7 +9,16 @@ import msgspec
 
 from auth.credentials import AccessKey, ApiKey, Tenant
 from auth.data_keys import DataKey
-from metadata_service.cassandra_copy import BATCH_BYTES, MetadataCopy, Spaces, _batches, maps_are_settled, put_together
+from auth.named_keys import NamedKey
+from metadata_service.cassandra_copy import (
+    BATCH_BYTES,
+    MetadataCopy,
+    Spaces,
+    _batches,
+    maps_are_settled,
+    metadata_filling,
+    put_together,
+)
 from metadata_service.cassandra_credentials import text
 from metadata_service.models import Partition, Queue, new_queue
 
@@ -32,8 +41,9 @@ def spaces_of(*queues: Queue, account: str = ONE) -> Spaces:
     return {f"queues/{account}": rows | {f"queue/{queue.name}": text(queue) for queue in queues}}
 
 
-def a_tenant(account: str, state: Any = "active") -> Spaces:
-    return {f"tenant/{account}": {"tenant": text(Tenant(account, "t", state)), "role/r": "{}", "access_key/gone": "{}"}}
+def a_tenant(account: str, state: Any = "active", **rows: str) -> Spaces:
+    tenant = text(Tenant(account, "t", state))
+    return {f"tenant/{account}": {"tenant": tenant, "role/r": "{}", "access_key/gone": "{}", **rows}}
 
 
 def a_key(key_id: str, account: str) -> Spaces:
@@ -81,6 +91,8 @@ async def test_what_refers_to_something_finds_it() -> None:
     """Queues and keys are of the first reading; tenants, data keys and counters of the last."""
     dead = '{"deadLetterTargetArn":"arn:dead"}'
     data_key = text(DataKey(ONE, 1, "master", b"wrapped"))
+    versions = (DataKey(ONE, 2, "gone", b""), DataKey(ONE, 3, "named", b"wrapped"))
+    named_key = text(NamedKey(ONE, "alias/k", versions, 5, version=1))
     api_key = ApiKey(key_id="API", digest=b"d", account=ONE, principal_id="p")
     first = {
         **spaces_of(a_queue(1, RedrivePolicy=dead), a_queue(2)),
@@ -98,7 +110,7 @@ async def test_what_refers_to_something_finds_it() -> None:
     }
     last = {
         **spaces_of(a_queue(3)),
-        **a_tenant(ONE),
+        **a_tenant(ONE, **{"named_key/alias/k": named_key}),
         **a_tenant(TWO, "deleted"),
         **a_key("AKIA4", ONE),
         f"data_keys/{ONE}": {"0000000001": data_key},
@@ -110,10 +122,16 @@ async def test_what_refers_to_something_finds_it() -> None:
         *("account", "queue/queue-1", "queue/queue-2", "held/other", "source/arn:dead\0queue-1")
     }
     assert copy.spaces[f"queues/{ONE}"]["account"] == '{"queues":2,"floor":5}'
-    assert copy.spaces[f"tenant/{ONE}"].keys() == {"tenant", "role/r", "access_key/AKIA1", "api_key/API"}
+    assert copy.spaces[f"tenant/{ONE}"].keys() == {
+        *("tenant", "role/r", "named_key/alias/k", "access_key/AKIA1", "api_key/API")
+    }
     assert {space for space in copy.spaces if "key/" in space} == {"access_key/AKIA1", "api_key/API"}
     assert copy.uses == {"AKIA1": 5, "API": 3}
     assert [key.key_id for key in copy.data_keys()] == [1]
+    assert [key.versions for key in copy.named_keys()] == [versions]
+    assert copy.master_ids() == ["master", "named"], "of a destroyed version nothing needs its master key"
+    marks = {(space, key) for space, key, _, _ in metadata_filling(copy).marks}
+    assert ("data_keys", ONE) in marks
     assert copy.spaces["counter/queue"] == {"next": "4"}
     assert copy.spaces.keys() & {"schema", "queue_changes", "log/7", "shards"} == set()
     assert "backend_clusters" in copy.spaces
