@@ -95,31 +95,38 @@ def _text(invoice: dict[str, Any]) -> str:
     }
     lines = invoice["lines"][:_LINES_SHOWN]
     rows = [_row(line, invoice["minor_places"]) for line in lines]
-    headings = ["MONTH", "CHARGE", "QUEUE", "TAGS", "TIER", "QUANTITY", "UNIT", "PRICE", "PER", "DISCOUNT", currency]
-    for at in (5, 7, 8, 10):  # numbers, below each other at their points
+    headings = ["MONTH", "QUEUE", "CHARGE", "QUANTITY", "UNIT", "PRICE", "PER", "DISCOUNT", currency]
+    for at in (3, 5, 6, 8):  # numbers, below each other at their points
         column = aligned([row[at] for row in rows])
         headings[at] = headings[at].rjust(len(column[0].rstrip()) if column else 0)
         rows = [[*row[:at], text, *row[at + 1 :]] for row, text in zip(rows, column, strict=True)]
-    return facts(head) + "\n\n" + table(headings, rows, nothing="It has no lines.")
+    same = {at for at, of in ((0, invoice["period"]), (1, "-"), (7, "-")) if all(row[at] == of for row in rows)}
+    kept = [at for at in range(len(headings)) if at not in same]
+    made = table(
+        [headings[at] for at in kept],
+        [[row[at] for at in kept] for row in rows],
+        nothing="It has no lines.",
+        unbroken=[place for place, at in enumerate(kept) if at not in (1, 2)],
+    )
+    return f"{facts(head)}\n\n{made}"
 
 
 def _row(line: dict[str, Any], places: int) -> list[str]:
     """A line as text, in the order of the headings."""
-    tags = ", ".join(f"{key}={value}" for key, value in line["tags"].items()) or "-"
     amount = written(Decimal(line["amount"]), places)
     if not line["meter"]:
-        return [line["month"], line["name"], "-", "-", "-", "", "-", "", "", "-", amount]
+        return [line["month"], "-", line["name"], "", "", "", "", "-", amount]
     price = Decimal(line["price"])
     charge = Charge(
         line["meter"], Decimal(line["units"]), Decimal(line["per"]), price, line["discount"], Decimal(line["amount"])
     )
     ends = None if line["tier_ends"] is None else Decimal(line["tier_ends"])
+    tier = tier_text(line["meter"], price, Decimal(line["tier_starts"]), ends)
+    tags = ", ".join(f"{key}={value}" for key, value in line["tags"].items())
     return [
         line["month"],
-        METER_TITLES[line["meter"]],
         line["queue"] or "(no queue)",
-        tags,
-        tier_text(line["meter"], price, Decimal(line["tier_starts"]), ends),
+        f"{METER_TITLES[line['meter']]}, {tier}" + (f"; {tags}" if tags else ""),
         written(charge.quantity),
         charge.unit,
         written(price, places),

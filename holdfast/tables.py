@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 _WIDE = 10_000
 """Columns where there is no terminal: nothing is cut."""
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], *, nothing: str) -> str:
-    """Rows under headings; numbers to the right."""
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[Any]], *, nothing: str, unbroken: Collection[int] = ()
+) -> str:
+    """Rows under headings; numbers to the right.  ``unbroken``: columns that are not broken on a narrow terminal as
+    long as there are others."""
     if not rows:
         return nothing
     from rich.console import Console
@@ -23,7 +26,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], *, nothing: st
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place, heading in enumerate(headings):
         numbers = all(isinstance(row[place], int) for row in rows)
-        made.add_column(heading, justify="right" if numbers else "left", overflow="fold", no_wrap=False)
+        made.add_column(heading, justify="right" if numbers else "left", overflow="fold", no_wrap=place in unbroken)
     for row in rows:
         made.add_row(*(Text(shown(value)) for value in row))
     terminal = sys.stdout.isatty()

@@ -110,8 +110,10 @@ def test_invoices_are_listed_and_shown(server: Server) -> None:
     assert "X-000001" in shown.out
     assert re.search(rf"(?m)^due +{due}$", shown.out)
     (line,) = [line for line in shown.out.splitlines() if "orders" in line]
-    text = "2026-11 Requests to standard queues orders team=shop above 1,000 10,000,000 requests 0.40 1,000,000 - 4.00"
+    text = "orders Requests to standard queues, above 1,000; team=shop 10,000,000 requests 0.40 1,000,000 4.00"
     assert line.split() == text.split()
+    (headings,) = [line for line in shown.out.splitlines() if "QUANTITY" in line]
+    assert headings.split() == ["QUEUE", "CHARGE", "QUANTITY", "UNIT", "PRICE", "PER", "EUR"], "what all lines need"
     (tax,) = [line for line in shown.out.splitlines() if "VAT" in line]
     assert line.rindex(".") == tax.rindex("."), "amounts stand below each other"
     draft = holdfast(server, "invoice", "show", "2026-12", "--draft")
