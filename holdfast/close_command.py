@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LATE_MONTHS_MAX: Final = 12
 """Records that come later than that are not looked for."""
+_ACCOUNTS_NAMED: Final = 5
 
 
 def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
@@ -54,6 +55,7 @@ def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
         if there is None:
             prices = _check(month, closed_before, parsed)
             _tell_what_is_left_out(lake, month, closed_before)
+            _print_minimums(lake, month, prices, closings)
             confirm(parsed, f"Close {month}?  Its invoices get their numbers, and never change.")
             if prices is not None:
                 _rate(url, month, closings, prices, parsed, progress)
@@ -109,6 +111,36 @@ def _tell_what_is_left_out(lake: Lake, month: Month, closed: list[Month]) -> Non
         print(
             f"No month was closed before.  There is usage from {first} on: what was used before {month} will never be "
             f"charged; to charge it, close the months one after the other from {first:%Y-%m} on.",
+            file=sys.stderr,
+        )
+
+
+def _print_minimums(
+    lake: Lake, month: Month, prices: tuple[Book, Customers] | None, closed: dict[Month, Closed]
+) -> None:
+    """Name the accounts that owe a minimum for this month, if nothing says that they were there in it."""
+    from billing.rated import Rated
+
+    if prices is None:
+        rating = Rated(lake).rating(month)
+        if rating is None:
+            return
+        prices = rating.book, rating.customers
+    book, customers = prices
+    before = closed.get(month.previous)
+    known = frozenset() if before is None else frozenset(before.customers.named)
+    new = [
+        account
+        for account, customer in customers.named.items()
+        if customer.created is None and account not in known and customer.owes_minimum(month)
+        if book.plan(customer.plan).segments(month)[-1].version.minimum
+    ]
+    if new:
+        more = f" and {len(new) - _ACCOUNTS_NAMED} more" if len(new) > _ACCOUNTS_NAMED else ""
+        print(
+            f"These accounts owe the minimum of their plan for {month}, whether they used something or not: "
+            f"{', '.join(new[:_ACCOUNTS_NAMED])}{more}.  If one was made after {month}, say when in the file of "
+            "accounts (created).",
             file=sys.stderr,
         )
 

@@ -161,6 +161,28 @@ def test_what_the_first_month_leaves_out_is_said(lake: Lake, capsys: pytest.Capt
     assert "never be charged" not in capsys.readouterr().err
 
 
+def test_accounts_that_owe_a_minimum_and_may_be_younger_are_named(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = book_of(BOOK.replace("2026-01-01", "2024-01-01"), "prices.yaml")
+    old, new, made, plain = (f"{number:012}" for number in range(1, 5))
+    accounts = {old: "plan: large", plain: "plan: plain", made: "plan: large, created: 2025-12-24"}
+
+    def close_with(period: str) -> str:
+        listed = ", ".join(f"'{account}': {{{text}}}" for account, text in accounts.items())
+        rate(lake, period, book, customers_of(f"default: plain\naccounts: {{{listed}}}", "accounts.yaml", book))
+        assert main(["invoice", "close", "--lake", lake.url, "--period", period, "--as-rated", "--yes"]) == 0
+        return capsys.readouterr().err
+
+    assert f"owe the minimum of their plan for 2025-11, whether they used something or not: {old}.  " in (
+        close_with("2025-11")
+    )
+    accounts[new] = "plan: large"
+    said = close_with("2025-12")
+    assert f"for 2025-12, whether they used something or not: {new}.  If one was made after 2025-12, say when" in said
+    assert "owe the minimum" not in close_with("2026-01")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
