@@ -7,6 +7,8 @@ import ssl
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from auth.tls import client_context, server_context
+
 UNIX_PREFIX: Final = "unix:"
 UNIX_PATH_BYTES_MOST: Final = 107
 """unix(7): sun_path has 108, one of them the end."""
@@ -55,8 +57,7 @@ class ServerTls(NamedTuple):
     @classmethod
     def load(cls, certificate: Path, key: Path, authority: Path | None = None) -> ServerTls:
         """``authority``: clients have to show a certificate that it has signed.  Raises :class:`OSError`."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context = server_context()
         context.load_cert_chain(certificate, key)
         if authority is not None:
             context.load_verify_locations(authority)
@@ -75,8 +76,7 @@ class ClientTls(NamedTuple):
     @classmethod
     def load(cls, authority: Path, certificate: Path | None = None, key: Path | None = None) -> ClientTls:
         """``authority`` has signed the servers' certificates.  Raises :class:`OSError`."""
-        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authority)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context = client_context(authority)
         if certificate is not None:
             context.load_cert_chain(certificate, key)
         return cls(context)

@@ -245,7 +245,7 @@ class Lines:
 
     def tell(self, alert: Alert) -> None:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(self._path, "a+b") as file:
                 file.seek(0)
                 before = file.read()

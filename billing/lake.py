@@ -262,12 +262,18 @@ class Lake:
         return LakeUnavailable(f"the lake at {without_secrets(self.url)} cannot be {what}: {error}")
 
 
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read: usage says who sends how much to whom."""
+    return os.open(path, flags, 0o600)
+
+
 def _write_locally(path: Path, write: Callable[[Any], object], new: bool) -> None:
     made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(made):  # Path.mkdir gives the mode to the last one only
+        folder.mkdir(mode=0o700, exist_ok=True)
     aside = path.with_name(f"{ASIDE}{path.name}.{os.urandom(8).hex()}")  # not by its process: containers share numbers
     try:
-        with open(aside, "wb") as file:
+        with open(aside, "wb", opener=_private) as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from auth.tls import server_context
 from holdfast.logs import facts
 
 log = logging.getLogger("holdfast")
@@ -58,8 +59,7 @@ class Certificate:
             log.error("the certificate was not reloaded, the old one stays: %s", error)
 
     def _load(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context = server_context()
         try:
             context.load_cert_chain(self._cert, self._key, password=_no_password)
             if self._authority is not None:

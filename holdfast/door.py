@@ -60,6 +60,13 @@ _NEVER = math.inf
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
+_HOSTS_WRONG = b"A request has one Host header, and no more."
+
+
+class _HostsWrong(Exception):
+    """The request has no Host header, or several."""
+
+
 class Limits(NamedTuple):
     """What clients may do."""
 
@@ -135,6 +142,8 @@ class Connection(asyncio.Protocol):
         """There while the client has to read before more is written."""
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
+        self._hosts = 0
+        """Header fields named Host of the request whose head is being read."""
         self._expects_continue = False
         self.mid_message = False
         """A request has begun to arrive and is not whole."""
@@ -193,6 +202,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._url = b""
         self._headers = []
+        self._hosts = 0
         self._expects_continue = False
         self.mid_message = True
         self.message_bytes = 0
@@ -202,7 +212,9 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"expect" and value.lower() == b"100-continue":
             self._expects_continue = True
         self._headers.append((name, value))
 
@@ -210,6 +222,9 @@ class Connection(asyncio.Protocol):
         parser = self._parser
         if parser.should_upgrade():
             return  # read again by _without_upgrade
+        version = parser.get_http_version()
+        if self._hosts != 1 and (self._hosts or version != "1.0"):
+            raise _HostsWrong  # RFC 9112, 3.2
         url = self._url
         if url.startswith(b"/"):
             raw_path, _, query = url.partition(b"?")
@@ -217,7 +232,6 @@ class Connection(asyncio.Protocol):
             parsed = httptools.parse_url(url)
             raw_path, query = parsed.path or b"/", parsed.query or b""
         path = raw_path.decode("ascii")
-        version = parser.get_http_version()
         scope: Scope = {
             "type": "http",
             "asgi": _ASGI,
@@ -359,8 +373,9 @@ class Connection(asyncio.Protocol):
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 rest = self._without_upgrade() + rest[upgrade.args[0] :]
-            except httptools.HttpParserError:
-                self.refuse(b"400 Bad Request", b"Invalid HTTP request received.")
+            except httptools.HttpParserError as error:
+                hosts_wrong = isinstance(error.__context__, _HostsWrong)
+                self.refuse(b"400 Bad Request", _HOSTS_WRONG if hosts_wrong else b"Invalid HTTP request received.")
                 return
         if self.mid_message:
             self._watch_unfinished(len(data))

@@ -53,14 +53,17 @@ class Health:
         try:
             async with asyncio.timeout(_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await self._answer_to(head.partition(b"\r\n")[0]))
+                writer.write(await self._answer_to(*head.split(b"\r\n")))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a connection that is only opened, as some checks do, or one that asks for nothing
         finally:
             writer.close()
 
-    async def _answer_to(self, line: bytes) -> bytes:
+    async def _answer_to(self, line: bytes, *headers: bytes) -> bytes:
+        hosts = sum(header[:5].lower() == b"host:" for header in headers)
+        if hosts != 1 and (hosts or line.endswith(b"/1.1")):  # RFC 9112, 3.2
+            return _told("400 Bad Request", "one Host header is needed")
         method, _, rest = line.partition(b" ")
         path = rest.partition(b" ")[0]
         if path not in (b"/health/live", b"/health/ready") and (path != b"/metrics" or self._metrics is None):

@@ -23,6 +23,7 @@ _ALWAYS: Final = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # of files that are listed already
+    "spark.hadoop.fs.permissions.umask-mode": "077",  # what the lake has is its owner's alone, as all other data
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",  # a pointer says what is whole
 }
 _ON_THIS_MACHINE: Final = {
@@ -72,7 +73,11 @@ def session(
     if lake is not None and lake.url.startswith("s3://") and not submitted and not s3_jars.there():
         settings |= {"spark.jars.packages": s3_jars.package(), "spark.jars.ivy": s3_jars.cache()}
     try:
-        spark = SparkSession.builder.appName(name).config(map=settings).getOrCreate()
+        previous = os.umask(0o077)  # Spark's process inherits it, and makes local folders by it
+        try:
+            spark = SparkSession.builder.appName(name).config(map=settings).getOrCreate()
+        finally:
+            os.umask(previous)
     except PySparkRuntimeError as error:
         if "JAVA_GATEWAY_EXITED" not in str(error):
             raise

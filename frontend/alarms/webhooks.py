@@ -68,6 +68,8 @@ def is_public(address: Address) -> bool:
             inner = IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
+        if address.is_site_local:  # fec0::/10, deprecated by RFC 3879 and still routed inside of networks
+            return False
     return address.is_global and not (address.is_multicast or address.is_reserved)
 
 

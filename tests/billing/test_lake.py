@@ -23,6 +23,18 @@ def test_a_file_is_read_as_it_was_written_and_replaced_whole(lake: Lake) -> None
     assert lake.read_bytes("live/now.json") == b"three"
 
 
+def test_files_and_folders_are_their_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Lake(f"{tmp_path}/deep/lake").write_bytes("usage/date=2026-11-21/hour=07/x.parquet", b"x")
+    finally:
+        os.umask(before)
+    made = list((tmp_path / "deep").rglob("*"))
+    assert len(made) == 5
+    for path in (tmp_path / "deep", *made):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
 def test_a_table_is_read_as_it_was_written(lake: Lake) -> None:
     table = pa.table({"account": ["1", "2"], "calls": [3, 4]})
     lake.write_table("live/days/2026-11-21.parquet", table)

@@ -541,3 +541,26 @@ def connection_of(door: Door, client: Client) -> Connection:
     port = client.writer.get_extra_info("sockname")[1]
     (found,) = [one for one in door.connections if one.transport.get_extra_info("peername")[1] == port]
     return found
+
+
+# --- hosts (RFC 9112, 3.2) ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/health/live"])
+@pytest.mark.parametrize("lines", [b"", b"host: a\r\nhost: a\r\n", b"Host: a\r\nx: y\r\nHOST: b\r\n"])
+async def test_a_request_without_a_host_or_with_two_is_refused(door: Door, lines: bytes, path: str) -> None:
+    client = await door.connect()
+    request = b"GET " + path.encode() + b" HTTP/1.1\r\n" + lines + b"\r\n"
+    client.send(request + b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    status, headers, body = await client.answer()
+    assert (status, headers["connection"]) == (400, "close")
+    assert body == b"A request has one Host header, and no more."
+    assert await client.end() == b""
+    assert door.service.requests == 0
+
+
+@pytest.mark.parametrize(("lines", "status"), [(b"", 200), (b"host: a\r\n", 200), (b"host: a\r\nhost: b\r\n", 400)])
+async def test_http_1_0_needs_no_host(door: Door, lines: bytes, status: int) -> None:
+    client = await door.connect()
+    client.send(b"GET / HTTP/1.0\r\n" + lines + b"\r\n")
+    assert (await client.answer())[0] == status

@@ -53,8 +53,11 @@ async def test_what_is_no_check_is_refused_or_ended() -> None:
     try:
         assert (await ask(port, get("/"))).startswith(b"HTTP/1.1 404 ")
         assert (await ask(port, get("/health/ready?x=1"))).startswith(b"HTTP/1.1 404 ")
-        posted = await ask(port, b"POST /health/live HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+        posted = await ask(port, b"POST /health/live HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
         assert posted.startswith(b"HTTP/1.1 405 ")
+        for hosts in (b"", b"Host: a\r\nhost: a\r\n"):
+            answer = await ask(port, b"GET /health/live HTTP/1.1\r\n" + hosts + b"\r\n")
+            assert answer.startswith(b"HTTP/1.1 400 ")
         assert await ask(port, b"\0" * 20_000) == b""
         _, writer = await asyncio.open_connection("127.0.0.1", port)  # opens a connection and asks nothing
         writer.close()

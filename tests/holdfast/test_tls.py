@@ -185,6 +185,32 @@ async def test_a_burst_of_handshakes(door: Door, monkeypatch: pytest.MonkeyPatch
         assert await answer(await door.connect(sock=sock, server_hostname="127.0.0.1")) == b"ok"
 
 
+@pytest.mark.parametrize(
+    ("ciphers", "taken"),
+    [
+        ("ECDHE-ECDSA-AES128-GCM-SHA256", True),
+        ("ECDHE-ECDSA-CHACHA20-POLY1305", True),
+        ("ECDHE-ECDSA-AES128-SHA256", False),
+        ("ECDHE-ECDSA-AES256-SHA", False),
+        ("AES128-GCM-SHA256", False),
+        ("DHE-RSA-AES128-GCM-SHA256", False),
+    ],
+)
+async def test_suites_of_tls_1_2_have_forward_secrecy_and_authenticated_encryption(
+    door: Door, ciphers: str, taken: bool
+) -> None:
+    context = door.pair.trust()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(ciphers)
+    if not taken:
+        with pytest.raises(OSError, match=r"handshake failure|^$"):  # or the connection is cut
+            await asyncio.open_connection(*door.address, ssl=context)
+        context.set_ciphers("ECDHE+AESGCM")
+    reader, writer = await asyncio.open_connection(*door.address, ssl=context)
+    door.clients.append(Client(reader, writer))
+    assert await answer(door.clients[-1]) == b"ok"
+
+
 async def test_a_handshake_takes_a_place(door: Door) -> None:
     for number in range(CONNECTIONS):
         await door.connect_plainly()

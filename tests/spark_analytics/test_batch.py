@@ -72,6 +72,9 @@ def test_records_are_counted_once_late_ones_too_and_nothing_is_done_twice(
     assert (told.read.records, told.read.repeated) == (300, 80)
     assert told.sums["calls"] == str(sum(record.counts[0] for record in first))
 
+    open_to_others = [path for path in Path(lake.root).rglob("*") if path.stat().st_mode & 0o077]
+    assert not open_to_others
+
     assert usage_made(batch(spark, lake, DAY, NEXT)) == []
     assert Tables(lake).day(USAGE_HOURLY, DAY) == told
 
