@@ -9,9 +9,8 @@ is folded from one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -19,8 +18,8 @@ from backend.journal.interface import Journal, Log
 from backend.journal.segments import LogInUse
 from backend.shards import Shards
 from backend.takeover import claim, recover, with_owner
-from metadata_service.models import LogEntry, ShardEntry
-from metadata_service.store import ConditionFailed, EntryStore
+from metadata_service.models import LOG_ID_LIMIT, LogEntry
+from metadata_service.store import EntryStore
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +28,8 @@ RECOVERY_SECONDS = 60.0
 CLAIM_SECONDS = 0.5
 """So long it waits for a lock whose log is not, or not yet, said to be recovered."""
 RETRY_SECONDS = 0.1
+LOG_IDS_SPARE = LOG_ID_LIMIT // 8
+"""When no more log ids than these are left, each start says so."""
 
 
 class Started(NamedTuple):
@@ -60,9 +61,10 @@ async def start(
     """
     await journal.prepare()
     try:
-        earlier, begun = await _find(journal, name, entries)
+        earlier = await _find(journal, name, entries)
         shard_entries = {entry.shard: entry for entry in await entries.shards()}
-        mine = await _incarnation(name, entries, _spare(earlier, begun, shard_entries.values()))
+        mine = await entries.new_incarnation(name)
+        _check_ids(mine.log_id)
         own = {entry.log_id for entry in earlier}
         wanted = {number for number, entry in shard_entries.items() if entry.owner_log in own}.union(given)
         known = [entry for entry in await entries.logs() if entry.log_id != mine.log_id]
@@ -92,8 +94,8 @@ async def start(
     return Started(mine, log, shards, replay.time_ms)
 
 
-async def _find(journal: Journal, name: str, entries: EntryStore) -> tuple[list[LogEntry], set[int]]:
-    """The node's earlier logs, and which of them were begun.
+async def _find(journal: Journal, name: str, entries: EntryStore) -> list[LogEntry]:
+    """The node's earlier logs, which are this process's from now on.
 
     If another node is just recovering one, that is waited for: it was taken for dead before it came back.  Raises
     :class:`LogInUse`.
@@ -101,9 +103,10 @@ async def _find(journal: Journal, name: str, entries: EntryStore) -> tuple[list[
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
-        earlier = sorted(await entries.logs(name), key=attrgetter("incarnation"))  # the ids are in no order
+        earlier = await entries.logs(name)
         try:
-            return earlier, await journal.find(earlier)
+            await journal.find(earlier)
+            return earlier
         except LogInUse:
             journal.release()
             waited = loop.time() - began
@@ -113,24 +116,12 @@ async def _find(journal: Journal, name: str, entries: EntryStore) -> tuple[list[
         await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _incarnation(name: str, entries: EntryStore, spare: LogEntry | None) -> LogEntry:
-    """A new one, in the place of a log that is ``spare``, if nobody has changed that one's entry meanwhile: whoever has
-    let go of the rest of it did (:meth:`~backend.checkpointer.Checkpointer._say_replayed`)."""
-    if spare is not None:
-        with contextlib.suppress(ConditionFailed):
-            return await entries.new_incarnation(name, spare)
-    return await entries.new_incarnation(name)
-
-
-def _spare(earlier: Sequence[LogEntry], begun: set[int], shards: Iterable[ShardEntry]) -> LogEntry | None:
-    """A log of which nothing is left: its entry may serve again.
-
-    It is sealed, and the journal says that it was never begun, or is gone: there are no rows and no pieces of
-    checkpoints of it, and what a new incarnation writes under its id cannot be taken for it.  No shard mentions it, so
-    no position names a message in it.
-    """
-    mentioned = {log_id for shard in shards for log_id in shard.mentions()}
-    for entry in earlier:
-        if entry.state == "sealed" and entry.log_id not in begun and entry.log_id not in mentioned:
-            return entry
-    return None
+def _check_ids(log_id: int) -> None:
+    """Log an error when few ids are left: each start takes one, and the last one ends the service."""
+    if log_id >= LOG_ID_LIMIT - LOG_IDS_SPARE:
+        logger.error(
+            "this start has log id %d, and after %d more starts of the nodes of this cluster no node can start: move"
+            " the queues to a new service or backend cluster before that (docs/operations.md)",
+            log_id,
+            LOG_ID_LIMIT - 1 - log_id,
+        )

@@ -69,30 +69,17 @@ class CassandraEntries:
 
     # --- logs ---
 
-    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
+    async def new_incarnation(self, node: str) -> LogEntry:
         latest = f"node/{node}"
-
-        def incarnation(rows: dict[str, Row]) -> int:
-            return int(rows[latest].record) + 1 if latest in rows else 1
 
         def begin(rows: dict[str, Row]) -> tuple[Writes, LogEntry]:
             log_id = int(rows["next"].record) if "next" in rows else 1
             if log_id >= LOG_ID_LIMIT:
                 raise StoreError(f"all {LOG_ID_LIMIT - 1} log ids are used up")
-            entry = LogEntry(log_id=log_id, node=node, incarnation=incarnation(rows))
+            incarnation = int(rows[latest].record) + 1 if latest in rows else 1
+            entry = LogEntry(log_id=log_id, node=node, incarnation=incarnation)
             return {"next": str(log_id + 1), latest: str(entry.incarnation), _log(log_id): text(entry)}, entry
 
-        def count(rows: dict[str, Row]) -> tuple[Writes, int]:
-            return {latest: str(incarnation(rows))}, incarnation(rows)
-
-        if reuse is not None:
-            record = await self._records.get(_space(reuse.log_id), _ENTRY)
-            stored = None if record is None else _decode_log(record)
-            if stored is None or (stored.node, stored.version) != (node, reuse.version):
-                raise ConditionFailed(f"log {reuse.log_id} is not the one of node {node} that it was")
-            number = await self._records.transact(_LOGS, [latest], count)
-            again = LogEntry(log_id=reuse.log_id, node=node, incarnation=number, version=reuse.version)
-            return await self.update_log(again)
         entry = await self._records.transact(_LOGS, ["next", latest], begin)
 
         def make(rows: dict[str, Row]) -> tuple[Writes, None]:

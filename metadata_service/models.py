@@ -113,8 +113,7 @@ def new_queue(
 class LogEntry(msgspec.Struct, frozen=True):
     """What one incarnation of a backend node writes, and whether it still may.
 
-    Never deleted, but when nothing is left of a log, no file and no mention of it, a new incarnation of its node may
-    take over the entry, and with it the id: so restarts do not use the ids up.
+    Never deleted, and no other log ever has its id: a position in it means this log for ever.
     """
 
     log_id: int

@@ -223,35 +223,18 @@ class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteNamedKeys, SQLiteCredentia
 
     # --- logs and shards ---
 
-    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
+    async def new_incarnation(self, node: str) -> LogEntry:
         def begin(db: sqlite3.Connection) -> LogEntry:
-            if reuse is not None:
-                return take_over(db, reuse)
             log_id = next_id(db, "log")
             if log_id >= LOG_ID_LIMIT:
                 raise StoreError(f"all {LOG_ID_LIMIT - 1} log ids are used up")
-            entry = LogEntry(log_id=log_id, node=node, incarnation=latest(db) + 1)
+            (latest,) = db.execute("SELECT max(incarnation) FROM logs WHERE node = ?", (node,)).fetchone()
+            entry = LogEntry(log_id=log_id, node=node, incarnation=int(latest or 0) + 1)
             db.execute(
                 "INSERT INTO logs (log_id, node, incarnation, version, record) VALUES (?, ?, ?, ?, ?)",
                 (log_id, node, entry.incarnation, entry.version, text(entry)),
             )
             return entry
-
-        def take_over(db: sqlite3.Connection, earlier: LogEntry) -> LogEntry:
-            incarnation, version = latest(db) + 1, earlier.version + 1
-            entry = LogEntry(log_id=earlier.log_id, node=node, incarnation=incarnation, version=version)
-            changed = db.execute(
-                "UPDATE logs SET incarnation = ?, version = ?, record = ?"
-                " WHERE log_id = ? AND node = ? AND version = ?",
-                (incarnation, version, text(entry), entry.log_id, node, earlier.version),
-            ).rowcount
-            if not changed:
-                raise ConditionFailed(f"log {entry.log_id} no longer has version {earlier.version}")
-            return entry
-
-        def latest(db: sqlite3.Connection) -> int:
-            (number,) = db.execute("SELECT max(incarnation) FROM logs WHERE node = ?", (node,)).fetchone()
-            return int(number or 0)
 
         return await self._worker.write(begin)
 

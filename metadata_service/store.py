@@ -167,11 +167,10 @@ class Entries(NamedTuple):
 class EntryStore(Protocol):
     """Who writes which log, and who owns which shard.  Every change is conditional on the version."""
 
-    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
-        """An open log with the next free id and the node's next incarnation, which no log of it had before.
+    async def new_incarnation(self, node: str) -> LogEntry:
+        """An open log with the next id and the node's next incarnation; no log had that id before.
 
-        With ``reuse``, an earlier log of the node of which nothing is left, it takes that one's entry over, and its id.
-        Raises :class:`ConditionFailed` unless that entry still has its version.
+        Raises :class:`StoreError` when all ids are used up.
         """
 
     async def logs(self, node: str | None = None) -> list[LogEntry]:

@@ -89,7 +89,7 @@ class CassandraJournal:
             raise Unavailable(f"Cassandra does not answer: {error}") from error
 
     async def look(self, entries: Iterable[LogEntry]) -> set[int]:
-        """All of them: rows of a log may turn up as long as its entry is open, and no id is ever used again."""
+        """All of them: rows of a log may turn up as long as its entry is open."""
         found = {entry.log_id for entry in entries}
         for log_id in found:
             self.segments.register(log_id)

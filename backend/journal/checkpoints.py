@@ -155,8 +155,6 @@ class LocalPieces:
         self._files = files
         self._next: dict[int, int] = {}
         """Number of the next file in each log's folder."""
-        self._listed: dict[int, str] = {}
-        """The folder that a log's files were last listed from: its id may serve again before they are dropped."""
 
     async def begin(self, log_id: int) -> LocalPieceWriter:
         directory = self._files.directory(log_id)
@@ -177,14 +175,13 @@ class LocalPieces:
             raise Unavailable(f"a checkpoint cannot be read: {error}") from error
 
     async def drop_file(self, log_id: int, file: int) -> None:
-        directory = self._listed.get(log_id) or self._files.directory(log_id)
-        await self._disk.run(self._drop, directory, file)
+        if self._files.known(log_id):  # else it is gone
+            await self._disk.run(self._drop, self._files.directory(log_id), file)
 
     async def list_files(self, log_id: int) -> list[PieceFile]:
         if not self._files.known(log_id):
             return []  # gone meanwhile
-        self._listed[log_id] = directory = self._files.directory(log_id)
-        found = await self._disk.run(self._list, directory)
+        found = await self._disk.run(self._list, self._files.directory(log_id))
         return [PieceFile(log_id, number, size_bytes) for number, size_bytes in found]
 
     # --- blocking ---

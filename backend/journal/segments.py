@@ -111,9 +111,6 @@ class SegmentFiles:
         self.disk = disk
         self.root = root
         self._directories: dict[int, str] = {}
-        self._listed: dict[int, str] = {}
-        """The folder that a log's segments were last listed from.  What was found there is dropped there: meanwhile the
-        log may be gone, and its id serve again."""
         self._open: dict[int, _OpenFile] = {}
         """By segment key, oldest first."""
         self._opening: dict[int, int] = {}
@@ -125,9 +122,6 @@ class SegmentFiles:
     def register(self, log_id: int, name: str) -> str:
         """Tell which folder a log lies in.  Returns its path."""
         directory = f"{self.root}/{name}"
-        if self._directories.get(log_id, directory) != directory:  # the id serves again: what is open was another log's
-            for key in [key for key in (*self._open, *self._opening) if key >> 20 == log_id]:
-                self._forget(key)
         self._directories[log_id] = directory
         return directory
 
@@ -282,7 +276,6 @@ class SegmentFiles:
         directory = self._directories.get(log_id)
         if directory is None:  # gone meanwhile
             return []
-        self._listed[log_id] = directory
         segments = await self.disk.run(self._list, directory)
         there = {segment_key(log_id, segment) for segment, _ in segments}
         for key in [key for key in self._open if key >> 20 == log_id and key not in there]:
@@ -302,7 +295,7 @@ class SegmentFiles:
         numbers = sorted(segments)
         for segment in numbers:
             self._forget(segment_key(log_id, segment))
-        directory = self._listed.get(log_id) or self._directories.get(log_id)
+        directory = self._directories.get(log_id)
         if directory is not None:
             await self.disk.run(self._drop, directory, numbers)
 
@@ -336,12 +329,10 @@ class SegmentFiles:
 
     async def remove_log(self, log_id: int) -> bool:
         """Remove the folder of a sealed log if nothing but its lock is left in it.  Says whether it is gone."""
-        directory = self._listed.get(log_id) or self._directories.get(log_id)
+        directory = self._directories.get(log_id)
         removed = directory is None or await self.disk.run(self._remove, directory)
         if removed:
-            self._listed.pop(log_id, None)
-            if self._directories.get(log_id) == directory:
-                self._directories.pop(log_id, None)
+            self._directories.pop(log_id, None)
         return removed
 
     def _remove(self, directory: str) -> bool:

@@ -166,7 +166,7 @@ class BackedUpEntries:
     async def look(self) -> Entries:
         return Entries(list(self._copy.logs), list(self._copy.shards))
 
-    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
+    async def new_incarnation(self, node: str) -> LogEntry:
         _refuse()
 
     async def update_log(self, entry: LogEntry) -> LogEntry:

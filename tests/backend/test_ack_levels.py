@@ -190,8 +190,8 @@ class Mirrored(SimStore):
         super().__init__(Random(1))
         self.machines = machines
 
-    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
-        entry = await super().new_incarnation(node, reuse)
+    async def new_incarnation(self, node: str) -> LogEntry:
+        entry = await super().new_incarnation(node)
         self.machines.set_state(entry.log_id, entry.state, entry.version)
         return entry
 

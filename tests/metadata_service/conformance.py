@@ -353,24 +353,6 @@ class EntryConformance:
         assert await store.logs("a") == [first, second]
         assert await store.logs("c") == []
 
-    async def test_an_entry_that_is_taken_over_begins_anew(self, store: MetadataStore) -> None:
-        first, second = await store.new_incarnation("a"), await store.new_incarnation("a")
-        stranger = await store.new_incarnation("b")
-        sealed = await store.update_log(
-            msgspec.structs.replace(first, state="sealed", sealed_seq=7, floor_seq=3, accepted=True)
-        )
-        with pytest.raises(ConditionFailed):
-            await store.new_incarnation("a", first)
-        with pytest.raises(ConditionFailed):
-            await store.new_incarnation("a", stranger)
-        again = await store.new_incarnation("a", sealed)
-        assert again == LogEntry(log_id=first.log_id, node="a", incarnation=3, version=sealed.version + 1)
-        assert await store.logs("a") == [again, second]
-        with pytest.raises(ConditionFailed):
-            await store.update_log(sealed)
-        assert (await store.new_incarnation("a")).incarnation == 4
-        assert await store.logs("b") == [stranger]
-
     async def test_concurrent_incarnations_differ(self, store: MetadataStore) -> None:
         entries = await asyncio.gather(*(store.new_incarnation("a") for _ in range(10)))
         assert len({entry.log_id for entry in entries}) == 10

@@ -192,9 +192,8 @@ class HostEntries:
 
     # --- entries ---
 
-    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
+    async def new_incarnation(self, node: str) -> LogEntry:
         ledger = self._ledger
-        assert reuse is None, "no id serves again on Cassandra"
 
         def decide() -> tuple[LogEntry, int]:
             incarnation = 1 + max((one.incarnation for one in ledger.logs.values() if one.node == node), default=0)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from operator import attrgetter
 from typing import Any
 from unittest import mock
 
 import msgspec
 
-from backend import replay, shards, startup, takeover
+from backend import replay, shards, takeover
 from backend.api import NewMessage, Receive, Stored, Target
 from backend.engine import fold, records, snapshot
 from backend.engine.blocks import BACK, BLOCK_BITS, DELAYED, WAITING, Block
@@ -31,7 +30,7 @@ from backend.journal.log import LocalLog
 from backend.journal.pins import Pins
 from backend.journal.rows import RecordView, Rotten
 from backend.partition import Partition
-from metadata_service.models import LogEntry
+from metadata_service.models import LogEntry, ShardEntry
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 MUTATIONS: dict[str, Mutation] = {}
@@ -401,23 +400,14 @@ def length_not_checked() -> AbstractContextManager[Any]:
 
 
 @_mutation
-def logs_replayed_by_id() -> AbstractContextManager[Any]:
-    """Logs are folded in the order of their ids, which serve again: older records come after newer ones."""
+def logs_replayed_in_reverse() -> AbstractContextManager[Any]:
+    """Logs are folded with the last one first: records come before those that they rest on."""
+    real = takeover.in_order
 
-    def by_id(logs: Iterable[LogEntry], shards: object) -> list[LogEntry]:
-        return sorted(logs, key=attrgetter("log_id"))
+    def reversed_order(logs: Iterable[LogEntry], shards: Iterable[ShardEntry]) -> list[LogEntry]:
+        return real(logs, shards)[::-1]
 
-    return mock.patch.object(takeover, "in_order", by_id)
-
-
-@_mutation
-def id_used_again_too_early() -> AbstractContextManager[Any]:
-    """The id of a log serves again while messages in that log live."""
-
-    def spare(earlier: list[LogEntry], *_: object) -> LogEntry | None:
-        return next((entry for entry in earlier if entry.state == "sealed"), None)
-
-    return mock.patch.object(startup, "_spare", spare)
+    return mock.patch.object(takeover, "in_order", reversed_order)
 
 
 @_mutation

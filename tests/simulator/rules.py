@@ -44,7 +44,7 @@ RULES = (
     Rule(
         "Recovery 5",
         "A shard is taken by a conditional change of its entry, with the next epoch; other epochs are skipped.",
-        ("replayed_below_the_checkpoint", "logs_replayed_by_id"),
+        ("replayed_below_the_checkpoint", "logs_replayed_in_reverse"),
     ),
     Rule("Recovery, the manager finishes what others began", "A recovery outlives its recoverer."),
     Rule("Recovery, hand-over", "Close, durable, checkpoint, entry: in this order; the heir reads before it serves."),
@@ -116,6 +116,5 @@ RULES = (
     Rule(
         "Local files",
         "Lock, chained rows, a new log for each start, a failed sync that is never repeated.",
-        ("id_used_again_too_early",),
     ),
 )

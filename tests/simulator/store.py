@@ -62,14 +62,10 @@ class SimStore:
 
     # --- entries ---
 
-    async def new_incarnation(self, node: str, reuse: LogEntry | None = None) -> LogEntry:
+    async def new_incarnation(self, node: str) -> LogEntry:
         lost = await self._before()
         incarnation = 1 + max((entry.incarnation for entry in self._logs.values() if entry.node == node), default=0)
         entry = LogEntry(log_id=len(self._logs) + 1, node=node, incarnation=incarnation)
-        if reuse is not None:
-            if self._logs[reuse.log_id].version != reuse.version:
-                raise ConditionFailed(f"log {reuse.log_id}")
-            entry = LogEntry(log_id=reuse.log_id, node=node, incarnation=incarnation, version=reuse.version + 1)
         self._logs[entry.log_id] = entry
         await self._after(lost)
         return entry

@@ -34,7 +34,6 @@ NOTICED_SOON = (
     "entries_read_as_they_were",
     "live_segment_dropped",
     "rows_live_for_a_while",
-    "ids_serve_again_too_early",
     "held_logs_answer",
     "held_segments_dropped",
     "swept_logs_do_not_say_so",

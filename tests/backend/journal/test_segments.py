@@ -124,35 +124,6 @@ def test_a_segment_that_is_let_go_while_it_is_being_opened_is_not_kept_open(end:
     virtual(main())
 
 
-def test_what_was_listed_is_dropped_where_it_was_listed() -> None:
-    """While one part of a process sweeps, another may find that the log is gone, and its id serves again."""
-
-    async def main() -> None:
-        disk = sim_disk()
-        log = await a_log(disk)
-        log.append(a_record(1, 500))
-        await log.close()
-        files = SegmentFiles(disk, ROOT)
-        pieces = LocalPieces(disk, files)
-        files.register(9, "n-9")
-        writer = await pieces.begin(9)
-        writer.add(b"a piece")
-        await writer.finish()
-        assert await files.segments_of(9)
-        assert await pieces.list_files(9)
-        for name in ("00000001.log", "ckpt-00000001.bin"):
-            disk.mkdir(f"{ROOT}/n-10")
-            disk.overwrite(f"{ROOT}/n-10/{name}", b"of another log")
-        files.register(9, "n-10")
-        await files.drop(9, [1])
-        await pieces.drop_file(9, 1)
-        assert len(disk.listdir(f"{ROOT}/n-10")) == 2
-        assert "00000001.log" not in disk.listdir(f"{ROOT}/n-9")
-        assert await files.segments_of(9)
-
-    virtual(main())
-
-
 def test_a_log_that_another_part_of_the_process_has_removed_is_gone() -> None:
     async def main() -> None:
         disk = sim_disk()

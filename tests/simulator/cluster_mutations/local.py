@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from backend import startup
 from backend.journal.local import LocalJournal
 from metadata_service.models import LogEntry
 from tests.simulator.cluster import ClusterWorld
@@ -37,13 +36,3 @@ def local_tail_not_rewritten(world: ClusterWorld) -> AbstractContextManager[Any]
         return None
 
     return mock.patch.object(LocalJournal, "settle", settle)
-
-
-@mutation("Local files", local=True)
-def ids_serve_again_too_early(world: ClusterWorld) -> AbstractContextManager[Any]:
-    """The id of a log serves again while something of that log is left."""
-
-    def spare(earlier: list[LogEntry], *_: object) -> LogEntry | None:
-        return next((entry for entry in earlier if entry.state == "sealed"), None)
-
-    return mock.patch.object(startup, "_spare", spare)
