@@ -62,7 +62,7 @@ class EmptyReceives(msgspec.Struct, frozen=True):
     cost: Decimal | None = None
     """Of the empty ones, where prices are known."""
     currency: str = ""
-    """Of the cost."""
+    """The currency of the cost."""
 
 
 class Depth(msgspec.Struct, frozen=True):

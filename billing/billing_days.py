@@ -26,7 +26,7 @@ TABLES: Final = (USAGE_HOURLY, STORAGE_HOURLY)
 def account_hours(
     month: Month, book: Book, customers: Customers, begins: Mapping[str, datetime], account: str
 ) -> tuple[datetime, datetime]:
-    """When the month begins for an account, and when its next one does (UTC).  ``begins``: of :func:`begins`."""
+    """The beginning of the month for an account, and of its next one (UTC).  ``begins``: of :func:`begins`."""
     starts, ends = book.plan(customers.of(account).plan).edges(month)
     return begins.get(account, begins.get(EVERYBODY_ELSE, starts)), ends
 
@@ -34,7 +34,7 @@ def account_hours(
 def month_hours(
     month: Month, book: Book, customers: Customers, begins: Mapping[str, datetime]
 ) -> tuple[datetime, datetime]:
-    """When the month begins for the first account, and when it ends for the last (UTC)."""
+    """The beginning of the month for the first account, and its end for the last (UTC)."""
     accounts = (EVERYBODY_ELSE, *customers.named, *begins)
     hours = [account_hours(month, book, customers, begins, account) for account in accounts]
     return min(starts for starts, _ in hours), max(ends for _, ends in hours)
@@ -55,11 +55,11 @@ def days_to_sum_up(month: Month, book: Book, customers: Customers, closed: Mappi
 
 
 def begins(month: Month, book: Book, customers: Customers, before: Closed | None) -> dict[str, datetime]:
-    """Where an account's month does not begin with its plan's, but where the month before has ended for it.
+    """The beginnings of accounts' months that do not begin with their plan's month, but where the one before ended.
 
-    That is so for whoever had a plan in another time zone then: each hour is in one month, and no other.  By account,
-    and for all that are not named (:data:`EVERYBODY_ELSE`); then all that are named are there as well.  ``before``: the
-    closing of the month before; None: there is none, and months begin as plans say.
+    An account that had a plan in another time zone then has one: each hour is in one month, and in no other.  By
+    account, and for all that are not named (:data:`EVERYBODY_ELSE`); then all that are named are there as well.
+    ``before``: the closing of the month before; None: there is none, and months begin as plans say.
     """
     if before is None:
         return {}

@@ -61,7 +61,7 @@ class Costs:
     places: Mapping[str, int]
     """Decimal places of each currency's minor unit."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Of the accounts that have one in the file of accounts."""
+    """Names of accounts, of those that have one in the file of accounts."""
     month_ms: int | None = None
     """The length of the month as it is billed; None: plans' time zones differ in it."""
 

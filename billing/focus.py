@@ -34,7 +34,7 @@ _TEXT: Final = pa.string()
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _DECIMAL: Final = pa.decimal128(38, LINE_PLACES)
 _PRODUCT: Final = pa.decimal128(38, LINE_PLACES + PRICE_PLACES + 4)
-"""Of a quantity with a unit price: exact, also where 4 places of the price are those of a discount."""
+"""A product of a quantity and a unit price: exact, also where 4 places of the price are those of a discount."""
 SCHEMA: Final = pa.schema(
     [
         ("BilledCost", _DECIMAL),

@@ -150,7 +150,7 @@ def _values(invoice: Invoice) -> dict[str, object]:
 
 
 def _dates(invoice: Invoice) -> list[tuple[str, str]]:
-    """When it was issued and is due; of a draft, the usage that is in it."""
+    """The dates of issue and payment; of a draft, the usage that is in it."""
     period = [
         ("From", f"{invoice.starts:%Y-%m-%d %H:%M} UTC"),
         ("Until", f"{invoice.ends:%Y-%m-%d %H:%M} UTC"),

@@ -34,7 +34,7 @@ class Charge(NamedTuple):
 
     meter: str
     units: Decimal
-    """Of measurement: 64 KiB requests, bytes, or byte-milliseconds."""
+    """Units of measurement: 64 KiB requests, bytes, or byte-milliseconds."""
     per: Decimal
     """So many units of measurement cost the price."""
     price: Decimal
@@ -51,7 +51,7 @@ class Charge(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Of the quantity."""
+        """The unit of the quantity."""
         return _UNITS[self.meter][0]
 
     @property

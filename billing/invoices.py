@@ -82,9 +82,9 @@ class Head(msgspec.Struct, frozen=True):
     due: date | None = None
     """None: of a draft, or where nothing is to be paid."""
     covers: datetime | None = None
-    """Of a draft: all usage before this is in it (UTC)."""
+    """All usage before this is in a draft (UTC); None: it is no draft."""
     skipped: tuple[str, ...] = ()
-    """Of a draft: earlier days (UTC) that were not summed up, and are not in it."""
+    """Earlier days (UTC) that were not summed up, and are not in a draft."""
 
 
 class Invoice(Head, frozen=True):
@@ -161,7 +161,7 @@ class Invoices:
             yield from _with_lines(self._heads(month, closed, None), self._lines(month, closed))
 
     def draft(self, account: str, period: str) -> Invoice:
-        """What the invoice would be if the month ended with what is rated now.
+        """The invoice as it would be if the month ended with what is rated now.
 
         Of the month that is closed next it has the corrections that are known.  Raises :class:`NoInvoice` if there can
         be none yet, and :class:`ValueError` for what is no month.

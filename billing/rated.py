@@ -43,7 +43,7 @@ class Rating(msgspec.Struct, frozen=True):
     amount: Decimal
     """All that the lines cost, whatever the currency: it says whether they have been read whole."""
     begins: dict[str, datetime] = {}
-    """Where an account's month does not begin with its plan's (:func:`billing.billing_days.begins`)."""
+    """The beginnings of accounts' months that do not begin with their plan's (:func:`billing.billing_days.begins`)."""
 
     def edges(self, account: str) -> tuple[datetime, datetime]:
         """When the account's month begins, and when its next one does."""
@@ -51,7 +51,7 @@ class Rating(msgspec.Struct, frozen=True):
 
     @property
     def ends(self) -> datetime:
-        """When the month ends for the last account (UTC)."""
+        """The end of the month for the last account (UTC)."""
         return month_hours(Month.parse(self.month), self.book, self.customers, self.begins)[1]
 
     def days(self) -> list[date]:
@@ -63,7 +63,7 @@ class Rating(msgspec.Struct, frozen=True):
         return [day for day in self.days() if any(str(day) not in self.read.get(name, {}) for name in TABLES)]
 
     def skipped(self) -> list[date]:
-        """Of the missing days those that others were summed up after: usage of them is lacking in the middle."""
+        """The missing days before others that were summed up: their usage is lacking in the middle."""
         read = {day for days in self.read.values() for day in days}
         return [day for day in self.missing() if read and str(day) < max(read)]
 

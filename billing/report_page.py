@@ -52,7 +52,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a page shows."""
+    """The content of a page."""
 
     title: str
     whose: str

@@ -130,14 +130,14 @@ class Rates(NamedTuple):
     book: Book
     customers: Customers
     begins: Mapping[str, datetime] = MappingProxyType({})
-    """Of accounts for which it does not begin with their plan's month (:func:`billing.billing_days.begins`)."""
+    """The beginnings of accounts' months that do not begin with their plan's (:func:`billing.billing_days.begins`)."""
 
     def days(self) -> list[date]:
         """The days (UTC) that have the month's hours."""
         return days_needed(self.month, self.book, self.customers, self.begins)
 
     def ends(self) -> datetime:
-        """When the month ends for the last account (UTC)."""
+        """The end of the month for the last account (UTC)."""
         return month_hours(self.month, self.book, self.customers, self.begins)[1]
 
 

@@ -30,7 +30,7 @@ class Column(NamedTuple):
     always_null: Callable[[Row], bool]
     """Rows in which it must not have one."""
     valid: Callable[[Any], bool] = lambda value: True
-    """Of its value."""
+    """A test of its value."""
 
 
 def every(row: Row) -> bool:
