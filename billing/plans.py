@@ -182,8 +182,10 @@ class Customer(msgspec.Struct, frozen=True):
     """Instead of the issuer's."""
 
     def owes_minimum(self, month: Month) -> bool:
-        """Return whether a plan's minimum is owed for this month: it is, from the month in which the account was made to
-        the one in which it was deleted, for all of each."""
+        """Return whether a plan's minimum is owed for this month.
+
+        It is, whole, from the month in which the account was made to the one in which it was deleted.
+        """
         made = self.created is None or self.created < month.next.first
         return made and (self.deleted is None or self.deleted >= month.first)
 
