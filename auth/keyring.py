@@ -111,10 +111,10 @@ class Keyring:
             await asyncio.shield(task)
         return keys
 
-    async def open(self, account: str, sealed: bytes, what: bytes = MESSAGE) -> bytes:
+    async def open(self, account: str, sealed: bytes, what: bytes = MESSAGE, *, stale: bool = False) -> bytes:
         """As :meth:`TenantKeys.open`, with keys that other processes have made, and with the tenant's named keys.
 
-        Raises :class:`~auth.named_keys.DataKeyDestroyed`, too.
+        ``stale``: as :meth:`auth.named_keys.NamedKeys.open`.  Raises :class:`~auth.named_keys.DataKeyDestroyed`, too.
         """
         keys = self._tenants.get(account)
         if keys is not None:
@@ -126,7 +126,7 @@ class Keyring:
             keys = await self._load(account)
             if data_key_id(sealed) in keys:
                 return keys.open(sealed, what)
-        return await self.named.open(account, sealed, what)
+        return await self.named.open(account, sealed, what, stale=stale)
 
     async def _prepare(self, account: str) -> None:
         """Let the tenant's keys seal some more, with a new key if there is none or the newest has sealed enough."""

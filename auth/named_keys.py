@@ -207,8 +207,10 @@ class NamedKeys:
         """Whether this was encrypted by a version of a named key of the account that is remembered here."""
         return self._places.get(data_key_id(sealed), "").startswith(f"{account}/")
 
-    async def open(self, account: str, sealed: bytes, what: bytes = MESSAGE) -> bytes:
+    async def open(self, account: str, sealed: bytes, what: bytes = MESSAGE, *, stale: bool = False) -> bytes:
         """What was encrypted by one of the account's named keys.
+
+        ``stale``: where the store cannot be asked, go by what is known here, however old that is.
 
         Raises :class:`DataKeyDestroyed`, :class:`~auth.data_keys.SealBroken`, :class:`~auth.data_keys.DataKeyMissing`
         (it was encrypted by none of them) and what the store raises.
@@ -221,7 +223,13 @@ class NamedKeys:
                 raise DataKeyMissing(account, key_id)
         place = self._places[key_id]
         for _ in range(2):
-            known = await self._cache.find(place)
+            try:
+                known = await self._cache.find(place)
+            except Exception:
+                keys = self._unwrapped.get(place)
+                if not stale or keys is None or key_id not in keys:
+                    raise
+                return keys.open(sealed, what)
             if known is not None and known.keys is None:
                 raise DataKeyDestroyed(account, known.record.name)
             if known is not None and known.keys is not None and key_id in known.keys:

@@ -66,8 +66,8 @@ class Seals:
             return (await self._keyring.named.ready(view.queue.account, view.key_name, messages)).seal
         return (await self._keyring.ready(view.queue.account, messages)).seal
 
-    async def open(self, account: str, stored: bytes) -> Payload:
-        """What is stored with a message, sealed or not.
+    async def open(self, account: str, stored: bytes, *, deleted: bool = False) -> Payload:
+        """What is stored with a message, sealed or not; ``deleted``: there is no later chance to read it.
 
         Raises :class:`SealBroken`, :class:`DataKeyMissing`, :class:`~auth.named_keys.DataKeyDestroyed`,
         :class:`msgspec.DecodeError`, and what the store raises.
@@ -75,7 +75,7 @@ class Seals:
         if stored[:1] == _SEALED:
             if self._keyring is None:
                 raise SealBroken("it is sealed, and there is no keyring here")
-            stored = await self._keyring.open(account, stored)
+            stored = await self._keyring.open(account, stored, stale=deleted)
         return payload.decode(stored)
 
     async def before_receiving(self, view: QueueView) -> None:
@@ -103,7 +103,7 @@ class Seals:
         deleted = view.settings.at_most_once
         for message in received:
             try:
-                stored = await self._opened(view, message.message_id, message.payload)
+                stored = await self._opened(view, message.message_id, message.payload, deleted=deleted)
             except DataKeyDestroyed as error:
                 destroyed = error
                 if deleted:
@@ -126,10 +126,12 @@ class Seals:
         except DataKeyDestroyed:
             return None
 
-    async def _opened(self, view: QueueView, message_id: str, stored: bytes) -> Payload | None:
+    async def _opened(
+        self, view: QueueView, message_id: str, stored: bytes, *, deleted: bool = False
+    ) -> Payload | None:
         """The same.  Raises :class:`~auth.named_keys.DataKeyDestroyed`."""
         try:
-            return await self.open(view.queue.account, stored)
+            return await self.open(view.queue.account, stored, deleted=deleted)
         except (SealBroken, DataKeyMissing, msgspec.DecodeError) as error:
             log.error("message %s of %s cannot be opened: %s", message_id, view.arn, error)
             return None

@@ -72,8 +72,8 @@ def export(client: Client, parsed: Parsed) -> None:
         )
     if counts["unreadable"]:
         raise CommandFailed(
-            f"{counts['unreadable']} messages of queue {parsed.queue} could not be read by the service, whose log says "
-            "why; the file has their ids in their places, and everything else"
+            f"{counts['unreadable']} messages of queue {parsed.queue} could not be read by the service: its log says "
+            "why, unless their data key was destroyed; the file has their ids in their places, and everything else"
         )
 
 

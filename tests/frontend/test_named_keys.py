@@ -14,6 +14,8 @@ from auth.credentials import Tenant
 from auth.keyring import Keyring
 from frontend.admin.removal import delete_tenant
 from frontend.settings import FrontendSettings
+from metadata_service.store import StoreUnavailable
+from tests.auth.clock import Clock
 from tests.frontend.fakes import KEY, Answer, Service, running
 from tests.frontend.test_admin import OPERATOR, OTHER, SENDER, STRANGER, call, key, problem
 
@@ -176,6 +178,38 @@ async def test_another_frontend_serves_what_this_one_has_encrypted(service: Serv
     message.visible_at = 0
     answer = await service.json("ReceiveMessage", {"QueueUrl": url})
     assert (answer.status, answer.code) == GONE
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
+async def test_what_is_deleted_by_its_receive_is_read_also_while_the_metadata_are_away(
+    service: Service, monkeypatch: pytest.MonkeyPatch, guarantee: str
+) -> None:
+    url = await service.make_queue("q", KmsMasterKeyId="k", HoldfastDeliveryGuarantee=guarantee)
+    await send(service, url, "m")
+    keyring = service.app.services.keyring
+    assert keyring is not None
+    clock = Clock(0.0)
+    elsewhere = Keyring(service.store, keyring.masters, monotonic=clock)
+    await elsewhere.ready(KEY.account)
+    service.app.sqs.context.seals._keyring = elsewhere
+    claim = service.backend.receive
+
+    async def after_a_while(*arguments: Any) -> Any:
+        received = await claim(*arguments)
+        clock.now += 20
+
+        async def away(account: str, name: str) -> None:
+            raise StoreUnavailable("the store is away")
+
+        monkeypatch.setattr(service.store, "get_named_key", away)
+        return received
+
+    monkeypatch.setattr(service.backend, "receive", after_a_while)
+    answer = await service.json("ReceiveMessage", {"QueueUrl": url})
+    if guarantee == "at-least-once":
+        assert answer.status == 503
+    else:
+        assert [message["Body"] for message in answer.json["Messages"]] == ["m"]
 
 
 # --- REST ---
