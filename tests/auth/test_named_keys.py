@@ -276,6 +276,20 @@ async def test_other_processes_learn_of_it_within_a_second(store: SQLiteStore) -
     assert elsewhere.named._unwrapped == {}
 
 
+@pytest.mark.parametrize("seals_most", [3, 100])
+async def test_who_has_not_learned_of_it_yet_reserves_nothing_and_adds_no_version(
+    store: SQLiteStore, seals_most: int
+) -> None:
+    clock = Clock(0.0)
+    elsewhere = keyring(store, monotonic=clock, seals_reserved=2, seals_most=seals_most)
+    for _ in range(2):
+        await sealed(elsewhere, b"x")
+    gone = await keyring(store).named.destroy(ONE, NAME)
+    with pytest.raises(DataKeyDestroyed):
+        await elsewhere.named.ready(ONE, NAME)
+    assert await store.named_keys() == [gone]
+
+
 async def test_the_keys_of_a_tenant_go_with_it(store: SQLiteStore) -> None:
     ring = keyring(store)
     whole = await sealed(ring, b"x")
