@@ -36,7 +36,7 @@ serve: $(VENV)/.runtime
 
 cluster: $(VENV)/.dev
 	@scripts/need redis-server java mvn
-	@exec $(BIN)/python -m bench.cluster $(ARGS)
+	@exec $(BIN)/python -m bench.terminal $(ARGS)
 
 demo: $(VENV)/.dev
 	@scripts/need redis-server java mvn

@@ -30,6 +30,8 @@ HERE = Path(__file__).parent / "cassandra"
 CACHE = Path(__file__).parent.parent / ".cache" / "cassandra"
 START_SECONDS_MOST = 180.0
 STOP_SECONDS_MOST = 30.0
+PROGRESS_SECONDS = 5.0
+"""Between two lines about something that takes long."""
 
 QUICK_START = ("-XX:TieredStopAtLevel=1",)
 """Options of a JVM that is started for seconds: it is ready earlier, and slower ever after."""
@@ -63,24 +65,40 @@ def fetch() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if jars.is_dir():
             return jars
-        print("fetching Cassandra with Maven", file=sys.stderr)
+        print(f"fetching Cassandra with Maven, once, into {CACHE} (some minutes)", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as folder:
             copied = Path(folder) / "jars"
-            done = subprocess.run(
+            code, said = _run_with_progress(
                 [
                     *("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"),
                     *("-DincludeScope=runtime", f"-DoutputDirectory={copied}"),
                 ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
+                "fetching Cassandra",
             )
-            if done.returncode != 0:
-                raise CassandraMissing(f"Maven could not fetch Cassandra: {done.stdout[-1000:]}")
+            if code != 0:
+                raise CassandraMissing(f"Maven could not fetch Cassandra: {said[-1000:]}")
             copied.rename(jars)
     return jars
+
+
+def _run_with_progress(command: Sequence[str], what: str) -> tuple[int, str]:
+    """Run a command, with a line now and then on how long it takes; returns its exit code and what it printed."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+") as output:
+        running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while True:
+                try:
+                    code = running.wait(PROGRESS_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    print(f"{what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        finally:
+            if running.poll() is None:
+                running.kill()
+                running.wait()
+        output.seek(0)
+        return code, output.read()
 
 
 class CassandraNode:
@@ -103,6 +121,11 @@ class CassandraNode:
     def pid(self) -> int:
         assert self._process is not None, "the node is not running"
         return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and has not ended since."""
+        return self._process is not None and self._process.poll() is None
 
     def start(self, *, wait: bool = True) -> None:
         """Start the process on the data that is there; with ``wait``, return when it serves."""
@@ -215,7 +238,7 @@ class CassandraCluster(Started):
         Raises :class:`CassandraMissing`.
         """
         jars = fetch()
-        self._folder = Path(tempfile.mkdtemp(prefix="cassandra-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="cassandra-"))
         hosts = hosts[:nodes]
         self.port, storage_port = free_ports(hosts, 2)
         sync = {
@@ -225,7 +248,7 @@ class CassandraCluster(Started):
         }[commit_log]
         self.nodes: list[CassandraNode] = []
         for number, host in enumerate(hosts):
-            home = self._folder / f"node{number + 1}"
+            home = self.folder / f"node{number + 1}"
             (home / "tmp").mkdir(parents=True)
             text = (HERE / "cassandra.yaml").read_text()
             filled = text.format(
@@ -253,21 +276,23 @@ class CassandraCluster(Started):
         """The nodes' addresses."""
         return [node.host for node in self.nodes]
 
-    def start(self) -> None:
+    def start(self, report: Callable[[str], None] = lambda _: None) -> None:
         """Start all nodes together; returns when each serves and sees the others serve.
 
-        Raises :class:`CassandraFailed`.
+        ``report`` gets a line for each node that does.  Raises :class:`CassandraFailed`.
         """
+        began = time.monotonic()
         for node in self.nodes:
             node.start(wait=False)
-        for node in self.nodes:
+        for number, node in enumerate(self.nodes, 1):
             node.wait_until_ready(everyone=True)
+            report(f"c{number} is ready: Cassandra at {node.host}:{node.port}, {time.monotonic() - began:.0f} s")
 
     def close(self) -> None:
         """End all nodes and remove their data."""
         for node in self.nodes:
             node.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 # --- ports, waiting, and one question in Cassandra's protocol ----------------------------------------------

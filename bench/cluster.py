@@ -3,9 +3,6 @@ manager.
 
 ::
 
-    python -m bench.cluster                 # 3 Cassandra nodes, 2 metadata nodes, 3 backends, 2 frontends, 1 manager
-    python -m bench.cluster --cassandra 1   # quicker to start, and smaller
-
     with LocalCluster(backends=3) as cluster:
         cluster["b1"].kill()
         cluster["b1"].start()
@@ -17,7 +14,6 @@ keeps when it starts again.  All of them end with the process that started them,
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import os
 import secrets
@@ -32,10 +28,9 @@ from pathlib import Path
 from typing import Literal, Self
 
 from auth.credentials import new_access_key
-from bench.cassandra_server import CassandraCluster, CassandraFailed, CassandraMissing, free_ports
+from bench.cassandra_server import CassandraCluster, free_ports
 from bench.redis_server import RedisServer
 from bench.started import Started
-from holdfast.root import shell_lines
 from holdfast.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -275,6 +270,11 @@ class LocalCluster(Started):
         node = {"BACKEND_NODE": f"b{number}", "LISTEN": f"{HOST}:{port}", "CLUSTER": cluster}
         return self._add(f"b{number}", "backend", port, **node)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that every command of Holdfast needs that works on this cluster."""
+        return {**self._settings, "HOLDFAST_KEYRING_FILE": str(self._files["keyring.toml"])}
+
     def forget(self, process: Process) -> None:
         """End a process, and have it no longer."""
         process.kill()
@@ -286,8 +286,7 @@ class LocalCluster(Started):
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """What a command of Holdfast says that has the settings of this cluster, such as ``key``, ``show``."""
-        environment = {**_clean(os.environ), "PYTHONPATH": str(ROOT), **self._settings}
-        environment["HOLDFAST_KEYRING_FILE"] = str(self._files["keyring.toml"])
+        environment = {**_clean(os.environ), "PYTHONPATH": str(ROOT), **self.environment}
         return subprocess.run(
             [sys.executable, "-m", "holdfast", *arguments],
             env=environment,
@@ -319,12 +318,17 @@ class LocalCluster(Started):
     # --- its life ---------------------------------------------------------------------------------------------
 
     def start(self, told: Callable[[str], None] = lambda _: None) -> None:
-        """Start everything; returns when all of it serves.  Raises what tells why one could not."""
+        """Start everything; returns when all of it serves.  Raises what tells why one could not.
+
+        ``told`` gets a line for each process that is ready, and for each that ended and was started again.
+        """
         if self._owns_cassandra:
-            told(f"starting Cassandra ({len(self.cassandra.nodes)} nodes, some 15 s)")
-            self.cassandra.start()
+            nodes = len(self.cassandra.nodes)
+            told(f"starting Cassandra, {nodes} node{'s' if nodes > 1 else ''}: some 15 s, on a busy machine a minute")
+            self.cassandra.start(told)
         if self.redis is not None:
             self.redis.start()
+            told("redis is ready")
         secret = self._files["secret"]
         secret.touch(mode=0o600)
         secret.write_text(secrets.token_urlsafe(32))
@@ -341,8 +345,7 @@ class LocalCluster(Started):
                 told(f"starting {', '.join(process.name for process in processes)}")
             for process in processes:
                 process.start(wait=False)
-            for process in processes:
-                _look_after(process)
+            _look_after(processes, told)
 
     def close(self) -> None:
         """End everything at once, and remove what it has stored."""
@@ -361,17 +364,28 @@ class LocalCluster(Started):
                 process.stop()
 
 
-def _look_after(process: Process) -> None:
-    """Wait until it serves.  As a service manager does, start it again if it has ended because others were not ready,
+def _look_after(processes: Sequence[Process], told: Callable[[str], None]) -> None:
+    """Wait until all serve.  As a service manager does, start one again that has ended because others were not ready,
     or too slow just now; wrong settings it says for good.  Raises :class:`ClusterFailed`."""
-    for left in reversed(range(STARTS_MOST)):
-        try:
-            process.wait_until_ready()
-            return
-        except ClusterFailed:
-            if not left or process.running or process.exit_code == WRONG_SETTINGS:
-                raise
-            process.start(wait=False)
+    began = time.monotonic()
+    starts = dict.fromkeys((process.name for process in processes), 1)
+    waiting = list(processes)
+    while waiting:
+        for process in list(waiting):
+            if process.ready():
+                waiting.remove(process)
+                told(f"{process.name} is ready: {process.role} at {process.address}, {time.monotonic() - began:.0f} s")
+            elif not process.running:
+                code = process.exit_code
+                if code == WRONG_SETTINGS or starts[process.name] == STARTS_MOST:
+                    raise ClusterFailed(f"{process.name} has ended with {code}:\n{process.log()[-3000:]}")
+                starts[process.name] += 1
+                last = (process.log(since_start=True).strip().splitlines() or [""])[-1]
+                told(f"{process.name} has ended with {code}, and is started again: {last[:200]}")
+                process.start(wait=False)
+            elif time.monotonic() - began > READY_SECONDS_MOST:
+                raise ClusterFailed(f"{process.name} does not serve:\n{process.log()[-3000:]}")
+        time.sleep(0.02)
 
 
 def _answers(port: int) -> bool:
@@ -388,108 +402,3 @@ def _answers(port: int) -> bool:
 def _clean(environment: Mapping[str, str]) -> dict[str, str]:
     """Without settings that are the user's own."""
     return {name: value for name, value in environment.items() if not name.startswith("HOLDFAST_")}
-
-
-# --- the command line ---------------------------------------------------------------------------------------
-
-COMMANDS = "start, stop, kill, pause, resume NAME; add (a backend); status; quit"
-
-
-def main() -> int:
-    """Run a cluster until a signal, or until ``quit``."""
-    options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        cluster = LocalCluster(
-            cassandra=options.cassandra,
-            metadata=options.metadata,
-            backends=options.backends,
-            frontends=options.frontends,
-            redis=not options.no_redis,
-            managers=1,
-            ports=range(options.port, options.port + options.frontends),
-        )
-    except CassandraMissing as error:
-        print(error, file=sys.stderr)
-        return 1
-    try:
-        cluster.start(lambda text: print(text, flush=True))
-        print(usage(cluster), flush=True)
-        if sys.stdin.isatty():
-            print(f"\nCommands: {COMMANDS}.  Ctrl-C stops everything.", flush=True)
-            _obey(cluster)
-        else:
-            signal.pause()
-    except (ClusterFailed, CassandraFailed) as error:
-        print(error, file=sys.stderr)
-        return 1
-    except (KeyboardInterrupt, SystemExit):
-        pass
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("\nstopping", flush=True)
-        cluster.stop()
-        cluster.close()
-    return 0
-
-
-def usage(cluster: LocalCluster) -> str:
-    """How to use the cluster, for a person at a terminal."""
-    one = cluster.endpoints[0]
-    lines = [
-        *("", "Holdfast is at " + " and ".join(cluster.endpoints) + ".  To use it from a shell:", ""),
-        *shell_lines(cluster.key, one, REGION),
-        *("", "From boto3:", ""),
-        f'boto3.client("sqs", endpoint_url="{one}", region_name="{REGION}",',
-        f'             aws_access_key_id="{cluster.key.access_key_id}", aws_secret_access_key="{cluster.key.secret}")',
-        *("", status(cluster), "", f"Logs: {cluster.folder}/NAME.log"),
-    ]
-    return "\n".join(lines)
-
-
-def status(cluster: LocalCluster) -> str:
-    """A line for each process."""
-    lines = [
-        f"{process.name:<4} {process.role:<9} {process.address:<16} {process.pid if process.running else 'not running'}"
-        for process in cluster
-    ]
-    nodes = ", ".join(cluster.cassandra.contact_points)
-    return "\n".join([*lines, f"Cassandra at {nodes}, port {cluster.cassandra.port}"])
-
-
-def _obey(cluster: LocalCluster) -> None:
-    """Do what is asked for on standard input, until its end."""
-    for line in sys.stdin:
-        verb, _, name = line.strip().partition(" ")
-        try:
-            if verb == "quit":
-                return
-            if verb == "status":
-                print(status(cluster))
-            elif verb == "add":
-                print(f"{cluster.add_backend().start().name} serves")
-            elif verb in ("start", "stop", "kill", "pause", "resume"):
-                getattr(cluster[name], verb)()
-                print(status(cluster))
-            elif verb:
-                print(f"there is no command {verb!r}; there are: {COMMANDS}")
-        except KeyError:
-            print(f"there is no process {name!r}")
-        except (ClusterFailed, AssertionError, ProcessLookupError) as error:
-            print(error)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.cluster", description="Runs a whole Holdfast on loopback.")
-    parser.add_argument("--cassandra", type=int, choices=(1, 3), default=3, help="nodes of Cassandra (3)")
-    parser.add_argument("--metadata", type=int, default=2, help="metadata nodes (2)")
-    parser.add_argument("--backends", type=int, default=3, help="backends (3)")
-    parser.add_argument("--frontends", type=int, default=2, help="frontends (2)")
-    parser.add_argument("--port", type=int, default=9324, help="of the first frontend; the others follow (9324)")
-    parser.add_argument("--no-redis", action="store_true", help="without Redis")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -38,6 +38,17 @@ COLUMNS = ("seconds", "moved", "least", "max/mean", "calls", "held up", "longest
 WIDTHS = (8, 7, 7, 10, 8, 9, 9)
 HELD_SECONDS = 1.0
 """A call that took longer, beside the time of a long poll, has been held up."""
+EXPLANATION = f"""
+Each line is an act: backends come or go while clients send and receive.
+  seconds    until every backend has its share of the 256 shards again
+  moved      shards that went to another backend
+  least      shards that had to move, at least: what those that went had, or what those that came have to get
+  max/mean   shards of the backend with the most, divided by the mean: 1.00 is even
+  calls      of the clients meanwhile
+  held up    calls that took longer than {HELD_SECONDS:g} s, long polls' waiting not counted
+  longest    the longest of these calls; after it, refusals that clients met and tried again
+"""
+"""The columns of the table."""
 
 
 class Client:
@@ -216,9 +227,8 @@ class Demo:
     async def _run(self) -> bool:
         before = await self._balanced(3)
         await self._load.start()
-        self._told(
-            f"{'':<22}{'seconds':>8}{'moved':>7}{'least':>7}{'max/mean':>10}{'calls':>8}{'held up':>9}{'longest':>9}"
-        )
+        self._told(EXPLANATION)
+        self._told(" " * 22 + "".join(f"{name:>{width}}" for name, width in zip(COLUMNS, WIDTHS, strict=True)))
         await asyncio.sleep(5)
         self._line("3, at rest", 5, before, before, 3)
         for number in range(3 + WAVE, 12 + 1, WAVE):
@@ -229,8 +239,7 @@ class Demo:
         lost = len(self._load.acknowledged - self._load.received.keys())
         twice = sum(count - 1 for count in self._load.received.values())
         self._told(
-            f"\n{len(self._load.acknowledged)} messages acknowledged; received all but {lost} of them, and "
-            f"{twice} a second time (the last ones {drained:.1f} s after the last was sent)."
+            f"\n{result(len(self._load.acknowledged), lost, twice)}  The last came {drained:.1f} s after its send."
         )
         return not lost and not twice
 
@@ -281,6 +290,13 @@ class Demo:
         entries = await self._stores.entries()
         names = {entry.log_id: entry.node for entry in await entries.logs()}
         return Spread({entry.shard: names[entry.owner_log] for entry in await entries.shards()})
+
+
+def result(acknowledged: int, lost: int, twice: int) -> str:
+    """The outcome, as a sentence."""
+    received = "received all" if not lost else f"{lost} of them were NOT received"
+    again = "none a second time" if not twice else f"{twice} a SECOND TIME"
+    return f"{acknowledged} messages acknowledged; {received}, {again}."
 
 
 def main() -> int:

@@ -36,6 +36,11 @@ class RedisServer(Started):
         return self._process.pid
 
     @property
+    def running(self) -> bool:
+        """Whether it was started, and has not ended since."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def client(self) -> redis.Redis:
         return redis.Redis(unix_socket_path=str(self._socket))
 

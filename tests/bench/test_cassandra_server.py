@@ -57,7 +57,7 @@ def test_a_node_does_not_outlive_who_started_it() -> None:
 from bench.cassandra_server import QUICK_START, CassandraCluster
 cluster = CassandraCluster(java_options=QUICK_START)
 cluster.nodes[0].start(wait=False)
-print(cluster.nodes[0].pid, cluster._folder, flush=True)
+print(cluster.nodes[0].pid, cluster.folder, flush=True)
 input()
 """
     starter = subprocess.Popen(
