@@ -426,6 +426,9 @@ class Transfer(msgspec.Struct, array_like=True):
     """16 bytes: a dead letter keeps its id.  None: a task moves it, and it gets a new id and time."""
     origin: str | None = None
     """ARN of the queue whose dead letter this is."""
+    receives: int = 0
+    """How often a dead letter was received until now, and when for the first time."""
+    first_received_ms: int = 0
 
 
 class Backend(Protocol):

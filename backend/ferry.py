@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 BATCH = 100
 """Messages that are under way at once, for each pair of queues or task."""
 RETRY_SECONDS = 0.5
+BROUGHT_SECONDS = 1.0
+"""A receive waits so long at most for what it has sent to another queue of this node."""
 CARRY_BYTES = 4 << 20
 """Payloads that go to another node at once; one message may be longer."""
 
@@ -79,19 +81,42 @@ class Ferry:
                     return
                 stuck = False
                 for destination in destinations:  # one that cannot be reached does not keep the others waiting
+                    brought = False
                     try:
                         await self._transfer(source, destination)
                         self._complaints.settled((source.id, destination))
+                        brought = True
                     except (StorageFull, Unavailable):  # a journal without a quorum comes back, or this task ends
                         stuck = True
                     except (BackendError, StoreError) as error:
                         if self._complaints.is_news((source.id, destination), str(error)):
                             logger.warning("transfers from partition %d to %d wait: %s", source.id, destination, error)
                         stuck = True
+                    _end_round(source, destination, brought)
                 if stuck:
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
             source.ferry = None
+            _end_round(source, 0, False)
+
+    async def brought(self, source: Partition, left: records.TransferOut) -> None:
+        """Wait until messages that have just left have arrived, if their destination is a partition of this node.
+
+        So a dead letter can be received as soon as the receive that moved it is answered.  Returns without it when the
+        destination does not take them at the first attempt, and after :data:`BROUGHT_SECONDS`.
+        """
+        destination, last = left.destination, left.moves[-1][1]
+        deadline = self._node.loop.time() + BROUGHT_SECONDS
+        while source.ferry is not None and self._node.shards.owns(destination):
+            outgoing = source.fold.outgoing.get(destination)
+            if outgoing is None or last not in outgoing.pending:
+                return
+            if source.ferry_round is None:
+                source.ferry_round = self._node.loop.create_future()
+            ended = source.ferry_round
+            await asyncio.wait([ended], timeout=deadline - self._node.loop.time())
+            if not ended.done() or ended.result() == (destination, False):
+                return
 
     async def _transfer(self, source: Partition, destination: int) -> None:
         """Bring what is under way to one destination there, or back if that is gone for good, or the task cancelled."""
@@ -310,6 +335,13 @@ class Ferry:
 
 NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
 """FailureReason of a task whose destination does not exist."""
+
+
+def _end_round(source: Partition, destination: int, brought: bool) -> None:
+    """Tell whoever waits in :meth:`Ferry.brought`."""
+    if source.ferry_round is not None:
+        source.ferry_round.set_result((destination, brought))
+        source.ferry_round = None
 
 
 def _readable(source: Partition, wanted: Iterable[int], loaded: Mapping[int, Entry]) -> list[int]:

@@ -124,7 +124,7 @@ class Incarnation:
         self._collector = Collector(self)
         self._usage = Usage(self.partitions)
         self.memory = Memory(self.partitions, memory_bytes)
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.windows = Windows(log, window_bytes, self._quarantine)
         self._alarms: list[tuple[int, int]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -235,7 +235,7 @@ class Incarnation:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due = due
-        self._timer = self._loop.call_later(max(0.0, (due - self.clock()) / 1000), self._ring)
+        self._timer = self.loop.call_later(max(0.0, (due - self.clock()) / 1000), self._ring)
 
     def _ring(self) -> None:
         try:
@@ -324,10 +324,10 @@ class Incarnation:
     # --- receiving --------------------------------------------------------------------------------------
 
     async def receive(self, target: Target, command: Receive) -> list[Received]:
-        deadline = self._loop.time() + command.wait_seconds if command.wait_seconds else 0.0
+        deadline = self.loop.time() + command.wait_seconds if command.wait_seconds else 0.0
         while True:
             partition = self._find(target)
-            now = self.clock()
+            now, left = self.clock(), None
             written, claims = partition.queue.receive(command, now)
             if written:
                 try:
@@ -335,6 +335,8 @@ class Incarnation:
                         self.log.check_room(_size_of_heads(written), True)
                     for record in written:
                         self.write(partition, record, now)
+                        if isinstance(record, records.TransferOut):
+                            left = record
                 except StorageFull:
                     await self.log.wait_room(CLAIMS_ROOM_BYTES, True)
                     continue
@@ -343,8 +345,11 @@ class Incarnation:
                 self.changed(partition)
             if claims:
                 break
+            if left is not None:
+                await self.ferry.brought(partition, left)
+                partition.check_open()
             partition.check_not_retired()  # what it had, others have by now
-            remaining = deadline - self._loop.time() if deadline else 0.0
+            remaining = deadline - self.loop.time() if deadline else 0.0
             if remaining <= 0 or self._draining:
                 if not command.partial:
                     partition.empty_receives += 1
@@ -352,32 +357,32 @@ class Incarnation:
             await self._wait(partition, remaining)
         if command.attempt is not None:
             # An attempt is repeated by a client that lost its answer: the claims wait for it.
-            return await self._deliver(partition, claims)
+            return await self._deliver(partition, claims, left)
         try:
-            return await self._deliver(partition, claims)
+            return await self._deliver(partition, claims, left)
         except (asyncio.CancelledError, Unavailable):
             # The client has left, or gets an error: what it will never see is visible again, and counts as not seen.
             self._release(partition, claims)
             raise
 
     async def watch(self, target: Target, wait_seconds: float) -> bool:
-        deadline = self._loop.time() + wait_seconds
+        deadline = self.loop.time() + wait_seconds
         while True:
             partition = self._find(target)
             partition.fold.advance(self.clock())
             if partition.claimable:
                 return True
             partition.check_not_retired()
-            remaining = deadline - self._loop.time() if wait_seconds else 0.0
+            remaining = deadline - self.loop.time() if wait_seconds else 0.0
             if remaining <= 0 or self._draining:
                 return False
             await self._wait(partition, remaining, looks_only=True)
 
     async def _wait(self, partition: Partition, seconds: float, *, looks_only: bool = False) -> None:
         """Until there may be something, or the time is over."""
-        waiter = self._loop.create_future()
+        waiter = self.loop.create_future()
         partition.waiters[waiter] = looks_only
-        timeout = self._loop.call_later(seconds, _settle, waiter)
+        timeout = self.loop.call_later(seconds, _settle, waiter)
         self.changed(partition)
         try:
             await waiter
@@ -400,8 +405,12 @@ class Incarnation:
             return  # their visibility timeout frees them
         self.changed(partition)
 
-    async def _deliver(self, partition: Partition, claims: Sequence[Claimed]) -> list[Received]:
-        """The claimed messages with their payloads, once the claim is durable."""
+    async def _deliver(
+        self, partition: Partition, claims: Sequence[Claimed], left: records.TransferOut | None
+    ) -> list[Received]:
+        """The claimed messages with their payloads, once the claim is durable and dead letters have arrived."""
+        if left is not None:
+            await self.ferry.brought(partition, left)
         barrier = self.log.barrier()
         found = self.windows.take(partition, [claim.number for claim in claims])
         if None in found:
@@ -422,7 +431,7 @@ class Incarnation:
                     issue(number, claim.receives, claim.received_ms),
                     payload,
                     number,
-                    claim.receives,
+                    claim.receives + claim.carried,
                     claim.first_received_ms,
                     claim.sent_ms,
                     record.group,

@@ -42,6 +42,7 @@ class Partition:
         "empty_receives",
         "epoch",
         "ferry",
+        "ferry_round",
         "fold",
         "id",
         "loading",
@@ -88,6 +89,9 @@ class Partition:
         self.sent = self.sent_bytes = self.deduplicated = 0
         self.received = self.empty_receives = self.deleted = 0
         self.ferry: asyncio.Task[None] | None = None
+        self.ferry_round: asyncio.Future[tuple[int, bool]] | None = None
+        """Somebody waits for the next time that messages were brought to a destination, or could not be: which, and
+        whether they were."""
         self.mover: asyncio.Task[None] | None = None
         self.adoption: asyncio.Task[None] | None = None
 

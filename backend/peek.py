@@ -80,6 +80,7 @@ def _first(fold: Fold, most: int, after: int) -> list[_Seen]:
 
 def _seen(fold: Fold, block: Block, index: int, state: int) -> _Seen:
     number, sent = block.base + index, block.sent[index]
+    receives = block.receives_of(index) + block.carried_of(index)
     shown, due = PeekState.VISIBLE, 0
     if state == DELAYED:
         shown, due = PeekState.DELAYED, block.deliver_of(index)
@@ -89,7 +90,7 @@ def _seen(fold: Fold, block: Block, index: int, state: int) -> _Seen:
         shown = PeekState.MOVING
     elif isinstance(fold.order, FifoOrder) and sent + fold.order.delay_ms > fold.now:
         shown, due = PeekState.DELAYED, sent + fold.order.delay_ms
-    return _Seen(number, shown, due, sent, block.receives_of(index), block.first_received_of(index))
+    return _Seen(number, shown, due, sent, receives, block.first_received_of(index))
 
 
 async def _read(log: Log, partition: Partition, numbers: list[int]) -> dict[int, tuple[Message, bytes]]:

@@ -34,6 +34,7 @@ class Block:
 
     __slots__ = (
         "base",
+        "carried",
         "deliver",
         "first_received",
         "lanes",
@@ -60,6 +61,8 @@ class Block:
         self.states = bytearray()
         self.lanes: array[int] | None = None
         self.receives: array[int] | None = None
+        self.carried: array[int] | None = None
+        """Receives that a dead letter had been counted before it came; ``receives`` counts those of this queue."""
         self.first_received: array[int] | None = None
         self.deliver: array[int] | None = None
         self.live = 0
@@ -116,6 +119,18 @@ class Block:
         column = self.receives
         return column[index] if column is not None and index < len(column) else 0
 
+    def carried_of(self, index: int) -> int:
+        column = self.carried
+        return column[index] if column is not None and index < len(column) else 0
+
+    def carry(self, index: int, receives: int, first_received_ms: int) -> None:
+        """The message came with so many receives."""
+        if receives:
+            self.carried = _reach(self.carried, "I", index)
+            self.carried[index] = receives
+            self.first_received = _reach(self.first_received, "Q", index)
+            self.first_received[index] = first_received_ms
+
     def first_received_of(self, index: int) -> int:
         column = self.first_received
         return column[index] if column is not None and index < len(column) else 0
@@ -125,7 +140,7 @@ class Block:
         return column[index] if column is not None and index < len(column) else 0
 
     def count_receive(self, index: int, now: int) -> int:
-        """One more receive; how many that makes."""
+        """One more receive; how many that makes in this queue."""
         receives, first = self.receives, self.first_received
         if receives is None or index >= len(receives):
             receives = self.receives = _reach(receives, "I", index)
@@ -133,7 +148,7 @@ class Block:
             first = self.first_received = _reach(first, "Q", index)
         count = receives[index] + 1
         receives[index] = count
-        if count == 1:
+        if count == 1 and not self.carried_of(index):
             first[index] = now
         return count
 

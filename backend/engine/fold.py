@@ -145,6 +145,11 @@ class Fold(State):
                 taken = self.taken[record.source] = Taken()
             taken.take(record.transfer, record.below)
 
+    def _transfer_in(self, record: records.TransferIn, now: int, position: int, size: int) -> None:
+        self._message(record, now, position, size)
+        block = self.blocks[record.number >> BLOCK_BITS]
+        block.carry(record.number - block.base, record.receives, record.first_received_ms)
+
     def _answered(self, record: records.Answered, now: int, position: int, size: int) -> None:
         if not record.partition:
             self._remember_retry(record.retry, record.number, now)
@@ -526,7 +531,10 @@ class Fold(State):
                     if found is not None:
                         block, index = found
                         name = self._lane(block, index).name
-                        moving.append((number, block.positions[index], block.sizes[index], block.sent[index], name))
+                        count = (block.receives_of(index) + block.carried_of(index), block.first_received_of(index))
+                        moving.append(
+                            (number, block.positions[index], block.sizes[index], block.sent[index], name, count)
+                        )
         self.blocks.clear()
         self.in_flight.clear()
         self.timers.clear()
@@ -548,11 +556,11 @@ class Fold(State):
             self.order = StandardOrder(self.links, self.default_lane)
         self.byte_moments -= self.stored_bytes * self.now
         self.visible = self.delayed = self.moving = self.stored_bytes = 0
-        for number, place, size, sent, group in sorted(moving):
+        for number, place, size, sent, group, count in sorted(moving):
             lane = self.default_lane if group is None else self.lane_names.get(group) or self.new_lane(group)
             block = self.blocks.setdefault(number >> BLOCK_BITS, Block(number))
             block.skip_to(number - block.base)
-            block.append(place, size, sent, MOVING, lane.index)
+            block.carry(block.append(place, size, sent, MOVING, lane.index), *count)
             lane.live += 1
             self.moving += 1
             self.stored_bytes += size
@@ -641,6 +649,7 @@ class Fold(State):
 
 _APPLIERS: dict[type, Callable[[Fold, Any, int, int, int], None]] = {
     records.Message: Fold._message,
+    records.TransferIn: Fold._transfer_in,
     records.Copied: Fold._copied,
     records.Received: Fold._received,
     records.VisibilityChanged: Fold._visibility_changed,

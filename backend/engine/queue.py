@@ -57,9 +57,12 @@ class Claimed(msgspec.Struct, gc=False):
     number: int
     position: int
     receives: int
+    """In this queue."""
     first_received_ms: int
     sent_ms: int
     received_ms: int
+    carried: int = 0
+    """Receives in the queues whose dead letter this is."""
 
 
 class Queue:
@@ -219,8 +222,9 @@ class Queue:
                     break
                 continue
             numbers.append(number)
-            first = block.first_received_of(index) if receives else now
-            claims.append(Claimed(number, block.positions[index], receives + 1, first, block.sent[index], now))
+            carried = block.carried_of(index) if block.carried is not None else 0
+            first = block.first_received_of(index) if receives or carried else now
+            claims.append(Claimed(number, block.positions[index], receives + 1, first, block.sent[index], now, carried))
             if len(numbers) == most:
                 break
         written: list[records.Record] = []
@@ -244,7 +248,17 @@ class Queue:
                 raise AttemptExpired(f"the messages of receive request attempt {key!r} are no longer here")
             received = attempt.expires - ATTEMPT_WINDOW_MS
             first = block.first_received_of(index)
-            claims.append(Claimed(number, block.positions[index], receives, first, block.sent[index], received))
+            claims.append(
+                Claimed(
+                    number,
+                    block.positions[index],
+                    receives,
+                    first,
+                    block.sent[index],
+                    received,
+                    block.carried_of(index),
+                )
+            )
         changes = [(claim.number, until) for claim in claims]
         return [records.VisibilityChanged(changes, key)], claims
 
@@ -461,8 +475,8 @@ class Queue:
     def under_way(self, destination: int, transfer: int, leaving: records.Message, payload: bytes) -> Transfer:
         """A message that leaves, as the destination is to get it; ``leaving`` is its head here.
 
-        A dead letter keeps its message id and, in a standard queue, the time it was first sent; a message that a task
-        moves gets both anew (developer guide, "Configuring a dead-letter queue redrive").
+        A dead letter keeps its message id, the count of its receives and, in a standard queue, the time it was first
+        sent; a message that a task moves begins anew (developer guide, "Configuring a dead-letter queue redrive").
         """
         fold = self.fold
         assert fold.settings is not None
@@ -471,6 +485,10 @@ class Queue:
         if not redrive:
             moved.message_id = leaving.message_id or pack_id(message_id(fold.partition, number))
             moved.origin = fold.settings.arn
+            if (found := fold.locate(number)) is not None:
+                block, index = found
+                moved.receives = block.receives_of(index) + block.carried_of(index)
+                moved.first_received_ms = block.first_received_of(index)
         return moved
 
     def transfer_in(self, source: int, below: int, moved: Transfer, now: int) -> records.Message | None:
@@ -482,7 +500,12 @@ class Queue:
         taken = fold.taken.get(source)
         if taken is not None and taken.has(moved.number):
             return None
-        message = records.Message(fold.next_number, now, group=moved.group)
+        message: records.Message
+        if moved.receives:
+            message = records.TransferIn(fold.next_number, now, group=moved.group)
+            message.receives, message.first_received_ms = moved.receives, moved.first_received_ms
+        else:
+            message = records.Message(fold.next_number, now, group=moved.group)
         message.source, message.transfer, message.below = source, moved.number, below
         if moved.message_id is not None:
             message.message_id, message.origin = moved.message_id, moved.origin

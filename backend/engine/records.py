@@ -38,6 +38,14 @@ class Message(msgspec.Struct, array_like=True, gc=False):
     """The retry token, 16 bytes, and 16 of a digest of the call that it came with."""
 
 
+class TransferIn(Message, array_like=True, gc=False):
+    """A dead letter was taken over, with the receives that it had been counted until then."""
+
+    KIND: ClassVar[int] = 21
+    receives: int = 0
+    first_received_ms: int = 0
+
+
 class Copied(Message, array_like=True, gc=False):
     """The cleaner wrote a living message again, so that its old segment may go."""
 
@@ -218,6 +226,7 @@ Record = (
 )
 _KINDS: tuple[type[Any], ...] = (
     Message,
+    TransferIn,
     Copied,
     Received,
     VisibilityChanged,
@@ -241,7 +250,7 @@ _KINDS: tuple[type[Any], ...] = (
 _DECODERS: dict[int, Callable[[bytes], Any]] = {kind.KIND: msgspec.msgpack.Decoder(kind).decode for kind in _KINDS}
 encode_head: Callable[[Record], bytes] = msgspec.msgpack.Encoder().encode
 
-MESSAGE_KINDS = frozenset((Message.KIND, Copied.KIND))
+MESSAGE_KINDS = frozenset((Message.KIND, Copied.KIND, TransferIn.KIND))
 """Kinds whose body is a payload."""
 
 

@@ -63,6 +63,7 @@ class _BlockPiece(msgspec.Struct, array_like=True):
     """(number, until, since, attempt)"""
     sizes: bytes | None = None
     """None: written by a version that did not count bytes."""
+    carried: bytes | None = None
 
 
 class _ChunkPiece(msgspec.Struct, array_like=True):
@@ -195,6 +196,8 @@ def _block_piece(fold: Fold, block: Block) -> _BlockPiece:
         piece.first_received = block.first_received.tobytes()
     if block.deliver is not None:
         piece.deliver = block.deliver.tobytes()
+    if block.carried is not None:
+        piece.carried = block.carried.tobytes()
     index = block.states.find(IN_FLIGHT)
     while index >= 0:
         number = block.base + index
@@ -316,6 +319,8 @@ def _block_of(piece: _BlockPiece) -> Block:
         block.first_received = _column("Q", piece.first_received)
     if piece.deliver is not None:
         block.deliver = _column("Q", piece.deliver)
+    if piece.carried is not None:
+        block.carried = _column("I", piece.carried)
     return block
 
 
@@ -410,6 +415,7 @@ def describe(fold: Fold) -> dict[str, Any]:
                     block.sent[index],
                     fold.lanes[block.lane_of(index)].name,
                     block.receives_of(index),
+                    block.carried_of(index),
                     block.first_received_of(index),
                     block.deliver_of(index) if state == DELAYED else 0,
                     (claim.until, claim.attempt) if claim is not None else None,

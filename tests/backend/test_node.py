@@ -225,6 +225,31 @@ async def test_a_dropped_queue_ends_its_long_polls(cluster: Cluster) -> None:
         await poll
 
 
+@pytest.mark.parametrize("fifo", [False, True])
+async def test_a_dead_letter_is_there_as_soon_as_the_receive_that_moved_it_is_answered(
+    cluster: Cluster, fifo: bool
+) -> None:
+    """Also where nobody has asked for its queue before, and where the same receive claims others."""
+    queue, dead = await cluster.queue(1, fifo=fifo), Target(2, 2, 1)
+    arn = "arn:aws:sqs:us-east-1:000000000000:queue-2"
+    settings = PartitionSettings(2, 2, 1, arn, b"k" * 16, fifo=fifo)
+    cluster.resolver.known[2] = settings
+    command = Receive(10, 0, 0, DeadLetter(1, dead))
+    for place in range(3):
+        body = f"letter {place}"
+        await cluster.send(queue, body, group="g" if fifo else None)
+        (before,) = await cluster.node.receive(queue, command)
+        if place == 2:
+            await cluster.send(queue, "next", group="other" if fifo else None)
+        assert [one.payload for one in await cluster.node.receive(queue, command)] == [b"next"] * (place == 2)
+        if not place:
+            await cluster.node.configure(settings)
+        (letter,) = await cluster.node.receive(dead, Receive(10, 30, 0))
+        assert (letter.payload, letter.receives) == (body.encode(), 2)
+        assert letter.first_received_ms == before.first_received_ms
+        await cluster.node.delete(dead, [letter.handle])
+
+
 async def test_dead_letters_move_and_come_back_when_their_queue_is_gone(cluster: Cluster) -> None:
     queue, dead = await cluster.queue(1), await cluster.queue(2)
     await cluster.send(queue, "poison")

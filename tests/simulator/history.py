@@ -247,7 +247,13 @@ class History:
         stored = msg.stored if queue is msg.home and queue.plain and not msg.forgotten else None
         if stored is not None and one.message_id != stored.message_id:
             raise Violation(f"{where} has id {one.message_id}, its sender was told {stored}")
-        if queue.dead_letter is not None and one.receives > queue.max_receives:
+        if one.origin is not None:
+            least = min(source.max_receives for source in queue.feeds if source.arn == one.origin)
+            if one.receives <= least:
+                raise Violation(
+                    f"{where} came from {one.origin}, and counts {one.receives} receives, not above {least}"
+                )
+        elif queue.dead_letter is not None and one.receives > queue.max_receives:
             raise Violation(f"{where} was received {one.receives} times, {queue.max_receives} are allowed")
 
     def _in_order(self, queue: Queue, one: Received, place: Place, msg: Msg, places: set[Place], asked_at: int) -> None:

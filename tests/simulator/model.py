@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from backend.api import HandleOutcome, NewMessage, PartitionSettings, Received, Stored
 from backend.engine.tokens import TOKEN_BYTES
 from backend.handles import Handles
@@ -399,9 +401,10 @@ class Model:
         held = []
         for one in answer:
             handle = queue.handles.read(one.handle)
-            if isinstance(handle, HandleOutcome) or handle[:2] != (one.number, one.receives):
+            if isinstance(handle, HandleOutcome) or handle[0] != one.number:
                 raise Violation(f"a receipt handle that does not fit its message: {handle}")
-            started = handle[2]
+            _, receives, started = handle
+            carried, one = one.receives - receives, msgspec.structs.replace(one, receives=receives)
             msg = self.messages.get(one.payload)
             if msg is None:
                 raise Violation(f"received what was never sent: {one.payload[:20]!r} of {len(one.payload)} bytes")
@@ -411,7 +414,7 @@ class Model:
                 raise Violation(f"{msg.name} was received from {queue.arn}, where its delete was answered")
             if msg.why == LOOKED:
                 msg.may, msg.why = True, ""  # a restart has set the time back
-            self._fits(queue, one, msg, started, now)
+            self._fits(queue, one, msg, started, now, carried)
             self._claimed(queue, one, msg, started, visibility_ms, asked, asked_at)
             if queue.fifo:
                 if one.number < last.get(one.group, 0):
@@ -427,7 +430,11 @@ class Model:
         """A receive request attempt was repeated: this claim is known."""
         return any(claim.receives == one.receives for claim in msg.claims.get((queue.pid, one.number), ()))
 
-    def _fits(self, queue: QueueModel, one: Received, msg: Msg, started: int, now: int) -> None:
+    def _fits(self, queue: QueueModel, one: Received, msg: Msg, started: int, now: int, carried: int) -> None:
+        """``carried``: receives before it came to this queue."""
+        sources = [other for other in msg.home.reach() if other.dead_letter is queue and other.arn == one.origin]
+        if carried < min((other.max_receives for other in sources), default=0) or (carried and one.origin is None):
+            raise Violation(f"{msg.name} came to {queue.arn} with {carried} receives, from {one.origin}")
         if one.group != msg.group:
             raise Violation(f"{msg.name} has group {one.group}, not {msg.group}")
         if started > now:
@@ -443,7 +450,8 @@ class Model:
                 self._left_rightly(msg)
                 if msg.message_id and one.message_id != msg.message_id and not msg.home.enters and not msg.relaxed:
                     raise Violation(f"{msg.name} lost its message id on the way to {queue.arn}")
-        if one.first_received_ms > started or (one.receives == 1 and one.first_received_ms != started):
+        first = one.receives == 1 and not carried
+        if not 0 < one.first_received_ms <= started or (first and one.first_received_ms != started):
             raise Violation(f"{msg.name} was first received at {one.first_received_ms}, and claimed at {started}")
         dead = queue.dead_letter
         if dead is not None and not dead.drop_asked and one.receives > queue.max_receives:

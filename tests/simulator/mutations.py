@@ -171,7 +171,7 @@ def transfer_done_too_early() -> AbstractContextManager[Any]:
             node.windows.forget(source, [number])
             if arrived is not None:
                 arrived.number = 0
-                node._loop.call_later(0.02, late, node, target, arrived, payload)
+                node.loop.call_later(0.02, late, node, target, arrived, payload)
 
     def late(node: Incarnation, target: Partition, arrived: records.Message, payload: bytes) -> None:
         arrived.number = target.fold.next_number

@@ -9,6 +9,7 @@ from backend.api import DeadLetter, HandleOutcome, OverLimit, Target
 from backend.engine.records import MoveEnded, TransferBack, TransferDone
 from backend.engine.snapshot import describe
 from tests.backend.engine.machine import Machine
+from tests.backend.engine.test_handover import copied
 
 
 def test_a_message_is_invisible_until_its_claim_ends() -> None:
@@ -287,6 +288,55 @@ def test_a_dead_letter_leaves_at_the_receive_after_the_last() -> None:
     assert moved.message_id.hex() == sent.message_id.replace("-", "")
     assert claim.sent_ms == queue.now, "a standard queue's dead letter keeps the time it was sent"
     assert claim.receives == 1
+
+
+async def test_a_dead_letter_keeps_the_count_of_its_receives() -> None:
+    source, dead, last = Machine(), Machine(partition=9), Machine(partition=10)
+    source.send("a")
+    first = source.now
+    for _ in range(2):
+        assert len(source.claim(visibility=0)) == 1
+        source.pass_time(1)
+    source.claim(dead_letter=DeadLetter(2, Target(9, 9)))
+    source.hand_over(dead)
+    dead.pass_time(5)
+    (claim,) = dead.claim(visibility=0, dead_letter=DeadLetter(2, Target(10, 10)))
+    assert (claim.receives, claim.carried, claim.first_received_ms) == (1, 2, first)
+    (claim,) = dead.claim(visibility=0, dead_letter=DeadLetter(2, Target(10, 10)))
+    assert (claim.receives, claim.carried, claim.first_received_ms) == (2, 2, first), "its own policy counts"
+    dead.counters()
+    assert describe(dead.replayed()) == describe(dead.fold)
+    assert describe(await copied(dead.fold)) == describe(dead.fold)
+    assert dead.delete(claim) == [HandleOutcome.DONE]
+    dead.send("b")
+    dead.claim(visibility=0)
+    assert dead.claim(dead_letter=DeadLetter(1, Target(10, 10))) == []
+    dead.hand_over(last)
+    last.now = dead.now
+    (claim,) = last.claim(visibility=0)
+    assert (claim.receives, claim.carried) == (1, 1)
+
+
+def test_a_message_that_a_task_moves_begins_anew() -> None:
+    source, other = Machine(), Machine(partition=9)
+    source.send("a")
+    (claim,) = source.claim(visibility=0)
+    source.write(source.queue.move_out([(claim.number, Target(9, 9))], source.now))
+    source.hand_over(other)
+    other.pass_time(5)
+    (claim,) = other.claim()
+    assert (claim.receives, claim.carried, claim.first_received_ms) == (1, 0, other.now)
+
+
+def test_the_count_survives_a_purge_while_the_message_is_under_way() -> None:
+    source, dead = Machine(), Machine(partition=9)
+    source.send("a")
+    source.claim(visibility=0)
+    source.claim(dead_letter=DeadLetter(1, Target(9, 9)))
+    source.write(source.queue.purge(1))
+    source.hand_over(dead)
+    (claim,) = dead.claim()
+    assert (claim.receives, claim.carried) == (1, 1)
 
 
 def test_a_transfer_is_taken_once() -> None:
