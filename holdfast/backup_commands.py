@@ -10,11 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from holdfast.command import tell
 from holdfast.progress import Progress
 from holdfast.settings import Settings, SettingsError, is_distributed
+
+if TYPE_CHECKING:
+    from holdfast.backup.signature import ManifestSigner
 
 CASSANDRA_FLAGS: Final = ("cassandra", "cassandra_port", "cassandra_keyspace")
 _EXIT_CODES = """exit codes:
@@ -31,7 +36,7 @@ def _backup(parsed: argparse.Namespace, settings: Settings) -> int:
 def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
     from holdfast.backup.target import open_target
 
-    began, waited = time.monotonic(), None
+    began, waited, signer = time.monotonic(), None, _signer(settings)
     if is_distributed(settings):
         from holdfast.backup import cassandra_take
 
@@ -42,7 +47,9 @@ def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
             )
         if parsed.data is not None:
             raise SettingsError("the settings say that what is kept is in Cassandra (cassandra): there is no --data")
-        work = cassandra_take.take(settings, open_target(parsed.target), keep=parsed.keep, tell=progress.within)
+        work = cassandra_take.take(
+            settings, open_target(parsed.target), keep=parsed.keep, signer=signer, tell=progress.within
+        )
         taken, waited = asyncio.run(work)
     else:
         from holdfast.backup.take import take
@@ -50,7 +57,7 @@ def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
 
         if not is_data_folder(settings):
             return 1
-        taken = take(settings.data, open_target(parsed.target), keep=parsed.keep, tell=progress.within)
+        taken = take(settings.data, open_target(parsed.target), keep=parsed.keep, signer=signer, tell=progress.within)
     progress.done()
     manifest = taken.manifest
     for path in manifest.missing:
@@ -108,7 +115,8 @@ def _begin_anew(parsed: argparse.Namespace, settings: Settings, progress: Progre
     from holdfast.backup.target import open_target
 
     target = open_target(parsed.source)
-    manifest = read_manifest(target, parsed.backup)
+    signer = None if parsed.unsigned else _named_signer(settings)
+    manifest = read_manifest(target, parsed.backup, signer)
     if manifest.form == "cassandra":
         from holdfast.backup import cassandra_restore
 
@@ -138,6 +146,11 @@ def _begin_anew(parsed: argparse.Namespace, settings: Settings, progress: Progre
                 f"It needs the keyring with the master key {_either(manifest.master_keys)}: {keyring}, before you "
                 "start the service."
             )
+        if signer is None:
+            lines.append(
+                "Who made the backup was not checked: with --keyring-file, only one is restored that was signed with a "
+                "master key of the service."
+            )
         return "\n".join((*lines, then))
 
     tell(parsed, document, text)
@@ -150,22 +163,27 @@ def _verify(parsed: argparse.Namespace, settings: Settings) -> int:
 
 def _look(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
     from holdfast.backup.kept import read_manifest
+    from holdfast.backup.manifest import BackupUnusable
     from holdfast.backup.target import open_target
     from holdfast.backup.verify import verify
     from holdfast.keyring import local_master_keys
     from holdfast.tables import table
 
-    masters = local_master_keys(settings) if settings.keyring_file or settings.master_key else None
-    if settings.keyring_file and not settings.keyring_file.exists():
-        raise SettingsError(f"there is no keyring file {settings.keyring_file}")
+    signer = None if parsed.unsigned else _named_signer(settings)
+    masters = local_master_keys(settings) if _names_keys(settings) else None
     target = open_target(parsed.source)
-    manifest = read_manifest(target, parsed.backup)
+    manifest, wrong = read_manifest(target, parsed.backup), []
+    try:
+        read_manifest(target, manifest.name, signer)
+    except BackupUnusable as error:  # said beside what else is found
+        wrong.append(str(error))
     logging.disable(logging.CRITICAL)  # what a start would log is printed by the command
     try:
         found = asyncio.run(verify(target, manifest, parsed.scratch, masters, progress.within))
     finally:
         logging.disable(logging.NOTSET)
     progress.done()
+    found = msgspec.structs.replace(found, wrong=[*wrong, *found.wrong])
     queues = found.queues or []
     document = {
         **_document(manifest),
@@ -195,7 +213,7 @@ def _look(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
             counted = f"{_count(len(queues), 'queue')} and {_count(found.messages, 'message')}"
             lines.append(f"Backup {manifest.name} of {document['moment']} is whole: {counted}, all of them read.")
         if found.keys_checked and not found.wrong:
-            lines.append("The keyring opens it.")
+            lines.append("The keyring has signed it and opens it.")
         elif not found.keys_checked and manifest.master_keys:
             lines.append(
                 f"No keyring was tried.  It needs the master key {_either(manifest.master_keys)}: name the copy that "
@@ -205,6 +223,26 @@ def _look(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
 
     tell(parsed, document, text)
     return 1 if found.wrong else 0
+
+
+def _names_keys(settings: Settings) -> bool:
+    return bool(settings.keyring_file or settings.master_key)
+
+
+def _named_signer(settings: Settings) -> ManifestSigner | None:
+    """The signer with the master keys that the settings name; None: they name none."""
+    if settings.keyring_file and not settings.keyring_file.exists():
+        raise SettingsError(f"there is no keyring file {settings.keyring_file}")
+    return _signer(settings) if _names_keys(settings) else None
+
+
+def _signer(settings: Settings) -> ManifestSigner | None:
+    """The signer with the master keys of the service, wherever they are; None: there are none here."""
+    from holdfast.backup.signature import ManifestSigner
+    from holdfast.keyring import local_master_keys
+
+    masters = local_master_keys(settings)
+    return None if masters is None else ManifestSigner(masters)
 
 
 def _run(work: Callable[[Progress], int]) -> int:
@@ -304,7 +342,12 @@ def add_backup_commands(commands: Any, add_settings: Callable[[argparse.Argument
     verify.add_argument(
         "--scratch", metavar="DIR", type=Path, help="folder with room for the backup (default: that of temporary files)"
     )
-    verify.add_argument("--keyring-file", metavar="FILE", help="find out, too, whether this keyring opens it")
+    verify.add_argument(
+        "--keyring-file", metavar="FILE", help="find out, too, whether this keyring has signed it and opens it"
+    )
+    restore.add_argument(
+        "--keyring-file", metavar="FILE", help="restore only a backup that was signed with a master key of this keyring"
+    )
     verify.set_defaults(part=_verify)
     for parser, flags in (
         (backup, CASSANDRA_FLAGS),
@@ -314,5 +357,8 @@ def add_backup_commands(commands: Any, add_settings: Callable[[argparse.Argument
         add_settings(parser, flags)
     for parser in (restore, verify):
         parser.add_argument("--backup", metavar="NAME", help="which one (default: the latest)")
+        parser.add_argument(
+            "--unsigned", action="store_true", help="take one also if no key of the named keyring has signed it"
+        )
     for parser in (backup, restore, verify):
         parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")

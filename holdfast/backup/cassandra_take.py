@@ -33,6 +33,7 @@ from holdfast.backup.contents import outside
 from holdfast.backup.kept import CannotBackUp, Taken, Tell, finish, now_ms, store, written_to
 from holdfast.backup.layout import METADATA, entries_path, pieces_path, segment_path
 from holdfast.backup.manifest import BackedUpFile, Manifest
+from holdfast.backup.signature import ManifestSigner
 from holdfast.backup.target import CHUNK_BYTES, Target
 from holdfast.settings import Settings
 from holdfast.stores import cluster_keyspace, connection_settings
@@ -76,7 +77,12 @@ class _Part(NamedTuple):
 
 
 async def take(
-    settings: Settings, target: Target, *, keep: int | None = None, tell: Tell = lambda text: None
+    settings: Settings,
+    target: Target,
+    *,
+    keep: int | None = None,
+    signer: ManifestSigner | None = None,
+    tell: Tell = lambda text: None,
 ) -> tuple[Taken, float]:
     """Take a backup of the service that the settings name; also how many seconds its answers waited for it, once.
 
@@ -114,7 +120,7 @@ async def take(
             missing=tuple(missing),
             clusters=tuple(one.cluster.name for one in clusters),
         )
-        removed, left = finish(target, manifest, keep)
+        removed, left = await asyncio.to_thread(finish, target, manifest, keep, signer)
     return Taken(manifest, written, removed, left), waited
 
 

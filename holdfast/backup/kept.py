@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from holdfast.backup import manifest as manifests
 from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
+from holdfast.backup.signature import ManifestSigner
 from holdfast.backup.target import Target, TargetUnusable
 from metadata_service.store import StoreError
 
@@ -83,13 +84,15 @@ def store(target: Target, path: str, chunks: Callable[[], Iterator[bytes]], sour
     return file, size_bytes
 
 
-def finish(target: Target, manifest: Manifest, keep: int | None) -> tuple[int, bool]:
+def finish(
+    target: Target, manifest: Manifest, keep: int | None, signer: ManifestSigner | None = None
+) -> tuple[int, bool]:
     """Make it a backup: its contents are there.  ``keep``: leave so many, and remove older ones.
 
     Returns how many were removed, and whether what only they needed is left there.  Raises :class:`CannotBackUp` and
     :class:`TargetUnusable`.
     """
-    target.write(manifests.path_of(manifest.name), [manifests.encode(manifest)])
+    target.write(manifests.path_of(manifest.name), [manifests.encode(manifest, signer)])
     if keep is None:
         return 0, False
     try:
@@ -129,8 +132,10 @@ def names_in(target: Target) -> list[str]:
     return sorted(name for name in names if manifests.is_name(name))
 
 
-def read_manifest(target: Target, name: str | None = None) -> Manifest:
-    """The backup of this name, or the latest.  Raises :class:`BackupUnusable` and :class:`TargetUnusable`."""
+def read_manifest(target: Target, name: str | None = None, signer: ManifestSigner | None = None) -> Manifest:
+    """The backup of this name, or the latest; with a signer, it has to be signed.
+
+    Raises :class:`BackupUnusable` and :class:`TargetUnusable`."""
     if name is None:
         names = names_in(target)
         if not names:
@@ -139,7 +144,7 @@ def read_manifest(target: Target, name: str | None = None) -> Manifest:
     chunks = target.read(manifests.path_of(name)) if manifests.is_name(name) else None
     if chunks is None:
         raise BackupUnusable(f"there is no backup {name} in {target.name}")
-    return manifests.decode(b"".join(chunks), name)
+    return manifests.decode(b"".join(chunks), name, signer)
 
 
 def quietly(act: Callable[[], object]) -> None:

@@ -14,10 +14,18 @@ from typing import Final, Literal
 
 import msgspec
 
+from holdfast.backup import layout
+from holdfast.backup.signature import ManifestSigner, Signature, SignatureRefused
+
 FORMAT: Final = 1
 FOLDER: Final = "backups"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}\Z")
 _CHECK = re.compile(r"[0-9a-f]{64}\Z")
+_FILES_OF_FOLDER = re.compile(
+    r"metadata\.sqlite|journal/[^/\x00-\x1f]{1,255}/(?:[0-9]{1,20}\.log|ckpt-[0-9]{1,20}\.bin)"
+)
+_FOLDERS_OF_FOLDER = re.compile(r"journal(?:/[^/\x00-\x1f]{1,255})?")
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 
 class BackupUnusable(Exception):
@@ -70,9 +78,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(file.size_bytes for file in self.files)
 
 
-class _Written(msgspec.Struct):
+class _Written(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     sha256: str
     manifest: msgspec.Raw
+    signature: Signature | None = None
 
 
 def new_name() -> str:
@@ -90,18 +99,28 @@ def path_of(name: str) -> str:
     return f"{FOLDER}/{name}.json"
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: Manifest, signer: ManifestSigner | None = None) -> bytes:
+    """The list as it is stored; without a signer it is not signed."""
     body = msgspec.json.encode(manifest)
-    return msgspec.json.encode(_Written(sha256(body).hexdigest(), msgspec.Raw(body)))
+    signature = None if signer is None else signer.sign(manifest.name, body)
+    return msgspec.json.encode(_Written(_check_of(body, signature), msgspec.Raw(body), signature))
 
 
-def decode(data: bytes, name: str) -> Manifest:
-    """Raises :class:`BackupUnusable`."""
+def decode(data: bytes, name: str, signer: ManifestSigner | None = None) -> Manifest:
+    """Read the list of the backup of this name; with a signer, it has to be signed.
+
+    Raises :class:`BackupUnusable`.
+    """
     try:
         written = msgspec.json.decode(data, type=_Written)
         body = bytes(written.manifest)
-        if sha256(body).hexdigest() != written.sha256:
+        if _check_of(body, written.signature) != written.sha256:
             raise BackupUnusable(f"the list of what is in the backup {name} is damaged ({path_of(name)})")
+        if signer is not None:
+            try:
+                signer.check(name, body, written.signature)
+            except SignatureRefused as error:
+                raise BackupUnusable(f"the backup {name} {error} ({path_of(name)})") from None
         found = msgspec.json.decode(body)
         if isinstance(found, dict) and found.get("format") != FORMAT:
             raise BackupUnusable(
@@ -115,10 +134,28 @@ def decode(data: bytes, name: str) -> Manifest:
         ) from error
     if manifest.name != name:
         raise BackupUnusable(f"the list of the backup {name} is of another, {manifest.name} ({path_of(name)})")
-    for path in (*manifest.folders, *(file.path for file in manifest.files)):
-        if path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")):
-            raise BackupUnusable(f"the backup {name} has a file outside of the data folder: {path!r}")
+    for path, is_known in (
+        *((folder, manifest.form == "folder" and _FOLDERS_OF_FOLDER.fullmatch(folder)) for folder in manifest.folders),
+        *((file.path, _is_file_of(manifest.form, file.path)) for file in manifest.files),
+    ):
+        if not is_known or any(part in ("", ".", "..") for part in path.split("/")):
+            raise BackupUnusable(f"the backup {name} names a file that no backup has: {path[:200]!r}")
+    if len({file.path for file in manifest.files}) != len(manifest.files):
+        raise BackupUnusable(f"the backup {name} names a file twice")
     for file in manifest.files:
         if not _CHECK.match(file.sha256) or file.size_bytes < 0:
             raise BackupUnusable(f"the backup {name} has no check of the file {file.path!r}")
     return manifest
+
+
+def _check_of(body: bytes, signature: Signature | None) -> str:
+    return sha256(body if signature is None else body + msgspec.json.encode(signature)).hexdigest()
+
+
+def _is_file_of(form: str, path: str) -> bool:
+    if form == "folder":
+        return _FILES_OF_FOLDER.fullmatch(path) is not None
+    if path == layout.METADATA:
+        return True
+    place = layout.place_of(path)
+    return place is not None and _CLUSTER_NAME.fullmatch(place.cluster) is not None

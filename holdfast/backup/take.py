@@ -31,6 +31,7 @@ from holdfast import __version__
 from holdfast.backup import manifest as manifests
 from holdfast.backup.kept import CannotBackUp, Taken, Tell, finish, now_ms, quietly, store, written_to
 from holdfast.backup.manifest import Manifest
+from holdfast.backup.signature import ManifestSigner
 from holdfast.backup.target import CHUNK_BYTES, Target
 from metadata_service.models import BackupPin, LogEntry, ShardEntry
 from metadata_service.sqlite_copy import MetadataFile
@@ -61,7 +62,14 @@ class _Moment(NamedTuple):
     missing: list[str]
 
 
-def take(data: Path, target: Target, *, keep: int | None = None, tell: Tell = lambda text: None) -> Taken:
+def take(
+    data: Path,
+    target: Target,
+    *,
+    keep: int | None = None,
+    signer: ManifestSigner | None = None,
+    tell: Tell = lambda text: None,
+) -> Taken:
     """Take a backup of the data folder.  ``keep``: leave so many in the target, and remove older ones.
 
     Cut off anywhere, it leaves the backups in the target as they were, and the next one uses what it has copied.
@@ -106,7 +114,7 @@ def take(data: Path, target: Target, *, keep: int | None = None, tell: Tell = la
             files=tuple(files),
             missing=tuple(moment.missing),
         )
-        removed, left = finish(target, manifest, keep)
+        removed, left = finish(target, manifest, keep, signer)
     return Taken(manifest, written, removed, left)
 
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,79 @@ def test_the_keyring_is_not_in_it_and_its_lack_is_found(stopped: Server, target:
     wrong = holdfast.told("verify", target, "--keyring-file", target.parent / "other.toml", code=1)
     assert made["master_keys"][0] in " ".join(wrong["wrong"])
     holdfast("verify", target, "--keyring-file", target.parent / "none.toml", code=2)
+
+
+def test_a_backup_is_signed_with_the_keyring(stopped: Server, target: Path, holdfast: Command) -> None:
+    holdfast("backup", target, "--data", stopped.data)
+    name = read_manifest(open_target(str(target))).name
+    keyring, data = stopped.data / "keyring.toml", target.parent / "restored"
+    listed = target / path_of(name)
+    whole = json.loads(listed.read_bytes())
+    no_signature = {**whole, "sha256": _digest(whole["manifest"])}
+    del no_signature["signature"]
+    of_another_list = {**whole, "manifest": {**whole["manifest"], "queues": 7}}
+    of_another_list["sha256"] = _digest(of_another_list["manifest"], whole["signature"])
+    for changed, said in ((no_signature, "is not signed"), (of_another_list, "changed after it was signed")):
+        listed.write_bytes(_encoded(changed))
+        told = holdfast("restore", target, "--data", data, "--keyring-file", keyring, code=1)[1]
+        assert said in told
+        assert not data.exists()
+        found = holdfast.told("verify", target, "--keyring-file", keyring, code=1)
+        assert any(said in one for one in found["wrong"])
+        assert holdfast.told("verify", target, "--keyring-file", keyring, "--unsigned")["whole"]
+    assert "Who made the backup was not checked" in holdfast("restore", target, "--data", data)[0]
+    shutil.rmtree(data)
+    listed.write_bytes(_encoded(whole))
+    assert "was not checked" not in holdfast("restore", target, "--data", data, "--keyring-file", keyring)[0]
+    other = target.parent / "other.toml"
+    holdfast("keyring", "create", "--data", target.parent, "--keyring-file", other)
+    told = holdfast("restore", target, "--data", target.parent / "again", "--keyring-file", other, code=1)[1]
+    assert "which is not in this keyring" in told
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("keyring.toml", "journal/keyring.toml", "journal/a/../../keyring.toml", "journal/../keyring.toml", "/etc/x"),
+        *(
+            "journal/n-1/1.log/x",
+            "journal/n-1/x.log",
+            "journal/n\0/1.log",
+            "metadata.sqlite-wal",
+            "spool/1",
+            "",
+            "journal",
+        ),
+        *("clusters/local/entries.json", "journal//1.log"),
+    ],
+)
+def test_a_list_that_names_what_no_backup_has_is_refused(
+    stopped: Server, target: Path, holdfast: Command, path: str
+) -> None:
+    """Somebody who can write to the target plants a file, such as a keyring whose key he knows."""
+    holdfast("backup", target, "--data", stopped.data)
+    listed = target / path_of(read_manifest(open_target(str(target))).name)
+    whole = json.loads(listed.read_bytes())
+    for place in ("files", "folders"):
+        planted = json.loads(listed.read_bytes())["manifest"]
+        if place == "files":
+            planted["files"].append({**planted["files"][0], "path": path})
+        else:
+            planted["folders"].append("journal/a/b" if path in ("journal", "journal/keyring.toml") else path)
+        changed = {"manifest": planted, "sha256": _digest(planted)}
+        listed.write_bytes(_encoded(changed))
+        data = target.parent / "restored"
+        assert "names a file that no backup has" in holdfast("restore", target, "--data", data, code=1)[1]
+        assert not data.exists()
+        listed.write_bytes(_encoded(whole))
+
+
+def _encoded(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _digest(*documents: dict[str, Any]) -> str:
+    return sha256(b"".join(_encoded(one) for one in documents)).hexdigest()
 
 
 def test_a_second_backup_copies_what_is_new(server: Server, target: Path, holdfast: Command) -> None:

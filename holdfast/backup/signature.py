@@ -1,0 +1,63 @@
+"""Signatures of the lists of backups, made with a master key of the service.
+
+A list that somebody else has changed or written is noticed by whoever has the keyring: the digest of the list is
+wrapped with a master key, as a data key is, and bound to the name of the backup (AES-256-GCM for local keys).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode, b64encode
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from auth.master_keys import MasterKeyMissing, MasterKeys, WrapBroken
+
+_CONTEXT: Final = b"holdfast list of a backup\0"
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """A wrapped digest."""
+
+    master_key: str
+    """Id of the master key."""
+    wrapped: str
+    """Base64."""
+
+
+class SignatureRefused(Exception):
+    """A list is not signed by one of the master keys; the text says why, and follows a subject."""
+
+
+class ManifestSigner:
+    """Signs and checks lists of backups with master keys.  Not for use inside of a running event loop."""
+
+    def __init__(self, masters: MasterKeys) -> None:
+        self._masters = masters
+
+    def sign(self, name: str, body: bytes) -> Signature:
+        """Sign the encoded list of the backup of this name."""
+        wrapped = asyncio.run(self._masters.wrap(sha256(body).digest(), _context(name)))
+        return Signature(self._masters.primary, b64encode(wrapped).decode())
+
+    def check(self, name: str, body: bytes, signature: Signature | None) -> None:
+        """Raise :class:`SignatureRefused` unless the signature was made for this list with one of the keys."""
+        if signature is None:
+            raise SignatureRefused("is not signed: it was made without the keyring, or its list was changed")
+        try:
+            wrapped = b64decode(signature.wrapped, validate=True)
+            digest = asyncio.run(self._masters.unwrap(signature.master_key, wrapped, _context(name)))
+        except MasterKeyMissing:
+            raise SignatureRefused(
+                f"is signed with the master key {signature.master_key[:40]}, which is not in this keyring"
+            ) from None
+        except (WrapBroken, ValueError):
+            digest = b""
+        if digest != sha256(body).digest():
+            raise SignatureRefused("has a list that was changed after it was signed")
+
+
+def _context(name: str) -> bytes:
+    return _CONTEXT + name.encode()
