@@ -5,6 +5,8 @@ Texts never contain secrets, signing keys or the signature that would have been 
 
 from __future__ import annotations
 
+from telemetry.texts import TEXT_LENGTH_MAX, shown
+
 
 class AuthError(Exception):
     """The request is not let in."""
@@ -13,8 +15,9 @@ class AuthError(Exception):
     status = 403
 
     def __init__(self, message: str = "Access to the resource is denied.") -> None:
-        super().__init__(message)
-        self.message = message
+        text = shown(message, TEXT_LENGTH_MAX)
+        super().__init__(text)
+        self.message = text
 
 
 class MissingAuthenticationToken(AuthError):

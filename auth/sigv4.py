@@ -38,6 +38,7 @@ import msgspec
 from auth import percent
 from auth.errors import (
     IncompleteSignature,
+    InvalidClientTokenId,
     MissingAuthenticationToken,
     RequestExpired,
     SignatureDoesNotMatch,
@@ -52,6 +53,8 @@ WINDOW_SECONDS = 15 * 60
 PRESIGNED_SECONDS_MOST = 7 * 24 * 3600
 QUERY_PARAMETERS_MAX = 1_000
 """In the query string of a signed request."""
+KEY_ID_LENGTH_MAX = 128
+"""Characters of an access key id (IAM API Reference, AccessKey)."""
 SIGNED_HEADERS_MAX = 200
 """More than a request can have."""
 
@@ -295,7 +298,7 @@ def _parse_authorization(authorization: bytes) -> tuple[_Scheme, bytes]:
     text = authorization.decode("latin-1").strip()
     algorithm, _, rest = text.partition(" ")
     if algorithm != ALGORITHM:
-        if algorithm.upper().startswith("AWS"):
+        if algorithm[:3].upper() == "AWS":
             raise IncompleteSignature(f"Unsupported signature algorithm: only '{ALGORITHM}' is supported.")
         raise MissingAuthenticationToken
     parts: dict[str, str] = {}
@@ -327,6 +330,8 @@ def _scheme(credential: str, signed: str) -> _Scheme:
     if list(names) != sorted(set(names)) or signed != signed.lower():
         raise IncompleteSignature("SignedHeaders must be in lower case, sorted and distinct.")
     access_key_id, date, region, _, _ = fields
+    if len(access_key_id) > KEY_ID_LENGTH_MAX:
+        raise InvalidClientTokenId
     scope = "/".join(fields[1:])
     return _Scheme(
         access_key_id,

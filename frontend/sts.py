@@ -29,9 +29,10 @@ from frontend.authenticator import Authenticator, Caller, Outside, Presented
 from frontend.services import Services
 from frontend.sqs.acts import Acts
 from frontend.sqs.calls import Call
-from frontend.sqs.errors import REQUEST_THROTTLED, REQUEST_TOO_LARGE, ErrorKind, SqsError, shown
+from frontend.sqs.errors import REQUEST_THROTTLED, REQUEST_TOO_LARGE, ErrorKind, SqsError
 from frontend.sqs.query_protocol import Parameters
 from frontend.throttle import Throttle
+from telemetry.texts import shown
 
 if TYPE_CHECKING:
     from auth.oidc import Outsider

@@ -15,7 +15,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from telemetry.logs import JsonLines
+from telemetry.logs import JsonLines, bounded_lines, message_of
 
 if TYPE_CHECKING:
     from holdfast.settings import Settings
@@ -43,10 +43,10 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        message = record.getMessage().replace("\n", "\\n")
+        message = message_of(record).replace("\n", "\\n")
         line = f"{when}.{int(record.msecs):03}Z {record.levelname.lower()} {self._process}{record.name}: {message}"
         if record.exc_info:
-            line += "\n    " + self.formatException(record.exc_info).replace("\n", "\n    ")
+            line += "\n    " + bounded_lines(self.formatException(record.exc_info)).replace("\n", "\n    ")
         return line
 
 

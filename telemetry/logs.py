@@ -19,8 +19,46 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Mapping
 
 from telemetry import calls, traces
+from telemetry.texts import shown
+
+ARGUMENT_LENGTH_MAX = 500
+"""Characters of a text that a log line repeats: it may be a client's."""
+MESSAGE_LENGTH_MAX = 4_000
+"""Characters of a log line's message."""
+TRACEBACK_LINES_MAX = 400
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """The message of a record, in which no value, and which as a whole, is longer than some hundred or thousand
+    characters: a client can make a value of any length stand in a log line, and have as many lines as it likes."""
+    arguments = record.args
+    if not arguments:
+        return shown(record.getMessage(), MESSAGE_LENGTH_MAX)
+    bounded: object = (
+        {name: _bounded(value) for name, value in arguments.items()}
+        if isinstance(arguments, Mapping)
+        else tuple(map(_bounded, arguments))
+    )
+    return shown(str(record.msg) % bounded, MESSAGE_LENGTH_MAX)
+
+
+def bounded_lines(traceback: str) -> str:
+    """A traceback whose lines, and their number, are bounded: its last lines are the text of the error."""
+    lines = traceback.split("\n", TRACEBACK_LINES_MAX)
+    if len(lines) > TRACEBACK_LINES_MAX:
+        lines[-1] = "..."
+    return "\n".join(shown(line, ARGUMENT_LENGTH_MAX) for line in lines)
+
+
+def _bounded(value: object) -> object:
+    if isinstance(value, str):
+        return shown(value, ARGUMENT_LENGTH_MAX)
+    if isinstance(value, bytes | bytearray) and len(value) > ARGUMENT_LENGTH_MAX:
+        return bytes(value[:ARGUMENT_LENGTH_MAX]) + b"..."
+    return value
 
 
 class JsonLines(logging.Formatter):
@@ -36,7 +74,7 @@ class JsonLines(logging.Formatter):
             "time": f"{when}.{int(record.msecs):03}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": message_of(record),
             **self._told_of_process,
         }
         call = calls.current.get()
@@ -46,7 +84,7 @@ class JsonLines(logging.Formatter):
         if span is not None and not span.ended:
             line["trace_id"], line["span_id"] = span.trace_id, span.span_id
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = bounded_lines(self.formatException(record.exc_info))
         if record.stack_info:
             line["stack"] = record.stack_info
         return json.dumps(line)

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from auth.errors import AuthError
 from frontend.sqs import errors
 from frontend.sqs.errors import SqsError
+from telemetry.texts import TEXT_LENGTH_MAX, shown
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -46,6 +47,7 @@ class Problem(Exception):
     """A request cannot be answered as asked."""
 
     def __init__(self, status: int, code: str, detail: str, *, retry_after_s: float | None = None) -> None:
+        detail = shown(detail, TEXT_LENGTH_MAX)
         super().__init__(detail)
         self.status = status
         self.code = code
@@ -88,7 +90,7 @@ def of_request(error: HTTPException | RequestValidationError) -> Problem:
     """What the framework has found wrong with a request."""
     if isinstance(error, RequestValidationError):
         found = "; ".join(f"{_place(one['loc'])}: {one['msg']}" for one in error.errors()[:5])
-        return invalid(errors.shown(found))
+        return invalid(found)
     if error.status_code == 404:
         return Problem(404, "NotFound", "There is nothing at this path; /docs lists what there is.")
     if error.status_code == 405:

@@ -27,7 +27,7 @@ from frontend.admin.models import AvailabilityShown, InvoiceList, UsageShown
 from frontend.admin.problems import Problem, invalid, not_permitted
 from frontend.admin.visitor import ManagingRoute, Visitor, Who
 from frontend.services import Services
-from frontend.sqs.errors import shown
+from telemetry.texts import shown
 
 ALL = "all"
 """In place of an account: every one."""

@@ -20,8 +20,9 @@ from frontend.polls import ClientGone
 from frontend.services import Services
 from frontend.sqs.calls import Call, Members
 from frontend.sqs.endpoint import Visit
-from frontend.sqs.errors import REQUEST_THROTTLED, shown
+from frontend.sqs.errors import REQUEST_THROTTLED
 from frontend.sqs.validation import is_queue_name
+from telemetry.texts import shown
 
 KEY = "holdfast.visitor"
 """Where the request's scope has the :class:`Visitor`."""

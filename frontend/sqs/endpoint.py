@@ -44,6 +44,7 @@ from frontend.usage import Counted, Usage
 from metadata_service.store import StoreError
 from telemetry import calls, traces
 from telemetry.headers import TRACEPARENT, XRAY
+from telemetry.texts import shown
 
 if TYPE_CHECKING:
     from telemetry.spans import Span
@@ -293,7 +294,7 @@ class SqsEndpoint:
             raise SqsError(errors.MISSING_ACTION)
         version = parameters.get("Version", query_protocol.VERSION)
         if version != query_protocol.VERSION:
-            raise SqsError(errors.NO_SUCH_VERSION, f"The requested version ( {errors.shown(version)} ) is not valid.")
+            raise SqsError(errors.NO_SUCH_VERSION, f"The requested version ( {shown(version)} ) is not valid.")
         if name not in ACTIONS:
             raise _invalid_action(name)
         request.action = name
@@ -507,8 +508,8 @@ class SqsEndpoint:
         )
         if answer.kind.status < 500:
             strange = _is_sign_in(error)
-            kind = answer.kind.query_code if strange else f"{answer.kind.query_code}, by {request.who!r}"
-            (self._strange if strange else self._wrong).say(kind, "%s %s by %r: %d %s: %r", *about, answer.message)
+            kind = answer.kind.query_code if strange else f"{answer.kind.query_code}, by {shown(request.who)!r}"
+            (self._strange if strange else self._wrong).say(kind, "%s %s by %r: %d %s: %r", *about, answer.logged)
         elif isinstance(error, PartitionDamaged):
             self._refusals.say(f"{answer.kind.query_code}: {error}", "%s %s by %r: %d %s: %r", *about, error)
         elif answer.kind is errors.INTERNAL_FAILURE:
@@ -698,7 +699,7 @@ def _waits(request: _Request) -> bool:
 
 
 def _invalid_action(name: str) -> SqsError:
-    return SqsError(errors.INVALID_ACTION, f"The action {errors.shown(name)} is not valid for this endpoint.")
+    return SqsError(errors.INVALID_ACTION, f"The action {shown(name)} is not valid for this endpoint.")
 
 
 def _queue_in(path: bytes) -> str | None:

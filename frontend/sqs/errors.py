@@ -15,13 +15,13 @@ from auth.errors import IssuerUnreachable
 from backend.api import BackendError, NotOwner, PartitionOpening, Unavailable
 from billing.meter import UsageNotCounted
 from metadata_service.store import StoreError
-
-SHOWN_MOST = 2_048
-"""Characters of a request's value that an error's text repeats."""
+from telemetry.texts import TEXT_LENGTH_MAX, shown
 
 FULL_RETRY_SECONDS = 1.0
 """When to come again to a queue that is full: nobody knows when it will not be."""
 
+MASK = "***"
+"""In the log, in place of a receipt handle, or of an id that a client has chosen."""
 _PREFIX = "AWS.SimpleQueueService."
 
 
@@ -46,10 +46,20 @@ class ErrorKind(msgspec.Struct, frozen=True):
 class SqsError(Exception):
     """A request, or an entry of a batch, is answered with an error of this kind."""
 
-    def __init__(self, kind: ErrorKind, message: str | None = None, *, retry_after_s: float | None = None) -> None:
-        super().__init__(message or kind.text)
+    def __init__(
+        self,
+        kind: ErrorKind,
+        message: str | None = None,
+        *,
+        retry_after_s: float | None = None,
+        logged: str | None = None,
+    ) -> None:
+        """``logged``: the text for the log, where the client's repeats what no log may have."""
+        text = shown(message or kind.text, TEXT_LENGTH_MAX)
+        self.logged = text if logged is None else shown(logged, TEXT_LENGTH_MAX)
+        super().__init__(self.logged)
         self.kind = kind
-        self.message = message or kind.text
+        self.message = text
         self.retry_after_s = retry_after_s
         """When the same request may come again, where that is known."""
 
@@ -258,14 +268,13 @@ def missing_parameter(name: str) -> SqsError:
     return SqsError(MISSING_REQUIRED_PARAMETER, f"The request must contain the parameter {name}.")
 
 
-def invalid_value(value: object, name: str, reason: str) -> SqsError:
-    return SqsError(INVALID_PARAMETER_VALUE, f"Value {shown(value)} for parameter {name} is invalid. Reason: {reason}")
+def invalid_value(value: object, name: str, reason: str, *, secret: bool = False) -> SqsError:
+    """``secret``: the value is not for the log."""
 
+    def text(value: str) -> str:
+        return f"Value {value} for parameter {name} is invalid. Reason: {reason}"
 
-def shown(value: object) -> str:
-    """A value as an error's text repeats it: a long one is cut."""
-    text = str(value)
-    return text if len(text) <= SHOWN_MOST else text[:SHOWN_MOST] + "..."
+    return SqsError(INVALID_PARAMETER_VALUE, text(shown(value)), logged=text(MASK) if secret else None)
 
 
 def invalid_attribute_value(name: str, reason: str = "") -> SqsError:

@@ -7,14 +7,12 @@ not know are ignored, and everything else that does not fit is a SerializationEx
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
 import msgspec
-import orjson
 
 from frontend.sqs import bounds
 from frontend.sqs.errors import SERIALIZATION, SqsError
@@ -28,6 +26,8 @@ Members = dict[str, Any]
 _Check = Callable[[Any], Any]
 _JSON_TYPES = {STRING: str, BLOB: str, INTEGER: int, LONG: int, BOOLEAN: bool}
 _INT64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_encode = msgspec.json.Encoder().encode
+"""Binary values become base64.  It takes one and a half times as much memory as it writes."""
 _LONE_SURROGATES_MAX = 1_000
 """Text with more of them is not valid JSON here."""
 _LONE_SURROGATE = re.compile(
@@ -77,20 +77,14 @@ def queue_url(body: bytes) -> str | None:
 
 
 def write(result: Members | None) -> bytes:
-    return orjson.dumps(result, default=_binary) if result else b"{}"
+    return _encode(result) if result else b"{}"
 
 
 def write_error(error: SqsError) -> tuple[bytes, bytes]:
     """The body, and the value of the header ``x-amzn-query-error``."""
     kind = error.kind
-    body = orjson.dumps({"__type": NAMESPACE + kind.shape, "message": error.message})
+    body = _encode({"__type": NAMESPACE + kind.shape, "message": error.message})
     return body, f"{kind.query_code};{'Sender' if kind.sender_fault else 'Receiver'}".encode()
-
-
-def _binary(value: Any) -> str:
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
-    raise TypeError(type(value).__name__)
 
 
 def _any_value(text: bytes) -> Any:

@@ -88,8 +88,8 @@ MOVE_TASKS_PAGE_MOST = 10
 MOVE_TASKS_PAGE_DEFAULT = 1
 """[api, ListMessageMoveTasks]"""
 
-QUERY_PARAMETERS_MOST = 5_000
-"""Parameters of one Query request [own]: a batch of 10 with all its attributes needs fewer than 1,000."""
+QUERY_PARAMETERS_MOST = 1_200
+"""Parameters of one Query request [own]: a batch of 10 with all its attributes needs fewer than 500."""
 QUERY_NAME_LENGTH_MOST = 512
 """Length of a Query parameter's name [own]: the longest that the model knows has fewer than 100 characters."""
 HEADERS_MOST = 200

@@ -116,7 +116,7 @@ def allows_source(policy: str | None, source_arn: str) -> bool:
 
 def access_policy(text: str) -> str:
     """The canonical form of a Policy, its keys in the order in which they were given.  Raises InvalidAttributeValue."""
-    if len(text.encode()) > limits.POLICY_BYTES_MOST:
+    if len(text) > limits.POLICY_BYTES_MOST or len(text.encode()) > limits.POLICY_BYTES_MOST:
         raise invalid_attribute_value("Policy", f"A policy can have at most {limits.POLICY_BYTES_MOST} bytes.")
     try:
         given = orjson.loads(text)
@@ -221,10 +221,12 @@ def without_permission(policy: str | None, label: str) -> str | None:
 
 
 def _json_map(text: str, name: str, reason: str) -> dict[str, Any]:
-    try:
-        given = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        given = None
+    given = None
+    if len(text) <= limits.POLICY_BYTES_MOST:
+        try:
+            given = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            pass
     if not isinstance(given, dict):
         raise invalid_value(text, name, reason)
     return given

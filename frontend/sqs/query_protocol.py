@@ -13,7 +13,7 @@ from binascii import a2b_base64
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import orjson
+import msgspec
 
 from auth import percent
 from frontend.sqs import bounds
@@ -23,10 +23,10 @@ from frontend.sqs.errors import (
     SqsError,
     invalid_value,
     missing_parameter,
-    shown,
 )
 from frontend.sqs.limits import QUERY_NAME_LENGTH_MOST, QUERY_PARAMETERS_MOST
 from frontend.sqs.model import ACTIONS, BLOB, BOOLEAN, INTEGER, LONG, Action, ListOf, MapOf, Scalar, Structure, Type
+from telemetry.texts import shown
 
 XML = b"text/xml"
 JSON = b"application/json"
@@ -53,10 +53,13 @@ _Value = str | bytes | _Place
 _NAME_BYTES_MOST = 3 * QUERY_NAME_LENGTH_MOST
 _COPIED_BYTES = 32 * 1024
 """Values of a source up to this length are copied out of it."""
+_encode = msgspec.json.Encoder().encode
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
 _INDEX = re.compile(r"[0-9]{1,6}\Z")
 _SPECIAL = re.compile('[&<>"\r\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]')
-_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\r": "&#xD;"}
+_UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]+")
+_ESCAPES = ((b"&", b"&amp;"), (b"<", b"&lt;"), (b">", b"&gt;"), (b'"', b"&quot;"), (b"\r", b"&#xD;"))
+"""In this order: the first makes the characters that the others are written with."""
 _JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
 """Members that the JSON form of an answer spells in another way."""
 
@@ -96,7 +99,9 @@ class Parameters:
             return default
         if isinstance(value, str):
             return value
-        text = self._found[name] = _text_of(value)
+        text = _text_of(value)
+        if isinstance(value, bytes):  # a long text is not kept a second time
+            self._found[name] = text
         return text
 
 
@@ -185,7 +190,9 @@ def _value_at(place: _Place) -> str:
 
 def _decoded(part: bytes) -> str:
     try:
-        return (percent.decode(part, plus=True) if b"%" in part or b"+" in part else part).decode()
+        if b"%" in part or b"+" in part:
+            part = percent.decode(part, plus=True)  # lets go of what was sent
+        return part.decode()
     except UnicodeDecodeError:
         raise SqsError(MALFORMED_INPUT, "A parameter is not valid UTF-8.") from None
     except percent.MalformedEscape:
@@ -302,7 +309,16 @@ def escape(text: str) -> str:
     """Text as the content of an element.  What no XML document can hold becomes U+FFFD."""
     if _SPECIAL.search(text) is None:
         return text
-    return _SPECIAL.sub(lambda match: _ESCAPES.get(match[0], "\ufffd"), text)
+    if _UNWRITABLE.search(text) is not None:
+        text = _UNWRITABLE.sub(_replacements, text)
+    encoded = text.encode()  # replacing bytes takes a third of the time
+    for character, escaped in _ESCAPES:
+        encoded = encoded.replace(character, escaped)
+    return encoded.decode()
+
+
+def _replacements(match: re.Match[str]) -> str:
+    return "\ufffd" * len(match[0])
 
 
 def write(action: Action, result: Members | None, request_id: str) -> bytes:
@@ -329,14 +345,14 @@ def write_as_json(action: Action, result: Members | None, request_id: str) -> by
     if action.output is not None:
         answer[f"{action.name}Result"] = _jsonable(action.output, result or {})
     answer["ResponseMetadata"] = {"RequestId": request_id}
-    return orjson.dumps({f"{action.name}Response": answer})
+    return _encode({f"{action.name}Response": answer})
 
 
 def write_error_as_json(error: SqsError, request_id: str) -> bytes:
     kind = error.kind
     fault = "Sender" if kind.sender_fault else "Receiver"
     described = {"Code": kind.query_code, "Message": error.text_for_query(), "Type": fault}
-    return orjson.dumps({"Error": described, "RequestId": request_id})
+    return _encode({"Error": described, "RequestId": request_id})
 
 
 def _write_structure(parts: list[str], structure: Structure, value: Members, element: str) -> None:

@@ -93,7 +93,10 @@ def delay_seconds(value: int | None, most: int, fifo: bool) -> int | None:
 def _check_id(value: str, name: str) -> None:
     if not _ID.match(value):
         raise invalid_value(
-            value, name, f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length."
+            value,
+            name,
+            f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length.",
+            secret=True,
         )
 
 

@@ -17,7 +17,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from frontend.sqs.errors import shown
 from holdfast.client import NOT_FOUND, USAGE, CommandFailed
 from holdfast.command import Parsed, confirm, tell
 from holdfast.moving.definition import Definition, portable
@@ -27,6 +26,7 @@ from holdfast.moving.plans import lines_of, tell_plan
 from holdfast.moving.source import Source, SourceQueue
 from holdfast.moving.target import Planned, Target
 from holdfast.progress import Progress
+from telemetry.texts import TEXT_LENGTH_MAX, shown
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -191,4 +191,6 @@ def _tell_end(drains: Sequence[Drain], document: dict[str, Any], parsed: Parsed)
     left = reasons(drains)
     if failures or left:
         told = [*map(str, failures), *(["these messages stay at the source:", *left] if left else [])]
-        raise CommandFailed("\n  ".join(map(shown, told)), failures[0].code if failures else 1)
+        raise CommandFailed(
+            "\n  ".join(shown(one, TEXT_LENGTH_MAX) for one in told), failures[0].code if failures else 1
+        )

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from auth.limits import Rate, TenantLimits
 from tests.behaviour import wire
 from tests.behaviour.runner import Caller
 from tests.behaviour.world import World, exchange
@@ -148,7 +149,8 @@ def test_a_signed_request(world: World, caller: Caller, name: str) -> None:
 def signed(world: World, caller: Caller, request: wire.Request) -> wire.Request:
     """The request with a signature of the caller's in its header."""
     stamp = wire_stamp(world)
-    headers = {header.lower(): value for header, value in request.headers.items()} | {"x-amz-date": stamp}
+    headers = {header.lower(): value for header, value in request.headers.items()}
+    headers |= {"host": world.host, "x-amz-date": stamp}
     key = caller.signer
     request.headers = headers | {
         "authorization": sign(
@@ -161,3 +163,37 @@ def signed(world: World, caller: Caller, request: wire.Request) -> wire.Request:
 def wire_stamp(world: World) -> str:
     """The world's time as signatures have it."""
     return datetime.fromtimestamp(world.now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda: send(b"{"),
+        lambda: form(b"Action=SendMessage&MessageBody=%zz"),
+        lambda: wire.Request("POST", "/v1/queues/q/messages", {"Content-Type": "application/json"}, "", b"{"),
+    ],
+    ids=["json", "query", "rest"],
+)
+def test_the_limits_of_an_account_come_before_a_body_is_parsed(request_of: Callable[[], wire.Request]) -> None:
+    with World(default_limits=TenantLimits(calls=Rate(0.001, 2))) as limited:
+        account = limited.run(owner(limited))
+        broken = limited.run(exchange(limited.app, signed(limited, account, request_of())))
+        assert broken.status == 400
+        refused = limited.run(exchange(limited.app, signed(limited, account, request_of())))
+        assert b"RequestThrottled" in refused.body
+
+
+def test_an_unsigned_call_is_parsed_once_a_policy_lets_it_in(world: World, caller: Caller) -> None:
+    """Until then nothing is told of what is wrong with it."""
+    policy = '{"Statement":{"Effect":"Allow","Principal":"*","Action":"sqs:SendMessage"}}'
+    params = {"QueueUrl": "q", "Attributes": {"Policy": policy}}
+    assert (
+        world.run(exchange(world.app, signed(world, caller, wire.encode("json", "SetQueueAttributes", params)))).status
+        == 200
+    )
+    bodies = [
+        b'{"QueueUrl":"/%b/%b","DelaySeconds":"x"}' % (caller.account.encode(), name) for name in (b"q", b"other")
+    ]
+    let_in, refused = (world.run(exchange(world.app, send(body))) for body in bodies)
+    assert b"SerializationException" in let_in.body
+    assert b"MissingAuthenticationToken" in refused.body

@@ -84,7 +84,7 @@ def test_what_is_known_is_bounded(strangers: Strangers) -> None:
 @pytest.fixture
 def world() -> Iterator[World]:
     with World() as made:
-        made.app.sqs.strangers = Strangers()
+        made.app.sqs.strangers = Strangers(Clock())
         yield made
 
 

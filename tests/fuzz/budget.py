@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
 
+T = TypeVar("T")
 CPU_SECONDS_MAX = 0.25
 MEMORY_FACTOR_MAX = 6
 """Times the input's length."""
-MEMORY_ALLOWANCE_BYTES = 1024 * 1024
+MEMORY_ALLOWANCE_BYTES = 2 * 1024 * 1024
 """What an input may take in any case, however short it is."""
 TRIES = 4
 """An input is over the budget of CPU time if it is so each time: the machine may be busy with something else."""
@@ -31,13 +34,19 @@ class Cost:
     cpu_seconds: float = 0.0
     memory_factor: float = 0.0
     """Peak of memory beyond the allowance, as a multiple of the input's length."""
+    inputs: int = 0
+    """How many were measured."""
 
     def maximum(self, other: Cost) -> Cost:
         """Of each the larger one."""
-        return Cost(max(self.cpu_seconds, other.cpu_seconds), max(self.memory_factor, other.memory_factor))
+        return Cost(
+            max(self.cpu_seconds, other.cpu_seconds),
+            max(self.memory_factor, other.memory_factor),
+            self.inputs + other.inputs,
+        )
 
 
-def measured(handle: Callable[[], object], input_bytes: int) -> Cost:
+def measured(handle: Callable[[], object], input_bytes: int, allowance_bytes: int = MEMORY_ALLOWANCE_BYTES) -> Cost:
     """The cost of an input, which ``handle`` handles as often as it is called.  Raises :class:`OverBudget`."""
     for _ in range(TRIES):
         started = time.thread_time()
@@ -47,7 +56,7 @@ def measured(handle: Callable[[], object], input_bytes: int) -> Cost:
             break
     else:
         raise OverBudget(f"{cpu_seconds:.3f} s of CPU time for {input_bytes} bytes")
-    return Cost(cpu_seconds, memory_factor(peak_bytes(handle), input_bytes))
+    return Cost(cpu_seconds, memory_factor(peak_bytes(handle), input_bytes, allowance_bytes), 1)
 
 
 def peak_bytes(handle: Callable[[], object]) -> int:
@@ -65,9 +74,46 @@ def peak_bytes(handle: Callable[[], object]) -> int:
             tracemalloc.stop()
 
 
-def memory_factor(peak: int, input_bytes: int) -> float:
+def memory_factor(peak: int, input_bytes: int, allowance_bytes: int = MEMORY_ALLOWANCE_BYTES) -> float:
     """Raises :class:`OverBudget`."""
-    factor = max(0, peak - MEMORY_ALLOWANCE_BYTES) / max(1, input_bytes)
+    factor = max(0, peak - allowance_bytes) / max(1, input_bytes)
     if factor > MEMORY_FACTOR_MAX:
         raise OverBudget(f"{peak} bytes of memory for {input_bytes} bytes, {factor:.1f} times as much")
     return factor
+
+
+def feed_measured(feed: Callable[[T], object], given: T, input_bytes: int) -> tuple[bool, Cost]:
+    """One short input, fed once with tracing on; whether it was taken, and its cost.  Raises :class:`OverBudget`."""
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    started = time.thread_time()
+    taken = bool(feed(given))
+    cpu_seconds = time.thread_time() - started
+    if cpu_seconds > CPU_SECONDS_MAX:
+        measured(lambda: feed(given), input_bytes)
+    peak = tracemalloc.get_traced_memory()[1] - before
+    return taken, Cost(cpu_seconds, memory_factor(peak, input_bytes), 1)
+
+
+class Stepped(Generic[T]):
+    """An awaitable that measures the CPU time of a coroutine's own steps, among others that run in its loop."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self.cpu_seconds = 0.0
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        resume: Callable[[], Any] = partial(self._coroutine.send, None)
+        while True:
+            started = time.thread_time()
+            try:
+                awaited = resume()
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            finally:
+                self.cpu_seconds += time.thread_time() - started
+            try:
+                resume = partial(self._coroutine.send, (yield awaited))
+            except BaseException as error:
+                resume = partial(self._coroutine.throw, error)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from telemetry import calls
-from telemetry.logs import JsonLines
+from telemetry.logs import ARGUMENT_LENGTH_MAX, MESSAGE_LENGTH_MAX, JsonLines
 
 FORM = JsonLines("frontend", "frontend-1", 4711)
 
@@ -85,3 +85,38 @@ async def test_a_line_has_the_request_id_of_its_call_while_that_is_under_way() -
 def test_nothing_but_the_standard_library_is_loaded_for_it() -> None:
     names = {name.partition(".")[0] for name in vars(sys.modules["telemetry.logs"])}
     assert not {"orjson", "msgspec", "opentelemetry"} & names
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("%r", (LONG,)),
+        ("%s and %r", (1, LONG.encode())),
+        ("%(a)r", ({"a": LONG},)),
+        (LONG, ()),
+        ("%s", (ValueError(LONG),)),
+        ("%s", ([LONG],)),
+        ("%s %s %s", (LONG, LONG, LONG)),
+    ],
+)
+def test_long_values_are_cut(text: str, arguments: tuple[object, ...]) -> None:
+    message = read(text, *arguments)["message"]
+    assert len(message) < MESSAGE_LENGTH_MAX + 10
+    assert "..." in message
+
+
+def test_a_value_of_a_client_has_some_hundred_characters() -> None:
+    assert read("by %r: %s", "a", LONG)["message"] == f"by 'a': {'x' * ARGUMENT_LENGTH_MAX}..."
+
+
+def test_the_text_of_an_error_in_a_traceback_is_cut() -> None:
+    try:
+        raise ValueError(LONG + "\nline" * 10_000)
+    except ValueError as error:
+        exception = read("failed", error=error)["exception"]
+    assert len(exception) < 20_000
+    assert exception.startswith("Traceback")
+    assert "ValueError: xxx" in exception

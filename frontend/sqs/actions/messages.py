@@ -12,18 +12,19 @@ from frontend.sqs.attributes import unknown
 from frontend.sqs.calls import Call, Members
 from frontend.sqs.errors import (
     INVALID_PARAMETER_VALUE,
+    MASK,
     OVER_LIMIT,
     RECEIPT_HANDLE_IS_INVALID,
     SqsError,
     invalid_value,
     missing_parameter,
-    shown,
 )
 from frontend.sqs.model import QUEUE_ATTRIBUTE_NAMES, SYSTEM_ATTRIBUTE_NAMES
 from frontend.sqs.payload import Payload
 from frontend.sqs.queues import QueueView
 from frontend.sqs.seals import Seal
 from frontend.tracing import tell_delivery
+from telemetry.texts import shown
 
 _RECEIVABLE = frozenset((*SYSTEM_ATTRIBUTE_NAMES, *QUEUE_ATTRIBUTE_NAMES))
 _EVERY_SYSTEM_ATTRIBUTE = frozenset(SYSTEM_ATTRIBUTE_NAMES)
@@ -31,7 +32,6 @@ _EVERY_SYSTEM_ATTRIBUTE = frozenset(SYSTEM_ATTRIBUTE_NAMES)
 NO_DEDUPLICATION = (
     "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
 )
-
 
 # --- sending -----------------------------------------------------------------------------------------------
 
@@ -67,6 +67,7 @@ def check_ordering(view: QueueView, members: Members) -> None:
                 deduplication,
                 "MessageDeduplicationId",
                 "The request include parameter that is not valid for this queue type.",
+                secret=True,
             )
         validation.deduplication_id(deduplication)
     elif view.fifo and not view.content_based:
@@ -80,6 +81,10 @@ def prepare(view: QueueView, call: Call, members: Members, seal: Seal) -> tuple[
     validation.check_body(encoded)
     size = len(encoded)
     body_md5 = md5.of_body(encoded)
+    deduplication: str = members.get("MessageDeduplicationId") or ""
+    if view.fifo and not deduplication:
+        deduplication = sha256(encoded).hexdigest()
+    del encoded  # of a long message it would be one copy more
     delay = validation.delay_seconds(members.get("DelaySeconds"), view.delay_most, view.fifo)
     answer: Members = {"MD5OfMessageBody": body_md5.hex()}
     stored = Payload(payload.FORMAT, body, body_md5, call.principal.principal_id)
@@ -106,7 +111,6 @@ def prepare(view: QueueView, call: Call, members: Members, seal: Seal) -> tuple[
     group: str | None = members.get("MessageGroupId")
     if not view.fifo:
         return NewMessage(seal(payload.encode(stored)), delay, group), answer, size
-    deduplication = members.get("MessageDeduplicationId") or sha256(encoded).hexdigest()
     stored.deduplication_id = deduplication
     by_queue, by_group = _token(view, "q", deduplication), _token(view, f"g{group}", deduplication)
     if view.scope_is_group:
@@ -154,7 +158,7 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
         raise SqsError(OVER_LIMIT) from None
     except AttemptExpired:
         raise invalid_value(
-            attempt, "ReceiveRequestAttemptId", "The receive request attempt id is not valid anymore."
+            attempt, "ReceiveRequestAttemptId", "The receive request attempt id is not valid anymore.", secret=True
         ) from None
     if not received:
         return None
@@ -285,21 +289,24 @@ async def delete_message(context: Context, call: Call, view: QueueView, members:
 def handle_error(handle: str, outcome: HandleOutcome, visibility: int = 0) -> SqsError:
     """What the single calls answer about a receipt handle."""
     if outcome == HandleOutcome.MALFORMED:
-        return SqsError(
-            RECEIPT_HANDLE_IS_INVALID, f'The input receipt handle "{shown(handle)}" is not a valid receipt handle.'
-        )
+        return _invalid_handle('The input receipt handle "{}" is not a valid receipt handle.', handle)
     if outcome == HandleOutcome.OTHER_QUEUE:
-        return SqsError(RECEIPT_HANDLE_IS_INVALID, f'The receipt handle "{shown(handle)}" is not valid for this queue.')
+        return _invalid_handle('The receipt handle "{}" is not valid for this queue.', handle)
     if outcome == HandleOutcome.EXPIRED:
-        return invalid_value(handle, "ReceiptHandle", "The receipt handle has expired.")
+        return invalid_value(handle, "ReceiptHandle", "The receipt handle has expired.", secret=True)
     if outcome == HandleOutcome.GONE:
         return invalid_value(
             handle,
             "ReceiptHandle",
             "Message does not exist or is not available for visibility timeout change.",
+            secret=True,
         )
     return invalid_value(
         visibility,
         "VisibilityTimeout",
         f"Total VisibilityTimeout for the message is beyond the limit [{limits.VISIBILITY_SECONDS_MOST} seconds]",
     )
+
+
+def _invalid_handle(text: str, handle: str) -> SqsError:
+    return SqsError(RECEIPT_HANDLE_IS_INVALID, text.format(shown(handle)), logged=text.format(MASK))
