@@ -11,7 +11,7 @@ from frontend.admin.models import DataKeyDestruction, DataKeyList, DataKeyNamed,
 from frontend.admin.problems import Problem, invalid, not_found
 from frontend.admin.visitor import ManagingRoute, Visitor, Who
 from frontend.services import Services
-from frontend.sqs.errors import shown
+from telemetry.texts import shown
 
 Account = Annotated[str | None, Query(description="the account whose data keys are meant; operators may name any")]
 

@@ -656,7 +656,7 @@ def as_sqs_error(error: Exception) -> SqsError:
         case DataKeyDestroyed():
             return SqsError(
                 errors.KMS_NOT_FOUND,
-                f"The data key {errors.shown(error.name)} was destroyed: nothing can be encrypted with it, and what it "
+                f"The data key {shown(error.name)} was destroyed: nothing can be encrypted with it, and what it "
                 "has encrypted cannot be decrypted.",
             )
         case TooManyNamedKeys():

@@ -10,22 +10,41 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import dataclass
+import tracemalloc
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from random import Random
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 from xml.etree import ElementTree as ET
 
+from frontend.sqs.attributes import MAXIMUM_BYTES, MAXIMUM_MESSAGES
 from frontend.sqs.errors import REGISTRY
+from frontend.sqs.limits import HOLDFAST_LENGTH_MOST
 from tests.behaviour import wire
 from tests.behaviour.clockwork import real_seconds
 from tests.behaviour.runner import Caller
 from tests.behaviour.world import World, exchange
+from tests.fuzz import large
+from tests.fuzz.budget import (
+    CPU_SECONDS_MAX,
+    MEMORY_ALLOWANCE_BYTES,
+    TRIES,
+    Cost,
+    OverBudget,
+    Stepped,
+    measured,
+    memory_factor,
+)
 from tests.fuzz.grammar import ACTIONS, Draws
 from tests.fuzz.targets import Broken, sign
 
 CONCURRENT = 24
+BODY_BYTES_MAX = 8 * 1024 * 1024 - 4096
+STORED_ALLOWANCE_BYTES = 8 * 1024 * 1024
+"""For a message of 1 MiB that is stored: its text can have four bytes for each character, and is copied on its way."""
+FORM = "application/x-www-form-urlencoded; charset=utf-8"
 WORLD_CALLS = 25_000
 """After so many calls a world is thrown away, so that what it stores stays small."""
 HANG_SECONDS = 60
@@ -43,6 +62,8 @@ class Tally:
     inputs: int = 0
     taken: int = 0
     """Answered with 200."""
+    cost: Cost = field(default_factory=Cost)
+    """CPU time is each request's own; memory is that of the requests of a volley together."""
 
 
 class Door:
@@ -58,6 +79,13 @@ class Door:
 
     def run(self, inputs: int) -> None:
         """Raises :class:`Broken`, with the request in its text."""
+        tracemalloc.start()
+        try:
+            self._run(inputs)
+        finally:
+            tracemalloc.stop()
+
+    def _run(self, inputs: int) -> None:
         while inputs > 0:
             part = min(inputs, WORLD_CALLS)
             inputs -= part
@@ -81,6 +109,9 @@ class Door:
 
     async def volley(self, requests: list[wire.Request]) -> None:
         """All at once; returns when each is answered as it should be."""
+        if tracemalloc.is_tracing():
+            tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
         tasks = [asyncio.ensure_future(self.shoot(request)) for request in requests]
         give_up = real_seconds() + HANG_SECONDS
         waiting = set(tasks)
@@ -93,6 +124,54 @@ class Door:
                 raise Broken(f"no answer within {HANG_SECONDS} s to one of {requests}")
         for task in tasks:
             task.result()
+        peak = tracemalloc.get_traced_memory()[1] - before
+        allowances = (len(requests) - 1) * MEMORY_ALLOWANCE_BYTES
+        factor = memory_factor(peak - allowances, sum(map(size_of, requests)))
+        self.tally.cost = self.tally.cost.maximum(Cost(0.0, factor))
+
+    def run_large(self, inputs: int) -> Cost:
+        """The maxima of so many large requests, one at a time.  Raises :class:`Broken`, with the beginning of one."""
+        maximum = Cost()
+        with World(queue_name_hold_seconds=0, purge_interval_seconds=0) as world:
+            world.run(self.fire(world, CONCURRENT))
+            draws = Draws(self.random, self.known)
+            for _ in range(inputs):
+                request = self.large_request(draws)
+                handle = partial(self._run_alone, world, request)
+                try:
+                    maximum = maximum.maximum(measured(handle, size_of(request), STORED_ALLOWANCE_BYTES))
+                except OverBudget as error:
+                    raise Broken(f"{error}: {request!r}"[:20_000]) from error
+        return maximum
+
+    def _run_alone(self, world: World, request: wire.Request) -> None:
+        world.run(self.volley([request]))
+
+    def large_request(self, draws: Draws) -> wire.Request:
+        """A request with a large body, or as large a head as there may be."""
+        length = min(draws.one(large.SIZES), BODY_BYTES_MAX)
+        protocol = self.protocol or draws.one(wire.PROTOCOLS)
+        if protocol == "json":
+            action, body = large.json_body(draws, length)
+            headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
+            request = wire.Request("POST", "/", headers, "", body)
+        else:
+            _, body = large.form(draws, length)
+            request = wire.Request("POST", "/", {"Content-Type": FORM}, "", body)
+            if draws.chance(20):
+                request = wire.Request("GET", "/", {}, _canonical(body[: draws.one((5_000, 30_000))]), b"")
+        if self.protocol is not None:
+            return self._signed(request)
+        request.headers["Host"] = self._world.host
+        kind = draws.below(5)
+        if kind == 0:
+            request.headers["Authorization"] = _header(large.authorization(draws, length)[b"authorization"].decode())
+        elif kind == 1:
+            request.query = large.presigned(draws, length).decode("latin-1")
+        elif kind == 2:
+            request.path = draws.one(("/v1/queues/q", "/v1/queues/q/messages", "/v1/tenants", "/v1/keys"))
+            return self._signed(request)
+        return request
 
     async def _furnish(self) -> None:
         """Queues, messages and handles for the calls to meet, and what is worth naming of them."""
@@ -111,6 +190,8 @@ class Door:
             arn = f"arn:aws:sqs:{self._world.region}:{self._caller.account}:{name}"
             known["QueueUrl"].append(url)
             known["SourceArn"].append(arn)
+            unlimited = {name: str(HOLDFAST_LENGTH_MOST) for name in (MAXIMUM_MESSAGES, MAXIMUM_BYTES)}
+            await self.call("SetQueueAttributes", {"QueueUrl": url, "Attributes": unlimited})
             for number in range(3):
                 params: dict[str, Any] = {"QueueUrl": url, "MessageBody": f"m{number}"}
                 if attributes:
@@ -222,17 +303,27 @@ class Door:
 
     async def shoot(self, request: wire.Request) -> None:
         """One request; raises :class:`Broken` when its answer is none."""
+        stepped = Stepped(exchange(self._world.app, request))
         try:
-            answer = await exchange(self._world.app, request)
+            answer = await stepped
             self._judge(request, answer)
+            if stepped.cpu_seconds > TRIES * CPU_SECONDS_MAX:
+                raise OverBudget(f"{stepped.cpu_seconds:.3f} s of CPU time")
         except Exception as error:
             raise Broken(f"{type(error).__name__}: {error}\nrequest: {request!r}"[:20_000]) from error
         self.tally.inputs += 1
+        self.tally.cost = self.tally.cost.maximum(Cost(stepped.cpu_seconds, 0.0, 1))
         if answer.status == 200:
             self.tally.taken += 1
-            self._learn(answer)
+            if not request.path.startswith("/v1/"):
+                self._learn(answer)
 
     def _judge(self, request: wire.Request, answer: wire.Answer) -> None:
+        if request.path.startswith("/v1/"):
+            assert 200 <= answer.status < 500, f"status {answer.status}: {answer.body[:500]!r}"
+            assert answer.headers.get("x-request-id"), "no request id"
+            assert answer.status < 300 or json.loads(answer.body)["code"]
+            return
         if request.path in ("/health/ready", "/docs") and request.method in ("GET", "HEAD"):
             return
         status = answer.status
@@ -261,6 +352,12 @@ class Door:
                 kept[self.random.randrange(KNOWN_MOST)] = text
 
 
+def size_of(request: wire.Request) -> int:
+    """The length of a request in bytes."""
+    head = sum(len(name) + len(value) for name, value in request.headers.items())
+    return len(request.path) + len(request.query) + head + len(request.body)
+
+
 def _texts(value: Any) -> list[tuple[str, str]]:
     """What an answer says of members that later calls can take."""
     if isinstance(value, dict):
@@ -274,8 +371,8 @@ def _texts(value: Any) -> list[tuple[str, str]]:
 def _canonical(form: bytes) -> str:
     """The fields as a query string that is its own canonical form."""
     pairs = []
-    for field in form.split(b"&"):
-        name, _, value = field.partition(b"=")
+    for pair in form.split(b"&"):
+        name, _, value = pair.partition(b"=")
         if name or value:
             pairs.append(
                 tuple(quote(unquote_to_bytes(part.replace(b"+", b" ")), safe="-_.~") for part in (name, value))

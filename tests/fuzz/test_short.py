@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from tests.behaviour import wire
 from tests.behaviour.world import World
+from tests.fuzz.__main__ import feed_large
+from tests.fuzz.budget import MEMORY_ALLOWANCE_BYTES, OverBudget, measured
 from tests.fuzz.door import CONCURRENT, Door
 from tests.fuzz.grammar import Draws
 from tests.fuzz.targets import PARSERS, Target
@@ -27,6 +29,7 @@ SHORT = settings(
 )
 DOOR_INPUTS = 2_000
 PARSER_INPUTS = 5_000
+LARGE_INPUTS = 60
 
 
 @pytest.mark.parametrize("target", PARSERS, ids=lambda target: target.name)
@@ -48,6 +51,26 @@ def test_parser_with_many(target: Target) -> None:
             target.feed(given_input)
         except Exception as error:
             raise AssertionError(f"{given_input!r}"[:5_000]) from error
+
+
+@pytest.mark.parametrize("target", PARSERS, ids=lambda target: target.name)
+def test_parser_with_large_inputs(target: Target) -> None:
+    assert feed_large(target, LARGE_INPUTS, 20261122).inputs == LARGE_INPUTS
+
+
+@pytest.mark.parametrize("protocol", [*wire.PROTOCOLS, None])
+def test_door_with_large_requests(protocol: wire.Protocol | None) -> None:
+    assert Door(protocol, 20261122).run_large(LARGE_INPUTS).inputs == LARGE_INPUTS
+
+
+def test_the_budget_is_held() -> None:
+    with pytest.raises(OverBudget, match="CPU time"):
+        measured(lambda: sum(range(30_000_000)), 1)
+    with pytest.raises(OverBudget, match="memory"):
+        measured(lambda: bytes(3_000_000), 1)
+    with pytest.raises(OverBudget, match=r"7\.0 times"):
+        measured(lambda: bytes(7 * 10_000_000 + MEMORY_ALLOWANCE_BYTES), 10_000_000)
+    assert measured(lambda: bytes(5 * 10_000_000), 10_000_000).memory_factor > 4
 
 
 @pytest.fixture(scope="module")
