@@ -418,7 +418,7 @@ class Incarnation:
         if partition.fold.at_most_once:
             found = await self._delete_delivered(partition, claims, found)
             barrier = self.log.barrier()
-        issue = partition.queue.handles.issue
+        issue, salt = partition.queue.handles.issue, partition.queue.id_salt
         answer = []
         for claim, entry in zip(claims, found, strict=True):
             if entry is None:
@@ -427,7 +427,9 @@ class Incarnation:
             number = claim.number
             answer.append(
                 Received(
-                    message_id(partition.id, number) if record.message_id is None else unpack_id(record.message_id),
+                    message_id(partition.id, number, salt)
+                    if record.message_id is None
+                    else unpack_id(record.message_id),
                     issue(number, claim.receives, claim.received_ms),
                     payload,
                     number,

@@ -17,6 +17,7 @@ from backend.api import (
     Transfer,
 )
 from backend.engine.fold import Fold
+from backend.engine.ids import salt_of
 from backend.engine.queue import Queue
 from backend.engine.records import Message
 from backend.engine.timers import NEVER
@@ -67,7 +68,8 @@ class Partition:
         self.shard = shard
         self.epoch = epoch
         self.fold = fold
-        self.queue = Queue(fold, Handles(fold.partition, fold.settings.handle_key))
+        key = fold.settings.handle_key
+        self.queue = Queue(fold, Handles(fold.partition, key), salt_of(key))
         self.waiters: OrderedDict[asyncio.Future[None], bool] = OrderedDict()
         """Long polls, the longest waiting first, and whether each only wants to know that there is something."""
         self.window: dict[int, Entry] = {}

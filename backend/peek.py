@@ -55,7 +55,7 @@ async def _looked_up(log: Log, partition: Partition, seen: list[_Seen]) -> list[
             break
         found |= await _read(log, partition, missing)
     return [
-        _peeked(partition.id, message, found.get(message.number))
+        _peeked(partition, message, found.get(message.number))
         for message in seen
         if message.number in found or partition.fold.locate(message.number) is not None
     ]
@@ -110,11 +110,11 @@ async def _read(log: Log, partition: Partition, numbers: list[int]) -> dict[int,
     return found
 
 
-def _peeked(partition: int, seen: _Seen, entry: tuple[Message, bytes] | None) -> Peeked:
+def _peeked(partition: Partition, seen: _Seen, entry: tuple[Message, bytes] | None) -> Peeked:
     record, payload = entry if entry is not None else (None, None)
     packed = record.message_id if record is not None else None
     return Peeked(
-        message_id(partition, seen.number) if packed is None else unpack_id(packed),
+        message_id(partition.id, seen.number, partition.queue.id_salt) if packed is None else unpack_id(packed),
         payload,
         seen.number,
         seen.state,

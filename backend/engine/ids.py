@@ -6,6 +6,8 @@ older epoch than whatever is numbered after it, so their numbers, ids and handle
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 COUNTER_BITS = 40
 """Messages of one epoch: 10^12.  Epochs: 2^24."""
 
@@ -23,14 +25,25 @@ def first_number(epoch: int) -> int:
     return epoch << COUNTER_BITS | 1
 
 
-def message_id(partition: int, number: int) -> str:
-    """A UUID that looks random and says nothing of volumes.
+def salt_of(key: bytes) -> int:
+    """128 bits that make the message ids of a queue its own, from the random key that its creation gave it.
 
-    Unique: its 64 lower bits are a bijection of the number, its 58 upper ones, given those, of the partition.
+    All partitions of the queue have it, whichever node or cluster serves them, and a backup holds it.  A hash, because
+    ids are no secret and the key authenticates receipt handles.
+    """
+    return int.from_bytes(blake2b(key, digest_size=16, person=b"message ids").digest(), "big")
+
+
+def message_id(partition: int, number: int, salt: int) -> str:
+    """A UUID that looks random and says nothing of volumes; ``salt`` is the queue's (:func:`salt_of`).
+
+    Unique in its queue: the 64 lower bits are a bijection of the number, the 58 upper ones, given those, of the
+    partition.  Those of other queues, in this service or another, meet it as seldom as any two random UUIDs.
     """
     low = number * _MIX_NUMBER & _MASK_64
     low ^= low >> 32
-    high = partition * _MIX_PARTITION + low * _MIX_BOTH & _MASK_58
+    high = (partition * _MIX_PARTITION + low * _MIX_BOTH ^ salt >> 64) & _MASK_58
+    low ^= salt & _MASK_64
     return "%08x-%04x-%04x-%04x-%012x" % (  # noqa: UP031 - faster than an f-string, and made for every message
         high >> 26,
         high >> 10 & 0xFFFF,

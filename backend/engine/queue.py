@@ -68,11 +68,13 @@ class Claimed(msgspec.Struct, gc=False):
 class Queue:
     """The commands of one partition, over its fold."""
 
-    __slots__ = ("fold", "handles")
+    __slots__ = ("fold", "handles", "id_salt")
 
-    def __init__(self, fold: Fold, handles: Handles) -> None:
+    def __init__(self, fold: Fold, handles: Handles, id_salt: int) -> None:
         self.fold = fold
         self.handles = handles
+        self.id_salt = id_salt
+        """Of the queue's message ids (:func:`backend.engine.ids.salt_of`)."""
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -90,7 +92,7 @@ class Queue:
         settings = fold.settings
         assert settings is not None
         number = fold.next_number
-        partition = fold.partition
+        partition, salt = fold.partition, self.id_salt
         adopted = fold.adopted
         if adopted is not None:
             self._check_awaiting(messages)
@@ -105,13 +107,13 @@ class Queue:
                 if first is not None:
                     if first[1] != retry[TOKEN_BYTES:]:
                         raise TokenReused("the retry token came before, with another call")
-                    answers.append(Stored(message_id(partition, first[0]), first[0], True))
+                    answers.append(Stored(message_id(partition, first[0], salt), first[0], True))
                     continue
                 if adopted is not None and (before := adopted.retry(retry[:TOKEN_BYTES], now)) is not None:
                     origin, there, digest = before
                     if digest != retry[TOKEN_BYTES:]:
                         raise TokenReused("the retry token came before, with another call")
-                    answers.append(Stored(message_id(origin, there), there, True))
+                    answers.append(Stored(message_id(origin, there, salt), there, True))
                     continue
             token = message.token
             if token is not None:
@@ -123,7 +125,7 @@ class Queue:
                     if retry is not None:
                         # The deduplication id may be forgotten before the call is repeated, by time or by a purge.
                         written.append((records.Answered(earlier, retry), b""))
-                    answers.append(Stored(message_id(partition, earlier), earlier, True))
+                    answers.append(Stored(message_id(partition, earlier, salt), earlier, True))
                     continue
                 if adopted is not None:
                     twin = adopted.message(token, now)
@@ -132,7 +134,7 @@ class Queue:
                     if twin is not None:
                         if retry is not None:
                             written.append((records.Answered(twin[1], retry, twin[0]), b""))
-                        answers.append(Stored(message_id(*twin), twin[1], True))
+                        answers.append(Stored(message_id(*twin, salt), twin[1], True))
                         continue
                 fresh[token] = number
             delay = message.delay_seconds
@@ -145,7 +147,7 @@ class Queue:
             if message.message_id is not None:
                 record.message_id = message.message_id
             written.append((record, message.payload))
-            answers.append(Stored(message_id(partition, number), number))
+            answers.append(Stored(message_id(partition, number, salt), number))
             number += 1
         if fold.limited:
             self._check_length(written, settings)
@@ -483,7 +485,7 @@ class Queue:
         number, redrive = fold.outgoing[destination].pending[transfer]
         moved = Transfer(transfer, payload, leaving.sent_ms, leaving.group)
         if not redrive:
-            moved.message_id = leaving.message_id or pack_id(message_id(fold.partition, number))
+            moved.message_id = leaving.message_id or pack_id(message_id(fold.partition, number, self.id_salt))
             moved.origin = fold.settings.arn
             if (found := fold.locate(number)) is not None:
                 block, index = found

@@ -348,6 +348,23 @@ def test_following_goes_on_until_it_is_told_to_end(strict: Server, target: Serve
     assert [_count(there, "follow", state) for state in ("", "NotVisible")] == [0, 0]
 
 
+@pytest.mark.parametrize("again", [True, False], ids=["with its progress", "without"])
+def test_a_source_that_was_begun_anew_has_messages_of_its_own(target: Server, tmp_path: Path, again: bool) -> None:
+    """Another service of the same name numbers its messages alike, and none is taken for a repeat of an earlier one."""
+    name = f"renewed-{again}"
+    source = Server(tmp_path, settings={"SEGMENT_BYTES": str(1 << 22)})
+    for life in range(2):
+        source.data = tmp_path / f"data of life {life}"
+        with source:
+            there = source.client()
+            there.create_queue(QueueName=name)
+            send(there, name, [{"MessageBody": "the same"} for _ in range(3)])
+            done = brought(target, source, name, *drain(tmp_path / f"progress {0 if again else life}"), "--json")
+            assert done.code == 0, done.err
+            assert _count(there, name, "") == 0
+        assert _here(target, name) == 3 * (life + 1)
+
+
 # --- what is asked wrongly -------------------------------------------------------------------------------------
 
 

@@ -154,7 +154,7 @@ class ClusterWorld:
         self, name: str, fifo: bool, ack_level: AckLevel = AckLevel.QUORUM, dead_letter: Queue | None = None
     ) -> Queue:
         random, number = self.random, len(self.queues) + 1
-        queue = Queue(number, arn_of(name), fifo, ack_level)
+        queue = Queue(number, arn_of(name), fifo, ack_level, number.to_bytes(16, "big"))
         attributes = {"HoldfastAckLevel": ack_level.name.lower()}
         if fifo:
             attributes.update(FifoQueue="true", DeduplicationScope="messageGroup")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from backend.api import AckLevel, Counters, HandleOutcome, NewMessage, Received, Stored
-from backend.engine.ids import message_id
+from backend.engine.ids import message_id, salt_of
 from backend.handles import partition_of
 from tests.simulator.model import Violation
 
@@ -34,6 +34,7 @@ class Queue:
     arn: str
     fifo: bool = False
     ack_level: AckLevel = AckLevel.QUORUM
+    handle_key: bytes = b""
     partitions: list[int] = field(default_factory=list)
     """All that it ever had, in the order in which it got them."""
     dead_letter: Queue | None = None
@@ -404,7 +405,7 @@ class History:
 def _place(queue: Queue, stored: Stored) -> Place | None:
     """Where a message is; None: where it was sent, its id was made by somebody else."""
     for partition in queue.partitions:
-        if message_id(partition, stored.number) == stored.message_id:
+        if message_id(partition, stored.number, salt_of(queue.handle_key)) == stored.message_id:
             return partition, stored.number
     return None
 

@@ -112,7 +112,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.apply(records.Configured(self.settings))
 
     def _queue(self) -> Queue:
-        return Queue(self.fold, Handles(7, bytes(16)))
+        return Queue(self.fold, Handles(7, bytes(16)), 0)
 
     def apply(self, record: Any, size: int = 0) -> None:
         self.position += 8

@@ -90,7 +90,7 @@ def plain_queue(fifo: bool = False) -> tuple[Fold, Queue]:
     fold = Fold(7)
     fold.open(1)
     fold.apply(records.Configured(PartitionSettings(7, 1, 1, "arn", bytes(16), fifo, retention_seconds=60)), NOW)
-    return fold, Queue(fold, Handles(7, bytes(16)))
+    return fold, Queue(fold, Handles(7, bytes(16)), 0)
 
 
 def store(fold: Fold, queue: Queue, count: int, group: str | None = None) -> None:
@@ -179,7 +179,7 @@ def test_groups_of_returned_messages_are_served_after_a_restart() -> None:
             yield pieces[ref[2]]
 
     again, _ = finished(snapshot.read(snapshot.take(fold, add, [])[0], fetch))
-    _, claims = Queue(again, queue.handles).receive(Receive(10, 1), NOW + 2000)
+    _, claims = Queue(again, queue.handles, 0).receive(Receive(10, 1), NOW + 2000)
     assert len(claims) == 3
 
 

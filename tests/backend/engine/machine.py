@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from backend.api import DeadLetter, HandleOutcome, NewMessage, PartitionSettings, Receive, Stored, Target
 from backend.engine.fold import Fold
+from backend.engine.ids import salt_of
 from backend.engine.queue import Claimed, Queue
 from backend.engine.records import Message, Record
 from backend.handles import Handles
 
 KEY = b"0123456789abcdef"
+SALT = salt_of(KEY)
 
 
 class Machine:
@@ -33,7 +35,7 @@ class Machine:
         self.position = (1 << 44) + (1 << 24)
         self.fold = Fold(partition)
         self.fold.open(1)
-        self.queue = Queue(self.fold, Handles(partition, KEY))
+        self.queue = Queue(self.fold, Handles(partition, KEY), SALT)
         self.journal: list[tuple[Record, int, int, int]] = []
         self.payloads: dict[int, bytes] = {}
         self.settings = PartitionSettings(

@@ -26,7 +26,7 @@ from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.ids import message_id
 from backend.engine.snapshot import describe
-from tests.backend.engine.machine import Machine
+from tests.backend.engine.machine import SALT, Machine
 
 DIGEST = b"d" * 16
 
@@ -84,7 +84,7 @@ def checked(machine: Machine) -> None:
 
 async def test_a_child_takes_no_token_before_it_has_those_of_its_parent() -> None:
     parent, child = pair()
-    first = {place: message_id(1, parent.fold.retries.get(token(place), parent.now) or 0) for place in range(40)}
+    first = {place: message_id(1, parent.fold.retries.get(token(place), parent.now) or 0, SALT) for place in range(40)}
     with pytest.raises(PartitionOpening):
         send(child, 100)
     written, _ = child.queue.send([NewMessage(b"without a token")], child.now)
@@ -134,7 +134,9 @@ def test_what_was_handed_over_is_handed_over_again_and_what_is_repeated_changes_
     moved = hand_over(child, heir, 4)
     assert 0 < moved < count
     ids = [send(heir, place) for place in range(40)]
-    assert sum(one in {message_id(1, number) for number in range(1 << 40, (1 << 40) + 99)} for one in ids) == moved
+    assert (
+        sum(one in {message_id(1, number, SALT) for number in range(1 << 40, (1 << 40) + 99)} for one in ids) == moved
+    )
     checked(heir)
 
 
@@ -153,7 +155,7 @@ def test_it_awaits_again_when_the_same_partition_drains_later() -> None:
         send(child, late)
     reroute(parent, 5, slots=(1,), state=PartitionState.DRAINING)
     hand_over(parent, child, 5)
-    assert send(child, late) == message_id(1, parent.fold.retries.get(token(late), parent.now) or 0)
+    assert send(child, late) == message_id(1, parent.fold.retries.get(token(late), parent.now) or 0, SALT)
 
 
 def test_a_clock_that_is_ahead_forgets_nothing_early() -> None:
@@ -163,7 +165,7 @@ def test_a_clock_that_is_ahead_forgets_nothing_early() -> None:
     count = hand_over(parent, child, 2)
     child.pass_time(59)
     ids = {send(child, place) for place in range(40)}
-    assert count == sum(one in ids for one in (message_id(1, (1 << 40) + place) for place in range(1, 41)))
+    assert count == sum(one in ids for one in (message_id(1, (1 << 40) + place, SALT) for place in range(1, 41)))
     assert known
 
 

@@ -14,7 +14,7 @@ import pytest
 from backend.engine import records, snapshot
 from backend.engine.blocks import Block, Ref
 from backend.engine.fold import SEGMENT_SHIFT, Fold
-from backend.engine.ids import message_id, pack_id, unpack_id
+from backend.engine.ids import message_id, pack_id, salt_of, unpack_id
 from backend.engine.records import Message, UnknownRecord, decode_head, encode_head
 from backend.engine.snapshot import ReadyBlock
 from backend.engine.timers import NEVER, Timers
@@ -93,11 +93,19 @@ def test_tokens_that_came_in_no_order_of_time_are_forgotten_each_at_its_own_time
     assert not tokens.chunks()
 
 
+def test_message_ids_are_of_their_queue() -> None:
+    """Two services number their partitions and messages alike; the keys of their queues differ."""
+    salts = [salt_of(key) for key in (b"a" * 16, b"b" * 16)]
+    mine, others = ({message_id(1, number, salt) for number in range(1, 1000)} for salt in salts)
+    assert len(mine) == 999
+    assert not mine & others
+
+
 def test_message_ids_are_uuids_that_never_repeat() -> None:
     seen = set()
     for partition in (1, 2, 1 << 40):
         for number in [*range(1, 2000), *((epoch << 40) + 1 for epoch in range(1, 2000))]:
-            text = message_id(partition, number)
+            text = message_id(partition, number, salt_of(b"k" * 16))
             assert uuid.UUID(text).version == 4
             assert uuid.UUID(text).variant == uuid.RFC_4122
             assert unpack_id(pack_id(text)) == text

@@ -17,7 +17,7 @@ from backend.engine.records import Dropped, Message, decode_head
 from backend.engine.snapshot import describe
 from backend.engine.tokens import CHUNK_TOKENS
 from backend.handles import Handles
-from tests.backend.engine.machine import KEY, Machine
+from tests.backend.engine.machine import KEY, SALT, Machine
 
 
 def retry(token: int, call: bytes = b"first") -> bytes:
@@ -122,7 +122,7 @@ def test_whatever_has_become_of_the_message(
     what_happens(queue)
     if replayed:
         queue.fold = queue.replayed()
-        queue.queue = Queue(queue.fold, Handles(1, KEY))
+        queue.queue = Queue(queue.fold, Handles(1, KEY), SALT)
     before = len(queue.journal)
     (again,) = queue.send("a", group=group, token=token, retry=retry(1))
     assert (again.message_id, again.number) == (first.message_id, first.number)
@@ -170,7 +170,7 @@ def test_a_checkpoint_holds_the_tokens_and_writes_full_chunks_once() -> None:
     assert describe(fold) == describe(queue.fold)
     assert sorted(refs) == sorted(hanging)
     fold.open(2)
-    after = Queue(fold, Handles(1, KEY))
+    after = Queue(fold, Handles(1, KEY), SALT)
     for at in (0, CHUNK_TOKENS - 1, CHUNK_TOKENS, count - 1):
         written, (again,) = after.send([NewMessage(b"x", retry=retry(at, b"%d" % at))], queue.now)
         assert not written
