@@ -96,6 +96,8 @@ class Door:
         """So many inputs at this world."""
         self._world = world
         self._caller = await world.new_caller()
+        # the framework builds what it needs at its first request
+        await exchange(world.app, wire.Request("GET", "/docs", {"Host": world.host}, "", b""))
         self.known = {}
         draws = Draws(self.random, self.known)
         volleys = 0
@@ -126,7 +128,7 @@ class Door:
             task.result()
         peak = tracemalloc.get_traced_memory()[1] - before
         allowances = (len(requests) - 1) * MEMORY_ALLOWANCE_BYTES
-        factor = memory_factor(peak - allowances, sum(map(size_of, requests)))
+        factor = memory_factor(peak - allowances, sum(map(size_of, requests)), STORED_ALLOWANCE_BYTES)
         self.tally.cost = self.tally.cost.maximum(Cost(0.0, factor))
 
     def run_large(self, inputs: int) -> Cost:
@@ -137,6 +139,8 @@ class Door:
             draws = Draws(self.random, self.known)
             for _ in range(inputs):
                 request = self.large_request(draws)
+                if _receives(request):
+                    continue  # what it costs is what earlier requests have stored
                 handle = partial(self._run_alone, world, request)
                 try:
                     maximum = maximum.maximum(measured(handle, size_of(request), STORED_ALLOWANCE_BYTES))
@@ -350,6 +354,13 @@ class Door:
                 kept.append(text)
             elif name != "QueueUrl":
                 kept[self.random.randrange(KNOWN_MOST)] = text
+
+
+def _receives(request: wire.Request) -> bool:
+    targets = [value for name, value in request.headers.items() if name.lower() == "x-amz-target"]
+    return targets == ["AmazonSQS.ReceiveMessage"] or (
+        b"Action=ReceiveMessage" in request.body or "Action=ReceiveMessage" in request.query
+    )
 
 
 def size_of(request: wire.Request) -> int:
