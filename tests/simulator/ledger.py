@@ -57,6 +57,8 @@ class Ledger:
         """Told of each log that is sealed, when it is."""
         self.when_sealing: Callable[[LogEntry], None] | None = None
         """Told when a process is about to have a log sealed."""
+        self.when_floor_moved: Callable[[LogEntry], None] | None = None
+        """Called with the entry of an open log whose floor has just risen."""
         self.when_changing: Callable[[Sequence[ShardEntry], Callable[[], None]], bool] | None = None
         """Told when a process is about to have shards changed, and what does it; True: nobody else is to do it."""
         self.commit_delay: Callable[[LogEntry, int], float] | None = None
@@ -218,6 +220,8 @@ class HostEntries:
                 ledger.sealed.append((asyncio.get_running_loop().time(), new))
                 if ledger.when_sealed is not None:
                     ledger.when_sealed(new)
+            if new.state == "open" and new.floor_seq > stored.floor_seq and ledger.when_floor_moved is not None:
+                ledger.when_floor_moved(new)
             ledger.note()
             return new, new.log_id
 

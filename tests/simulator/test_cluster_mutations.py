@@ -29,7 +29,6 @@ NOTICED_SOON = (
     "retires_with_messages",
     "served_while_it_is_handed_over",
     "taken_without_an_entry",
-    "floor_of_two_places",
     "candidates_after_the_entries",
     "entries_read_as_they_were",
     "live_segment_dropped",

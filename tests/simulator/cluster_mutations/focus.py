@@ -239,6 +239,21 @@ def slow_readers(world: ClusterWorld) -> None:
     machines.when_listed = listed
 
 
+def idle_marks(world: ClusterWorld) -> None:
+    """So little is written that about every second row is empty, and segments of few rows end with one; a node dies
+    soon after the floor of its log has moved."""
+    world.nodes.segment_rows, world.nodes.idle_seconds = 5, 0.05
+    world.nodes.checkpoint_segments = 1
+    world.callers.pace = 0.6
+    world.callers.weights.update(send=12, receive=4, delete=2, change=0, count=40)
+    world.troubles.pause = 0.0
+
+    def moved(entry: LogEntry) -> None:
+        dies(world, _writer(world, entry.log_id), 0.5, 0.3 + world.random.random())
+
+    world.ledger.when_floor_moved = moved
+
+
 def lone_rows(world: ClusterWorld) -> None:
     """A machine that alone has a row of a log that was just sealed is lost, and so is all that was in memory."""
     stuck_rows(world)

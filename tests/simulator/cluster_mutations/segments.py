@@ -50,7 +50,7 @@ def floor_moved_too_early(world: ClusterWorld) -> AbstractContextManager[Any]:
     return mock.patch.object(Shard, "dirty", property(lambda self: self.number % 2 == 0))
 
 
-@mutation("Segments 1", scenario="quiet")
+@mutation("Segments 1", focus=focus.idle_marks)
 def floor_of_two_places(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A floor names the row behind the last record, and the segment that comes to be filled: behind empty rows that is
     another one."""
