@@ -30,14 +30,13 @@ from backend.replay import JournalDamaged
 from backend.reporter import GONE_SHOWN_MS, REPORT_SECONDS, Reporter
 from backend.tasks import Complaints
 from backend.view import View
-from backend.watch import CLOCK_OFF_MS, Clocks, Watch, is_off
+from backend.watch import BEAT_SECONDS, CLOCK_OFF_MS, GAP_SECONDS, Clocks, Watch, is_off
 from metadata_service import placement
 from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, Takeover
 from metadata_service.store import ClusterStore, ConditionFailed, MemberStore, StoreError
 
 logger = logging.getLogger(__name__)
 
-BEAT_SECONDS = 1.0
 LOOK_SECONDS = 0.5
 """How often a member looks at the cluster."""
 EXPECT_SECONDS = 0.1
@@ -141,6 +140,8 @@ class Member:
         """What the last heartbeat said of shards that were read ahead."""
         self._beaten_at: float | None = None
         """When the last heartbeat was stored; None after one that failed."""
+        self._stored = 0
+        """Heartbeats that were stored."""
         self._expecting = False
         self._heirs = False
         """There are others that live, and do not drain."""
@@ -228,7 +229,6 @@ class Member:
             await self._beat_once()
 
     async def _beat_once(self) -> None:
-        self._beaten_at, before = None, self._beaten_at
         entry = self._node.ownership.entry
         self._count += 1
         beat = Heartbeat(
@@ -241,11 +241,16 @@ class Member:
         )
         if self._load is not None:
             beat = msgspec.structs.replace(beat, cpu=self._load.cpu, storage=self._load.storage, busy=self._load.busy)
-        await self._store.beat(beat)
+        try:
+            await self._store.beat(beat)
+        except BaseException:
+            self._beaten_at = None
+            raise
         self._told = beat.read_ahead
-        self._beaten_at = asyncio.get_running_loop().time()
-        if before is None:
+        if self._beaten_at is None:
             self._watch.blind()
+        self._beaten_at = asyncio.get_running_loop().time()
+        self._stored += 1
 
     # --- what a member does -----------------------------------------------------------------------------
 
@@ -296,8 +301,8 @@ class Member:
         owners = {entry.owner_log for entry in entries.shards}
         watched = {log_id for log_id, entry in logs.items() if entry.state != "sealed" and log_id in owners}
         watched |= {cluster.manager, *(beat.log_id for beat in beats)}
-        if self._beaten_at is not None:
-            self._watch.look(beats, watched, now)
+        if self._beaten_at is not None and now - self._beaten_at <= BEAT_SECONDS + GAP_SECONDS:
+            self._watch.look(beats, watched, now, self._stored)
         live = {
             beat.node: beat
             for beat in beats

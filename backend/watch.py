@@ -12,9 +12,16 @@ from collections.abc import Iterable
 
 from metadata_service.models import Heartbeat
 
-DEAD_SECONDS = 4.0
+DEAD_SECONDS = 4.25
+"""A heartbeat that takes three seconds to be stored comes four after the one before: that is not enough."""
 GAP_SECONDS = 1.5
-"""A longer time between two looks does not count: who knows what went on."""
+"""Of a longer time between two looks only so much counts as the watcher's own heartbeats make up: who knows what went
+on."""
+OWN_BEATS_MIN = 3
+"""So many heartbeats of the watcher itself have to be stored while another's stands still: where they take long, those
+of the others do, too."""
+BEAT_SECONDS = 1.0
+"""Between the end of a heartbeat and the start of the next."""
 
 
 class Watch:
@@ -23,31 +30,38 @@ class Watch:
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self._still: dict[int, float] = {}
+        self._since: dict[int, int] = {}
+        """By log: the number of the watcher's own heartbeats when the log's was seen to move last."""
+        self._own = 0
         self._alive: set[int] = set()
         self._looked_at: float | None = None
         self._first = True
 
-    def look(self, beats: Iterable[Heartbeat], logs: Iterable[int], now: float) -> None:
-        """What the heartbeats say now, of these logs.  ``now`` in seconds of a monotonic clock.
+    def look(self, beats: Iterable[Heartbeat], logs: Iterable[int], now: float, own: int) -> None:
+        """What the heartbeats say now, of these logs.  ``now`` in seconds of a monotonic clock; ``own``: how many
+        heartbeats of its own the watcher has stored.
 
         Only to be called when the watcher's own last heartbeat was stored, and this was read, without an error.
         """
         counts = {beat.log_id: beat.count for beat in beats}
         passed = 0.0 if self._looked_at is None else now - self._looked_at
         if passed > GAP_SECONDS:
-            passed = 0.0
+            passed = min(passed, (own - self._own) * BEAT_SECONDS)
+        self._own = own
         still = {}
+        since = {}
         for log_id in logs:
             count = counts.get(log_id, 0)
             if self._counts.get(log_id, 0) != count:
-                still[log_id] = 0.0
+                still[log_id], since[log_id] = 0.0, own
                 if not self._first:
                     self._alive.add(log_id)
             else:
                 still[log_id] = self._still.get(log_id, 0.0) + passed
-                if still[log_id] >= DEAD_SECONDS:
+                since[log_id] = self._since.get(log_id, own)
+                if still[log_id] >= DEAD_SECONDS and own - since[log_id] >= OWN_BEATS_MIN:
                     self._alive.discard(log_id)
-        self._still = still
+        self._still, self._since = still, since
         self._counts = {log_id: counts.get(log_id, 0) for log_id in still}
         self._looked_at = now
         self._first = False
@@ -62,7 +76,10 @@ class Watch:
 
     def dead(self, log_id: int) -> bool:
         """Whether its writer is to be taken for dead.  What is neither alive nor dead, is not known yet."""
-        return self._still.get(log_id, 0.0) >= DEAD_SECONDS
+        return (
+            self._still.get(log_id, 0.0) >= DEAD_SECONDS
+            and self._own - self._since.get(log_id, self._own) >= OWN_BEATS_MIN
+        )
 
     def still(self, log_id: int) -> float:
         """For how many seconds its heartbeat has not moved, as far as that could be seen."""
