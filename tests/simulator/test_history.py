@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend.api import NewMessage, Stored
-from backend.engine.ids import message_id
+from backend.engine.ids import message_id, salt_of
 from tests.simulator.history import History, Queue
 from tests.simulator.model import Violation
 
@@ -21,7 +21,7 @@ def found_twice(*, purged: bool) -> None:
     source = Queue(2, "source", fifo=True, partitions=[SOURCE], dead_letter=dead)
     dead.feeds.append(source)
     msgs = history.sending(source, [NewMessage(PAYLOAD, group="g", token=PAYLOAD.rjust(16))])
-    history.sent(msgs, [Stored(message_id(SOURCE, 1), 1)], lambda _: True)
+    history.sent(msgs, [Stored(message_id(SOURCE, 1, salt_of(source.handle_key)), 1)], lambda _: True)
     if purged:
         history.purged(source, history.purging(source))
     history.finished({PAYLOAD: [(dead, (DEAD, 1)), (source, (SOURCE, 5))]})
