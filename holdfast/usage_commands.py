@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from billing.figures import size
@@ -39,10 +40,21 @@ def _usage(client: Client, parsed: Parsed) -> None:
         "limit": parsed.limit,
     }
     usage = client.call("GET", "usage", query=query)
-    nothing = "Nothing was used." if parsed.account else "You have used nothing (operators: see --account)."
-    tell(parsed, usage, lambda: _table(usage, nothing))
+    tell(parsed, usage, lambda: _table(usage, _nothing(usage, parsed.account)))
     for line in _remarks(usage):
         print(line, file=sys.stderr)
+
+
+def _nothing(usage: dict[str, Any], account: str | None) -> str:
+    """What to say where there are no lines: nothing was used, or it is not known yet."""
+    first, last = date.fromisoformat(usage["first"]), date.fromisoformat(usage["last"])
+    over = min(last, datetime.now(UTC).date())
+    if usage["missing"] and len(usage["missing"]) > (over - first).days:
+        days = f"{first}" if first == over else f"{first} to {over}"
+        return f"Not known yet: the batch has not summed up {days} (operators: python -m spark_analytics batch)."
+    nothing = "Nothing was used" if account else "You have used nothing"
+    nothing += " on the days that are summed up" if usage["missing"] else ""
+    return f"{nothing}." if account else f"{nothing} (operators: see --account)."
 
 
 def _table(usage: dict[str, Any], nothing: str) -> str:

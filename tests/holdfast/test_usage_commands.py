@@ -71,6 +71,26 @@ def test_usage_is_a_table_for_people(server: Server) -> None:
     assert shown.err == "Not summed up yet: 2026-11-02.\n" or date(2026, 11, 2) > datetime.now(UTC).date()
 
 
+def test_before_a_first_batch_usage_is_not_known(tmp_path: Path) -> None:
+    today = datetime.now(UTC).date()
+    first = today.replace(day=1)
+    with Server(tmp_path, settings={"USAGE": "on", "USAGE_LAKE": str(tmp_path / "lake")}) as new:
+        for arguments in ((), ("--account", "all"), ("--by", "queue")):
+            shown = holdfast(new, "usage", *arguments)
+            days = f"{first}" if first == today else f"{first} to {today}"
+            assert shown.out.startswith(f"Not known yet: the batch has not summed up {days} (")
+            assert "othing" not in shown.out
+        shown = holdfast(new, "usage", "--day", f"{today}")
+        assert shown.out.startswith(f"Not known yet: the batch has not summed up {today} (")
+        publish_calls(Lake(str(tmp_path / "lake")), today, calls(OTHER, "mail", "SendMessage", 1))
+        own = holdfast(new, "usage", "--day", f"{today}")
+        assert own.out == "You have used nothing (operators: see --account).\n"
+        if first != today:
+            own = holdfast(new, "usage", "--account", ACCOUNT)
+            assert own.out == "Nothing was used on the days that are summed up.\n"
+            assert "Not summed up yet: " in own.err
+
+
 def test_usage_is_json_for_programs(server: Server) -> None:
     shown = holdfast(server, "usage", "--day", "2026-11-01", "--by", "tag", "--tag", "team", "--json").json
     assert {line["name"]: line["calls"] for line in shown["lines"]} == {"shop": 10, "": 2}
