@@ -30,6 +30,7 @@ from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tab
 from billing.usage import COUNTS
 from spark_analytics import records
 from spark_analytics.period import add_period, load_prices, month_of, period_of
+from spark_analytics.progress import Estimate, Step
 from spark_analytics.session import JobFailed, session, url_of
 from spark_analytics.usage import storage_hourly, usage_hourly
 
@@ -192,28 +193,44 @@ def late_days(lake: Lake, before: date, since: datetime) -> list[date]:
     return sorted(day for day in found if day < before)
 
 
-class _Progress:
-    """Tells of each day when it is done, and how long the rest will take."""
+def work_of(lake: Lake, days: Sequence[date], *, account: str | None = None, again: bool = False) -> dict[Step, int]:
+    """The bytes that :func:`batch` will read for each day of each table; 0 where nothing has come, or nothing new.
 
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-        self._done = self._made = 0
-        self._seconds = 0.0
+    Raises :class:`billing.lake.LakeUnavailable`.
+    """
+    tables = Tables(lake)
+    work: dict[Step, int] = {}
+    for day in days:
+        for name, source in _SOURCES.items():
+            there = tables.day(name, day)
+            found = records.files(lake, source.folder, day, day)
+            same = there is not None and there.read.digest == digest_of(found)
+            made = account is not None or again or not same
+            work[name, day] = sum(file.size_bytes for file in found) if made else 0
+    return work
+
+
+class _Progress:
+    """Prints a line for each day of a table when it is done, with the time that the rest will take."""
+
+    def __init__(self, work: Mapping[Step, int]) -> None:
+        self._steps = len(work)
+        self._done = 0
+        self._estimate = Estimate(work)
 
     def __call__(self, done: Done) -> None:
         self._done += 1
+        self._estimate.add((done.name, done.day), done.seconds)
         if not done.made:
             became = "nothing new"
         elif not done.published.read.files:
             became = "no records"
         else:
-            self._made += 1
-            self._seconds += done.seconds
             read = done.published.read
             became = f"{read.records:,} records and {read.repeated:,} again, {done.published.rows:,} rows"
             became += f" in {done.seconds:.1f} s"
-        left = self._steps - self._done
-        rest = f", about {left * self._seconds / self._made:.0f} s more" if left and self._made else ""
+        remaining = self._estimate.remaining_seconds()
+        rest = "" if remaining is None else f", about {remaining:.0f} s more"
         print(f"{done.day} {done.name}: {became} ({self._done} of {self._steps}{rest})", flush=True)
 
 
@@ -264,7 +281,8 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
     if options.days is not None:  # what comes for an earlier day is picked up, too
         late = late_days(lake, first, datetime(first.year, first.month, first.day, tzinfo=UTC))
     others = sorted({*late, *more})
-    told = _Progress(len(_SOURCES) * (len(others) + len(days_of(first, last))))
+    work = work_of(lake, [*others, *days_of(first, last)], account=options.account, again=options.again)
+    told = _Progress(work)
     done = []
     for since, until in (*((day, day) for day in others), (first, last)):
         done += batch(spark, lake, since, until, account=options.account, again=options.again, told=told)
