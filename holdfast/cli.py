@@ -179,6 +179,7 @@ def _show_keys(settings: Settings) -> int:
     from auth.master_keys import KeyringError
     from auth.sealed_store import sealed
     from holdfast.certificate import CertificateUnusable
+    from holdfast.endpoint_file import running_endpoints
     from holdfast.keyring import read_keyring
     from holdfast.offline import is_data_folder
     from holdfast.peers import peer_tls
@@ -198,8 +199,9 @@ def _show_keys(settings: Settings) -> int:
             found = [key for key in await opened.list_access_keys(settings.account) if is_good(key)]
         finally:
             await stores.close()
+        url = next(iter(running_endpoints(settings.data)), endpoint(settings, settings.port))
         for key in found:
-            print("\n".join(shell_lines(key, endpoint(settings, settings.port), settings.region)))
+            print("\n".join(shell_lines(key, url, settings.region)))
         if not found:
             print(f"holdfast: account {settings.account} has no access key", file=sys.stderr)
         return 0 if found else 1

@@ -68,14 +68,20 @@ class Client:
 
     def __init__(self, asked: Asked, environment: Mapping[str, str]) -> None:
         """Raises :class:`CommandFailed`."""
-        endpoint = asked.endpoint or environment.get(ENDPOINT_VARIABLE)
+        endpoint = asked.endpoint or environment.get(ENDPOINT_VARIABLE) or None
+        self.remark: str | None = None
+        """Which service is asked, where that is not plain from the command line."""
         self._bearer: str | None = None
         self._signing: SigningKey | None = None
         if asked.api_key_file is not None:
             self._bearer = _key_in(asked.api_key_file)
         elif asked.data is not None:
-            self._signing, here = _of_folder(asked.data, asked.config, environment)
-            endpoint = endpoint or here
+            self._signing, running, settings_endpoint = _of_folder(asked.data, asked.config, environment)
+            if endpoint is None and not running:
+                self.remark = f"no service was found that runs on {asked.data}; asking {settings_endpoint}"
+            elif running and asked.endpoint is None and endpoint is not None and endpoint.rstrip("/") not in running:
+                self.remark = f"asking {endpoint}, as {ENDPOINT_VARIABLE} says; {asked.data} is served at {running[0]}"
+            endpoint = endpoint or next(iter(running), settings_endpoint)
         elif API_KEY_VARIABLE in environment:
             self._bearer = _checked_key(environment[API_KEY_VARIABLE], f"the variable {API_KEY_VARIABLE}")
         elif environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
@@ -236,8 +242,12 @@ def _checked_key(text: str, holder: str) -> str:
     return key
 
 
-def _of_folder(data: Path, config: Path | None, environment: Mapping[str, str]) -> tuple[SigningKey, str]:
-    """The operator's key in a data folder, and the endpoint of the service that has these settings."""
+def _of_folder(data: Path, config: Path | None, environment: Mapping[str, str]) -> tuple[SigningKey, list[str], str]:
+    """The operator's key in a data folder, the endpoints of the services that run on it, and that of its settings.
+
+    Raises :class:`CommandFailed`.
+    """
+    from holdfast.endpoint_file import running_endpoints
     from holdfast.root import KeyUnknown, endpoint, operator_key
     from holdfast.settings import SettingsError, load
 
@@ -246,7 +256,8 @@ def _of_folder(data: Path, config: Path | None, environment: Mapping[str, str]) 
         key = asyncio.run(operator_key(settings))
     except (SettingsError, KeyUnknown) as error:
         raise CommandFailed(str(error), USAGE) from None
-    return SigningKey(key.access_key_id, key.secret, settings.region), endpoint(settings, settings.port)
+    signing = SigningKey(key.access_key_id, key.secret, settings.region)
+    return signing, running_endpoints(settings.data), endpoint(settings, settings.port)
 
 
 def from_arguments(

@@ -48,6 +48,8 @@ def run(parsed: Parsed) -> int:
             without_aws=parsed.without_aws,
         )
         try:
+            if client.remark is not None:
+                print(f"holdfast: {client.remark}", file=sys.stderr)
             parsed.act(client, parsed)
         finally:
             client.close()
@@ -88,7 +90,9 @@ def make_command(parser: argparse.ArgumentParser, action: Action, *, asks: bool 
         parser.add_argument("--yes", action="store_true", help="do not ask")
     service = parser.add_argument_group("which service, and as whom")
     service.add_argument(
-        "--endpoint", metavar="URL", help="default: HOLDFAST_ENDPOINT, then that of --data, then port 9324 here"
+        "--endpoint",
+        metavar="URL",
+        help="default: HOLDFAST_ENDPOINT, then the service that runs on --data, then port 9324 here",
     )
     service.add_argument("--api-key-file", metavar="FILE", type=Path, help="file that holds an API key")
     service.add_argument("--data", metavar="DIR", type=Path, help="data folder of the service on this machine")

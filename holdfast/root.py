@@ -144,7 +144,8 @@ def endpoint(settings: Settings, port: int) -> str:
     """The URL at which a client on this machine reaches the service."""
     host = settings.host
     if host in ("", "0.0.0.0", "::"):
-        host = "127.0.0.1" if settings.tls_cert is None else "localhost"
+        loopback = "::1" if host == "::" else "127.0.0.1"  # on "::" no service listens for IPv4
+        host = loopback if settings.tls_cert is None else "localhost"
     if ":" in host:
         host = f"[{host}]"
     scheme = "http" if settings.tls_cert is None else "https"

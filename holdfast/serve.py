@@ -20,6 +20,7 @@ from auth.sealed_store import seal_older_secrets, sealed
 from holdfast import __version__, logs
 from holdfast.certificate import Certificate
 from holdfast.door import Limits
+from holdfast.endpoint_file import EndpointFile
 from holdfast.exchange import App
 from holdfast.folder import Claim
 from holdfast.keyring import naming_secret, open_keyring
@@ -129,6 +130,7 @@ async def _run(
 
     observed = await Observed.start(settings, "all")
     store = SQLiteStore(settings.metadata_file)
+    endpoint_file = EndpointFile(settings.data)
     try:
         prepared = await prepare(settings, store)
         service = await compose(settings, store, prepared.root, prepared.keyring)
@@ -136,6 +138,7 @@ async def _run(
             service.tell(observed.registry)
 
             def started() -> None:
+                publish_endpoint(endpoint_file, settings, sockets)
                 greet(settings, sockets, prepared)
                 settle()
                 observed.health.status = "ready"
@@ -154,6 +157,7 @@ async def _run(
         finally:
             await service.close()
     finally:
+        endpoint_file.remove()
         await observed.close()
         await store.close()
         log.info("stopped")
@@ -183,6 +187,14 @@ def server_of(
     return Server(
         service.app, limits, certificate, forwarded, stop=stop, started=started, drain=service.drain, lingers=lingers
     )
+
+
+def publish_endpoint(file: EndpointFile, settings: Settings, sockets: list[socket.socket]) -> None:
+    """Write the URL of this service into its data folder, for commands with ``--data``; clients need none of it."""
+    try:
+        file.write(endpoint(settings, sockets[0].getsockname()[1]))
+    except OSError as error:
+        log.warning("commands with --data will not find this service %s", logs.facts(error=error))
 
 
 def greet(settings: Settings, sockets: list[socket.socket], prepared: Prepared) -> None:

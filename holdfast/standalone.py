@@ -19,12 +19,13 @@ from backend.client import RemoteBackend
 from holdfast import __version__, logs
 from holdfast.backend_role import BackendRole, alone, run_backend
 from holdfast.certificate import Certificate
+from holdfast.endpoint_file import EndpointFile
 from holdfast.folder import Claim, Use
 from holdfast.listen import bind
 from holdfast.observed import Observed
 from holdfast.peers import listening
 from holdfast.roles import Connect, Frontend, run_frontend
-from holdfast.serve import allow_open_files, certificate_of, log, prepare, stop_or_quit
+from holdfast.serve import allow_open_files, certificate_of, log, prepare, publish_endpoint, stop_or_quit
 from holdfast.settings import Settings, cluster_secret
 from metadata_service.sqlite import SQLiteStore
 
@@ -96,14 +97,19 @@ async def _serve(
     observed: Observed,
 ) -> int:
     service = await Frontend.start(settings, connect)
+    endpoint_file = EndpointFile(settings.data)
     if certificate is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, certificate.reload)
 
     def started(_: object) -> None:
+        publish_endpoint(endpoint_file, settings, sockets)
         port = sockets[0].getsockname()[1]
         log.info("started %s", logs.facts(version=__version__, port=port, backend=backend, pid=os.getpid()))
 
-    code = await run_frontend(settings, service, certificate, sockets, stop_of_signals(), started, observed)
+    try:
+        code = await run_frontend(settings, service, certificate, sockets, stop_of_signals(), started, observed)
+    finally:
+        endpoint_file.remove()
     log.info("stopped")
     return code
 

@@ -31,11 +31,12 @@ import uvloop
 from holdfast import child, logs
 from holdfast.child import Orders
 from holdfast.dealer import Dealer
+from holdfast.endpoint_file import EndpointFile
 from holdfast.folder import NODE, Claim
 from holdfast.listen import LINGER_SECONDS, bind
 from holdfast.observed import Observed
 from holdfast.python import python
-from holdfast.serve import CannotStart, Prepared, certificate_of, greet, prepare
+from holdfast.serve import CannotStart, Prepared, certificate_of, greet, prepare, publish_endpoint
 from holdfast.settings import Settings
 from metadata_service.sqlite import SQLiteStore
 from telemetry.metrics import Family
@@ -379,6 +380,7 @@ class Supervisor:
     async def run(self, prepared: Prepared) -> int:
         """Start, serve until the end, and return the exit code.  Raises :class:`~holdfast.listen.CannotListen`."""
         code = 0
+        endpoint_file = EndpointFile(self._settings.data)
         watch = asyncio.create_task(self._watch())
         try:
             for each in self._children:
@@ -391,6 +393,7 @@ class Supervisor:
             if not self._stop.is_set():
                 self._dealer.start()
                 self._serving = True
+                publish_endpoint(endpoint_file, self._settings, self._sockets)
                 greet(self._settings, self._sockets, prepared)
             await self._until_stopped(self._stop)
         except _GivenUp as error:
@@ -398,7 +401,10 @@ class Supervisor:
             code = 3 if self._serving else 1
         finally:
             watch.cancel()
-            await self._end()
+            try:
+                await self._end()
+            finally:
+                endpoint_file.remove()
         return code
 
     async def _until_stopped(self, event: asyncio.Event) -> None:

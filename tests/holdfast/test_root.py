@@ -119,7 +119,8 @@ def test_the_lines_for_a_shell() -> None:
     [
         (Settings(), "http://127.0.0.1:5"),
         (Settings(host="0.0.0.0"), "http://127.0.0.1:5"),
-        (Settings(host="::"), "http://127.0.0.1:5"),
+        (Settings(host="::"), "http://[::1]:5"),
+        (Settings(host=""), "http://127.0.0.1:5"),
         (Settings(host="::1"), "http://[::1]:5"),
         (Settings(host="queue.example.com"), "http://queue.example.com:5"),
         (Settings(host="0.0.0.0", tls_cert=Path("c"), tls_key=Path("k")), "https://localhost:5"),

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import __version__
+from holdfast.endpoint_file import running_endpoints
 from tests.holdfast.pairs import make_pair
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,11 +122,11 @@ def test_later_starts_tell_how_to_see_the_key(server: Process, tmp_path: Path, p
     secret = re.search(r"SECRET_ACCESS_KEY=(\S+)", first)
     assert secret
     assert secret[1] not in again.said
-    command = [*again.said.rsplit(": ", 1)[1].split(), "--port", str(server.port)]
+    command = again.said.rsplit(": ", 1)[1].split()  # no port: it is that of the service which runs on the folder
     shown = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
-    assert shown.stdout.strip() == first.strip().split("\n\n")[1]
+    assert shown.stdout.strip() == first.strip().split("\n\n")[1].replace(f":{server.port} ", f":{again.port} ")
 
 
 def test_it_says_in_one_line_that_it_started(server: Process) -> None:
@@ -284,6 +285,7 @@ def secure(tmp_path: Path, processes: list[Process]) -> Process:
 
 def test_tls(secure: Process, tmp_path: Path) -> None:
     assert f"AWS_ENDPOINT_URL_SQS=https://127.0.0.1:{secure.port}" in secure.said
+    assert running_endpoints(secure.data) == [f"https://127.0.0.1:{secure.port}"]
     context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
     connection = http.client.HTTPSConnection("127.0.0.1", secure.port, timeout=60, context=context)
     connection.request("POST", "/echo", body=b"secret" * 1000)
