@@ -123,6 +123,8 @@ class Member:
         self._watch = Watch()
         self._clocks = Clocks()
         self._clock_bounds = ClockBounds()
+        self._sealed: dict[int, LogEntry] = {}
+        """Logs of the dead that this manager has sealed, until the cluster's entry has a note of it."""
         self._clock_reported_from = 0.0
         self._acquaint_seconds = acquaint_seconds
         self._acquainted_at = 0.0
@@ -274,6 +276,8 @@ class Member:
                 view = view._replace(cluster=cluster)
         if view.cluster.manager == own:
             view = await self._manage(view)
+        else:
+            self._sealed.clear()
         self._managed = view if view.cluster.manager == own else None
         reached = {name: beat.address for name, beat in view.live.items()}
         if reached != self._reached:  # who finds nodes by the reports soon has to find those that get shards now
@@ -340,12 +344,11 @@ class Member:
         """Seal the logs of the dead, and decide who is to have what."""
         own = self._node.ownership.log_id
         owners = {entry.owner_log for entry in view.shards.values()}
-        sealed: list[LogEntry] = []
         for log_id, entry in view.logs.items():
             if entry.state != "sealed" and log_id in owners and log_id != own and self._watch.dead(log_id):
                 try:
                     await self._node.ownership.seal(log_id)
-                    sealed.append(entry)
+                    self._sealed[log_id] = entry
                     self._complaints.settled(log_id)
                 except (BackendError, LogInUse, JournalDamaged, OSError) as error:
                     # The others' logs are sealed nevertheless.
@@ -362,10 +365,11 @@ class Member:
         if not view.shards and not self._gathered(view):
             return view  # who is there first would get all, and then have to give most away
         self._tell_cut_off(view)
-        decided = with_takeovers(view, decide(view), sealed, self._clock())
-        if decided == view.cluster:
-            return view
-        return view._replace(cluster=await self._store.update_cluster(decided))
+        decided = with_takeovers(view, decide(view), self._sealed.values(), self._clock())
+        if decided != view.cluster:
+            view = view._replace(cluster=await self._store.update_cluster(decided))
+        self._sealed.clear()
+        return view
 
     def _gathered(self, view: View) -> bool:
         return self._expected <= view.live.keys() or asyncio.get_running_loop().time() >= self._gathered_at

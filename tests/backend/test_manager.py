@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -29,7 +29,7 @@ from metadata_service.models import (
     LogEntry,
     ShardEntry,
 )
-from metadata_service.store import ClusterRegistry, ConditionFailed
+from metadata_service.store import ClusterRegistry, ConditionFailed, StoreUnavailable
 from tests.simulator.fleet import NOW, Fleet, partition_of
 
 QUEUES = [partition_of(shard) for shard in range(0, SHARDS, 16)]
@@ -517,6 +517,33 @@ def test_a_node_that_left_is_not_missed_and_one_that_ended_is_for_a_day(three: C
     (note,) = view.cluster.takeovers
     assert with_takeovers(view, view.cluster, [], note.time_ms + GONE_SHOWN_MS - 1).takeovers == (note,)
     assert with_takeovers(view, view.cluster, [], note.time_ms + GONE_SHOWN_MS).takeovers == ()
+
+
+def test_a_takeover_is_noted_though_the_entry_could_not_be_changed_at_first(
+    three: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_ids = {node.ownership.log_id: name for name, node in three.nodes.items()}
+    manager = log_ids[three.store._cluster.manager]
+    victim = next(name for name in three.nodes if name != manager)
+    store = three.processes[manager].store
+    update_cluster: Callable[[ClusterEntry], Awaitable[ClusterEntry]] = store.update_cluster
+    failed: list[ClusterEntry] = []
+
+    async def fail_at_first(entry: ClusterEntry) -> ClusterEntry:
+        if entry.takeovers and not failed:
+            failed.append(entry)
+            raise StoreUnavailable("too few nodes answered in time")
+        return await update_cluster(entry)
+
+    monkeypatch.setattr(store, "update_cluster", fail_at_first)
+    three.kill(victim)
+    three.settle(60)
+    three.loop.run_for(2 * REPORT_SECONDS)
+    assert failed
+    (note,) = three.store._cluster.takeovers
+    assert (note.node, set(note.owners)) == (victim, set(three.living()))
+    (gone,) = [node for node in three.registry.report.nodes if not node.live]
+    assert (gone.name, gone.gone, gone.taken_over_ms) == (victim, True, note.time_ms)
 
 
 def test_a_node_that_an_operator_drains_stays_empty_also_when_it_starts_anew(three: Cluster) -> None:
