@@ -91,7 +91,7 @@ class Glob:
 
 
 def _is_at(text: str, part: str, place: int) -> bool:
-    """Whether the part of a pattern fits the text at this place, where there is room for it."""
+    """Return whether the part of a pattern fits the text at this place, where there is room for it."""
     if "?" not in part:
         return text.startswith(part, place)
     return all(wanted in ("?", letter) for wanted, letter in zip(part, text[place:], strict=False))

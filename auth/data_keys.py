@@ -26,23 +26,23 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from auth.master_keys import NONCE_BYTES, KeyringError, MasterKeys, WrapBroken
 
 SEALS_MOST = 1 << 31
-"""Of one data key; half of what NIST SP 800-38D allows with random nonces."""
+"""Uses of one data key; half of what NIST SP 800-38D allows with random nonces."""
 SEALS_RESERVED = 1 << 20
 """At once: at 20,000 messages a second a reservation lasts 52 seconds."""
 
 FORMAT = 1
 MESSAGE = b"message"
-"""What a sealed message is bound to, beside its tenant."""
+"""Purpose that an encrypted message is bound to, beside its tenant."""
 _HEAD = Struct(">BI")
 _HEAD_BYTES = _HEAD.size
 _BODY_AT = _HEAD_BYTES + NONCE_BYTES
 _TAG_BYTES = 16
 OVERHEAD_BYTES = _BODY_AT + _TAG_BYTES
-"""What sealing adds to a length."""
+"""Bytes that encryption adds to a length."""
 
 
 class SealBroken(KeyringError):
-    """What is sealed is not what was sealed here, for this tenant and this use: somebody or something changed it."""
+    """A ciphertext was not made here for this tenant and this use: somebody or something changed it."""
 
 
 class DataKeyMissing(KeyringError):
@@ -65,7 +65,7 @@ class DataKey(msgspec.Struct, frozen=True):
 
     @property
     def context(self) -> bytes:
-        """What the wrapping is bound to."""
+        """Context that the wrapping is bound to."""
         return b"holdfast data key\0%s\0%d" % (self.account.encode(), self.key_id)
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class DataKey(msgspec.Struct, frozen=True):
 
 
 class DataKeyStore(Protocol):
-    """Where data keys are kept.  Its errors are those of :mod:`metadata_service.store`."""
+    """A store of data keys.  Its errors are those of :mod:`metadata_service.store`."""
 
     async def new_data_key_id(self) -> int:
         """The next id, from 1."""
@@ -166,7 +166,7 @@ class TenantKeys:
         return self._head + nonce + self._encrypt(nonce, plain, bound)
 
     def open(self, sealed: bytes, what: bytes = MESSAGE) -> bytes:
-        """What was sealed.  Raises :class:`SealBroken`, and :class:`DataKeyMissing` (of a key that is not added)."""
+        """Decrypt.  Raises :class:`SealBroken`, and :class:`DataKeyMissing` (of a key that is not added)."""
         if len(sealed) < OVERHEAD_BYTES or sealed[0] != FORMAT:
             raise SealBroken(f"of account {self.account}: not of the form of what is sealed")
         key_id = _HEAD.unpack_from(sealed)[1]

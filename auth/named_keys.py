@@ -35,9 +35,9 @@ from auth.master_keys import KeyringError, MasterKeys
 from auth.store import Conflict
 
 NAMED_KEYS_MAX = 1_000
-"""Of a tenant, destroyed ones included: their names are kept."""
+"""Named keys of a tenant, destroyed ones included: their names are kept."""
 VERSIONS_MAX = 100
-"""Of a named key, beyond which nobody can rotate it; the service itself still does when a version is used up."""
+"""Versions from which on nobody can rotate a named key; the service itself still does when a version is used up."""
 NAME_LENGTH_MAX = 2_048
 """Characters; KeyId of KMS."""
 MANAGED_NAME = "alias/aws/sqs"
@@ -48,7 +48,7 @@ _KNOWN_MAX = 10_000
 _PLACES_MAX = 100_000
 """Versions whose key is remembered, at 200 bytes each."""
 _TRIES = 16
-"""Of a change, when others change the key as well."""
+"""Attempts at a change, when others change the key as well."""
 _KEY_ID = re.compile(r"[^/:]+\Z")
 
 
@@ -82,7 +82,7 @@ class NamedKey(msgspec.Struct, frozen=True):
     destroyed_s: int | None = None
     """Seconds since the epoch; None: it is in use."""
     version: int = 0
-    """Of the record; the store counts it, from 1."""
+    """Version of the record; the store counts it, from 1."""
 
 
 class NamedKeyStore(Protocol):
@@ -204,11 +204,11 @@ class NamedKeys:
             raise DataKeyDestroyed(account, name)
 
     def has(self, account: str, sealed: bytes) -> bool:
-        """Whether this was encrypted by a version of a named key of the account that is remembered here."""
+        """Return whether this was encrypted by a version of a named key of the account that is remembered here."""
         return self._places.get(data_key_id(sealed), "").startswith(f"{account}/")
 
     async def open(self, account: str, sealed: bytes, what: bytes = MESSAGE, *, stale: bool = False) -> bytes:
-        """What was encrypted by one of the account's named keys.
+        """Decrypt what was encrypted by one of the account's named keys.
 
         ``stale``: where the store cannot be asked, go by what is known here, however old that is.
 

@@ -427,7 +427,7 @@ class Transfer(msgspec.Struct, array_like=True):
     origin: str | None = None
     """ARN of the queue whose dead letter this is."""
     receives: int = 0
-    """How often a dead letter was received until now, and when for the first time."""
+    """Receives of a dead letter until now; ``first_received_ms`` is the time of the first."""
     first_received_ms: int = 0
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from metadata_service.models import Heartbeat
 
 SIGHTS: Final = 4
-"""Of a node's latest heartbeats; a clock that was set right counts as right again after so many."""
+"""Number of a node's latest heartbeats that count; a clock that was set right counts as right again after so many."""
 
 
 class _Node:

@@ -361,7 +361,7 @@ def _readable(source: Partition, wanted: Iterable[int], loaded: Mapping[int, Ent
 
 
 def _is_leaving(source: Partition, destination: int, transfer: int) -> bool:
-    """Whether the message of a transfer is still to be brought there: it was neither settled nor deleted meanwhile."""
+    """Return whether a transfer is still to be brought there: it was not finished, and its message not deleted."""
     pending = source.fold.outgoing[destination].pending
     return transfer in pending and source.fold.locate(pending[transfer][0]) is not None
 

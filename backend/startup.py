@@ -29,7 +29,7 @@ CLAIM_SECONDS = 0.5
 """So long it waits for a lock whose log is not, or not yet, said to be recovered."""
 RETRY_SECONDS = 0.1
 LOG_IDS_SPARE = LOG_ID_LIMIT // 8
-"""When no more log ids than these are left, each start says so."""
+"""Number of log ids left from which on each start logs an error."""
 
 
 class Started(NamedTuple):

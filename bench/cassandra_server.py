@@ -124,7 +124,7 @@ class CassandraNode:
 
     @property
     def running(self) -> bool:
-        """Whether it was started, and has not ended since."""
+        """True when it was started, and has not ended since."""
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, wait: bool = True) -> None:

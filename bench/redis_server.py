@@ -37,7 +37,7 @@ class RedisServer(Started):
 
     @property
     def running(self) -> bool:
-        """Whether it was started, and has not ended since."""
+        """True when it was started, and has not ended since."""
         return self._process is not None and self._process.poll() is None
 
     @property

@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def usage(cluster: LocalCluster) -> str:
-    """How to use the cluster, for a person at a terminal."""
+    """Instructions for a person at a terminal."""
     one = cluster.endpoints[0]
     program = Path(sys.executable).parent / "holdfast"
     lines = [

@@ -70,7 +70,7 @@ class Client:
         """Raises :class:`CommandFailed`."""
         endpoint = asked.endpoint or environment.get(ENDPOINT_VARIABLE) or None
         self.remark: str | None = None
-        """Which service is asked, where that is not plain from the command line."""
+        """Name of the service that is asked, where that is not plain from the command line."""
         self._bearer: str | None = None
         self._signing: SigningKey | None = None
         if asked.api_key_file is not None:

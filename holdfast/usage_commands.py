@@ -46,7 +46,7 @@ def _usage(client: Client, parsed: Parsed) -> None:
 
 
 def _nothing(usage: dict[str, Any], account: str | None) -> str:
-    """What to say where there are no lines: nothing was used, or it is not known yet."""
+    """Text where there are no lines: nothing was used, or it is not known yet."""
     first, last = date.fromisoformat(usage["first"]), date.fromisoformat(usage["last"])
     over = min(last, datetime.now(UTC).date())
     if usage["missing"] and len(usage["missing"]) > (over - first).days:

@@ -24,7 +24,7 @@ GAP_SECONDS = 5.0
 """A longer time between two looks does not count: who knows what went on."""
 DECISIONS_KEPT = 50
 STAND_BY_SECONDS = 10.0
-"""How often a process that stands by says that it lives."""
+"""Time between two signs of life of a process that stands by."""
 FORGOTTEN_MS = 3_600_000
 """A candidate that has said nothing for so long is forgotten."""
 CANDIDATES_MAX = 32
@@ -163,5 +163,5 @@ class Election:
         return self._vacant_now(entry)
 
     def _vacant_now(self, entry: ManagerEntry) -> bool:
-        """Whether the manager was silent for so long at the last look."""
+        """Return whether the manager was silent for so long at the last look."""
         return not entry.start or self._still_s >= TAKE_OVER_SECONDS

@@ -196,7 +196,7 @@ class Takeover(msgspec.Struct, frozen=True, array_like=True):
 
     node: str
     log_id: int
-    """Of the incarnation that was silent."""
+    """Log of the incarnation that was silent."""
     time_ms: int
     """By the clock of the node that managed the cluster."""
     owners: tuple[str, ...] = ()
@@ -263,7 +263,7 @@ class ReportedNode(msgspec.Struct, frozen=True):
     gone: bool = False
     """It does not live, and its log was sealed: it has no shards any more, if there is another node."""
     taken_over_ms: int = 0
-    """When that was, by the clock of the node that managed the cluster then; 0: not known."""
+    """Time of that, by the clock of the node that managed the cluster then; 0: not known."""
     owners: tuple[str, ...] = ()
     """The nodes that its shards were assigned to, then."""
 
@@ -313,9 +313,9 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True):
     start: str
     """A random name of the process's start."""
     time_ms: int
-    """When it said last that it lives, by its clock."""
+    """Time of its last sign of life, by its clock."""
     gone_ms: int = 0
-    """When another one took its place, by that one's clock; 0: none has."""
+    """Time at which another one took its place, by that one's clock; 0: none has."""
     successor: str = ""
     """Name of that one."""
 

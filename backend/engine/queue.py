@@ -74,7 +74,7 @@ class Queue:
         self.fold = fold
         self.handles = handles
         self.id_salt = id_salt
-        """Of the queue's message ids (:func:`backend.engine.ids.salt_of`)."""
+        """Salt of the queue's message ids (:func:`backend.engine.ids.salt_of`)."""
 
     # --- sending --------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ PAUSE_BYTES: Final = 256 << 10
 BLOCK_BYTES: Final = 4 << 10
 """The smallest part of a file that a device reads or loses."""
 _MARK_BYTES: Final = 8
-"""Of a row or a segment's header: they begin with a mark that is not zero."""
+"""Length of the mark, not zero, that begins a row and a segment's header."""
 
 
 class Damage(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the body of a request may hold, checked in one pass before it is parsed.
+"""Bounds of the contents of a request's body, checked in one pass before it is parsed.
 
 Parsers make an object of each string, list and map, which takes up to 60 times the memory of ``[],`` or ``"a",``, and
 where one character is wide a text takes four bytes for each of its characters.  So a long body is first counted: its
@@ -25,7 +25,7 @@ CONTENT_BYTES_MAX = limits.MESSAGE_BYTES_MOST * 4 // 3 + 256 * 1024
 
 
 def check_json(action: str, text: bytes) -> None:
-    """Whether a JSON text may be parsed as the input of this action; whether it is valid is not checked.
+    """Check that a JSON text may be parsed as the input of this action; it may still be invalid.
 
     Raises SerializationException, BatchRequestTooLong, InvalidParameterValue and RequestEntityTooLarge.
     """
@@ -35,7 +35,7 @@ def check_json(action: str, text: bytes) -> None:
 
 
 def check_structure(text: bytes) -> int:
-    """Whether a JSON text has few enough strings, lists and maps to be parsed.  Raises SerializationException.
+    """Check that a JSON text has few enough strings, lists and maps to be parsed.  Raises SerializationException.
 
     Returns its least length without escapes, in bytes.  In what is valid of the text, up to its first error, the counts
     are exact; a parser goes no further.

@@ -49,7 +49,7 @@ class _Place(NamedTuple):
 
 
 _Value = str | bytes | _Place
-"""Of a parameter: decoded, as it was sent, or where it is."""
+"""A parameter's value: decoded, as it was sent, or its place."""
 _NAME_BYTES_MOST = 3 * QUERY_NAME_LENGTH_MOST
 _COPIED_BYTES = 32 * 1024
 """Values of a source up to this length are copied out of it."""

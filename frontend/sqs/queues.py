@@ -76,7 +76,7 @@ class QueueView(msgspec.Struct, frozen=True):
     sealed: bool
     """Whether what is sent is stored encrypted."""
     key_name: str
-    """Of the named data key that encrypts what is sent; empty: the tenant's own does, or none."""
+    """Name of the data key that encrypts what is sent; empty: the tenant's own does, or none."""
     policy: Policy | None
     """None: only the owning account gets in."""
     token_key: bytes

@@ -67,7 +67,7 @@ class Seals:
         return (await self._keyring.ready(view.queue.account, messages)).seal
 
     async def open(self, account: str, stored: bytes, *, deleted: bool = False) -> Payload:
-        """What is stored with a message, sealed or not; ``deleted``: there is no later chance to read it.
+        """Decrypt what is stored with a message, sealed or not; ``deleted``: there is no later chance to read it.
 
         Raises :class:`SealBroken`, :class:`DataKeyMissing`, :class:`~auth.named_keys.DataKeyDestroyed`,
         :class:`msgspec.DecodeError`, and what the store raises.
@@ -119,8 +119,10 @@ class Seals:
         return Opened(messages, destroyed)
 
     async def look_into(self, view: QueueView, message_id: str, stored: bytes) -> Payload | None:
-        """What is stored with one message; None: it cannot be opened, which is reported in the log unless its key was
-        destroyed."""
+        """Decrypt what is stored with one message.
+
+        None: it cannot be opened, which is reported in the log unless its key was destroyed.
+        """
         try:
             return await self._opened(view, message_id, stored)
         except DataKeyDestroyed:

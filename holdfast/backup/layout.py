@@ -20,7 +20,7 @@ class Place(NamedTuple):
     kind: Literal["entries", "segment", "pieces"]
     log_id: int = 0
     number: int = 0
-    """Of the segment, or of the file of checkpoint chunks."""
+    """Number of the segment, or of the file of checkpoint chunks."""
 
 
 def folder_of(cluster: str) -> str:
