@@ -128,15 +128,21 @@ def test_the_page_says_what_is_charged(invoices: list[Invoice]) -> None:
 def test_each_row_of_the_page_can_be_recomputed_and_they_sum_up_to_the_net(invoices: list[Invoice]) -> None:
     """Quantity × price ÷ per, less the discount, as a reader with a calculator does it."""
     tables = Tables(html_of(invoices[0])).tables
-    of_tiers, of_queues = [table for table in tables if table and table[0][:2] == ["Charge", "Quantity"]]
+    of_tiers, of_queues = [rows_of(table) for table in tables if table and table[0][:2] == ["Quantity", "Unit"]]
     for table in (of_tiers, of_queues):
-        for _, quantity, _, price, per, discount, amount in table[1:]:
+        for _, quantity, _, price, per, discount, amount in table:
             if quantity:
                 off = 1 - Decimal(discount.removesuffix(" %") or 0) / 100
                 again = number(quantity) * number(price) / number(per) * off
                 assert abs(again - number(amount)) <= Decimal("0.000000001")
-    assert sum(number(row[-1]) for row in of_tiers[1:]) == invoices[0].net
-    assert [row[-1] for row in of_tiers[1:]][-1] == "-0.001610815", "the rounding is a row"
+    assert sum(number(row[-1]) for row in of_tiers) == invoices[0].net
+    assert [row[-1] for row in of_tiers][-1] == "-0.001610815", "the rounding is a row"
+
+
+def rows_of(table: list[list[str]]) -> list[list[str]]:
+    """The lines of a table: a row with the charge, and one with its numbers."""
+    _, *rows = table
+    return [charge + numbers for charge, numbers in zip(rows[::2], rows[1::2], strict=True)]
 
 
 def number(text: str) -> Decimal:
@@ -210,6 +216,40 @@ def test_the_page_as_pdf(invoices: list[Invoice]) -> None:
     text = " ".join(page.extract_text() for page in PdfReader(io.BytesIO(pdf_page_of(invoices[0]))).pages)
     assert "Invoice X-000001" in text
     assert "2.88 EUR" in text
+
+
+def large_invoice(folder: Path) -> Invoice:
+    """An invoice with long names and numbers of many digits."""
+    lake = Lake(str(folder))
+    book = book_of(BOOK, "prices.yaml")
+    who = customers_of(
+        f'default: plain\naccounts: {{"{ACCOUNT}": {{plan: plain, discount: 12.75}}}}', "accounts.yaml", book
+    )
+    used = [
+        Used(ACCOUNT, 123_456_789_012, tier=2, queue="q" * 80, tags={"team": "größe", "k" * 100: "v\u00a0" * 100}),
+        Used(ACCOUNT, 987_654_321_098_765_432_109, "storage", tier=2),
+        Used(ACCOUNT, 12_345_678_901_234_567, "bytes_out", queue=""),
+        *(Used(ACCOUNT, 1_234_567, tier=3, queue=f"queue-{at}") for at in range(40)),
+    ]
+    rate(lake, "2026-11", book, who, *used)
+    Invoices(lake).close("2026-11", datetime(2026, 12, 2, tzinfo=UTC))
+    return Invoices(lake).get(ACCOUNT, "2026-11")
+
+
+def test_nothing_of_the_pdf_is_outside_its_margins(tmp_path: Path) -> None:
+    from weasyprint import HTML
+
+    pages = HTML(string=html_of(large_invoice(tmp_path))).render().pages
+    seen = 0
+    for page in pages:
+        paper = page._page_box
+        left, right = paper.content_box_x(), paper.content_box_x() + paper.width
+        cells = [box for box in paper.descendants() if box.element_tag in ("table", "td", "th")]
+        seen += len(cells)
+        for box in cells:
+            assert left - 0.5 <= box.border_box_x() <= box.border_box_x() + box.border_width() <= right + 0.5
+    assert len(pages) > 1
+    assert seen > 200
 
 
 def test_a_page_shows_so_many_lines_and_says_what_the_others_come_to(

@@ -16,9 +16,11 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
 from billing.documents import pdf_of
+from billing.invoice_pages import html_of
 from billing.report import report_of
 from billing.report_sections import account_text
 from tests.billing.months import ACCOUNTS, MADE_AT, analysis_of, costs_of, overview_of, report
+from tests.billing.test_invoice_pages import large_invoice
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _NO_NETWORK = "MAP * ~NOTFOUND"
@@ -176,6 +178,22 @@ def test_it_fits_the_window(opened: webdriver.Chrome, width: int) -> None:
         assert ask(opened, "document.querySelector('#calls svg').getBoundingClientRect().width") >= 600
     finally:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("width", [340, 390, 600, 700, 1200])
+def test_an_invoice_fits_the_window(browser: webdriver.Chrome, tmp_path: Path, width: int) -> None:
+    file = tmp_path / "invoice.html"
+    file.write_text(html_of(large_invoice(tmp_path / "lake")))
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    )
+    try:
+        browser.get(file.as_uri())
+        assert ask(browser, "document.documentElement.scrollWidth") <= width
+        outside = f"[...document.querySelectorAll('td')].filter(e => e.getBoundingClientRect().right > {width}).length"
+        assert ask(browser, outside) == 0, "each amount is seen without scrolling"
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_long_names_many_tags_and_large_sums_leave_room_for_the_numbers(
