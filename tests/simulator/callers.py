@@ -9,7 +9,7 @@ from hashlib import blake2b
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from backend.api import AckLevel, AttemptExpired, BackendError, NewMessage, Receive, Stored
+from backend.api import AckLevel, AttemptExpired, BackendError, HandleOutcome, NewMessage, Receive, Stored
 from backend.engine.ids import unpack_id
 from backend.link import NotSent
 from frontend.sqs.errors import SqsError
@@ -40,6 +40,8 @@ class Callers:
         """What is asked for in receives."""
         self.tokens = 0.5
         """How often a client means to repeat a send, and how often it does so by a retry token in a FIFO queue, too."""
+        self.old_handles = 0.15
+        """How often a delete is asked for with handles of receives that others may have followed."""
         self.repeat_seconds = 3.0
         """After so long at most a call that failed is made again."""
         self.choose: Callable[[str], Front] | None = None
@@ -175,17 +177,19 @@ class Callers:
         pool = self._held.get(queue.queue_id)
         if pool:
             count = self._random.choice((1, 3, 10))
-            if self._random.random() < 0.15:  # also by handles of receives that others have followed
+            if self._random.random() < self.old_handles:
                 self._random.shuffle(pool)
             chosen, pool[-count:] = pool[-count:], []
             await self._delete_these(front, queue, chosen)
 
     async def _delete_these(self, front: Front, queue: Queue, chosen: list[tuple[str, Msg, Claim]]) -> None:
         world = self._world
-        self._history.deleting([msg for _, msg, _ in chosen])
+        asked, first = world.loop.now, self._history.deleting([msg for _, msg, _ in chosen])
         outcomes = await front.delete(queue.arn, [handle for handle, _, _ in chosen])
         world.event("deleted", queue.arn, outcomes)
-        for (_, msg, claim), outcome in zip(chosen, outcomes, strict=True):
+        for (_, msg, claim), outcome, alone in zip(chosen, outcomes, first, strict=True):
+            if outcome is HandleOutcome.DONE and queue.fifo and alone:
+                self._history.handle_counted(msg, claim, asked, world.loop.now)
             retired = claim.place[0] not in world.partitions_of(queue)
             self._history.deleted(msg, claim, outcome, world.loop.now, retired=retired)
 
@@ -196,6 +200,8 @@ class Callers:
             seconds, asked = self._random.choice((0, 5, 20)), self._world.loop.now
             self._history.changing(msg, claim)
             (outcome,) = await front.change_visibility(queue.arn, [(handle, seconds)])
+            if outcome is HandleOutcome.DONE and queue.fifo:
+                self._history.handle_counted(msg, claim, asked, self._world.loop.now)
             self._history.changed(msg, claim, seconds, outcome, asked)
 
     # --- queues as a whole ---
@@ -243,6 +249,7 @@ class Callers:
 
     async def _move(self, front: Front, queue: Queue) -> None:
         if queue.feeds:
+            queue.moved = True
             if self._random.random() < 0.8:
                 await front.start_move(queue.arn)
             else:

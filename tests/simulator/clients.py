@@ -32,6 +32,7 @@ from backend.api import (
     Unavailable,
 )
 from backend.engine.tokens import TOKEN_BYTES
+from tests.simulator.draws import BODY_BYTES_MAX
 from tests.simulator.model import Model, Msg, QueueModel, Violation
 
 if TYPE_CHECKING:
@@ -168,6 +169,9 @@ class Clients:
         self._sent += 1
         name = b"m%06d." % self._sent
         size = random.choice((0, 10, 100, 300, random.randrange(self.world.payload_most)))
+        if self.world.big_bodies and random.random() < 0.02:
+            self.world.big_bodies -= 1
+            size = BODY_BYTES_MAX - len(name) - random.choice((0, random.randrange(300_000)))
         new = NewMessage(name + bytes([self._sent % 251]) * size)
         if queue.fifo:
             new.group = f"g{random.randrange(self.world.groups)}"

@@ -33,6 +33,7 @@ from metadata_service.store import StoreError
 from tests.simulator.callers import Callers
 from tests.simulator.catalog import ACCOUNT, Catalog, HostQueues, arn_of
 from tests.simulator.disk import SimDisk
+from tests.simulator.draws import vary
 from tests.simulator.fronts import Front
 from tests.simulator.history import History, Place, Queue
 from tests.simulator.hosts import HostLoop, Net
@@ -72,7 +73,10 @@ class ClusterWorld:
         focus: Callable[[ClusterWorld], None] | None = None,
         trace: bool = False,
     ) -> None:
-        """``focus`` is what makes one thing still more likely than the scenario does."""
+        """``focus`` is what makes one thing still more likely than the scenario does.
+
+        A run of which neither scenario nor focus is named is varied further (:func:`tests.simulator.draws.vary`).
+        """
         self.seed = seed
         self.random = random = Random(seed)
         self.local = random.random() < 0.3 if local is None else local
@@ -132,6 +136,8 @@ class ClusterWorld:
         self.fronts += [Front(name, self.queues_for(name)) for name in FRONTENDS]
         self._stack = contextlib.ExitStack()
         SCENARIOS[self.scenario](self)
+        if scenario is None and focus is None:
+            vary(self)
         if focus is not None:
             focus(self)
         self._make_queues()

@@ -231,7 +231,8 @@ class SimDisk:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if file.dirty or file.resized:
             # Only what was written since: pages that an earlier, failed sync called clean stay off the disk.
-            file.synced = file.synced[: len(file.seen)].ljust(len(file.seen), b"\0")
+            if len(file.synced) != len(file.seen):
+                file.synced = file.synced[: len(file.seen)].ljust(len(file.seen), b"\0")
             for offset, data in file.dirty:
                 end = min(len(file.synced), offset + len(data))
                 file.synced[offset:end] = data[: end - offset]

@@ -46,6 +46,12 @@ class Queue:
     mine: list[Msg] = field(default_factory=list)
     purging: int = 0
     """Purges that were asked for and not answered: what is sent meanwhile may go, too."""
+    delivered: dict[str, list[tuple[Place, set[Place], int]]] = field(default_factory=dict)
+    """FIFO, by group: what was received, with what, and when that was answered."""
+    dead: dict[str, list[tuple[Place, Place]]] = field(default_factory=dict)
+    """FIFO, by group: where dead letters were in the queue that they were sent to, and where they are here."""
+    moved: bool = False
+    """Somebody has asked for a move task that takes messages from it: they may come back."""
     deleting: bool = False
     """Its deletion was asked for: whatever is in it may go, also what comes later."""
 
@@ -65,6 +71,7 @@ class Claim:
     place: Place
     queue: Queue
     asked: float
+    answered: float
     holds_until: float
     changing: bool = False
     """A change of it is under way, or has an outcome that nobody knows."""
@@ -226,7 +233,7 @@ class History:
                         f"{where} was received at {now:.3f} (time {one.receives}), claim {receives} of "
                         f"{known.asked:.3f} holds until {known.holds_until:.3f}"
                     )
-            claims[one.receives] = claim = Claim(place, queue, asked, asked + seconds * SLEWED - OFF_SECONDS)
+            claims[one.receives] = claim = Claim(place, queue, asked, now, asked + seconds * SLEWED - OFF_SECONDS)
             changes = msg.changes.get(place)
             if changes is not None and (changes.under_way or changes.answered_at > asked_at):
                 claim.holds_until, claim.vague = float("-inf"), bool(changes.under_way)
@@ -234,6 +241,8 @@ class History:
             msg.known_at = min(msg.known_at, at)
             if one.group is not None and queue.fifo:
                 self._in_order(queue, one, place, msg, set(places), asked_at)
+                self._blocked(queue, one, place, msg, set(places), asked_at, now)
+                self._moved_in_order(queue, one, place, msg)
         return claimed
 
     def _fits(self, queue: Queue, one: Received, place: Place, msg: Msg, where: str) -> None:
@@ -267,12 +276,55 @@ class History:
             elif earlier < place and earlier not in places and other.must and other.known_at < asked_at:
                 raise Violation(f"{msg.name} was received while {other.name}, before it in {one.group}, was not done")
 
+    def _blocked(
+        self, queue: Queue, one: Received, place: Place, msg: Msg, places: set[Place], asked_at: int, now: float
+    ) -> None:
+        """Messages before it in its group have left the queue, or came with it; whatever became of them elsewhere."""
+        delivered = queue.delivered.setdefault(one.group or "", [])
+        for later, company, answered_at in delivered if not queue.moved else ():
+            if later[0] == place[0] and later > place and answered_at < asked_at and place not in company:
+                raise Violation(f"{msg.name} at {place} was received after {later} of its group {one.group}")
+        delivered.append((place, places, self._tick))
+        for earlier, other in queue.groups[one.group or ""].items():
+            if earlier[0] == place[0] and earlier < place and earlier not in places and not other.purging:
+                for claim in other.claims.get(earlier, {}).values():
+                    if now < claim.holds_until and other.deleting_at == 1 << 62:
+                        raise Violation(f"{msg.name} was received while a claim holds {other.name}, before it")
+
+    def _moved_in_order(self, queue: Queue, one: Received, place: Place, msg: Msg) -> None:
+        """Dead letters of a group come in the order in which they were sent."""
+        home = msg.home
+        if queue.moved or home.dead_letter is not queue or msg.stored is None or msg.forgotten:
+            return
+        sent_at = _place(home, msg.stored)
+        if sent_at is None:
+            return
+        known = queue.dead.setdefault(one.group or "", [])
+        for earlier, there in known:
+            same = earlier[0] == sent_at[0] and there[0] == place[0]
+            if same and (earlier < sent_at) != (there < place) and earlier != sent_at:
+                raise Violation(
+                    f"{msg.name}, sent as {sent_at}, is at {place}, and what was sent as {earlier} at {there}"
+                )
+        known.append((sent_at, place))
+
     # --- receipt handles ---
 
-    def deleting(self, msgs: Sequence[Msg]) -> None:
+    def handle_counted(self, msg: Msg, claim: Claim, asked: float, now: float) -> None:
+        """A handle of a FIFO queue's message was taken: nobody has received the message since."""
+        for receives, later in msg.claims[claim.place].items():
+            newer = later is not claim and later.answered < asked and later.asked > claim.answered
+            if newer and not later.changing and now < later.holds_until:
+                raise Violation(f"an earlier handle of {msg.name} was taken while claim {receives} holds it")
+
+    def deleting(self, msgs: Sequence[Msg]) -> list[bool]:
+        """Returns for each whether nothing that may end it was asked for before."""
         at = self.tick()
+        first = []
         for msg in msgs:
+            first.append(msg.deleting_at == 1 << 62)
             msg.deleting_at = min(msg.deleting_at, at)
+        return first
 
     def deleted(self, msg: Msg, claim: Claim, outcome: HandleOutcome, now: float, *, retired: bool) -> None:
         """``retired``: the partition that the handle names is none of the queue's any more."""

@@ -96,7 +96,7 @@ class HostLoop(SimLoop):
 
     def _run_ready(self, reached: Callable[[], bool] | None) -> None:
         ready: deque[Any] = self._ready
-        while ready and not self._is_over(reached):
+        while ready and not self._is_over(reached) and not self._is_late():
             handle = ready.popleft()
             callback, host = handle.callback, handle.host
             if callback is None:
@@ -114,6 +114,8 @@ class HostLoop(SimLoop):
             self._spin += 1
             if self._spin > SPIN_MOST:
                 raise Stuck("the loop spins")
+            if self.cost_seconds:
+                self._took_time()
 
     def bury(self) -> list[asyncio.Task[Any]]:
         self._ready.clear()
@@ -136,6 +138,8 @@ class Net:
         self.lost = 0.0
         self.twice = 0.0
         """How often a message that may come twice does."""
+        self.twice_seconds = 0.0
+        """So long at most the second copy is on its way, beside the usual."""
         self._cut: dict[tuple[str, str], int] = {}
 
     def cut(self, source: str, to: str) -> None:

@@ -58,6 +58,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.now = now
         self.lag = lag
         """How often the loop is late, so that several timers are due together."""
+        self.cost_seconds = 0.0
+        """Time that a callback takes: timers come due while others are run, as they do in a real loop."""
         self.halted = False
         """Set to make the driver's turn come at once (a power cut)."""
         self.failures: list[str] = []
@@ -66,6 +68,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, SimHandle]] = []
         self._count = 0
         self._spin = 0
+        self._deadline = 0.0
 
     # --- what asyncio asks of a loop ---
 
@@ -141,12 +144,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         return sum(1 for _, _, handle in self._timers if handle.callback is not None)
 
     def _run(self, deadline: float, reached: Callable[[], bool] | None) -> None:
+        self._deadline = deadline
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
             while True:
                 self._run_ready(reached)
-                if self._is_over(reached) or not self._wake(deadline):
+                if self._is_over(reached) or self._is_late() or not self._wake(deadline):
                     return
         finally:
             events._set_running_loop(before)
@@ -154,9 +158,21 @@ class SimLoop(asyncio.AbstractEventLoop):
     def _is_over(self, reached: Callable[[], bool] | None) -> bool:
         return self.halted or (reached is not None and reached())
 
+    def _is_late(self) -> bool:
+        """Callbacks are ready, and have been run for so long that the deadline is past."""
+        return bool(self._ready) and self.now > self._deadline
+
+    def _took_time(self) -> None:
+        """A callback was run: what is due by now is ready, behind what was before."""
+        self.now += self.cost_seconds
+        timers = self._timers
+        while timers and timers[0][0] <= self.now:
+            self._ready.append(heappop(timers)[2])
+            self._spin = 0
+
     def _run_ready(self, reached: Callable[[], bool] | None) -> None:
         ready = self._ready
-        while ready and not self._is_over(reached):
+        while ready and not self._is_over(reached) and not self._is_late():
             handle = ready.popleft()
             callback = handle.callback
             if callback is None:
@@ -168,6 +184,8 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._spin += 1
             if self._spin > SPIN_MOST:
                 raise Stuck("the loop spins")
+            if self.cost_seconds:
+                self._took_time()
 
     def _wake(self, deadline: float) -> bool:
         """Let time pass until the next timer is due; False at the deadline."""

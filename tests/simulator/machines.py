@@ -69,6 +69,8 @@ class NetMachines(Machines):
         self.stuck_seconds = 3.0
         self.when_stuck: Callable[[str], None] | None = None
         """Told of the client whose row that is."""
+        self.mute: set[str] = set()
+        """Clients whose rows reach no machine."""
         self._held: dict[RowKey, tuple[int, bytes]] = {}
 
     def delay(self, client: QuorumTables, number: int, *, back: bool) -> float | None:
@@ -81,6 +83,8 @@ class NetMachines(Machines):
 
     def held_at(self, client: str, key: RowKey, data: bytes, *, new: bool) -> int | None:
         """The only machine that a row reaches now, -1: it reaches none; None: it reaches all."""
+        if client in self.mute:
+            return -1
         if key in self._held:
             return self._held[key][0]
         if not new or not self.stuck or self.random.random() >= self.stuck:

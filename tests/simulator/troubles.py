@@ -58,6 +58,15 @@ class Troubles:
             if process.node is not None and process.node.ready and process.node.ownership.log_id == cluster.manager:
                 self._nodes.kill(process)
 
+    async def _fault_lost_rows(self, random: Random) -> None:
+        """A process dies, and what it has written last of its log never reached anything."""
+        process, mute = self._nodes.any_one(random), self._world.machines.mute
+        if process is not None and process.name not in mute:
+            mute.add(process.name)
+            await self.last(random.choice((0.02, 0.2, 0.2, 0.8)))
+            self._nodes.kill(process)
+            mute.discard(process.name)
+
     async def _fault_gone(self, random: Random) -> None:
         """A machine burns down."""
         process = self._nodes.any_one(random)

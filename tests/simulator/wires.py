@@ -119,7 +119,8 @@ class _Call:
         times = 2 if twice and net.random.random() < net.twice else 1
         for time in range(times):
             if (there := net.delay(name, self._server.name)) is not None:
-                self._loop.call_later(there * (1 + 20 * time), self._arrive)
+                late = net.random.random() * net.twice_seconds if time and net.twice_seconds else 0.0
+                self._loop.call_later(there * (1 + 20 * time) + late, self._arrive)
 
     def _arrive(self) -> None:
         if self._server.alive:

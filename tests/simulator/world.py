@@ -34,6 +34,7 @@ from backend.partition import Partition
 from metadata_service.store import StoreError
 from tests.simulator.clients import Clients
 from tests.simulator.disk import SimDisk
+from tests.simulator.draws import BODY_BYTES_MAX, node_draws
 from tests.simulator.loop import SimLoop, Stuck, close_dead
 from tests.simulator.model import Model, QueueModel, Violation
 from tests.simulator.rot import Flip, flip_a_bit
@@ -77,22 +78,22 @@ class World:
         self.disk.on_power_cut = self._halt
         self.store = SimStore(Random(random.random()))
         self.latency = self.disk.latency_seconds
+        draws = self.draws = node_draws(seed)
         self.settings = NodeSettings(
             "node",
-            LogSettings(
-                segment_bytes=random.choice((16, 16, 32, 64)) << 10,
-                low_water_bytes=32 << 10,
-                row_bytes=random.choice((2, 8, 64)) << 10,
-            ),
-            checkpoint_segments=random.choice((1, 2, 4)),
+            LogSettings(segment_bytes=draws.segment_bytes, low_water_bytes=32 << 10, row_bytes=draws.row_bytes),
+            checkpoint_segments=draws.checkpoint_segments,
             window_bytes=random.choice((0, 2000, 20_000, 1 << 20)),
         )
-        self.payload_most = self.settings.log.segment_bytes // random.choice((12, 60))
+        self.payload_most = min(self.settings.log.segment_bytes, 64 << 10) // random.choice((12, 60))
+        self.big_bodies = draws.big_bodies
+        """Messages that are still to have bodies near 1 MiB."""
         self.groups = random.choice((1, 3, 8))
         self.fair = random.random() < 0.6
         self.suspended = 0.0
         self.wall_offset = 0.0
         self.loop = SimLoop(random, 0.0, lag=random.choice((0.0, 0.1, 0.5)))  # type: ignore[abstract]
+        self.loop.cost_seconds = draws.cost_seconds
         self.model = Model()
         self.queues: list[QueueModel] = []
         self.old: list[QueueModel] = []
@@ -112,7 +113,7 @@ class World:
 
     def _make_queues(self) -> None:
         random = self.random
-        for number in range(random.choice((1, 2, 3))):
+        for number in range(random.choice((1, 2, 3)) + self.draws.more_queues):
             dead = None
             if random.random() < 0.6:
                 dead = self.add_queue(f"dead{number}", random.random() < 0.5, None)
@@ -133,8 +134,8 @@ class World:
             retention_seconds=random.choice((60, 3600, 345_600, 345_600)),
             delay_seconds=random.choice((0, 0, 0, 1, 5)),
             in_flight_limit=random.choice((3, 20, 120_000)),
-            token_window_seconds=random.choice((20, 60, 300)),
-            retry_window_seconds=random.choice((10, 60)),
+            token_window_seconds=random.choice(self.draws.windows_seconds),
+            retry_window_seconds=random.choice(self.draws.windows_seconds[:2]),
             messages_most=random.choice((0, 0, 0, 0, 100)),
             bytes_most=random.choice((0, 0, 0, 0, 60_000)),
         )
@@ -159,6 +160,10 @@ class World:
         self.old.append(queue)
         dead = queue.dead_letter
         self.add_queue("again", queue.fifo, None if dead is None or dead.unsettled else dead)
+
+    def body_bytes_max(self) -> int:
+        """Length of the longest body that may be sent."""
+        return BODY_BYTES_MAX if self.draws.big_bodies else self.payload_most
 
     # --- time ---
 
@@ -226,6 +231,7 @@ class World:
             self.disk.kill()
         down = self.random.choice((0.01, 1.0, 1.0, 70.0)) if self.random.random() < 0.5 else 0.1
         self.loop = SimLoop(self.random, self.loop.now + down, self.loop.lag)  # type: ignore[abstract]
+        self.loop.cost_seconds = self.draws.cost_seconds
 
     def crash(self, *, power: bool) -> None:
         """The process dies, or the machine; the service starts again."""
@@ -438,7 +444,7 @@ class World:
             if not queue.enters:  # what comes from other queues passes the limits
                 if most and len(living) > most:
                     raise Violation(f"{queue.arn} stores {len(living)} messages, and at most {most} were let in")
-                if most_bytes and counted >= most_bytes + self.payload_most + 10:
+                if most_bytes and counted >= most_bytes + self.body_bytes_max() + 10:
                     raise Violation(f"{queue.arn} stores {counted} bytes, and at most {most_bytes} were let in")
         return found
 
@@ -455,7 +461,7 @@ class World:
 
     def run(self, steps: int) -> Report:
         random = self.random
-        with deterministic(random, self.reports):
+        with deterministic(random, self.reports, self.draws.tick_seconds):
             try:
                 self.start()
                 for step in range(1, steps + 1):
@@ -628,11 +634,14 @@ def _check_fold(partition: Partition) -> None:
 
 
 @contextlib.contextmanager
-def deterministic(random: Random, reports: list[str]) -> Iterator[None]:
-    """What the backend would ask of the machine comes from the seed.  And it is quiet, and no garbage is collected."""
+def deterministic(random: Random, reports: list[str], tick_seconds: float = 0.0007) -> Iterator[None]:
+    """What the backend would ask of the machine comes from the seed.  And it is quiet, and no garbage is collected.
+
+    Between two looks at the processor's clock ``tick_seconds`` have passed.
+    """
     ticks = iter(range(1 << 60))
     modules = {
-        "backend.tasks.time": SimpleNamespace(perf_counter=lambda: next(ticks) * 0.0007),
+        "backend.tasks.time": SimpleNamespace(perf_counter=lambda: next(ticks) * tick_seconds),
         "backend.incarnation.uuid": SimpleNamespace(uuid4=lambda: UUID(int=random.getrandbits(128))),
         "backend.journal.local.secrets": SimpleNamespace(randbits=random.getrandbits),
     }
