@@ -4,34 +4,105 @@ from __future__ import annotations
 
 import pytest
 
-from backend.api import NewMessage, Stored
+from backend.api import HandleOutcome, NewMessage, Received, Stored
 from backend.engine.ids import message_id, salt_of
-from tests.simulator.history import History, Queue
+from backend.handles import Handles
+from tests.simulator.history import Claim, History, Msg, Queue
 from tests.simulator.model import Violation
 
 DEAD, SOURCE = 7, 8
 """Partitions."""
-PAYLOAD = b"m000001."
 
 
-def found_twice(*, purged: bool) -> None:
-    """A message of a FIFO queue is found there and in its dead-letter queue at the end."""
-    history = History()
-    dead = Queue(1, "dead", fifo=True, partitions=[DEAD])
-    source = Queue(2, "source", fifo=True, partitions=[SOURCE], dead_letter=dead)
-    dead.feeds.append(source)
-    msgs = history.sending(source, [NewMessage(PAYLOAD, group="g", token=PAYLOAD.rjust(16))])
-    history.sent(msgs, [Stored(message_id(SOURCE, 1, salt_of(source.handle_key)), 1)], lambda _: True)
-    if purged:
-        history.purged(source, history.purging(source))
-    history.finished({PAYLOAD: [(dead, (DEAD, 1)), (source, (SOURCE, 5))]})
+class Told:
+    """A FIFO queue with dead letters, and what its clients are told."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.dead = Queue(1, "dead", fifo=True, partitions=[DEAD])
+        self.source = Queue(2, "source", fifo=True, partitions=[SOURCE], dead_letter=self.dead, max_receives=2)
+        self.dead.feeds.append(self.source)
+        self.now = 0.0
+
+    def sent(self, number: int, payload: bytes) -> None:
+        msgs = self.history.sending(self.source, [NewMessage(payload, group="g", token=payload.rjust(16))])
+        stored = [Stored(message_id(SOURCE, number, salt_of(b"")), number)]
+        self.history.sent(msgs, stored, lambda _: True)
+
+    def received(
+        self, queue: Queue, *found: tuple[int, bytes], receives: int = 1, seconds: int = 30
+    ) -> list[tuple[str, Msg, Claim]]:
+        self.now += 1.0
+        (partition,) = queue.partitions
+        issue = Handles(partition, bytes(16)).issue
+        answer = [
+            Received(
+                message_id(SOURCE, number, salt_of(b"")), issue(number, receives, int(self.now)), payload, number, receives, 0, 0, "g"
+            )
+            for number, payload in found
+        ]
+        return self.history.received(queue, answer, seconds, self.history.tick(), self.now, self.now)
 
 
 def test_a_message_may_be_twice_when_a_purge_has_forgotten_its_id_and_it_had_left_before() -> None:
     """It became a dead letter, its queue was purged, and its sender, who had heard nothing, sent it again."""
-    found_twice(purged=True)
+    told = Told()
+    told.sent(1, b"m000001.")
+    told.history.purged(told.source, told.history.purging(told.source))
+    told.history.finished({b"m000001.": [(told.dead, (DEAD, 1)), (told.source, (SOURCE, 5))]})
 
 
 def test_a_message_may_not_be_twice() -> None:
+    told = Told()
+    told.sent(1, b"m000001.")
     with pytest.raises(Violation, match="in several places"):
-        found_twice(purged=False)
+        told.history.finished({b"m000001.": [(told.dead, (DEAD, 1)), (told.source, (SOURCE, 5))]})
+
+
+def test_a_later_message_is_not_received_while_a_claim_holds_an_earlier_one() -> None:
+    told = Told()
+    told.sent(1, b"m000001.")
+    told.sent(2, b"m000002.")
+    told.received(told.source, (1, b"m000001."))
+    with pytest.raises(Violation, match="while a claim holds"):
+        told.received(told.source, (2, b"m000002."))
+
+
+def test_an_earlier_message_is_not_received_after_a_later_one() -> None:
+    told = Told()
+    told.sent(1, b"m000001.")
+    told.sent(2, b"m000002.")
+    told.received(told.source, (2, b"m000002."))
+    with pytest.raises(Violation, match="was received after"):
+        told.received(told.source, (1, b"m000001."))
+
+
+def test_a_later_message_is_received_when_the_earlier_one_is_a_dead_letter() -> None:
+    told = Told()
+    told.sent(1, b"m000001.")
+    told.sent(2, b"m000002.")
+    told.received(told.source, (1, b"m000001."), seconds=0)
+    told.received(told.source, (2, b"m000002."))
+    told.received(told.dead, (1, b"m000001."))
+
+
+def test_dead_letters_keep_their_order() -> None:
+    told = Told()
+    told.sent(1, b"m000001.")
+    told.sent(2, b"m000002.")
+    told.received(told.dead, (5, b"m000002."), seconds=0)
+    with pytest.raises(Violation, match="sent as"):
+        told.received(told.dead, (6, b"m000001."))
+
+
+def test_an_earlier_handle_of_a_fifo_queue_is_not_taken() -> None:
+    told = Told()
+    told.sent(1, b"m000001.")
+    ((_, msg, old),) = told.received(told.source, (1, b"m000001."), seconds=1)
+    told.now = 10.0
+    told.received(told.source, (1, b"m000001."), receives=2)
+    assert told.history.deleting([msg]) == [True]
+    told.now += 1.0
+    told.history.deleted(msg, old, HandleOutcome.EXPIRED, told.now, retired=False)
+    with pytest.raises(Violation, match="an earlier handle"):
+        told.history.handle_counted(msg, old, told.now, told.now)
