@@ -11,6 +11,8 @@ from collections import Counter
 from tests.simulator.cluster import SECONDS, ClusterWorld
 from tests.simulator.cluster_mutations import MUTATIONS, run_mutated
 from tests.simulator.cluster_mutations.registry import Focus
+from tests.simulator.focuses import focused
+from tests.simulator.ordinary import ORDINARY, SEEDS_MAX, first_to_notice
 from tests.simulator.rules import RULES
 from tests.simulator.scenarios import SCENARIOS
 from tests.simulator.world import World
@@ -25,18 +27,28 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="print the last calls of a seed that fails")
     parser.add_argument("--rot", action="store_true", help="flip bits on the disk too")
     parser.add_argument("--cluster", action="store_true", help="run whole clusters, each for some virtual seconds")
+    parser.add_argument("--varied", action="store_true", help="with --cluster: draw sizes, speeds and calls, too")
     parser.add_argument("--journal", choices=("quorum", "local"), help="with --cluster: only on this one")
     parser.add_argument("--scenario", choices=tuple(SCENARIOS), help="with --cluster: only this one")
     parser.add_argument(
         "--mutations", action="store_true", help="take each rule out in turn; at most --seeds runs for each"
     )
-    parser.add_argument("--only", help="with --mutations: only this one")
+    parser.add_argument("--only", help="with --mutations or --ordinary: only this one")
+    parser.add_argument(
+        "--ordinary", action="store_true", help="look for the first ordinary seed that misses each rule of ordinary.py"
+    )
+    parser.add_argument(
+        "--focuses", type=int, default=0, help="with --cluster: so many kinds of aimed trouble in each run, by its seed"
+    )
     parser.add_argument(
         "--control", action="store_true", help="with --mutations: then the same runs with all rules in their places"
     )
     arguments = parser.parse_args()
-    if arguments.mutations:
-        return show_mutations(arguments.first, arguments.seeds, arguments.only, control=arguments.control)
+    if arguments.mutations or arguments.ordinary:
+        missed = 0
+        if arguments.mutations:
+            missed = show_mutations(arguments.first, arguments.seeds, arguments.only, control=arguments.control)
+        return max(missed, show_ordinary(arguments.first, arguments.only))
     began = time.perf_counter()
     totals: Counter[str] = Counter()
     failed: list[int] = []
@@ -46,9 +58,14 @@ def main() -> int:
         if time.perf_counter() - began > arguments.seconds:
             break
         world: World | ClusterWorld
-        if arguments.cluster:
+        drawn = ""
+        if arguments.cluster and arguments.focuses:
+            world, drawn = focused(seed, arguments.focuses)
+        elif arguments.cluster:
             local = None if arguments.journal is None else arguments.journal == "local"
-            world = ClusterWorld(seed, local=local, scenario=arguments.scenario, trace=arguments.trace)
+            world = ClusterWorld(
+                seed, local=local, scenario=arguments.scenario, trace=arguments.trace, varied=arguments.varied
+            )
         else:
             world = World(seed, arguments.trace, arguments.rot)
         done += 1
@@ -58,7 +75,7 @@ def main() -> int:
             break
         except BaseException as error:
             failed.append(seed)
-            print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
+            print(f"seed {seed}{drawn and f' ({drawn})'}: {type(error).__name__}: {error}", flush=True)
             if arguments.trace:
                 print("\n".join((world.events or [])[-60:]))
                 traceback.print_exc()
@@ -112,6 +129,22 @@ def show_mutations(first: int, most: int, only: str | None, *, control: bool) ->
             print(f"| {rule.name} | `{mutation.name}` | {mutation.breaks} | {where} | {noticed} |", flush=True)
     alarms = show_controls(controls) if control else 0
     return 1 if missed or alarms else 0
+
+
+def show_ordinary(first: int, only: str | None) -> int:
+    """Print the table of ``docs/simulator.md`` of rules that ordinary seeds miss; returns 1 if one is not missed."""
+    print("| mutation | rule | what it breaks | one node | cluster |\n|---|---|---|---|---|")
+    unnoticed = 0
+    for one in ORDINARY.values():
+        if only not in (None, one.name):
+            continue
+        cells = []
+        for of_this, cluster in ((one.of_node, False), (one.of_cluster, True)):
+            seed = first_to_notice(one.name, range(first, first + SEEDS_MAX), cluster=cluster) if of_this else None
+            cells.append("" if not of_this else f"not in {SEEDS_MAX} seeds" if seed is None else f"seed {seed}")
+        unnoticed += not any(cell.startswith("seed") for cell in cells)
+        print(f"| `{one.name}` | {one.rule} | {one.breaks} | {cells[0]} | {cells[1]} |", flush=True)
+    return 1 if unnoticed else 0
 
 
 def show_controls(controls: dict[tuple[bool, str, Focus | None, int], str]) -> int:

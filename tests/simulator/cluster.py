@@ -72,10 +72,11 @@ class ClusterWorld:
         scenario: str | None = None,
         focus: Callable[[ClusterWorld], None] | None = None,
         trace: bool = False,
+        varied: bool = False,
     ) -> None:
         """``focus`` is what makes one thing still more likely than the scenario does.
 
-        A run of which neither scenario nor focus is named is varied further (:func:`tests.simulator.draws.vary`).
+        ``varied``: sizes, speeds and what clients do differ further (:func:`tests.simulator.draws.vary`).
         """
         self.seed = seed
         self.random = random = Random(seed)
@@ -136,7 +137,7 @@ class ClusterWorld:
         self.fronts += [Front(name, self.queues_for(name)) for name in FRONTENDS]
         self._stack = contextlib.ExitStack()
         SCENARIOS[self.scenario](self)
-        if scenario is None and focus is None:
+        if varied:
             vary(self)
         if focus is not None:
             focus(self)

@@ -82,6 +82,9 @@ class SimDisk:
         """Reads of these files fail with EIO."""
         self.bad_blocks: set[tuple[str, int]] = set()
         """So do reads that touch these blocks of a file, of 4096 bytes each, until they are written again."""
+        self.passing = 0.0
+        """How often a file cannot be opened, or read, for a reason that passes."""
+        self._passing_random = Random(repr(random.getstate()[1][:4]))
         self.on_power_cut: Callable[[], None] | None = None
         self.operations = 0
         """Changing operations so far."""
@@ -169,8 +172,17 @@ class SimDisk:
             raise PowerCut
         self.operations += 1
 
+    def _passes(self, *numbers: int) -> None:
+        if self.passing and self._passing_random.random() < self.passing:
+            number = self._passing_random.choice(numbers)
+            raise OSError(number, os.strerror(number))
+
     def open(self, path: str) -> int:
         file = self._file(path)
+        self._passes(errno.EMFILE, errno.ENFILE)
+        return self._opened(path, file)
+
+    def _opened(self, path: str, file: _File) -> int:
         self._next_fd += 1
         self._fds[self._next_fd] = (path, file)
         return self._next_fd
@@ -181,8 +193,9 @@ class SimDisk:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         if os.path.dirname(path) not in self._names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self._passes(errno.EMFILE, errno.ENFILE)
         self._names[path] = _File()
-        return self.open(path)
+        return self._opened(path, self._file(path))
 
     def close(self, fd: int) -> None:
         _, file = self._fd(fd)
@@ -206,6 +219,7 @@ class SimDisk:
 
     def pread(self, fd: int, size_bytes: int, offset: int) -> bytes:
         path, file = self._fd(fd)
+        self._passes(errno.ENOMEM, errno.EINTR)
         if path in self.unreadable or self._is_bad(path, offset, min(offset + size_bytes, len(file.seen))):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return bytes(file.seen[offset : offset + size_bytes])

@@ -54,24 +54,30 @@ def vary(world: ClusterWorld) -> None:
     world.loop.cost_seconds = random.choice((0.0, 0.000005, 0.00005))
     nodes.checkpoint_segments = random.choice((1, 1, 2, 4, 12))
     nodes.segment_bytes = random.choice((1, 4, 16, 64)) << 10
-    nodes.segment_rows = random.choice((3, 16, 100, ROWS_MOST))
+    nodes.segment_rows = random.choice((5, 16, 100, ROWS_MOST))
+    nodes.wait_for_others = True
     nodes.idle_seconds = random.choice((0.05, 0.5))
     nodes.row_bytes = random.choice((256, 1 << 10, 4 << 10, 60 << 10))
-    callers.pace = random.choice((0.02, 0.05, 0.1, 0.2))
-    callers.visibility_seconds = random.choice(((5, 15, 30), (0, 1, 5), (0, 2, 10)))
+    callers.pace = random.choice((0.05, 0.1, 0.2) if world.scenario == "slow" else (0.02, 0.03, 0.05, 0.1))
+    callers.visibility_seconds = random.choice(((5, 15, 30), (0, 2, 10)))
     callers.old_handles = random.choice((0.05, 0.15, 0.4))
     for call in callers.weights:
         callers.weights[call] *= random.choice((0.3, 1.0, 1.0, 2.0))
     callers.weights["move"] *= random.choice((0.0, 1.0, 4.0))
-    machines.slow_seconds = random.choice((0.002, 0.01, 0.05))
+    if random.random() < 0.7:  # few messages, received again and again: many of them become dead letters
+        callers.visibility_seconds = random.choice(((0,), (0, 1), (0, 0, 0, 5)))
+        callers.weights.update(send=30, receive=80, delete=10)
+        world.always = frozenset({"dead"})
+    machines.slow_seconds = random.choice((0.002, 0.01, 0.02))
     net.twice = random.choice((0.0, 0.1, 0.3))
     net.twice_seconds = random.choice((0.0, 0.5, 3.0))
-    if world.scenario in ("outages", "zombies"):
-        return  # what may go wrong is all that they are
     faults = world.troubles.faults
-    for fault in faults:
-        faults[fault] *= random.choice((0, 1, 1, 3))
-    faults["map"] = max(1, faults["map"])
+    if world.scenario == "outages":
+        return  # what may go wrong is all that it is
+    if world.scenario != "zombies":
+        for fault in faults:
+            faults[fault] *= random.choice((0, 1, 1, 3))
+        faults["map"] = max(1, faults["map"])
+        world.troubles.pause = random.choice((0.5, 1.0, 2.0, 4.0)) if world.troubles.pause else 0.0
     if not world.local:
-        faults["lost_rows"] = random.choice((0, 5, 15))
-    world.troubles.pause = random.choice((0.5, 1.0, 2.0)) if world.troubles.pause else 0.0
+        faults["lost_rows"] = sum(faults.values()) * random.choice((0.2, 1.0, 3.0))

@@ -17,7 +17,7 @@ from backend.journal.cassandra_log import CassandraLogSettings
 from backend.journal.log import LogSettings
 from backend.journal.segments import LogInUse
 from backend.journal.tables import ROWS_MOST
-from backend.living import WATCH_SECONDS, time_of
+from backend.living import WATCH_SECONDS, recovered_by_others, time_of
 from backend.manager import Member
 from backend.node import Node, NodeSettings
 from backend.partition import Partition
@@ -67,6 +67,8 @@ class Nodes:
         self.row_bytes = random.choice((1, 4)) << 10
         self.rows_at_once = random.choice((4, 8))
         self.window_bytes = random.choice((0, 20_000, 1 << 20))
+        self.wait_for_others = False
+        """A node that starts waits until others have recovered what it has left, as a real process does."""
         self._world = world
 
     def living(self) -> list[NodeProcess]:
@@ -146,6 +148,8 @@ class Nodes:
             return int((EPOCH + loop.now + self.offsets[name]) * 1000)
 
         clock = SteadyClock(lambda: wall_ms() / 1000, lambda: loop.now * rate, lambda: loop.now * rate)
+        if self.wait_for_others:
+            await recovered_by_others(store, name)
         time_ms = await time_of(store, name, wall_ms)
         if time_ms is not None:
             clock.go_to(time_ms)

@@ -37,6 +37,19 @@ Make = Callable[[], AbstractContextManager[Any]]
 NODE_STEPS = 2000
 CLUSTER_SECONDS = 15.0
 """Length of a run."""
+SEEDS_MAX = 60
+"""Seeds in which each rule's absence has to be noticed."""
+NOT_YET = frozenset(
+    {
+        "fence_valid_for_a_while",
+        "transfer_carried_before_it_is_durable",
+        "taken_before_it_is_durable",
+        "epoch_stays",
+        "low_water_mark_ignored",
+    }
+)
+"""Those that no seed is known to notice with the draws as they are now."""
+FENCE_SECONDS = 0.3
 
 
 class Ordinary(NamedTuple):
@@ -67,7 +80,7 @@ def _ordinary(rule: str, *, node: bool = True, cluster: bool = True) -> Callable
 def run_ordinary(seed: int, *, cluster: bool) -> Counter[str]:
     """Run one seed as it is; returns its counts.  Raises what it finds."""
     if cluster:
-        return ClusterWorld(seed).run(CLUSTER_SECONDS).counts
+        return ClusterWorld(seed, varied=True).run(CLUSTER_SECONDS).counts
     return World(seed).run(NODE_STEPS).counts
 
 
@@ -129,7 +142,7 @@ def fence_valid_for_a_while() -> AbstractContextManager[Any]:
 
     def read(self: CassandraLog, covers: int, asking: Any, sent_at: float, state: Any) -> None:
         if state == "open":
-            valid_until[self] = sent_at + 0.3
+            valid_until[self] = sent_at + FENCE_SECONDS
         real_read(self, covers, asking, sent_at, state)
 
     def want_read(self: CassandraLog) -> None:
@@ -306,7 +319,7 @@ def low_water_mark_ignored() -> AbstractContextManager[Any]:
     return mock.patch.object(Taken, "has", lambda self, transfer: transfer in self.above)
 
 
-@_ordinary("Handles")
+@_ordinary("Receipt handles")
 def old_handles_taken_by_fifo() -> AbstractContextManager[Any]:
     """A FIFO queue takes the handle of an earlier receive for that of the one that holds the message."""
     real_delete, real_change = Queue.delete, Queue.change_visibility

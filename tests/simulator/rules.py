@@ -37,6 +37,11 @@ RULES = (
         "`tests/backend/journal/test_cassandra_log.py` holds that it refuses.",
     ),
     Rule("Writing 8", "Ids and handles carry the epoch."),
+    Rule(
+        "Receipt handles",
+        "In a FIFO queue only the handle of the receive counts that holds the message.",
+        why_not="In runs that nothing was chosen for (`ordinary.py`).",
+    ),
     Rule("Recovery 1", "A log is said to be recovered before it is read."),
     Rule("Recovery 2", "It ends at the first gap; a gap below what was answered is damage.", ("skipped_checksum",)),
     Rule("Recovery 3", "What was read past the answered mark is written again.", ("tail_not_rewritten",)),

@@ -26,7 +26,7 @@ class Troubles:
     def __init__(self, world: ClusterWorld) -> None:
         self.pause = world.random.choice((0.0, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0))
         """Mean seconds between faults; 0: none."""
-        self.faults = dict(LOCAL_FAULTS if world.local else QUORUM_FAULTS)
+        self.faults: dict[str, float] = dict(LOCAL_FAULTS if world.local else QUORUM_FAULTS)
         """How often each comes: the methods ``_fault_`` below."""
         self.outage_seconds: tuple[float, ...] = (1.0, 4.0, 9.0)
         self._zombie = False
@@ -63,7 +63,7 @@ class Troubles:
         process, mute = self._nodes.any_one(random), self._world.machines.mute
         if process is not None and process.name not in mute:
             mute.add(process.name)
-            await self.last(random.choice((0.02, 0.2, 0.2, 0.8)))
+            await self.last(random.choice((0.02, 0.2, 0.8, 1.5)))
             self._nodes.kill(process)
             mute.discard(process.name)
 

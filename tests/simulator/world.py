@@ -302,6 +302,7 @@ class World:
     def heal(self) -> None:
         self.disk.capacity_bytes = 1 << 40
         self.disk.failing_syncs = 0
+        self.disk.passing = 0.0
         self.disk.latency_seconds = self.latency
         self.store.failing = 0.0
 
@@ -319,6 +320,8 @@ class World:
         elif what == "full":
             used = (1 << 40) - self.disk.free_bytes("/") if self.disk.capacity_bytes == 1 << 40 else 0
             self.disk.capacity_bytes = used + random.randrange(100_000)
+        elif what == "files":
+            self.disk.passing = random.choice((0.02, 0.3, 1.0))
         elif what == "store":
             self.store.failing = random.choice((0.05, 0.3, 1.0))
         elif what == "slow":
@@ -581,8 +584,8 @@ class World:
 
 
 _TROUBLE = {
-    "kill": 4, "power": 4, "cut": 5, "restart": 2, "sync": 3, "full": 2, "store": 3, "slow": 1, "heal": 4, "clock": 2,
-    "sleep": 1, "leap": 3, "purge": 2, "replace": 1, "look": 2,
+    "kill": 4, "power": 4, "cut": 5, "restart": 2, "sync": 3, "full": 2, "store": 3, "files": 2, "slow": 1, "heal": 4,
+    "clock": 2, "sleep": 1, "leap": 3, "purge": 2, "replace": 1, "look": 2,
 }  # fmt: skip
 _TROUBLES = list(_TROUBLE)
 _TROUBLE_WEIGHTS = list(_TROUBLE.values())

@@ -530,6 +530,15 @@ def dying_sources(world: ClusterWorld) -> None:
     world.when_answering = answering
 
 
+def dying_takers(world: ClusterWorld) -> None:
+    """Nodes die whose last rows have reached nothing, while many messages are on their way to them."""
+    moves(world)
+    world.callers.visibility_seconds = (0,)
+    world.callers.weights.update(send=60, receive=80)
+    world.troubles.pause = 4.0
+    world.troubles.faults = {"lost_rows": 1}
+
+
 def dying_givers(world: ClusterWorld) -> None:
     """Who has given shards away dies, and some of its rows have not been written; calls are repeated soon."""
     world.machines.stuck, world.machines.stuck_at, world.machines.repairs = 0.03, (-1,), False

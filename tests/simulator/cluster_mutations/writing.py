@@ -126,6 +126,18 @@ def carried_before_it_is_durable(world: ClusterWorld) -> AbstractContextManager[
     return mock.patch.object(Ferry, "_carry", carry)
 
 
+@mutation("Writing 4", focus=focus.dying_takers)
+def taken_before_it_is_durable(world: ClusterWorld) -> AbstractContextManager[Any]:
+    """Another node is answered that its messages were taken before that is durable: it lets go of them."""
+    real = Incarnation.take
+
+    async def take(self: Incarnation, *rest: Any) -> list[int]:
+        with not_durable(self):
+            return await real(self, *rest)
+
+    return mock.patch.object(Incarnation, "take", take)
+
+
 @mutation("Writing 4", scenario="moving", focus=focus.dying_givers)
 def handed_over_before_it_is_durable(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A shard is handed over before the rows are durable that its last checkpoint rests on."""
