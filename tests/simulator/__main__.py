@@ -141,7 +141,7 @@ def show_ordinary(first: int, only: str | None) -> int:
         cells = []
         for of_this, cluster in ((one.of_node, False), (one.of_cluster, True)):
             seed = first_to_notice(one.name, range(first, first + SEEDS_MAX), cluster=cluster) if of_this else None
-            cells.append("" if not of_this else f"not in {SEEDS_MAX} seeds" if seed is None else f"seed {seed}")
+            cells.append("–" if not of_this else f"not in {SEEDS_MAX} seeds" if seed is None else f"seed {seed}")
         unnoticed += not any(cell.startswith("seed") for cell in cells)
         print(f"| `{one.name}` | {one.rule} | {one.breaks} | {cells[0]} | {cells[1]} |", flush=True)
     return 1 if unnoticed else 0

@@ -41,7 +41,7 @@ class Callers:
         self.tokens = 0.5
         """How often a client means to repeat a send, and how often it does so by a retry token in a FIFO queue, too."""
         self.old_handles = 0.15
-        """How often a delete is asked for with handles of receives that others may have followed."""
+        """Share of the deletes that are asked for with handles of receives that others may have followed."""
         self.repeat_seconds = 3.0
         """After so long at most a call that failed is made again."""
         self.choose: Callable[[str], Front] | None = None

@@ -83,7 +83,7 @@ class SimDisk:
         self.bad_blocks: set[tuple[str, int]] = set()
         """So do reads that touch these blocks of a file, of 4096 bytes each, until they are written again."""
         self.passing = 0.0
-        """How often a file cannot be opened, or read, for a reason that passes."""
+        """Share of the times that a file cannot be opened, or read, for a reason that passes."""
         self._passing_random = Random(repr(random.getstate()[1][:4]))
         self.on_power_cut: Callable[[], None] | None = None
         self.operations = 0

@@ -1,4 +1,4 @@
-"""What differs from run to run beside its faults: sizes, limits, speeds and what clients do.
+"""Differences between runs beside their faults: sizes, limits, speeds and what clients do.
 
 These come from a generator of their own, so that a seed whose run is chosen otherwise keeps its meaning.  Nothing here
 is aimed at a rule: small and large values are drawn, so that limits are crossed.
@@ -18,7 +18,7 @@ BODY_BYTES_MAX = 1 << 20
 
 
 class NodeDraws(NamedTuple):
-    """Of a run of one node."""
+    """Draws of a run of one node."""
 
     segment_bytes: int
     row_bytes: int
@@ -27,9 +27,9 @@ class NodeDraws(NamedTuple):
     tick_seconds: float
     more_queues: int
     windows_seconds: tuple[int, ...]
-    """Of deduplication ids and of retry tokens."""
+    """Windows of deduplication ids and of retry tokens."""
     big_bodies: int
-    """So many messages have bodies near 1 MiB."""
+    """Number of messages with bodies near 1 MiB."""
 
 
 def node_draws(seed: int) -> NodeDraws:

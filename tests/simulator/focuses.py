@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 from tests.simulator.cluster import ClusterWorld
-from tests.simulator.cluster_mutations import focus
+from tests.simulator.cluster_mutations import MUTATIONS
 from tests.simulator.cluster_mutations.registry import Focus
 from tests.simulator.scenarios import SCENARIOS
 
 ALONE = frozenset({"wrong_clocks", "clocks_set_back", "outages", "forgetful", "stopped_owners", "power_after_seals"})
-"""What promises less of its runs, or is of one journal or scenario alone."""
+"""Focuses whose runs are promised less, or that are for one journal or scenario alone."""
 
 
-def _all() -> dict[str, Focus]:
-    found = inspect.getmembers(focus, inspect.isfunction)
-    helpers = {"dies", "later", "this_dies", "this_is_stopped"}
-    return {
-        name: one
-        for name, one in found
-        if one.__module__ == focus.__name__ and not name.startswith("_") and name not in helpers
-    }
-
-
-FOCUSES: dict[str, Focus] = _all()
+FOCUSES: dict[str, Focus] = {one.focus.__name__: one.focus for one in MUTATIONS.values() if one.focus is not None}
 
 
 def together(chosen: Sequence[Focus]) -> Focus:

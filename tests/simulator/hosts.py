@@ -139,7 +139,7 @@ class Net:
         self.twice = 0.0
         """How often a message that may come twice does."""
         self.twice_seconds = 0.0
-        """So long at most the second copy is on its way, beside the usual."""
+        """Longest time that the second copy is on its way, beside the usual."""
         self._cut: dict[tuple[str, str], int] = {}
 
     def cut(self, source: str, to: str) -> None:

@@ -48,7 +48,7 @@ NOT_YET = frozenset(
         "low_water_mark_ignored",
     }
 )
-"""Those that no seed is known to notice with the draws as they are now."""
+"""Those for which no seed is known: they show in clusters alone, whose runs have not been measured."""
 FENCE_SECONDS = 0.3
 
 

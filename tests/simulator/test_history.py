@@ -37,7 +37,14 @@ class Told:
         issue = Handles(partition, bytes(16)).issue
         answer = [
             Received(
-                message_id(SOURCE, number, salt_of(b"")), issue(number, receives, int(self.now)), payload, number, receives, 0, 0, "g"
+                message_id(SOURCE, number, salt_of(b"")),
+                issue(number, receives, int(self.now)),
+                payload,
+                number,
+                receives,
+                0,
+                0,
+                "g",
             )
             for number, payload in found
         ]

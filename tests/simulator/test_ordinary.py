@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.ordinary import NOT_YET, ORDINARY, SEEDS_MAX, noticed_by
+from tests.simulator.cluster import SECONDS
+from tests.simulator.focuses import focused
+from tests.simulator.ordinary import NOT_YET, ORDINARY, SEEDS_MAX, noticed_by, run_ordinary
 from tests.simulator.rules import RULES
 
 PAGE = Path("docs/simulator.md")
@@ -44,9 +46,18 @@ def test_the_page_has_each_rule() -> None:
 
 @pytest.mark.parametrize("name", sorted(ORDINARY.keys() - NOT_YET))
 def test_an_ordinary_seed_notices(name: str) -> None:
-    """The page's seed, with the cheaper of the two kinds of run, or else the first one that does."""
+    """The page's seed, of one node if that shows it, or else the first one that does."""
     cluster, first = min(NOTICED[name].items())
     for seed in (first, *range(1, SEEDS_MAX + 1)):
         if noticed_by(name, seed, cluster=cluster) is not None:
             return
     pytest.fail(f"{name} was not noticed in {SEEDS_MAX} seeds")
+
+
+def test_ordinary_runs_of_a_cluster_find_nothing_with_all_rules_in_their_places() -> None:
+    assert run_ordinary(1, cluster=True)["sent"]
+
+
+def test_runs_with_two_focuses_find_nothing_with_all_rules_in_their_places() -> None:
+    world, _ = focused(1, 2)
+    assert world.run(SECONDS).counts["sent"]
