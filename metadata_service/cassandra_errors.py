@@ -6,20 +6,26 @@ cause of what is raised; logs, decisions of the managers and answers have these 
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-from cassandra import OperationTimedOut, Timeout, Unavailable
+from cassandra import AuthenticationFailed, OperationTimedOut, Timeout, Unavailable
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionBusy, ConnectionException
 
 TEXT_MAX: Final = 200
+_TLS_REASON: Final = re.compile(r"\[SSL: ([A-Z0-9_]{1,80})\]")
 
 
 def describe(error: BaseException) -> str:
     """A clause whose subject is Cassandra, such as ``no node of Cassandra is reached``."""
     if isinstance(error, NoHostAvailable):
-        found = [one for one in _errors_of(error) if isinstance(one, Unavailable | Timeout | OperationTimedOut)]
-        return describe(found[0]) if found else "no node of Cassandra is reached"
+        errors = _errors_of(error)
+        found = [one for one in errors if isinstance(one, Unavailable | Timeout | OperationTimedOut)]
+        if found:
+            return describe(found[0])
+        refused = next((text for one in errors if (text := _refusal(one))), "")
+        return f"no node of Cassandra is reached{refused}"
     if isinstance(error, Unavailable):
         return (
             f"too few nodes of Cassandra are there: {error.alive_replicas} of the {error.required_replicas} replicas "
@@ -36,6 +42,15 @@ def describe(error: BaseException) -> str:
         return "the connection to Cassandra broke"
     text = f"{type(error).__name__}: {error}"
     return f"Cassandra failed: {text if len(text) <= TEXT_MAX else f'{text[: TEXT_MAX - 1]}…'}"
+
+
+def _refusal(error: object) -> str:
+    """The cause why a node that is there lets nobody in, without its address; empty: another cause."""
+    if isinstance(error, AuthenticationFailed):
+        return ": the user name or the password is refused"
+    # The driver raises an error of its own for one of TLS, whose text has OpenSSL's reason and the node's address.
+    found = _TLS_REASON.search(str(error)) if isinstance(error, OSError) else None
+    return "" if found is None else f": TLS fails, {found[1].replace('_', ' ').lower()}"
 
 
 def _errors_of(error: NoHostAvailable) -> list[object]:

@@ -451,4 +451,7 @@ def test_a_batch_shows_how_far_it_is(
     assert lines[-1].startswith("4 of 4 made: 10 records in ")
     assert main(["batch", "--lake", lake.url, "--day", str(DAY)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert (lines[0], lines[-1]) == (f"{DAY} usage_hourly: nothing new (1 of 2)", "nothing new has come")
+    assert (lines[0], lines[-1]) == (
+        f"{DAY} usage_hourly: nothing new (1 of 2, about 0 s more)",
+        "nothing new has come",
+    )

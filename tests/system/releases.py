@@ -2,8 +2,9 @@
 
 There is none that was published yet, so:
 
-* :func:`before` is what the project was at :data:`BEFORE`, the first commit whose schemas say which releases can use
-  them.  It comes from this clone's history, and where a clone has none (a shallow one, an archive) there is none.
+* :func:`before` is what the project was at :data:`BEFORE`, the first commit whose message ids have a salt: a message
+  keeps its id from there on.  It comes from this clone's history, and where a clone has none (a shallow one, an
+  archive) there is none.
   When releases are published, :data:`BEFORE` is the last one's commit.
 * :func:`after` is made of this code: it speaks one version more of the wire's protocol, which has the same frames, and
   its SQLite file has taken one step more.  So it shows that versions are agreed upon and steps borne, and says nothing
@@ -25,7 +26,7 @@ import pytest
 from tests.metadata_service import next_step
 from tests.system.server import REPOSITORY
 
-BEFORE = "6af323bd0d3853f04ad42cc9e75cb4887a00da74"
+BEFORE = "fc1d401b1b2751822d5a9ad74e09d75f1a6f1335"
 AFTER = "9.9.9"
 """What :func:`after` calls itself."""
 
