@@ -82,23 +82,22 @@ def test_records_are_brought_and_merged(s3: S3, tmp_path: Path) -> None:
         assert seal(tmp_path / "spool", lake).files == 1
     assert sequences(lake) == [1, 2, 3, 4, 5]
     assert compact(lake, LATER) == Compacted(0, 0), "they have come a moment ago"
-    # The server says that its objects are of today: so it is today that they are looked at.
-    now = datetime.now(UTC) + timedelta(hours=2)
+    # The server says that its objects were written just now: in two hours an hour that is over by then is merged.
+    written = datetime.now(UTC)
+    now, hour = written + timedelta(hours=2), written - timedelta(hours=3)
     names = {path.rpartition("/")[2] for path in lake.paths("usage")}
-    today = f"usage/date={now.date()}/hour=00"
-    now = max(now, datetime(now.year, now.month, now.day, 5, tzinfo=UTC))
+    folder = f"usage/{hour:date=%Y-%m-%d/hour=%H}"
     for path in lake.paths("usage"):
         data = lake.read_bytes(path)
         assert data is not None
-        lake.write_bytes(f"{today}/{path.rpartition('/')[2]}", data)
+        lake.write_bytes(f"{folder}/{path.rpartition('/')[2]}", data)
         lake.remove(path)
     assert compact(lake, now) == Compacted(1, 0)
     assert compact(lake, now) == Compacted(0, 0)
     (merged,) = [path for path in lake.paths("usage") if "merged-" in path]
     assert sequences(lake) == [1, 2, 3, 4, 5]
     assert len(lake.paths("usage")) == len(names) + 1
-    later = datetime.now(UTC) + timedelta(hours=7)
-    assert compact(lake, max(later, now)) == Compacted(0, 5)
+    assert compact(lake, datetime.now(UTC) + timedelta(hours=7)) == Compacted(0, 5)
     assert lake.paths("usage") == [merged]
     assert sequences(lake) == [1, 2, 3, 4, 5]
 

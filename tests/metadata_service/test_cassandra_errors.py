@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cassandra import OperationTimedOut, ReadTimeout, Unavailable
+from cassandra import AuthenticationFailed, OperationTimedOut, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionShutdown
 
@@ -24,6 +24,16 @@ TOO_FEW = Unavailable(f"from {HOST}", consistency=4, required_replicas=2, alive_
             "too few nodes of Cassandra answered in time: 1 of the 2 replicas that are needed",
         ),
         (NoHostAvailable("Unable", {HOST: ConnectionShutdown(HOST)}), "no node of Cassandra is reached"),
+        (
+            NoHostAvailable(
+                "Unable", {HOST: PermissionError(1, f"{HOST}: [SSL: CERTIFICATE_VERIFY_FAILED] for {HOST}")}
+            ),
+            "no node of Cassandra is reached: TLS fails, certificate verify failed",
+        ),
+        (
+            NoHostAvailable("Unable", {HOST: AuthenticationFailed(f"{HOST}: Bad credentials")}),
+            "no node of Cassandra is reached: the user name or the password is refused",
+        ),
         (NoHostAvailable("Unable", {}), "no node of Cassandra is reached"),
         (NoHostAvailable("Unable", {HOST: ConnectionShutdown(HOST), "other": TOO_FEW}), describe(TOO_FEW)),
         (ConnectionShutdown(HOST), "the connection to Cassandra broke"),
