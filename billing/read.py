@@ -120,8 +120,11 @@ def main() -> int:
     os.nice(NICE)
     answered, content = answer(msgspec.json.decode(sys.stdin.buffer.read(), type=Question))
     sys.stdout.buffer.write(msgspec.json.encode(answered) + b"\n" + content)
+    sys.stdout.buffer.flush()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Not by sys.exit: pyarrow's threads that still run while the interpreter is taken down can abort the process,
+    # which has answered by then.
+    os._exit(main())
