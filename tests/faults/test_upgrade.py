@@ -57,10 +57,10 @@ def installed(tmp_path: Path) -> Iterator[Installed]:
     made.server.kill()
 
 
-async def there_and_back(installed: Installed, older: tuple[Path, str | None], newer: tuple[Path, str | None]) -> None:
+async def there_and_back(installed: Installed, older: tuple[Path, str], newer: tuple[Path, str]) -> None:
     """From one release to the next and back, while clients are at work.
 
-    Each is its code, and what it says that it is; None: it does not say so yet.
+    Each is its code, and its version as it reports it.
     """
     server = installed.server
     installed.install(older[0])
@@ -99,7 +99,8 @@ def roll_back(code: Path, data: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)  # four processes are replaced twice
 async def test_from_the_release_before_to_this_one_and_back(installed: Installed, tmp_path: Path) -> None:
-    await there_and_back(installed, (releases.before(tmp_path / "before"), None), (REPOSITORY, __version__))
+    before = (releases.before(tmp_path / "before"), __version__)  # nothing is released: it has the same number
+    await there_and_back(installed, before, (REPOSITORY, __version__))
 
 
 @pytest.mark.slow
