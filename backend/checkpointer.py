@@ -43,12 +43,12 @@ CHAIN_MOST = 8
 SPARSE = 4
 """A file of pieces less than a quarter of which is needed is written again and goes."""
 READS_AT_ONCE = 8
-"""So many logs are asked at the same time what is left of them."""
+"""Logs whose remains are listed at the same time."""
 LEFT_BEHIND_SECONDS = 600.0
 """A log of which nothing was found is looked at once more after so long, for what was on its way to it.  If there is
 still nothing, its entry says so."""
 MARKS_AT_ONCE = 8
-"""So many entries say so in one sweep: hand-overs wait for it."""
+"""Entries marked as swept in one sweep; few, because hand-overs wait for it."""
 SEGMENT_BITS = 20
 SEGMENT_MASK = (1 << SEGMENT_BITS) - 1
 

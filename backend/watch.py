@@ -15,11 +15,11 @@ from metadata_service.models import Heartbeat
 DEAD_SECONDS = 4.25
 """A heartbeat that takes three seconds to be stored comes four after the one before: that is not enough."""
 GAP_SECONDS = 1.5
-"""Of a longer time between two looks only so much counts as the watcher's own heartbeats make up: who knows what went
-on."""
+"""A longer time between two checks counts only as far as the watcher's own heartbeats account for it: the watcher may
+have been suspended."""
 OWN_BEATS_MIN = 3
-"""So many heartbeats of the watcher itself have to be stored while another's stands still: where they take long, those
-of the others do, too."""
+"""Heartbeats that the watcher itself has to store while another's stands still: where its own take long, those of the
+others may, too."""
 BEAT_SECONDS = 1.0
 """Between the end of a heartbeat and the start of the next."""
 
@@ -38,7 +38,7 @@ class Watch:
         self._first = True
 
     def look(self, beats: Iterable[Heartbeat], logs: Iterable[int], now: float, own: int) -> None:
-        """What the heartbeats say now, of these logs.  ``now`` in seconds of a monotonic clock; ``own``: how many
+        """Record the heartbeats of these logs.  ``now`` in seconds of a monotonic clock; ``own``: how many
         heartbeats of its own the watcher has stored.
 
         Only to be called when the watcher's own last heartbeat was stored, and this was read, without an error.

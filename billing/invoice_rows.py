@@ -36,7 +36,7 @@ class Charge(NamedTuple):
     units: Decimal
     """Units of measurement: 64 KiB requests, bytes, or byte-milliseconds."""
     per: Decimal
-    """So many units of measurement cost the price."""
+    """Units of measurement for which the price is charged."""
     price: Decimal
     discount: int
     """Basis points."""

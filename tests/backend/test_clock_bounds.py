@@ -13,7 +13,7 @@ OTHERS = [2, 3]
 def watched(
     offsets: dict[int, int], *, stored_ms: tuple[int, int], read_ms: tuple[int, int], seconds: int, seed: int = 1
 ) -> list[int]:
-    """What is said, look by look, of nodes whose clocks are so far ahead, where writes and reads take so long."""
+    """Reports, check by check, on nodes whose clocks are so far ahead, where writes and reads take so long."""
     chance = random.Random(seed)
     stored: dict[int, list[tuple[int, Heartbeat]]] = {}
     for log_id, offset in offsets.items():

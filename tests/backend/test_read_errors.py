@@ -64,7 +64,7 @@ class _Faulty(_Filled):
         self.disk = self.faults = FaultyDisk()
 
     def places(self) -> list[tuple[str, int, int]]:
-        """Of each message, in order: the file that it is in, and where its record begins and ends there, about."""
+        """File of each message in order, and about where its record begins and ends there."""
         assert self.node._incarnation is not None
         files = self.node._incarnation.log._files  # type: ignore[attr-defined]
         found = []
