@@ -173,10 +173,11 @@ def _look(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
     masters = local_master_keys(settings) if _names_keys(settings) else None
     target = open_target(parsed.source)
     manifest, wrong = read_manifest(target, parsed.backup), []
-    try:
-        read_manifest(target, manifest.name, signer)
-    except BackupUnusable as error:  # said beside what else is found
-        wrong.append(str(error))
+    if signer is not None:
+        try:
+            read_manifest(target, manifest.name, signer)
+        except BackupUnusable as error:  # said beside what else is found
+            wrong.append(str(error))
     logging.disable(logging.CRITICAL)  # what a start would log is printed by the command
     try:
         found = asyncio.run(verify(target, manifest, parsed.scratch, masters, progress.within))
@@ -213,7 +214,7 @@ def _look(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
             counted = f"{_count(len(queues), 'queue')} and {_count(found.messages, 'message')}"
             lines.append(f"Backup {manifest.name} of {document['moment']} is whole: {counted}, all of them read.")
         if found.keys_checked and not found.wrong:
-            lines.append("The keyring has signed it and opens it.")
+            lines.append("The keyring opens it." if signer is None else "The keyring has signed it and opens it.")
         elif not found.keys_checked and manifest.master_keys:
             lines.append(
                 f"No keyring was tried.  It needs the master key {_either(manifest.master_keys)}: name the copy that "

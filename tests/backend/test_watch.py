@@ -49,7 +49,7 @@ class Watching:
         heapq.heappush(self._events, (when, self._number, what))
 
     def run(self, seconds: float) -> float | None:
-        """When the other was taken for dead; None: it was not."""
+        """Time at which the other was taken for dead; None: it was not."""
         for what in ("own", "other", "read"):
             self._at(self._chance.random(), what)
         while self._events and self._events[0][0] < seconds:

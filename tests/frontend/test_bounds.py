@@ -1,4 +1,4 @@
-"""What is counted of a body before it is parsed."""
+"""Counts of a body that are taken before it is parsed."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Result:
 
 @dataclass
 class Run:
-    """What came of a target's inputs."""
+    """Results of a target's inputs."""
 
     inputs: int
     taken: int
