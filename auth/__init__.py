@@ -1,1 +1,1 @@
-"""Who calls: tenants, access keys and signatures.  Imports none of the layers."""
+"""Authentication: tenants, access keys and signatures.  Imports none of the layers."""

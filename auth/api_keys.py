@@ -1,8 +1,8 @@
-"""API keys: ``hf_<id>_<secret>``, for callers who cannot or do not want to sign (``Authorization: Bearer hf_...``).
+"""API keys: ``hf_<id>_<secret>``, for callers that do not sign requests (``Authorization: Bearer hf_...``).
 
-Only SHA-256 of the whole key is kept.  That is enough: the secret has 256 random bits, so nobody finds it by trying,
-and a slow hash, which protects passwords that people choose, would cost each request milliseconds and win nothing.
-The id is public; it finds the record and stands in logs.
+Only SHA-256 of the whole key is stored.  That suffices: the secret has 256 random bits and cannot be guessed; a
+slow hash, as for passwords that people choose, would cost each request milliseconds without benefit. The id is
+public; it finds the record and appears in logs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _SECRET_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID_LENGTH = 16
 _SECRET_LENGTH = 43
-"""Of 62 letters and digits: 256 bits.  None is a separator, so a double click selects the whole key."""
+"""Number of characters out of 62 letters and digits: 256 bits.  No separators, so a double click selects the
+whole key."""
 _KEY = re.compile(rb"hf_([a-z2-7]{16})_[0-9A-Za-z]{43}\Z")
 
 
@@ -37,7 +38,7 @@ def new_api_key(
     expires_s: int | None = None,
     principal_id: str | None = None,
 ) -> tuple[ApiKey, str]:
-    """A random key: its record, and the key itself, which can be shown only now."""
+    """Create a random key: its record, and the key itself, which can be shown only now."""
     key_id = "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_LENGTH))
     secret = "".join(secrets.choice(_SECRET_ALPHABET) for _ in range(_SECRET_LENGTH))
     text = f"{PREFIX}{key_id}_{secret}"
@@ -57,11 +58,11 @@ def new_api_key(
 
 
 def key_id_in(presented: bytes) -> str | None:
-    """The id in what a caller presents; None if it has not the form of an API key."""
+    """Extract the id from a presented key; None if it does not have the form of an API key."""
     match = _KEY.match(presented)
     return None if match is None else match[1].decode()
 
 
 def is_key(presented: bytes, key: ApiKey) -> bool:
-    """Whether ``presented`` is this key.  Takes the same time wherever they differ."""
+    """Compare ``presented`` with this key in constant time."""
     return hmac.compare_digest(sha256(presented).digest(), key.digest)

@@ -1,12 +1,12 @@
-"""The audit log: who did what, from where, and what came of it.  One JSON object a line, no secrets.
+"""The audit log: administrative acts with actor, address and outcome.  One JSON object per line, no secrets.
 
-Two kinds of things are written: administrative acts, each with a line of its own, and refused sign-ins, of which
-strangers can make any number.  So the latter are bounded: the first ones of a minute get a line each, the rest are
-counted by credential and address, and the counts are written when the minute is over.
+Two kinds of events are written: administrative acts, each with its own line, and refused sign-ins, of which
+attackers can cause any number.  The latter are bounded: the first ones of a minute get a line each, the rest
+are counted by credential and address, and the counts are written at the end of the minute.
 
-A line is plain ASCII, whatever was sent: no control character, and none that some reader takes for the end of a line,
-gets into it unescaped.  What cannot be written is told to the service's own log, as a whole line, and the next line
-that can be written says how many are missing before it.
+A line is plain ASCII, whatever was sent: control characters and Unicode line ends are escaped.  A line that
+cannot be written goes to the service's own log, and the next line that can be written is preceded by the number
+of missing ones.
 """
 
 from __future__ import annotations
@@ -24,53 +24,54 @@ from typing import Any, Literal
 import msgspec
 
 Outcome = Literal["done", "refused", "failed"]
-"""``refused``: nothing was changed, for a reason that lies with the caller; ``failed``: with the service."""
+"""``refused``: nothing was changed, for a reason on the caller's side; ``failed``: on the service's side."""
 
 FILE_BYTES_MOST = 64 << 20
 FILES_MOST = 8
-"""The file that is written and those before it, ``.1`` the latest."""
+"""Number of files: the current one and its predecessors, ``.1`` the latest."""
 VALUE_CHARACTERS_MOST = 512
 SIGN_IN = "sign-in"
-"""The action of a refused sign-in."""
+"""Action of a refused sign-in."""
 MINUTE_SECONDS = 60
 LINES_OF_PAIR_MOST = 5
-"""Refused sign-ins of one credential and address that get a line each, in a minute."""
+"""Maximum number of lines per minute for refused sign-ins of one credential and address."""
 LINES_MOST = 30
-"""The same, of all together."""
+"""Maximum number of lines per minute for all refused sign-ins."""
 PAIRS_MOST = 30
-"""Credentials and addresses that are counted apart in a minute; the others are counted together."""
+"""Maximum number of credential and address pairs counted separately per minute; the others share one count."""
 
 logger = logging.getLogger("holdfast.audit")
 
 
 class Act(msgspec.Struct, frozen=True):
-    """What a line says, beside the time."""
+    """Content of a line, without the time."""
 
     request_id: str
     principal: str
-    """The ARN of who asked; empty where that is not known."""
+    """ARN of the caller; empty if not known."""
     credential: str
-    """The public id of the key or token; what was claimed, for a refused sign-in."""
+    """Public id of the key or token; the claimed one for a refused sign-in."""
     address: str
-    """The client's."""
+    """Address of the client."""
     action: str
     target: str
-    """What was acted on, such as a queue's ARN, a tenant's account or a key's id."""
+    """Object of the action, such as a queue's ARN, a tenant's account or a key's id."""
     outcome: Outcome
     reason: str = ""
-    """Why not: a code, or a short text."""
+    """Reason of a refusal or failure: a code, or a short text."""
     made: str = ""
-    """The public id of the credential that the act made; of other acts a line has no such member."""
+    """Public id of a credential created by the act; left out for other acts."""
 
 
 class AuditFile:
-    """A file that is only appended to, in a few generations of bounded size.  Only its owner can read it.
+    """An append-only file with a bounded number of generations of bounded size, readable only by its owner.
 
-    Several processes may have it open: a line is one write to its end, one of them rotates it, and the others follow.
+    Several processes may have it open: a line is one write to its end, one of them rotates it, and the others
+    follow.
     """
 
     def __init__(self, path: Path, *, bytes_most: int = FILE_BYTES_MOST, files_most: int = FILES_MOST) -> None:
-        """Open the file, or make it.  Raises ``OSError``."""
+        """Open or create the file.  Raises ``OSError``."""
         self.path = path
         self._bytes_most = bytes_most
         self._files_most = files_most
@@ -82,21 +83,21 @@ class AuditFile:
         return file
 
     def append(self, line: bytes) -> None:
-        """Write a line, given without its end.  Raises ``OSError``; then a part of it may have been written."""
+        """Append a line, given without its end.  Raises ``OSError``; a part of it may then have been written."""
         if not self._is_in_place():
             self._follow()
         size = os.fstat(self._file).st_size
         if size and size + len(line) > self._bytes_most:
             self._rotate()
             size = os.fstat(self._file).st_size
-        # The end of the last line is missing if its process was killed, or the disk was full.
+        # The last line lacks its end if its process was killed, or the disk was full.
         torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
         data = (b"\n" if torn else b"") + line + b"\n"
         while data:
             data = data[os.write(self._file, data) :]
 
     async def sync(self) -> None:
-        """Wait until all lines are on the disk.  Raises ``OSError``."""
+        """Wait until all lines are on disk.  Raises ``OSError``."""
         file = os.dup(self._file)  # the file may be rotated and closed meanwhile
         try:
             await asyncio.to_thread(os.fdatasync, file)
@@ -104,7 +105,7 @@ class AuditFile:
             os.close(file)
 
     def _is_in_place(self) -> bool:
-        """Whether the open file is the one of this name.  While there is none of this name, it will do."""
+        """True if the open file is the one of this name, or if there is none of this name."""
         try:
             found = os.stat(self.path)
         except FileNotFoundError:
@@ -112,7 +113,7 @@ class AuditFile:
         return os.path.samestat(found, os.fstat(self._file))
 
     def _follow(self) -> None:
-        """Another process has rotated the file: go on in the one that is there now."""
+        """Reopen the file after another process has rotated it."""
         file = self._open()
         os.close(self._file)
         self._file = file
@@ -120,10 +121,10 @@ class AuditFile:
     def _rotate(self) -> None:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            # the next file is open before this one is let go: where that fails, nothing has changed
+            # Open the next file before releasing this one: if that fails, nothing has changed.
             file = self._begin_next() if self._is_in_place() else self._open()
         finally:
-            # closing it would not do: a sync may have it open until the disk has written it
+            # Closing would not release the lock while a sync has the file open.
             fcntl.flock(self._file, fcntl.LOCK_UN)
         os.close(self._file)
         self._file = file
@@ -152,7 +153,7 @@ class AuditFile:
 class AuditLog:
     """Writes acts and refused sign-ins to a file.  To be used from one event loop.
 
-    What is bounded in a minute is bounded in each process by itself.
+    Limits per minute apply to each process separately.
     """
 
     def __init__(self, file: AuditFile, clock: Callable[[], float] = time.time) -> None:
@@ -160,17 +161,17 @@ class AuditLog:
         self._file = file
         self._clock = clock
         self._missing = 0
-        """Lines that could not be written since the last one that could."""
+        """Number of lines lost since the last successful write."""
         self._lines = 0
-        """Refused sign-ins that got a line in this minute."""
+        """Lines written for refused sign-ins in this minute."""
         self._counted: dict[tuple[str, str], list[int]] = {}
-        """By credential and address: those of this minute, and how many of them got a line."""
+        """Refused sign-ins of this minute by credential and address: their number, and how many got a line."""
         self._others = 0
-        """Those of this minute that are counted together."""
+        """Refused sign-ins of this minute that share one count."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def act(self, act: Act) -> None:
-        """Write an administrative act, and wait until it is on the disk (or else the service's log has it)."""
+        """Write an administrative act, and wait until it is on disk (or in the service's log, if that fails)."""
         if not self._write(_facts(act)):
             return
         try:
@@ -196,7 +197,7 @@ class AuditLog:
             self._write(_facts(act))
 
     def end_minute(self) -> None:
-        """Write how many refused sign-ins got no line of their own, and begin to count anew."""
+        """Write the counts of refused sign-ins without a line, and reset them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -214,12 +215,12 @@ class AuditLog:
         self._write({**_facts(act), "count": count})
 
     def close(self) -> None:
-        """Write what was only counted so far, and let go of the file."""
+        """Write pending counts, and close the file."""
         self.end_minute()
         self._file.close()
 
     def _write(self, facts: dict[str, Any]) -> bool:
-        """Whether the line was written."""
+        """Write a line; False if that failed."""
         line = self._line(facts)
         try:
             if self._missing:
@@ -231,9 +232,7 @@ class AuditLog:
             self._file.append(line)
         except OSError as error:
             self._missing += 1
-            logger.error(
-                "the audit log cannot be written (%s); this belongs into it: %s", error.strerror, line.decode()
-            )
+            logger.error("the audit log cannot be written (%s); the missing line is: %s", error.strerror, line.decode())
             return False
         return True
 

@@ -1,8 +1,8 @@
-"""What requests look up by an id, without waiting for the store while it is in use.
+"""Read-through cache of values by id, refreshed in the background while they are used.
 
-A value that is used is at most ``fresh_seconds`` old: from half of that age on, a use starts a look-up in the
-background, and one that is too old is not given out.  So a change in another process is seen within that time, and
-callers wait only for what has not been used for that long.
+A value that is used is at most ``fresh_seconds`` old: from half of that age on, a use starts a background
+lookup; older values are not returned.  So a change in another process is seen within that time, and callers
+wait only for values that have not been used for that long.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ V = TypeVar("V")
 class Cache(Generic[V]):
     """Values by id, at most ``known_limit`` of them.
 
-    Ids that do not exist are remembered for ``unknown_seconds``, at most ``unknown_limit`` of them; twins share one
-    look-up, and at most ``lookups_limit`` are under way, so that strangers cannot flood the store.
+    Missing ids are remembered for ``unknown_seconds``, at most ``unknown_limit`` of them; concurrent lookups of
+    an id are shared, and at most ``lookups_limit`` run at once, so that attackers cannot flood the store.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class Cache(Generic[V]):
         unknown_seconds: float = 1,
         lookups_limit: int = 8,
     ) -> None:
-        """``name``: what it keeps, to those who watch how often that is there."""
+        """``name``: label of the cache in the metrics of hits and misses."""
         self._places = caches.places(name)
         self._hit = self._places.hit
         self._ask = look_up
         self._clock = clock
         self._known: OrderedDict[str, tuple[V, float, float]] = OrderedDict()
-        """The value, from when on it is looked up ahead, and until when it is given out."""
+        """Value, time from which it is refreshed ahead, and time until which it is returned."""
         self._known_limit = known_limit
         self._unknown: OrderedDict[str, float] = OrderedDict()
         self._unknown_limit = unknown_limit
@@ -53,7 +53,8 @@ class Cache(Generic[V]):
         self._changes = 0
 
     def cached(self, key_id: str) -> V | None:
-        """The value, if it was looked up lately.  None says nothing: ask :meth:`find`."""
+        """Return a fresh value without waiting; None if it is not cached, whether or not it exists (see
+        :meth:`find`)."""
         entry = self._known.get(key_id)
         if entry is None:
             return None
@@ -67,7 +68,7 @@ class Cache(Generic[V]):
         return value
 
     async def find(self, key_id: str) -> V | None:
-        """The value; None if there is none.  Raises what the store raises."""
+        """Return the value, looking it up if necessary; None if there is none.  Raises the store's errors."""
         value = self.cached(key_id)
         if value is not None:
             return value
@@ -78,13 +79,13 @@ class Cache(Generic[V]):
         return await asyncio.shield(self._looking_up(key_id))
 
     def forget(self, key_id: str) -> None:
-        """What is stored has changed: whoever asks from now on sees the change."""
+        """Drop a value because the stored one has changed: later lookups see the change."""
         self._changes += 1
         self._known.pop(key_id, None)
         self._unknown.pop(key_id, None)
 
     def forget_where(self, concerns: Callable[[V], bool]) -> None:
-        """The same, for all values of which ``concerns`` is true."""
+        """Drop all values for which ``concerns`` is true."""
         self._changes += 1
         for key_id in [key_id for key_id, (value, _, _) in self._known.items() if concerns(value)]:
             del self._known[key_id]
@@ -100,14 +101,14 @@ class Cache(Generic[V]):
     def _done(self, key_id: str, task: asyncio.Task[V | None]) -> None:
         del self._under_way[key_id]
         if not task.cancelled():
-            task.exception()  # whoever waits has it; ahead of its time nobody waits, and the next use asks again
+            task.exception()  # waiters get the exception; a refresh ahead has none, and the next use retries
 
     async def _look_up(self, key_id: str) -> V | None:
         async with self._lookups:
             while True:
                 began, changes = self._clock(), self._changes
                 value = await self._ask(key_id)
-                if changes == self._changes:  # otherwise it may be of before the change
+                if changes == self._changes:  # otherwise the value may be older than the change
                     break
         if value is not None:
             self._known[key_id] = (value, began + self._fresh_seconds / 2, began + self._fresh_seconds)

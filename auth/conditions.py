@@ -1,18 +1,18 @@
-"""Conditions of policy statements: operators over what is known of a request.
+"""Conditions of policy statements: operators over facts of a request.
 
 The rules are those of IAM ("IAM JSON policy elements: Condition operators"):
 
-* all operators of a statement, and all keys of an operator, must hold; of several values one must fit, and with a
-  negated operator (``StringNotEquals``) none may;
+* all operators of a statement, and all keys of an operator, must hold; of several values one must match, and
+  with a negated operator (``StringNotEquals``) none may;
 * a key that the request does not have makes an operator false and a negated one true.  ``...IfExists`` is then
-  true, ``ForAllValues:`` too, ``ForAnyValue:`` is false, and ``Null`` is about nothing else;
-* names of keys are matched without regard to case, names of operators with;
-* in ``Like`` and ``Arn`` operators ``*`` stands for any text and ``?`` for any character; an ARN is matched part
-  by part, so that no wildcard reaches over a colon of its first five.
+  true, ``ForAllValues:`` too, ``ForAnyValue:`` is false, and ``Null`` tests just this;
+* names of keys are case-insensitive, names of operators case-sensitive;
+* in ``Like`` and ``Arn`` operators ``*`` stands for any text and ``?`` for any character; an ARN is matched
+  part by part, so that no wildcard extends over one of its first five colons.
 
-A condition is compiled once, and what cannot be compiled is refused.  Patterns, and the values that they are matched
-against, have a bounded length, and matching takes a bounded number of steps for each letter of a pattern: nobody can
-write a pattern that keeps a server busy.  A request whose value is longer fits no statement that allows, and every one
+A condition is compiled once, and refused if it cannot be compiled.  Patterns, and the values they are matched
+against, have a bounded length, and matching takes a bounded number of steps for each letter of a pattern, so no
+pattern can keep a server busy.  A request whose value is longer matches no statement that allows, and every one
 that denies (:meth:`auth.policies.Policy.decide`).
 """
 
@@ -26,37 +26,38 @@ from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 Facts = Callable[[str], str | None]
-"""The value of a condition key, asked for in lower case; None: the request has none, or the key is not known."""
+"""Lookup of a condition key's value by its lower-case name; None: the request has none, or the key is not known."""
 Condition = Callable[[Facts], bool]
 Matcher = Callable[[str], bool]
-"""Whether a key's value fits one of a condition's."""
+"""Predicate: a key's value matches one of a condition's."""
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*:[A-Za-z0-9/_.@:-]+\Z")
 _NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?\Z", re.ASCII)
 
 
 VALUE_LENGTH_MAX = 2_048
-"""Characters of a pattern, and of what it is matched against: no header that a client sends by itself is so long."""
+"""Maximum length of a pattern, and of a value matched against it; no header that ordinary clients send is longer."""
 
 
 class ValueTooLong(Exception):
-    """A value of the request is too long for what a condition asks of it."""
+    """A value of the request is too long for a condition to be evaluated."""
 
 
 class PolicyError(ValueError):
-    """The document is no policy that can be evaluated; the text says why."""
+    """The document is not a valid policy; the text says why."""
 
 
 class Glob:
-    """A pattern of ``*`` and ``?``, matched against all of a text.
+    """A pattern of ``*`` and ``?``, matched against a whole text.
 
     Theory
     ------
-    The parts between the stars are looked for one after the other: the leftmost place of each leaves the most room for
-    what follows, so nothing is tried again.  A part without ``?`` is found by the interpreter's own search.  For one
-    with ``?`` the places of each letter in the text are the bits of an integer; shifted by the letters' places in the
-    part, and "and"ed, they are the places of the part.  That is one step over machine words for each letter of the
-    pattern, whatever the text is.  No regular expression is made of what somebody has written.
+    The parts between the stars are searched for in order: the leftmost match of each leaves the most room for
+    what follows, so there is no backtracking.  A part without ``?`` is found by the interpreter's own search.
+    For a part with ``?`` the positions of each letter in the text are the bits of an integer; shifted by the
+    letters' positions in the part, and "and"ed, they are the positions of the part.  That is one operation on
+    machine words for each letter of the pattern, whatever the text is.  User input is never turned into a
+    regular expression.
     """
 
     __slots__ = ("_first", "_ignore_case", "_last", "_length_min", "_middle")
@@ -91,14 +92,14 @@ class Glob:
 
 
 def _is_at(text: str, part: str, place: int) -> bool:
-    """Return whether the part of a pattern fits the text at this place, where there is room for it."""
+    """Test if the part of a pattern matches the text at this position; the caller has checked the length."""
     if "?" not in part:
         return text.startswith(part, place)
     return all(wanted in ("?", letter) for wanted, letter in zip(part, text[place:], strict=False))
 
 
 def _place_of(text: str, part: str, start: int) -> int:
-    """The first place from ``start`` on where the part of a pattern fits the text; -1: there is none."""
+    """First position from ``start`` on where the part of a pattern matches the text; -1: none."""
     places = _places_of_letters(text)
     found = (1 << max(0, len(text) - len(part) + 1)) - 1 >> start << start
     for number, letter in enumerate(part):
@@ -111,7 +112,7 @@ def _place_of(text: str, part: str, start: int) -> int:
 
 @lru_cache(maxsize=16)
 def _places_of_letters(text: str) -> dict[str, int]:
-    """For each letter the places where the text has it, as the bits of an integer."""
+    """Positions of each letter in the text, as the bits of an integer."""
     places: dict[str, int] = {}
     for number, letter in enumerate(text):
         places[letter] = places.get(letter, 0) | 1 << number
@@ -119,7 +120,7 @@ def _places_of_letters(text: str) -> dict[str, int]:
 
 
 def arn_glob(pattern: str) -> Matcher:
-    """Matches ARNs part by part.  Raises PolicyError when the pattern is not of the form of an ARN."""
+    """Build a matcher of ARNs, part by part.  Raises PolicyError when the pattern does not have the form of an ARN."""
     parts = pattern.split(":", 5)
     if len(parts) != 6 or parts[0] != "arn":
         raise PolicyError(f"{shown(pattern)} is not an ARN.")
@@ -133,7 +134,7 @@ def arn_glob(pattern: str) -> Matcher:
 
 
 def compile_condition(operator: str, key: str, given: object) -> Condition:
-    """One operator over one key.  Raises PolicyError; the condition raises :class:`ValueTooLong`."""
+    """Compile one operator over one key.  Raises PolicyError; the condition raises :class:`ValueTooLong`."""
     if not _KEY.match(key):
         raise PolicyError(f"{shown(key)} is not the name of a condition key.")
     values = _texts(operator, key, given)
@@ -167,7 +168,7 @@ def compile_condition(operator: str, key: str, given: object) -> Condition:
 
 
 def shown(value: object) -> str:
-    """A part of a policy as an error's text repeats it."""
+    """Quote a part of a policy for an error's text, shortened."""
     text = str(value)
     return repr(text if len(text) <= 200 else text[:200] + "...")
 
@@ -279,7 +280,7 @@ def _number(text: str) -> Decimal | None:
 
 
 def _date(text: str) -> Decimal | None:
-    """Seconds since the epoch, of ISO 8601 or of seconds since the epoch."""
+    """Parse ISO 8601, or seconds since the epoch, to seconds since the epoch."""
     number = _number(text)
     if number is not None:
         return number
@@ -318,4 +319,4 @@ _NEGATED = {
     "NumericNotEquals": "NumericEquals",
     "DateNotEquals": "DateEquals",
 }
-"""Operators that hold when another one does not."""
+"""Operators that negate another one."""

@@ -1,6 +1,6 @@
-"""Why a request's signature was refused: each with the code and status that AWS gives it.
+"""Reasons for refusing a request's signature, with AWS's codes and statuses.
 
-Texts never contain secrets, signing keys or the signature that would have been right.
+Texts never contain secrets, signing keys or the expected signature.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from telemetry.texts import TEXT_LENGTH_MAX, shown
 
 
 class AuthError(Exception):
-    """The request is not let in."""
+    """The request is refused."""
 
     code = "AccessDenied"
     status = 403
@@ -32,14 +32,14 @@ class MissingAuthenticationToken(AuthError):
 
 
 class IncompleteSignature(AuthError):
-    """The signature lacks a part, or a part is not of the right form."""
+    """The signature lacks a part, or a part is malformed."""
 
     code = "IncompleteSignature"
     status = 400
 
 
 class InvalidClientTokenId(AuthError):
-    """No such access key, or not an active one."""
+    """The access key does not exist, or is not active."""
 
     code = "InvalidClientTokenId"
 
@@ -48,7 +48,7 @@ class InvalidClientTokenId(AuthError):
 
 
 class SignatureDoesNotMatch(AuthError):
-    """The signature is another one than the key gives for this request, its scope is wrong, or it is stale."""
+    """The signature does not match the key and request, its scope is wrong, or it is stale."""
 
     code = "SignatureDoesNotMatch"
 
@@ -61,7 +61,7 @@ class SignatureDoesNotMatch(AuthError):
 
 
 class RequestExpired(AuthError):
-    """A presigned request is used after its time."""
+    """A presigned request is used after its expiry."""
 
     code = "RequestExpired"
     status = 400
@@ -71,7 +71,7 @@ class RequestExpired(AuthError):
 
 
 class ExpiredToken(AuthError):
-    """The credential was good until its time was over."""
+    """The credential has expired."""
 
     code = "ExpiredToken"
 
@@ -80,10 +80,10 @@ class ExpiredToken(AuthError):
 
 
 class IssuerUnreachable(Exception):
-    """The keys of an outside issuer of tokens are not known and cannot be fetched now: nobody's fault who calls."""
+    """The keys of an outside token issuer are not known and cannot be fetched now: not the caller's fault."""
 
 
 class OptInRequired(AuthError):
-    """The credential is good, but its account cannot use the service now."""
+    """The credential is valid, but its account cannot use the service now."""
 
     code = "OptInRequired"

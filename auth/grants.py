@@ -1,8 +1,8 @@
-"""What a token or a session carries: rights that rest on a key, or on a role, and end with it.
+"""Grants of tokens and sessions: rights derived from a key or a role, which end with it.
 
-A grant says who its bearer is and what it was given at most.  What it is worth now is looked up at each use
-(:class:`Granted`): the key that it was bought with and the role that it was begun with must still be there, and what
-has been taken from them since is taken from the grant.  Nothing is ever added.
+A grant names its bearer and its maximum rights.  Its current rights are computed at each use
+(:class:`Granted`): the key that bought it and the role that it assumed must still exist, and rights removed
+from them since are removed from the grant.  Rights are never added.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from auth.principal import EVERY_SCOPE, Principal, Role, Scope, held
 
 
 class NothingLeft(ValueError):
-    """No queue has a name that both sets of prefixes allow, or no scope is in both."""
+    """No queue name matches both sets of prefixes, or no scope is in both."""
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Who the bearer is, what it may do at most, until when, and what that rests on."""
+    """The bearer, its maximum rights, their expiry, and the key or role they derive from."""
 
     account: str
     principal_id: str
     arn: str
     credential: str
-    """The public id of the token or session, for logs."""
+    """Public id of the token or session, for logs."""
     role: Role
     scopes: tuple[Scope, ...]
     prefixes: tuple[str, ...]
     expires_s: int
     base: str = ""
-    """The key that it was bought with: an access key's id, or ``hf_`` and an API key's; empty: none of this service."""
+    """The key that bought it: an access key's id, or ``hf_`` and an API key's; empty: no key of this service."""
     assumed: str = ""
-    """The role that it was begun with, as ``account/name``; empty: none."""
+    """The assumed role, as ``account/name``; empty: none."""
     role_id: str = ""
-    """Of that role: one that was deleted and made anew is another."""
+    """Id of that role, which distinguishes it from a role created later under the same name."""
 
 
 class Granted:
-    """A grant in use: the caller that it stands for, kept while nothing that it rests on changes."""
+    """A grant in use, with its caller cached while the records it derives from are unchanged."""
 
     __slots__ = ("_made_of", "grant", "principal", "tenant")
 
@@ -53,9 +53,10 @@ class Granted:
         self._made_of: tuple[object, ...] | None = None
 
     async def check(self, credentials: Credentials, now: float) -> None:
-        """Whether it is in force; then ``principal`` and ``tenant`` are set.
+        """Check that the grant is in force, and set ``principal`` and ``tenant``.
 
-        Raises :class:`~auth.errors.AuthError`, and what the store raises.  Waits only for what is not cached.
+        Raises :class:`~auth.errors.AuthError`, and the store's errors.  Waits only for records that are not
+        cached.
         """
         grant = self.grant
         if now >= grant.expires_s:
@@ -123,7 +124,7 @@ def narrowed(
     other_scopes: Iterable[Scope],
     other_prefixes: tuple[str, ...],
 ) -> tuple[tuple[Scope, ...], tuple[str, ...]]:
-    """Scopes and prefixes that both allow.  Raises :class:`NothingLeft`."""
+    """Intersect scopes and prefixes.  Raises :class:`NothingLeft`."""
     both = held(scopes) & held(other_scopes)
     if not both:
         raise NothingLeft("no scope is left")

@@ -1,11 +1,12 @@
-"""Guessing of keys: failed sign-ins are counted, their answers slowed, and a burst of them is told once.
+"""Protection against guessing of keys: failed sign-ins are counted, their answers slowed, and bursts logged
+once.
 
-Each client address and each key id that is named has a count of failures that leaks away.  From ``ALLOWED`` on, the
-answer to a *failure* waits, longer with each.  Whoever proves to hold a key never waits, whatever others have tried
-from the same address or with the same key id: nobody can lock anybody out.
+Each client address and each claimed key id has a leaky count of failures.  From ``ALLOWED`` on, the answer to a
+*failure* is delayed, longer with each.  A caller with a valid key never waits, whatever others have tried from
+the same address or with the same key id: nobody can be locked out.
 
-Memory is bounded: so many counts are kept, the oldest goes first, and only so many answers wait at once; those beyond
-are answered at once, and their connections closed.
+Memory is bounded: the number of counts is limited, the oldest is dropped first, and the number of delayed
+answers is limited; further ones are answered at once, and their connections closed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 ALLOWED = 100
-"""Failures in a row that cost nothing: a deployment with an old key makes some, too."""
+"""Number of failures without a delay: a deployment with an old key causes some, too."""
 LEAK_PER_SECOND = 0.5
 DELAY_SECONDS_EACH = 0.05
 DELAY_SECONDS_MOST = 2.0
@@ -26,7 +27,7 @@ COUNTED_MOST = 10_000
 WAITING_MOST = 256
 
 _GUESSES = frozenset(("InvalidClientTokenId", "SignatureDoesNotMatch"))
-"""Codes of refusals that a wrong guess gets."""
+"""Error codes that a wrong guess causes."""
 _SHOWN_MOST = 128
 
 log = logging.getLogger("holdfast.auth")
@@ -41,7 +42,7 @@ class _Count:
         self.told = False
 
     def add(self, now: float) -> float:
-        """One more failure; the level after it."""
+        """Count one more failure; returns the new level."""
         left = self.level - (now - self.at) * LEAK_PER_SECOND
         if left <= 0:
             left, self.told = 0.0, False
@@ -50,7 +51,7 @@ class _Count:
 
 
 class Guesses:
-    """What is known of failed sign-ins in this process."""
+    """Counts of failed sign-ins in this process."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -58,7 +59,7 @@ class Guesses:
         self._waiting = 0
 
     def delay(self, code: str, address: str, credential: str) -> float:
-        """A sign-in was refused with ``code``: how many seconds the answer has to wait."""
+        """Count a sign-in refused with ``code``; returns the delay of its answer in seconds."""
         if code not in _GUESSES:
             return 0.0
         by_address = self._count(f"from {network_of(address)}")
@@ -72,14 +73,14 @@ class Guesses:
         if not worse.told:
             worse.told = True
             log.warning(
-                "sign-ins fail again and again, and are answered slowly now: the latest from %r as %r",
+                "repeated sign-in failures, answered slowly from now on: the latest from %r as %r",
                 address,
                 credential[:_SHOWN_MOST],
             )
         return min(DELAY_SECONDS_MOST, (level - ALLOWED) * DELAY_SECONDS_EACH)
 
     async def wait(self, seconds: float) -> bool:
-        """Let an answer wait; False: too many wait already."""
+        """Delay an answer; False if too many are delayed already."""
         if self._waiting >= WAITING_MOST:
             return False
         self._waiting += 1
@@ -101,7 +102,7 @@ class Guesses:
 
 
 def network_of(address: str) -> str:
-    """What one stranger has many of counts as one: of an IPv6 address the first half."""
+    """Address by which a client is counted: for IPv6 its /64 network."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -1,8 +1,9 @@
-"""Short-lived tokens that an API key buys: JWTs, signed with HS256 under keys of the service.
+"""Short-lived tokens bought with an API key: JWTs, signed with HS256 under keys of the service.
 
-Only the service itself reads them, so a shared secret serves better than a key pair: checking costs microseconds.
-The key is found by ``kid`` among the service's own keys, the algorithm is fixed, and issuer, audience and times must be
-right.  What a token is worth is decided at each use (:mod:`auth.grants`): it ends with the API key that bought it.
+Only the service reads them, so a shared secret is better than a key pair: verification costs microseconds.
+``kid`` selects one of the service's own keys, the algorithm is fixed, and issuer, audience and times must be
+right.  A token's current rights are computed at each use (:mod:`auth.grants`): it ends with the API key that
+bought it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ALGORITHM = "HS256"
 SECONDS_LEAST = 60
 SECONDS_MOST = 3600
 LEEWAY_SECONDS = 60
-"""How far the clocks of two frontends, or of an issuer and a frontend, may be apart."""
+"""Tolerated difference between the clocks of two frontends, or of an issuer and a frontend."""
 TOKEN_BYTES_MOST = 8192
 
 _OPEN_MOST = 10_000
@@ -34,7 +35,7 @@ _CLAIMS = ["iss", "aud", "exp", "nbf", "jti", "grant"]
 
 
 class Tokens:
-    """Issues tokens, and reads them."""
+    """Issues and verifies tokens."""
 
     def __init__(self, keys: ServiceKeys) -> None:
         self._keys = keys
@@ -49,9 +50,9 @@ class Tokens:
         scopes: tuple[Scope, ...] | None = None,
         prefixes: tuple[str, ...] = (),
     ) -> str:
-        """A token with the rights of ``key``, or with those of them that are named.
+        """Issue a token with the rights of ``key``, or a subset of them.
 
-        Raises ``ValueError`` when the time is out of bounds or no right is left, and what the store raises.
+        Raises ``ValueError`` when the time is out of bounds or no right is left, and the store's errors.
         """
         if not SECONDS_LEAST <= seconds <= SECONDS_MOST:
             raise ValueError(f"a token is valid for {SECONDS_LEAST} to {SECONDS_MOST} seconds, not for {seconds}")
@@ -83,9 +84,9 @@ class Tokens:
         return jwt.encode(claims, signing.secret, ALGORITHM, headers={"kid": signing.key_id})
 
     async def find(self, token: bytes, now: float) -> Granted:
-        """What a token of ours grants.  Whether that is in force, :meth:`auth.grants.Granted.check` says.
+        """Verify a token of ours.  :meth:`auth.grants.Granted.check` tests if its grant is in force.
 
-        Raises :class:`~auth.errors.InvalidClientTokenId`, and what the store raises.
+        Raises :class:`~auth.errors.InvalidClientTokenId`, and the store's errors.
         """
         known = self._open.get(token)
         if known is not None:
@@ -113,20 +114,20 @@ class Tokens:
 
 
 def header_of(token: bytes) -> dict[str, Any]:
-    """The header of a JWT, which nobody has vouched for.  Raises :class:`~auth.errors.InvalidClientTokenId`."""
+    """The header of a JWT, not verified.  Raises :class:`~auth.errors.InvalidClientTokenId`."""
     if len(token) > TOKEN_BYTES_MOST:
         raise InvalidClientTokenId
     try:
         header = jwt.get_unverified_header(token)
     except jwt.InvalidTokenError:
         raise InvalidClientTokenId from None
-    if "crit" in header:  # an extension that must be understood, and none is
+    if "crit" in header:  # critical extensions must be understood, and none is
         raise InvalidClientTokenId
     return header
 
 
 def issuer_of(token: bytes) -> str:
-    """Who is said to have issued a JWT: for choosing who is to check it.
+    """Claimed issuer of a JWT, not verified: selects the verifier.
 
     Raises :class:`~auth.errors.InvalidClientTokenId`.
     """
@@ -142,7 +143,7 @@ def issuer_of(token: bytes) -> str:
 def claims_of(
     token: bytes, key: Any, algorithm: str, *, issuer: str, audience: str, require: list[str]
 ) -> dict[str, Any]:
-    """The claims of a JWT that ``key`` has signed with just this algorithm; the times are not looked at.
+    """Verified claims of a JWT signed by ``key`` with exactly this algorithm; times are not checked.
 
     Raises :class:`~auth.errors.InvalidClientTokenId`.
     """
@@ -160,7 +161,7 @@ def claims_of(
 
 
 def check_not_before(claims: dict[str, Any], now: float) -> None:
-    """Refuse a token of the future, with some leeway.  Raises :class:`~auth.errors.InvalidClientTokenId`."""
+    """Refuse a token from the future, with some leeway.  Raises :class:`~auth.errors.InvalidClientTokenId`."""
     for name in ("nbf", "iat"):
         stamp = claims.get(name, 0)
         if isinstance(stamp, bool) or not isinstance(stamp, (int, float)) or not stamp <= now + LEEWAY_SECONDS:

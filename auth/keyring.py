@@ -1,10 +1,11 @@
-"""The keyring: each tenant's data keys, and the named ones that its queues may have.
+"""The keyring: each tenant's data keys, and the named keys of its queues.
 
-**How long a key is kept.**  As long as its tenant: a message may outlive any bound by being moved again and again, so
-nothing short of reading everything could prove that a key is no longer needed.  A key takes some 200 bytes.  A named
-key ends earlier where somebody destroys it (:mod:`auth.named_keys`).
+**Lifetime of a key.**  As long as its tenant: a message can be moved again and again, so only reading
+everything could prove that a key is no longer needed.  A key takes about 200 bytes.  A named key ends earlier
+if it is destroyed (:mod:`auth.named_keys`).
 
-All of it runs on one event loop: between :meth:`Keyring.cached` and the seals that it promises nothing may wait.
+Everything runs on one event loop: there must be no await between :meth:`Keyring.cached` and the encryptions
+that it promises.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from auth.master_keys import KeyringError, MasterKeyMissing, MasterKeys, WrapBro
 from auth.named_keys import NamedKeys, NamedKeyStore
 
 TENANTS_MOST = 10_000
-"""Whose keys are in memory at once, at 3 KB each."""
+"""Maximum number of tenants with keys in memory, at 3 KB each."""
 _TOGETHER = 256
-"""Data keys that are wrapped anew at once, so that a store can write them together."""
+"""Number of data keys rewrapped concurrently, so that a store can write them together."""
 
 
 class MissingMasterKeys(KeyringError):
-    """Data keys are wrapped with master keys that are not here: by their ids, the accounts that need them."""
+    """Data keys are wrapped with missing master keys: accounts that need them, by master key id."""
 
     def __init__(self, missing: dict[str, set[str]]) -> None:
         named = ", ".join(
@@ -49,7 +50,7 @@ class MissingMasterKeys(KeyringError):
 
 
 class KeyringStore(DataKeyStore, NamedKeyStore, Protocol):
-    """All data keys."""
+    """A store of all data keys."""
 
 
 class Keyring:
@@ -85,21 +86,21 @@ class Keyring:
             seals_max=seals_most,
         )
 
-    # --- sealing and opening ---
+    # --- encryption and decryption ---
 
     def cached(self, account: str, seals: int = 1) -> TenantKeys | None:
-        """The tenant's keys, if they are known and can seal so often.  None says nothing: ask :meth:`ready`."""
+        """The tenant's keys if they are cached with ``seals`` reserved uses left; None: ask :meth:`ready`."""
         keys = self._tenants.get(account)
         return keys if keys is not None and keys.left >= seals else None
 
     def knows(self, account: str) -> bool:
-        """Whether the tenant's keys have been loaded; other processes may have made further ones since."""
+        """True if the tenant's keys have been loaded; other processes may have created further ones since."""
         return account in self._tenants
 
     async def ready(self, account: str, seals: int = 1) -> TenantKeys:
-        """The tenant's keys, which can seal so often until the caller waits for something else.
+        """Return the tenant's keys with ``seals`` reserved uses, valid until the caller's next await.
 
-        The first use makes the tenant's first key.  Raises :class:`KeyringError` and what the store raises.
+        The first use creates the tenant's first key.  Raises :class:`KeyringError` and the store's errors.
         """
         assert seals <= self._seals_reserved
         while (keys := self.cached(account, seals)) is None:
@@ -112,9 +113,11 @@ class Keyring:
         return keys
 
     async def open(self, account: str, sealed: bytes, what: bytes = MESSAGE, *, stale: bool = False) -> bytes:
-        """As :meth:`TenantKeys.open`, with keys that other processes have made, and with the tenant's named keys.
+        """Decrypt as :meth:`TenantKeys.open` does, also with keys created by other processes and the tenant's
+        named keys.
 
-        ``stale``: as :meth:`auth.named_keys.NamedKeys.open`.  Raises :class:`~auth.named_keys.DataKeyDestroyed`, too.
+        ``stale``: as in :meth:`auth.named_keys.NamedKeys.open`.  Also raises
+        :class:`~auth.named_keys.DataKeyDestroyed`.
         """
         keys = self._tenants.get(account)
         if keys is not None:
@@ -129,7 +132,7 @@ class Keyring:
         return await self.named.open(account, sealed, what, stale=stale)
 
     async def _prepare(self, account: str) -> None:
-        """Let the tenant's keys seal some more, with a new key if there is none or the newest has sealed enough."""
+        """Reserve further uses, with a new key if there is none or the newest is used up."""
         keys = self._tenants.get(account)
         if keys is None:
             keys = await self._load(account)
@@ -137,12 +140,12 @@ class Keyring:
         if not key_id or not await self._store.reserve_seals(key_id, self._seals_reserved, self._seals_most):
             key_id = await self._make_key(keys)
             if not await self._store.reserve_seals(key_id, self._seals_reserved, self._seals_most):
-                raise KeyringError(f"the new data key {key_id} of account {account} is gone already")
+                raise KeyringError(f"the new data key {key_id} of account {account} was deleted meanwhile")
         keys.use(key_id, self._seals_reserved)
         self._remember(keys)
 
     async def _load(self, account: str) -> TenantKeys:
-        """The tenant's keys with all that are stored."""
+        """Load the tenant's keys with all that are stored."""
         stored = await self._store.data_keys(account)
         keys = self._tenants.get(account)
         if keys is None:
@@ -155,7 +158,7 @@ class Keyring:
         return keys
 
     def _remember(self, keys: TenantKeys) -> None:
-        """Keep the keys at hand, in the place of those that were first fetched; what these had reserved is given up."""
+        """Cache the keys in place of any cached before, whose reserved uses are lost."""
         self._tenants[keys.account] = keys
         while len(self._tenants) > self._tenants_most:
             del self._tenants[next(iter(self._tenants))]
@@ -171,10 +174,11 @@ class Keyring:
     # --- administration ---
 
     async def check(self, *, rewrap: bool = True) -> int:
-        """See at a start that every stored data key opens, and wrap with the primary master key what is not.
+        """Verify at a start that every stored data key unwraps, and rewrap those not under the primary master
+        key.
 
-        So a rotation of the master key that a crash cut off is ended.  Returns how many were wrapped anew.  Raises
-        :class:`MissingMasterKeys` and :class:`WrapBroken`, and then has changed nothing.
+        This completes an interrupted rotation of the master key.  Returns the number of rewrapped keys.  Raises
+        :class:`MissingMasterKeys` and :class:`WrapBroken`, in which case nothing was changed.
         """
         stale: list[tuple[DataKey, bytes]] = []
         missing: dict[str, set[str]] = {}
@@ -207,17 +211,17 @@ class Keyring:
             raise KeyringError(f"data key {key.key_id} of account {key.account} was changed meanwhile: try again")
 
     async def renew(self, account: str) -> int:
-        """Make a new data key, which seals from now on; the id.  What the others have sealed can still be opened."""
+        """Create a data key that encrypts from now on; returns its id.  Older ciphertexts can still be decrypted."""
         keys = await self._load(account)
         key_id = await self._make_key(keys)
         keys.left = 0
         return key_id
 
     async def destroy_tenant_keys(self, account: str) -> int:
-        """Forget the tenant's data keys, named ones too, for good: nobody can open again what it has stored.
+        """Delete the tenant's data keys, including named ones, for good: its stored data become unreadable.
 
-        Its queues and credentials should be gone before: what still wants to seal for it gets a new key.  Other
-        processes forget the keys when they end.  Returns how many there were.
+        Its queues and credentials should be deleted before: later encryptions create a new key.  Other
+        processes keep the keys in memory until they end.  Returns the number of deleted keys.
         """
         task = self._under_way.get(account)
         if task is not None:

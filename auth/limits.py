@@ -1,4 +1,4 @@
-"""The numbers of a tenant: how fast it may call, and how much it may have."""
+"""A tenant's limits: call rates and quotas."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 RATE_MOST = 1_000_000
-"""Calls per second and calls of a burst: more than a service could answer, and exact in every place that counts."""
+"""Maximum of calls per second and of a burst: more than a service can answer, and exact in every representation."""
 RATE_LEAST = 0.00001
-"""About one call a day."""
+"""Minimum rate: about one call a day."""
 QUOTA_MOST = 2**62
-"""What the stores can keep as a number, with room for sums."""
+"""Maximum quota that stores can represent, with room for sums."""
 
 _RATE = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,9})?)(?::([0-9]{1,7}))?\Z", re.ASCII)
 _QUOTA = re.compile(r"[0-9]{1,19}\Z", re.ASCII)
@@ -22,15 +22,15 @@ _QUOTAS = ("queues", "keys", "stored_bytes", "connections", "long_polls")
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A leaky bucket's size: after a burst of ``burst`` calls, ``per_second`` calls a second.
+    """Size of a leaky bucket: after a burst of ``burst`` calls, ``per_second`` calls per second.
 
-    Raises ``ValueError`` for numbers with which nothing, or anything, would be let through.
+    Raises ``ValueError`` for numbers that would let nothing, or everything, through.
     """
 
     per_second: float
-    """Less than 1 is possible: 0.1 is a call every ten seconds."""
+    """Calls per second; may be below 1: 0.1 is a call every ten seconds."""
     burst: int
-    """Calls at once, after a pause that was long enough."""
+    """Number of calls at once, after a long enough pause."""
 
     def __post_init__(self) -> None:
         if not _is_number(self.per_second) or not RATE_LEAST <= self.per_second <= RATE_MOST:
@@ -42,13 +42,14 @@ class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"the burst of a limit is a number of calls from 1 to {RATE_MOST}, not {self.burst!r}")
 
     def __str__(self) -> str:
-        """As :func:`parse_rate` reads it."""
+        """Text in the format of :func:`parse_rate`."""
         rate = f"{self.per_second:.9f}".rstrip("0").rstrip(".")
         return f"{rate}:{self.burst}"
 
 
 def parse_rate(text: str) -> Rate:
-    """``50:200`` is 50 calls a second with a burst of 200; ``50`` alone has a burst of one second.  ``ValueError``."""
+    """Parse ``50:200``, 50 calls per second with a burst of 200; ``50`` alone has a burst of one second.
+    ``ValueError``."""
     match = _RATE.match(text)
     if match is None:
         raise ValueError(
@@ -60,28 +61,28 @@ def parse_rate(text: str) -> Rate:
 
 
 class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one tenant may do at most; None: no limit.  Raises ``ValueError``, which names the field."""
+    """Maximums for one tenant; None: no limit.  Raises ``ValueError``, which names the field."""
 
     calls: Rate | None = None
-    """All calls of the tenant together."""
+    """Rate of all calls of the tenant."""
     send: Rate | None = None
-    """Its calls that send."""
+    """Rate of its sends."""
     receive: Rate | None = None
-    """Its calls that receive, delete, or change a visibility timeout."""
+    """Rate of its receives, deletes, and changes of visibility timeouts."""
     manage: Rate | None = None
-    """All its other calls."""
+    """Rate of all its other calls."""
     each_queue: Rate | None = None
-    """The calls to any single one of its queues."""
+    """Rate of the calls to each single queue."""
     queues: int | None = None
-    """Queues that it may have."""
+    """Number of queues."""
     keys: int | None = None
-    """Access keys and API keys that it may have; None: a thousand."""
+    """Number of access keys and API keys; None: a thousand."""
     stored_bytes: int | None = None
-    """Of messages, as they are stored, in all its queues together."""
+    """Bytes of stored messages in all its queues together."""
     connections: int | None = None
-    """Its calls that may be under way at once."""
+    """Number of concurrent calls."""
     long_polls: int | None = None
-    """Its receives that may be waiting for a message at once."""
+    """Number of receives waiting for a message at once."""
 
     def __post_init__(self) -> None:
         for name in _RATES:
@@ -95,13 +96,14 @@ class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 UNLIMITED = TenantLimits()
-"""What a tenant has of whom nothing else was said."""
+"""Limits of a tenant without any settings."""
 
 
 def parse_limits(text: str) -> TenantLimits:
-    """``calls=100:500 send=50 queues=20``: rates as :func:`parse_rate` reads them and quotas, between spaces or commas.
+    """Parse ``calls=100:500 send=50 queues=20``: rates (:func:`parse_rate`) and quotas, separated by spaces or
+    commas.
 
-    Empty text is no limits.  Raises ``ValueError``.
+    Empty text means no limits.  Raises ``ValueError``.
     """
     given: dict[str, Any] = {}
     for item in text.replace(",", " ").split():

@@ -1,4 +1,4 @@
-"""Tenants and keys as requests see them: cached, at most a second old, and never older than this process's changes."""
+"""Cached tenants and keys: at most a second old, and never older than this process's own changes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ K = TypeVar("K", AccessKey, ApiKey)
 V = TypeVar("V")
 
 USE_SECONDS = 60
-"""The time of a key's last use is exact to this."""
+"""Precision of the recorded time of a key's last use."""
 FLUSH_SECONDS = 5.0
-"""Uses are written together, at most this often."""
+"""Minimum interval between writes of last uses."""
 
 log = logging.getLogger("holdfast.auth")
 
@@ -38,10 +38,10 @@ class Known(Generic[K]):
         self.usable = key.active and tenant.state == "active"
         self.expires_s = math.inf if key.expires_s is None else key.expires_s
         self.recorded_s = 0.0
-        """When :meth:`Credentials.used` was told of a use: it need not be told of each."""
+        """Time of the last use reported to :meth:`Credentials.used`, which need not get every use."""
 
     def refusal(self) -> AuthError:
-        """Why somebody who has proved to hold the key may not use it."""
+        """Reason to refuse a caller that has proved to hold the key."""
         if not self.key.active:
             return InvalidClientTokenId()
         if self.tenant.state != "active":
@@ -50,7 +50,7 @@ class Known(Generic[K]):
 
 
 def not_active(tenant: Tenant) -> AuthError:
-    """Why no credential of the tenant is of use now."""
+    """Reason to refuse all credentials of the tenant."""
     return OptInRequired(
         f"The account {tenant.account} is {tenant.state}."
         + (" Ask the operator of this service." if tenant.state == "suspended" else "")
@@ -58,9 +58,9 @@ def not_active(tenant: Tenant) -> AuthError:
 
 
 class Credentials:
-    """Tenants, keys and roles, each at most a second old; so is the knowledge that one does not exist.
+    """Cached tenants, keys and roles, each at most a second old, including the absence of one.
 
-    Changes go through here, so that this process sees them at once; other processes do within the second.
+    Changes go through this class, so that this process sees them at once; other processes do within the second.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Credentials:
             )
 
         self.store = store
-        """To read and list from."""
+        """Uncached store, for reads and lists."""
         self.access_keys = cache("access_keys", self._access_key)
         self.api_keys = cache("api_keys", self._api_key)
         self.tenants = cache("tenants", store.get_tenant)
         self.roles = cache("roles", self._role)
-        """By ``account/name``."""
+        """Roles by ``account/name``."""
         self._recorded: dict[str, float] = {}
         self._recorded_most = 2 * known_limit
         self._uses: dict[str, int] = {}
@@ -96,11 +96,11 @@ class Credentials:
         self._flushing: asyncio.Task[None] | None = None
 
     async def find(self, access_key_id: str) -> Known[AccessKey] | None:
-        """The access key, active or not; None if there is none.  Raises what the store raises."""
+        """Find the access key, active or not; None if there is none.  Raises the store's errors."""
         return await self.access_keys.find(access_key_id) if is_key_id(access_key_id) else None
 
     async def find_api_key(self, key_id: str) -> Known[ApiKey] | None:
-        """The same for an API key."""
+        """Find the API key, active or not; None if there is none.  Raises the store's errors."""
         return await self.api_keys.find(key_id) if is_key_id(key_id) else None
 
     async def find_role(self, account: str, name: str) -> TenantRole | None:
@@ -109,7 +109,7 @@ class Credentials:
     # --- changes ---
 
     async def put(self, key: AccessKey) -> None:
-        """As :meth:`auth.store.KeyStore.put_access_key`."""
+        """Store an access key as :meth:`auth.store.KeyStore.put_access_key` does."""
         try:
             await self.store.put_access_key(key)
         finally:
@@ -183,7 +183,7 @@ class Credentials:
     # --- last uses ---
 
     def used(self, key_id: str, now: float) -> None:
-        """The key was used at ``now`` (seconds since the epoch).  Costs next to nothing, and never waits."""
+        """Record that the key was used at ``now`` (seconds since the epoch).  Cheap, and never waits."""
         recorded = self._recorded
         if now - recorded.get(key_id, 0.0) < USE_SECONDS:
             return
@@ -195,7 +195,7 @@ class Credentials:
             self._flush_due = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._begin_flush)
 
     async def close(self) -> None:
-        """Write what is not yet written of the last uses."""
+        """Write last uses not written yet."""
         if self._flush_due is not None:
             self._flush_due.cancel()
             self._begin_flush()
@@ -212,10 +212,10 @@ class Credentials:
             await before
         try:
             await self.store.record_uses(uses)
-        except Exception as error:  # the next use of these keys, a minute later, is recorded again
+        except Exception as error:  # recorded again at the next use of these keys, a minute later
             log.warning("the last use of %d keys was not recorded: %s", len(uses), error)
 
-    # --- look-ups ---
+    # --- lookups ---
 
     async def _access_key(self, access_key_id: str) -> Known[AccessKey] | None:
         key = await self.store.get_access_key(access_key_id)

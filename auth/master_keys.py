@@ -1,8 +1,9 @@
-"""Master keys: they wrap the data keys, and are all that has to be kept apart from the data.
+"""Master keys: they wrap the data keys, and are the only secret to be stored apart from the data.
 
-:class:`MasterKeys` is the whole of what a keyring asks of them, so that a key management service can stand there:
-its answers are awaited, and its keys never leave it.  :class:`LocalMasterKeys` are keys that this process holds, from a
-file or from a setting.  A key's id is computed from the key, so a wrong key cannot pass for the right one.
+A keyring uses only the interface :class:`MasterKeys`, so that a key management service can implement it: its
+calls are asynchronous, and its keys never leave it.  :class:`LocalMasterKeys` are keys held by this process,
+from a file or a setting.  A key's id is computed from the key, so a wrong key cannot be taken for the right
+one.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _HEADER = """\
 
 
 class KeyringError(Exception):
-    """Something about keys keeps the service from sealing or opening.  Texts never contain keys."""
+    """A problem with keys prevents encryption or decryption.  Texts never contain keys."""
 
 
 class MasterKeysUnusable(KeyringError):
-    """The master keys cannot be read; the text says what is wrong with them and what to do."""
+    """The master keys cannot be read; the text says what is wrong and what to do."""
 
 
 class MasterKeyMissing(KeyringError):
-    """A data key was wrapped with the master key ``master_id``, which is not here."""
+    """A data key is wrapped with the master key ``master_id``, which is missing."""
 
     def __init__(self, master_id: str) -> None:
         super().__init__(f"the master key {master_id} is not here")
@@ -47,21 +48,21 @@ class MasterKeyMissing(KeyringError):
 
 
 class WrapBroken(KeyringError):
-    """A wrapped data key is not what was stored, or belongs to another tenant."""
+    """A wrapped data key was changed, or belongs to another tenant."""
 
 
 class MasterKeys(Protocol):
-    """What wraps and unwraps data keys."""
+    """Wraps and unwraps data keys."""
 
     @property
     def primary(self) -> str:
-        """Id of the master key that wraps now."""
+        """Id of the master key that wraps new data keys."""
 
     async def wrap(self, data_key: bytes, context: bytes) -> bytes:
-        """The data key, wrapped with the primary master key and bound to ``context``."""
+        """Wrap a data key with the primary master key, bound to ``context``."""
 
     async def unwrap(self, master_id: str, wrapped: bytes, context: bytes) -> bytes:
-        """The data key.  Raises :class:`MasterKeyMissing` and :class:`WrapBroken`."""
+        """Unwrap a data key.  Raises :class:`MasterKeyMissing` and :class:`WrapBroken`."""
 
 
 class LocalMasterKeys:
@@ -85,11 +86,11 @@ class LocalMasterKeys:
         try:
             return AESGCM(key).decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], context)
         except (InvalidTag, ValueError):
-            raise WrapBroken("a wrapped data key is not what was stored") from None
+            raise WrapBroken("a wrapped data key was changed, or belongs to another tenant") from None
 
 
 def master_key_id(key: bytes) -> str:
-    """A key's id: 64 bits of a hash, which say nothing of the key."""
+    """Id of a key: 64 bits of a hash, which reveal nothing about the key."""
     return "mk-" + sha256(b"holdfast master key\0" + key).hexdigest()[:16]
 
 
@@ -98,7 +99,7 @@ def new_master_key() -> bytes:
 
 
 def keys_of_setting(text: str) -> list[bytes]:
-    """The keys of the setting ``master_key``: base64 of 32 bytes each, the primary first, separated by commas.
+    """Parse the setting ``master_key``: base64 of 32 bytes each, the primary first, separated by commas.
 
     Raises :class:`MasterKeysUnusable`.
     """
@@ -115,7 +116,8 @@ def keys_of_setting(text: str) -> list[bytes]:
 
 
 def read_file(path: Path) -> list[bytes]:
-    """The keys of a keyring file, the primary first.  Raises :class:`MasterKeysUnusable`, and FileNotFoundError."""
+    """Read the keys of a keyring file, the primary first.  Raises :class:`MasterKeysUnusable`, and
+    FileNotFoundError."""
     try:
         with path.open("rb") as file:
             if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & stat.S_IRWXO:
@@ -131,7 +133,7 @@ def read_file(path: Path) -> list[bytes]:
 
 
 def write_file(path: Path, keys: Iterable[bytes]) -> None:
-    """Put these keys, the primary first, in the place of what the file held: wholly or not at all, durably.
+    """Replace the keys in a file, the primary first, atomically and durably.
 
     Raises :class:`MasterKeysUnusable`.
     """
@@ -162,16 +164,16 @@ def _keys_of(content: dict[str, Any]) -> list[bytes]:
     read = {name: _key(value) for name, value in keys.items()}
     for name, key in read.items():
         if master_key_id(key) != name:
-            raise ValueError(f"what stands there as {name} is another key")
+            raise ValueError(f"the entry named {name} is another key")
     return [read[primary], *(key for name, key in read.items() if name != primary)]
 
 
 def _key(text: Any) -> bytes:
-    """Raises ValueError, whose text does not contain the key."""
+    """Decode a key.  Raises ValueError, whose text does not contain the key."""
     try:
         key = b64decode(text, validate=True) if isinstance(text, str) else b""
     except (NotBase64, ValueError):
-        raise ValueError("a key is no base64") from None
+        raise ValueError("a key is not base64") from None
     if len(key) != KEY_BYTES:
         raise ValueError(f"a key has {len(key)} bytes instead of {KEY_BYTES}")
     return key

@@ -1,11 +1,11 @@
-"""Named data keys of a tenant, which its queues choose by ``KmsMasterKeyId``.
+"""Named data keys of a tenant, which its queues select by ``KmsMasterKeyId``.
 
-A named key is made at its first use, wrapped by the master key as every data key is.  It has *versions*, of which the
-newest encrypts and each decrypts; each is a data key with an id of its own, which is part of what it has encrypted.
-When a named key is destroyed, its versions lose what was wrapped and its record stays: so what it has encrypted can be
-told from what is damaged, and the name is never given to another key.
+A named key is created at its first use, wrapped by the master key like every data key.  It has *versions*: the
+newest encrypts and each decrypts; each is a data key with its own id, which is part of its ciphertexts.
+Destroying a named key removes the wrapped keys of its versions and keeps its record: so its ciphertexts can be
+distinguished from damaged ones, and the name is never reused.
 
-What a process goes by is at most a second old (:class:`auth.cache.Cache`), and never older than its own changes.
+A process's view is at most a second old (:class:`auth.cache.Cache`), and never older than its own changes.
 """
 
 from __future__ import annotations
@@ -35,25 +35,26 @@ from auth.master_keys import KeyringError, MasterKeys
 from auth.store import Conflict
 
 NAMED_KEYS_MAX = 1_000
-"""Named keys of a tenant, destroyed ones included: their names are kept."""
+"""Maximum number of named keys of a tenant, including destroyed ones, whose names are kept."""
 VERSIONS_MAX = 100
-"""Versions from which on nobody can rotate a named key; the service itself still does when a version is used up."""
+"""Number of versions from which on a named key cannot be rotated by request; the service still adds a version
+when the newest is used up."""
 NAME_LENGTH_MAX = 2_048
-"""Characters; KeyId of KMS."""
+"""Maximum length in characters, as of KMS's KeyId."""
 MANAGED_NAME = "alias/aws/sqs"
-"""The tenant's own data keys, which are no named one: as the key that AWS manages for SQS."""
+"""Name that selects the tenant's own data keys instead of a named key, like the key that AWS manages for SQS."""
 
 _KNOWN_MAX = 10_000
-"""Named keys in memory, at 2 KB each."""
+"""Maximum number of named keys in memory, at 2 KB each."""
 _PLACES_MAX = 100_000
-"""Versions whose key is remembered, at 200 bytes each."""
+"""Maximum number of versions whose key is remembered, at 200 bytes each."""
 _TRIES = 16
-"""Attempts at a change, when others change the key as well."""
+"""Maximum number of attempts at a change that conflicts with others."""
 _KEY_ID = re.compile(r"[^/:]+\Z")
 
 
 class DataKeyDestroyed(KeyringError):
-    """The named key was destroyed: what it has encrypted cannot be decrypted, and it encrypts nothing more."""
+    """The named key was destroyed: its ciphertexts cannot be decrypted, and it encrypts nothing more."""
 
     def __init__(self, account: str, name: str) -> None:
         super().__init__(f"the data key {name} of account {account} was destroyed")
@@ -61,28 +62,28 @@ class DataKeyDestroyed(KeyringError):
 
 
 class NamedKeyUnknown(KeyringError):
-    """The tenant has no named key of this name."""
+    """The tenant has no key of this name."""
 
 
 class TooManyNamedKeys(KeyringError):
-    """The tenant has as many named keys as it may, or the key as many versions."""
+    """The tenant has reached its maximum of named keys, or the key its maximum of versions."""
 
 
 class NamedKey(msgspec.Struct, frozen=True):
-    """A named key as it is stored."""
+    """A named key as stored."""
 
     account: str
     name: str
-    """As :func:`key_name` gives it."""
+    """Name in the form of :func:`key_name`."""
     versions: tuple[DataKey, ...]
-    """The oldest first, with ascending ids; without their wrapped bytes where the key was destroyed."""
+    """Versions, oldest first, with ascending ids; without their wrapped bytes if the key was destroyed."""
     created_s: int
     seals: int = 0
-    """Uses of the newest version that were reserved."""
+    """Number of reserved uses of the newest version."""
     destroyed_s: int | None = None
-    """Seconds since the epoch; None: it is in use."""
+    """Time of destruction in seconds since the epoch; None: the key is in use."""
     version: int = 0
-    """Version of the record; the store counts it, from 1."""
+    """Version of the record, incremented by the store, from 1."""
 
 
 class NamedKeyStore(Protocol):
@@ -95,7 +96,7 @@ class NamedKeyStore(Protocol):
         """
 
     async def get_named_key(self, account: str, name: str) -> NamedKey | None:
-        """The key, destroyed or not."""
+        """Read a key, destroyed or not."""
 
     async def named_keys(self, account: str | None = None) -> list[NamedKey]:
         """The tenant's keys, or those of all tenants, ordered by account and name."""
@@ -103,21 +104,23 @@ class NamedKeyStore(Protocol):
     async def update_named_key(self, key: NamedKey) -> NamedKey:
         """Store the key if the stored one has its version, and return it with the next one.
 
-        Raises :class:`~auth.store.Conflict`, also where no such key is stored.
+        Raises :class:`~auth.store.Conflict`, also if no such key is stored.
         """
 
     async def destroy_named_key(self, account: str, name: str, destroyed_s: int) -> NamedKey | None:
-        """Remove what is wrapped from all versions of the key, and from the store's files, whatever its version is.
+        """Remove the wrapped bytes of all versions of the key, also from the store's files, whatever its
+        version is.
 
         Returns the key as it is afterwards, with the time of its first destruction; None if there is none.
         """
 
 
 def key_name(text: str, region: str, account: str) -> str:
-    """The name of the account's key that a KmsMasterKeyId means; empty for none and for the managed one.
+    """Normalize a KmsMasterKeyId to the name of the account's key; empty for none and for the managed one.
 
-    The ARN of a key or alias of this region and account means the same as its id or alias alone.  Every other text is a
-    name as it stands: ``alias/x`` and ``x`` are two keys, and so are the ARNs of another account or region.
+    The ARN of a key or alias of this region and account means the same as its id or alias alone.  Every other
+    text is a name of its own: ``alias/x`` and ``x`` are two keys, and so are the ARNs of another account or
+    region.
     """
     kind, _, rest = text.removeprefix(f"arn:aws:kms:{region}:{account}:").partition("/")
     name = text
@@ -129,11 +132,11 @@ def key_name(text: str, region: str, account: str) -> str:
 
 
 class _Known(NamedTuple):
-    """A named key as requests see it."""
+    """A cached named key."""
 
     record: NamedKey
     keys: TenantKeys | None
-    """Its versions, unwrapped; None: it was destroyed."""
+    """Its versions, unwrapped; None: the key was destroyed."""
 
 
 class NamedKeys:
@@ -150,7 +153,7 @@ class NamedKeys:
         seals_reserved: int = SEALS_RESERVED,
         seals_max: int = SEALS_MOST,
     ) -> None:
-        """``new_key_id`` gives ids of data keys; ``clock`` is in seconds since the epoch."""
+        """``new_key_id`` allocates ids of data keys; ``clock`` is in seconds since the epoch."""
         self._store = store
         self._masters = masters
         self._new_key_id = new_key_id
@@ -158,27 +161,28 @@ class NamedKeys:
         self._seals_reserved = seals_reserved
         self._seals_max = seals_max
         self._cache = Cache(self._look_up, name="named_keys", clock=monotonic, known_limit=_KNOWN_MAX)
-        """By place: account/name."""
+        """Cached keys by place, which is account/name."""
         self._unwrapped: OrderedDict[str, TenantKeys] = OrderedDict()
-        """By place, what is unwrapped; used only through the cache, which says whether it still holds."""
+        """Unwrapped keys by place; used only through the cache, which decides if they are valid."""
         self._places: OrderedDict[int, str] = OrderedDict()
-        """By the id of a version, the place of its key."""
+        """Place of the key, by the id of a version."""
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     # --- encrypting and decrypting ---
 
     def cached(self, account: str, name: str, seals: int = 1) -> TenantKeys | None:
-        """The key, if it is known and can encrypt so often.  None says nothing: ask :meth:`ready`."""
+        """The key if it is cached with ``seals`` reserved uses left; None: ask :meth:`ready`."""
         known = self._cache.cached(_place(account, name))
         if known is None or known.keys is None or known.keys.left < seals:
             return None
         return known.keys
 
     async def ready(self, account: str, name: str, seals: int = 1) -> TenantKeys:
-        """The key, which can encrypt so often until the caller waits for something else.  The first use makes it.
+        """Return the key with ``seals`` reserved uses, valid until the caller's next await; creates it at the
+        first use.
 
-        Raises :class:`DataKeyDestroyed`, :class:`TooManyNamedKeys`, other :class:`KeyringError` and what the store
-        raises.
+        Raises :class:`DataKeyDestroyed`, :class:`TooManyNamedKeys`, other :class:`KeyringError` and the store's
+        errors.
         """
         assert seals <= self._seals_reserved
         place = _place(account, name)
@@ -197,23 +201,23 @@ class NamedKeys:
             await asyncio.shield(task)
 
     async def check(self, account: str, name: str) -> None:
-        """Raises :class:`DataKeyDestroyed` if the key was destroyed, :class:`KeyringError` if a master key is missing,
-        and what the store raises.  A key that was never used is none that was destroyed."""
+        """Raise :class:`DataKeyDestroyed` if the key was destroyed, :class:`KeyringError` if a master key is
+        missing, and the store's errors.  A key that was never used does not count as destroyed."""
         known = await self._cache.find(_place(account, name))
         if known is not None and known.keys is None:
             raise DataKeyDestroyed(account, name)
 
     def has(self, account: str, sealed: bytes) -> bool:
-        """Return whether this was encrypted by a version of a named key of the account that is remembered here."""
+        """True if a remembered version of one of the account's named keys encrypted this."""
         return self._places.get(data_key_id(sealed), "").startswith(f"{account}/")
 
     async def open(self, account: str, sealed: bytes, what: bytes = MESSAGE, *, stale: bool = False) -> bytes:
-        """Decrypt what was encrypted by one of the account's named keys.
+        """Decrypt a ciphertext of one of the account's named keys.
 
-        ``stale``: where the store cannot be asked, go by what is known here, however old that is.
+        ``stale``: if the store is unavailable, use cached keys of any age.
 
-        Raises :class:`DataKeyDestroyed`, :class:`~auth.data_keys.SealBroken`, :class:`~auth.data_keys.DataKeyMissing`
-        (it was encrypted by none of them) and what the store raises.
+        Raises :class:`DataKeyDestroyed`, :class:`~auth.data_keys.SealBroken`,
+        :class:`~auth.data_keys.DataKeyMissing` (no named key encrypted it) and the store's errors.
         """
         key_id = data_key_id(sealed)
         if not self.has(account, sealed):
@@ -234,20 +238,20 @@ class NamedKeys:
                 raise DataKeyDestroyed(account, known.record.name)
             if known is not None and known.keys is not None and key_id in known.keys:
                 return known.keys.open(sealed, what)
-            self._cache.forget(place)  # it is of before this version was made
+            self._cache.forget(place)  # cached before this version was created
         raise DataKeyMissing(account, key_id)
 
     # --- administration ---
 
     async def all(self, account: str) -> list[NamedKey]:
-        """The tenant's named keys, destroyed ones too, ordered by name.  Raises what the store raises."""
+        """The tenant's named keys, including destroyed ones, ordered by name.  Raises the store's errors."""
         return await self._store.named_keys(account)
 
     async def rotate(self, account: str, name: str) -> NamedKey:
         """Add a version, which encrypts from now on: here at once, in other processes within a second.
 
         Raises :class:`NamedKeyUnknown`, :class:`DataKeyDestroyed`, :class:`TooManyNamedKeys`, other
-        :class:`KeyringError` and what the store raises.
+        :class:`KeyringError` and the store's errors.
         """
         for left in reversed(range(_TRIES)):
             record = await self._stored(account, name)
@@ -266,9 +270,9 @@ class NamedKeys:
         raise AssertionError("one of the tries ends it")
 
     async def destroy(self, account: str, name: str) -> NamedKey:
-        """Destroy the key for good: here at once, in other processes within a second.  Repeatable.
+        """Destroy the key for good: here at once, in other processes within a second.  Idempotent.
 
-        Raises :class:`NamedKeyUnknown` and what the store raises.
+        Raises :class:`NamedKeyUnknown` and the store's errors.
         """
         place = _place(account, name)
         try:
@@ -281,9 +285,9 @@ class NamedKeys:
         return record
 
     async def rewrap(self, record: NamedKey) -> int:
-        """Wrap with the primary master key what is not, and return how many versions that were.
+        """Rewrap the versions not wrapped with the primary master key, and return their number.
 
-        Raises :class:`KeyringError` and what the store raises.
+        Raises :class:`KeyringError` and the store's errors.
         """
         for left in reversed(range(_TRIES)):
             versions = [await self._rewrapped(version) for version in record.versions]
@@ -303,7 +307,7 @@ class NamedKeys:
         raise AssertionError("one of the tries ends it")
 
     def forget_account(self, account: str) -> None:
-        """The tenant's keys are gone: nothing of them is kept here."""
+        """Drop everything cached of a tenant whose keys were deleted."""
         for place in [place for place in self._unwrapped if place.startswith(f"{account}/")]:
             del self._unwrapped[place]
             self._cache.forget(place)
@@ -331,11 +335,11 @@ class NamedKeys:
                 data_key = await self._masters.unwrap(version.master_id, version.wrapped, version.context)
                 keys.add(version.key_id, data_key)
         if keys.current != keys.newest:
-            keys.left = 0  # another version encrypts from now on, and nothing of it is reserved
+            keys.left = 0  # another version encrypts from now on, without reserved uses
         return _Known(record, keys)
 
     async def _prepare(self, account: str, name: str) -> None:
-        """Let the key encrypt some more: by its newest version, or a new one if that is used up, or as a new key."""
+        """Reserve uses of the key's newest version, adding a version if it is used up, or creating the key."""
         for left in reversed(range(_TRIES)):
             record = await self._store.get_named_key(account, name)
             try:
@@ -385,7 +389,7 @@ class NamedKeys:
         return await wrap(self._masters, version, data_key)
 
     async def _stored(self, account: str, name: str) -> NamedKey:
-        """Raises :class:`NamedKeyUnknown` and :class:`DataKeyDestroyed`."""
+        """Read a key.  Raises :class:`NamedKeyUnknown` and :class:`DataKeyDestroyed`."""
         record = await self._store.get_named_key(account, name)
         if record is None:
             raise NamedKeyUnknown(f"account {account} has no data key {name}")

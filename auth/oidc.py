@@ -1,15 +1,17 @@
-"""Tokens of one outside OIDC issuer, checked against the keys that it publishes (JWKS).
+"""Tokens of one outside OIDC issuer, verified against its published keys (JWKS).
 
-What is guarded against, and how:
+Protections:
 
-* **Another algorithm than the key's** (``none``, HS256 with a public key as its secret): the algorithm follows from the
-  published key, never from the token, and has to be RS256, ES256 or EdDSA; the token's header must agree.
+* **An algorithm other than the key's** (``none``, HS256 with a public key as its secret): the algorithm follows
+  from the published key, never from the token, and has to be RS256, ES256 or EdDSA; the token's header must
+  agree.
 * **Keys from elsewhere**: the address comes from the settings or from the issuer's discovery document; ``jku``,
-  ``x5u`` and ``jwk`` in a token are not looked at.  HTTPS only, unless the host is this machine; no redirects.
-* **A slow, endless or absent issuer**: each fetch has a time limit and a size limit.  Keys are kept for an hour,
-  and still used for a day while the issuer cannot be reached.
-* **Made-up key ids**: an unknown one causes at most one fetch in ``REFETCH_SECONDS``.
-* **Tokens for others**: issuer and audience have to be the configured ones; times are checked with a minute of leeway.
+  ``x5u`` and ``jwk`` in a token are ignored.  HTTPS only, unless the host is this machine; no redirects.
+* **A slow, endless or absent issuer**: each fetch has a time limit and a size limit.  Keys are fresh for an
+  hour, and still used for a day while the issuer cannot be reached.
+* **Invented key ids**: unknown ones cause at most one fetch per ``REFETCH_SECONDS``.
+* **Tokens for others**: issuer and audience have to be the configured ones; times are checked with a minute of
+  leeway.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from auth.jwts import LEEWAY_SECONDS, check_not_before, claims_of, header_of
 from auth.principal import EVERY_SCOPE, SCOPES, Principal, Role, Scope
 
 FRESH_SECONDS = 3600
-"""From then on keys are fetched anew."""
+"""Age from which keys are fetched again."""
 STALE_SECONDS = 24 * 3600
-"""Until then they are used while the issuer cannot be reached."""
+"""Maximum age of keys while the issuer cannot be reached."""
 REFETCH_SECONDS = 30
-"""At least this long between two fetches, whatever tokens come."""
+"""Minimum interval between two fetches, whatever tokens arrive."""
 FETCH_TIMEOUT_SECONDS = 5
 DOCUMENT_BYTES_MOST = 256 * 1024
 KEYS_MOST = 100
@@ -53,20 +55,20 @@ log = logging.getLogger("holdfast.auth")
 
 
 class OidcSettings(msgspec.Struct, frozen=True):
-    """Which issuer is trusted, and what its claims mean.  Raises ``ValueError``."""
+    """The trusted issuer, and the meaning of its claims.  Raises ``ValueError``."""
 
     issuer: str
-    """As in its tokens' ``iss``."""
+    """Issuer, as in its tokens' ``iss``."""
     audience: str
-    """What its tokens' ``aud`` has to be, or to contain."""
+    """Required audience: equal to its tokens' ``aud``, or contained in it."""
     jwks_url: str | None = None
-    """Where its keys are; None: where ``issuer/.well-known/openid-configuration`` says."""
+    """URL of its keys; None: taken from ``issuer/.well-known/openid-configuration``."""
     account_claim: str = "holdfast_account"
-    """Names the tenant's account."""
+    """Claim with the tenant's account."""
     role_claim: str | None = None
-    """Names the role; None: everybody has the role ``user``."""
+    """Claim with the role; None: everybody has the role ``user``."""
     scopes_claim: str | None = None
-    """Names the scopes, in a list or separated by spaces; None: everybody has all."""
+    """Claim with the scopes, a list or separated by spaces; None: everybody has all."""
 
     def __post_init__(self) -> None:
         check_url(self.issuer)
@@ -77,7 +79,7 @@ class OidcSettings(msgspec.Struct, frozen=True):
 
 
 class Outsider(msgspec.Struct, frozen=True):
-    """Who the issuer says it is."""
+    """A caller's identity according to the issuer."""
 
     issuer: str
     subject: str
@@ -87,7 +89,7 @@ class Outsider(msgspec.Struct, frozen=True):
 
     @property
     def credential(self) -> str:
-        """For logs."""
+        """Identifier for logs."""
         return f"oidc:{self.subject}"
 
 
@@ -97,7 +99,7 @@ class _Key(msgspec.Struct, frozen=True):
 
 
 class Oidc:
-    """Checks tokens of the issuer.  ``clock`` is monotonic; ``client`` is closed with it."""
+    """Verifies tokens of the issuer.  ``clock`` is monotonic; ``client`` is closed with it."""
 
     def __init__(self, settings: OidcSettings, client: httpx.AsyncClient, *, clock: Callable[[], float]) -> None:
         self.settings = settings
@@ -110,11 +112,11 @@ class Oidc:
         self._checked: OrderedDict[bytes, tuple[Outsider, _Key]] = OrderedDict()
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     async def check(self, token: bytes, now: float) -> Outsider:
-        """Who the token is about, if it is in force at ``now`` (seconds since the epoch).
+        """Verify a token at ``now`` (seconds since the epoch), and return its subject.
 
         Raises :class:`~auth.errors.InvalidClientTokenId`, :class:`~auth.errors.ExpiredToken` and
         :class:`~auth.errors.IssuerUnreachable`.
@@ -129,7 +131,7 @@ class Oidc:
         return outsider
 
     def principal(self, outsider: Outsider) -> Principal:
-        """The caller that the claims make of it.  Raises :class:`~auth.errors.InvalidClientTokenId`."""
+        """The caller according to the claims.  Raises :class:`~auth.errors.InvalidClientTokenId`."""
         settings = self.settings
         account = outsider.claims.get(settings.account_claim)
         if not isinstance(account, str) or not _ACCOUNT.match(account):
@@ -176,7 +178,7 @@ class Oidc:
         )
         check_not_before(claims, now)
         expires, subject = claims["exp"], claims["sub"]
-        # JSON as Python reads it has numbers that are none, and one that never comes
+        # JSON as Python reads it includes NaN and Infinity
         if isinstance(expires, bool) or not isinstance(expires, (int, float)) or not expires < math.inf:
             raise InvalidClientTokenId
         if not isinstance(subject, str) or not _SUBJECT.match(subject):
@@ -190,7 +192,7 @@ class Oidc:
     # --- the issuer's keys ---
 
     async def _key(self, kid: str) -> _Key | None:
-        """The key of this id; None: the issuer has none, as far as is known.
+        """The key with this id; None if the issuer is not known to have it.
 
         Raises :class:`~auth.errors.IssuerUnreachable`.
         """
@@ -207,7 +209,7 @@ class Oidc:
         return self._fetched_at is not None and self._clock() < self._fetched_at + STALE_SECONDS
 
     async def _fetch(self) -> None:
-        """Fetch the keys, unless that was tried lately; twins share a fetch."""
+        """Fetch the keys, unless that was tried recently; concurrent callers share a fetch."""
         if self._fetching is None:
             if self._tried_at is not None and self._clock() < self._tried_at + REFETCH_SECONDS:
                 return
@@ -234,7 +236,7 @@ class Oidc:
     async def _discovered(self) -> str:
         document = await self._document(self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration")
         if document.get("issuer") != self.settings.issuer:
-            raise ValueError(f"its discovery document is about another issuer, {document.get('issuer')!r}")
+            raise ValueError(f"its discovery document is for another issuer, {document.get('issuer')!r}")
         url = document.get("jwks_uri")
         if not isinstance(url, str):
             raise ValueError("its discovery document names no jwks_uri")
@@ -242,7 +244,7 @@ class Oidc:
         return url
 
     async def _document(self, url: str) -> dict[str, Any]:
-        """A JSON object.  Raises ``ValueError`` and :class:`httpx.HTTPError`."""
+        """Fetch a JSON object.  Raises ``ValueError`` and :class:`httpx.HTTPError`."""
         content = bytearray()
         async with self._client.stream("GET", url, headers={"Accept": "application/json"}) as response:
             if response.status_code != 200:
@@ -255,12 +257,12 @@ class Oidc:
 
 
 def oidc_client() -> httpx.AsyncClient:
-    """A client for an issuer's documents."""
+    """Create an HTTP client for an issuer's documents."""
     return httpx.AsyncClient(timeout=FETCH_TIMEOUT_SECONDS, follow_redirects=False)
 
 
 def check_url(url: str) -> None:
-    """Whether it is an HTTPS URL, or one of this machine (``ValueError``)."""
+    """Require an HTTPS URL, or one of this machine (``ValueError``)."""
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname:
         return
@@ -270,7 +272,7 @@ def check_url(url: str) -> None:
 
 
 def _keys_in(document: dict[str, Any]) -> dict[str, _Key]:
-    """The keys of a JWKS that can be used here; others are left out.  Raises ``ValueError``."""
+    """Usable keys of a JWKS; others are left out.  Raises ``ValueError``."""
     listed = document.get("keys")
     if not isinstance(listed, list):
         raise ValueError("its JWKS has no list of keys")

@@ -1,8 +1,9 @@
 """Percent-decoding (RFC 3986, section 2.1) in one pass, for query strings, forms and paths of any length.
 
-``urllib.parse.unquote_to_bytes`` makes an object of each escape: 8 MiB of ``%`` take it seconds and 190 times as much
-memory.  Here the C routine for quoted-printable text (:func:`binascii.a2b_qp`) does the work, once ``%`` has taken the
-place of its escape character.  Long texts go through it in chunks, so that what is held besides the result is small.
+``urllib.parse.unquote_to_bytes`` creates an object per escape: 8 MiB of ``%`` take it seconds and 190 times as
+much memory.  Here the C routine for quoted-printable text (:func:`binascii.a2b_qp`) does the work, after ``%``
+has been replaced by its escape character.  Long texts are processed in chunks, so that little memory is used
+besides the result.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class MalformedEscape(ValueError):
 
 
 def decode(text: bytes, *, plus: bool = False) -> bytes:
-    """The decoded text.  ``plus``: a ``+`` is a space, as in forms.  Raises :class:`MalformedEscape`."""
+    """Decode a text.  ``plus``: a ``+`` is a space, as in forms.  Raises :class:`MalformedEscape`."""
     if b"%" not in text:
         return text.replace(b"+", b" ") if plus else text
     table = _PERCENT_AND_PLUS if plus else _PERCENT
@@ -32,7 +33,7 @@ def decode(text: bytes, *, plus: bool = False) -> bytes:
         end = min(start + _CHUNK_BYTES, length)
         if end < length:
             last = text.rfind(b"%", end - 2, end)
-            end = last if last >= 0 else end  # an escape stays in one piece
+            end = last if last >= 0 else end  # escapes are not split between chunks
         chunks.append(_decode_chunk(text[start:end], table))
         start = end
     return b"".join(chunks)
@@ -48,5 +49,5 @@ def _decode_chunk(chunk: bytes, table: bytes) -> bytes:
     equals = len(quoted) - len(chunk)
     decoded = a2b_qp(quoted.translate(table))
     if len(quoted) - len(decoded) != 2 * escapes + equals:
-        raise MalformedEscape  # an escape that is none is not made shorter by two
+        raise MalformedEscape  # a malformed escape does not shrink by two bytes
     return decoded

@@ -1,23 +1,24 @@
 """Policies of queues: documents in IAM's policy language, compiled once and then evaluated in microseconds.
 
-A policy says yes, no or nothing: :attr:`Decision.DENIED` when one statement that fits denies, whatever others
-allow; :attr:`Decision.ALLOWED` when one allows; otherwise :attr:`Decision.SILENT`.  Who is let in without an
-"allowed" is not decided here.
+A policy's result is :attr:`Decision.DENIED` when a matching statement denies, whatever others allow;
+:attr:`Decision.ALLOWED` when one allows; otherwise :attr:`Decision.SILENT`.  Access without an "allowed" is
+decided elsewhere.
 
-What is accepted can be evaluated, and what cannot be is refused when the policy is set (:class:`PolicyError`):
-unknown elements and operators, principals of another kind, malformed ARNs of principals, actions of another service,
-policy variables.  Two things are accepted that never fit a request here, as they stand in many policies: principals
-of AWS's services (``{"Service": …}``), and condition keys that a request does not have.
+Every accepted policy can be evaluated; others are refused when the policy is set (:class:`PolicyError`):
+unknown elements and operators, unknown kinds of principals, malformed ARNs of principals, actions of another
+service, policy variables.  Two elements are accepted although they never match a request here, because many
+policies contain them: principals of AWS's services (``{"Service": …}``), and condition keys that a request does
+not have.
 
 Choices where the language leaves one:
 
-* An account, by its number or its ``root`` ARN, stands for every principal of the account.  A role stands for all
-  its sessions.  ``*`` stands for everybody, those too who have not signed.
-* ``NotPrincipal`` leaves out exactly those that it names.
-* The calls for batches are governed by their single action: ``SendMessage`` is what lets ``SendMessageBatch`` in.
-  A statement whose actions are of batches alone would never fit, and is refused.
-* A ``Resource`` that is no ARN is compared with the queue's whole ARN.  A statement without one is about the queue
-  that has the policy.
+* An account, by its number or its ``root`` ARN, stands for every principal of the account.  A role stands for
+  all its sessions.  ``*`` stands for everybody, including unsigned requests.
+* ``NotPrincipal`` excludes exactly those that it names.
+* Batch calls are governed by their single action: ``SendMessage`` also allows ``SendMessageBatch``.  A
+  statement with only batch actions would never match, and is refused.
+* A ``Resource`` that is no ARN is compared with the queue's whole ARN.  A statement without one applies to the
+  queue that has the policy.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _OF_STATEMENT = frozenset(
 
 
 class Decision(Enum):
-    """What a policy says of a request."""
+    """Result of a policy for a request."""
 
     ALLOWED = "allowed"
     DENIED = "denied"
@@ -77,7 +78,7 @@ class Decision(Enum):
 
 
 class _Principals:
-    """Those whom a statement names."""
+    """The principals of a statement."""
 
     __slots__ = ("_accounts", "_everybody", "_names", "_others", "count")
 
@@ -102,7 +103,7 @@ class _Principals:
 
     @property
     def public(self) -> bool:
-        """Whether somebody without a name can be among them."""
+        """True if unsigned callers are among them."""
         return self._everybody is not self._others
 
     def _named(self, who: Principal | None) -> bool:
@@ -168,16 +169,17 @@ class Policy:
     def __init__(self, statements: list[_Statement]) -> None:
         self._statements = statements
         self.denies = any(statement.denies for statement in statements)
-        """Whether it can say no, which also binds those who need nobody's yes."""
+        """True if it can deny, which also binds callers that need no permission."""
         self.public = any(not statement.denies and statement.principals.public for statement in statements)
-        """Whether it can let somebody in who has not signed."""
+        """True if it can allow unsigned requests."""
         self.statements = len(statements)
         self.principals_most = max((statement.principals.count for statement in statements), default=0)
 
     def decide(self, who: Principal | None, action: str, resource: str, facts: Facts) -> Decision:
-        """``who`` is None for a request that nobody signed; ``action`` is the plain name of a governed action.
+        """Evaluate a request.  ``who`` is None for an unsigned one; ``action`` is the plain name of a governed
+        action.
 
-        A statement whose conditions ask for a value that is too long to be matched fits if it denies.
+        A statement with a condition on a value that is too long to be matched applies if it denies.
         """
         decision = Decision.SILENT
         for statement in self._statements:
@@ -193,11 +195,11 @@ class Policy:
 
 
 NOBODY = Policy([])
-"""Says nothing of anybody."""
+"""A policy without any statement."""
 
 
 def compile_policy(document: object, actions: Iterable[str]) -> Policy:
-    """The policy in a document, as JSON was read.  ``actions`` are the plain names of all that policies govern.
+    """Compile the policy of a JSON document.  ``actions`` are the plain names of all governed actions.
 
     Raises PolicyError.
     """
@@ -230,13 +232,13 @@ def compile_policy(document: object, actions: Iterable[str]) -> Policy:
 
 
 def role_arn(arn: str) -> str:
-    """Of a role's session, the role; of anybody else, what was given."""
+    """ARN of a session's role; other ARNs are returned unchanged."""
     session = _SESSION.match(arn)
     return f"arn:aws:iam::{session[1]}:role/{session[2]}" if session else arn
 
 
 def _actions(patterns: list[str], known: frozenset[str], *, others: bool) -> frozenset[str]:
-    """Those of the ``known`` actions that the statement is about."""
+    """The ``known`` actions that the statement applies to."""
     named: set[str] = set()
     for pattern in patterns:
         if pattern == "*":
@@ -256,7 +258,8 @@ def _actions(patterns: list[str], known: frozenset[str], *, others: bool) -> fro
 
 
 def _resource(text: str) -> Matcher:
-    """A pattern of a queue's ARN: an ARN is compared part by part, any other text with the whole, for SQS takes any."""
+    """Matcher of a queue's ARN: an ARN is compared part by part, any other text as a whole, because SQS accepts
+    any."""
     try:
         return arn_glob(text)
     except PolicyError:
@@ -275,7 +278,7 @@ def _conditions(given: object) -> list[Condition]:
 
 
 def _refuse_variables(given: object) -> None:
-    """``${…}`` means something in policies of this version, which this service does not know."""
+    """Refuse ``${…}``, which has a meaning in policies of this version that this service does not support."""
     if isinstance(given, str):
         if "${" in given:
             raise PolicyError(f"Policy variables are not known to this service: {shown(given)}.")

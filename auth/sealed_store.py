@@ -1,8 +1,8 @@
-"""A credential store in which secrets are sealed: what reads it gets them in clear, what reads its files does not.
+"""A credential store that encrypts secrets: its callers get them in clear, its files contain only ciphertexts.
 
-A sealed secret begins with a word and a space, which no secret has in it, so one that was stored before there was a
-keyring is told from it.  Secrets of a tenant's keys are sealed under the tenant's own data keys, and so end with
-them; the service's own under those of the account :data:`SERVICE`, which is nobody's.
+An encrypted secret begins with a word and a space, which no secret contains; this distinguishes it from secrets
+stored before there was a keyring.  Secrets of a tenant's keys are encrypted under the tenant's own data keys,
+and so end with them; the service's own under those of the pseudo-account :data:`SERVICE`.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ _MARK = "sealed "
 
 
 class SealableStore(CredentialStore, Protocol):
-    """What the secrets of an older Holdfast are found and sealed with."""
+    """A store whose plaintext secrets of an older Holdfast can be found and encrypted."""
 
     async def access_keys_without(self, mark: str) -> list[AccessKey]:
         """All access keys whose secret does not begin with ``mark``."""
 
     async def scrub(self) -> None:
-        """See that nothing that was deleted or overwritten remains in the store's files."""
+        """Remove deleted and overwritten data from the store's files."""
 
 
 def sealed(store: CredentialStore, keyring: Keyring) -> CredentialStore:
-    """The store with its secrets sealed.
+    """Wrap the store so that its secrets are encrypted.
 
-    Its methods raise :class:`~auth.master_keys.KeyringError` as well, where a secret cannot be sealed or opened.
+    Its methods also raise :class:`~auth.master_keys.KeyringError` if a secret cannot be encrypted or decrypted.
     """
     return cast(CredentialStore, _SealedStore(store, keyring))
 
 
 async def seal_older_secrets(store: SealableStore, keyring: Keyring) -> int:
-    """Seal the secrets that are stored in clear, and remove what is left of them.  How many there were."""
+    """Encrypt the secrets that are stored in clear, and scrub their remains.  Returns their number."""
     in_clear = await store.access_keys_without(_MARK)
     if in_clear:
-        await store.scrub()  # of keys that were deleted or changed; from here on the store cleans up as it goes
+        await store.scrub()  # of keys deleted or changed before; from here on the store cleans up by itself
         for key in in_clear:
             await store.put_access_key(await _sealed_key(keyring, key))
         await store.scrub()
@@ -52,7 +52,7 @@ async def seal_older_secrets(store: SealableStore, keyring: Keyring) -> int:
 
 
 class _SealedStore:
-    """All methods are the store's own but those that meet a secret."""
+    """Delegates to the store, except for methods that handle a secret."""
 
     def __init__(self, store: CredentialStore, keyring: Keyring) -> None:
         self._store = store
@@ -112,7 +112,7 @@ async def _sealed_key(keyring: Keyring, key: AccessKey) -> AccessKey:
 
 
 def _what(access_key_id: str) -> bytes:
-    """What a sealed secret is bound to: it is of no use as the secret of another key."""
+    """Purpose to which an encrypted secret is bound: it cannot be used as the secret of another key."""
     return b"access key " + access_key_id.encode()
 
 

@@ -1,9 +1,9 @@
-"""The service's own keys: random, in the store, shared by all frontends, and replaced from time to time.
+"""The service's own keys: random, stored, shared by all frontends, and rotated periodically.
 
-What is signed or sealed with a key names it by its id.  A new key is used at once: a frontend that meets an id it
-does not know reads the store, at most once in ``reread_seconds``, so that made-up ids cost little.  A key is deleted
-once nothing that it signed can still be in force.  :func:`lasting_secret` is of another kind: what is hashed with it is
-compared with what was hashed before.
+Signatures and ciphertexts name their key by its id.  A new key is used at once: a frontend that meets an
+unknown id reads the store, at most once per ``REREAD_SECONDS``, so that invented ids cost little.  A key is
+deleted once nothing that it signed can still be valid.  :func:`lasting_secret` is different: hashes made with
+it are compared with earlier ones, so it is never replaced.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from auth.store import Conflict, ServiceKeyStore
 
 ROTATE_SECONDS = 7 * 24 * 3600
 KEEP_SECONDS = 24 * 3600
-"""How long a key still verifies after it was replaced: longer than anything that is signed with it."""
+"""Time for which a replaced key still verifies: longer than the validity of anything signed with it."""
 REREAD_SECONDS = 1.0
 
 
 async def lasting_secret(store: ServiceKeyStore, purpose: str, *, clock: Callable[[], float]) -> bytes:
-    """A secret of 32 bytes that is never replaced: the oldest of its purpose.  Made by who asks first.
+    """Return a secret of 32 bytes that is never replaced: the oldest of its purpose, created by the first
+    caller.
 
-    Of several processes that ask for the first time at once, all get the same.  Raises what the store raises.
+    Concurrent first callers in several processes get the same one.  Raises the store's errors.
     """
     if not await store.list_service_keys(purpose):
         made = ServiceKey(f"lasting-{purpose}", purpose, secrets.token_bytes(32), int(clock()))
@@ -47,11 +48,11 @@ class ServiceKeys:
         self._lock = asyncio.Lock()
 
     def get(self, key_id: str) -> ServiceKey | None:
-        """The key, if this process has seen it.  None says nothing: ask :meth:`find`."""
+        """The key if it is cached; None: ask :meth:`find`."""
         return self._keys.get(key_id)
 
     async def find(self, key_id: str) -> ServiceKey | None:
-        """The key; None if there is none.  Raises what the store raises."""
+        """Find a key; None if there is none.  Raises the store's errors."""
         if key_id not in self._keys and self._may_read():
             async with self._lock:
                 if key_id not in self._keys and self._may_read():
@@ -59,7 +60,7 @@ class ServiceKeys:
         return self._keys.get(key_id)
 
     async def current(self) -> ServiceKey:
-        """The key to sign or seal with now; replaced when its time has come.  Raises what the store raises."""
+        """The key to sign or encrypt with, rotated when due.  Raises the store's errors."""
         newest = self._newest
         if newest is not None and self._is_current(newest):
             return newest
@@ -77,7 +78,7 @@ class ServiceKeys:
         return self._clock() < key.created_s + ROTATE_SECONDS
 
     def _may_read(self) -> bool:
-        """A clock that was set back does not keep new keys from being seen."""
+        """Limit reads to one per ``REREAD_SECONDS``, unless the clock was set back."""
         return not 0 <= self._clock() - self._read_at < REREAD_SECONDS
 
     async def _read(self) -> None:

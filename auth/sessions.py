@@ -1,11 +1,11 @@
-"""Temporary keys: an access key id, a secret, and a session token that carries everything, sealed.
+"""Temporary keys: an access key id, a secret, and a session token that contains everything, encrypted.
 
-Nothing is stored for a session.  Its token holds the temporary secret and the grant (:mod:`auth.grants`), sealed with
-AES-256-GCM under a key of the service, so only the service can read or make one; the token travels with each request
-(``X-Amz-Security-Token``), and the request is signed with the secret that is in it.
+Nothing is stored for a session.  Its token holds the temporary secret and the grant (:mod:`auth.grants`),
+encrypted with AES-256-GCM under a key of the service, so only the service can read or create one; the token is
+sent with each request (``X-Amz-Security-Token``), and the request is signed with the secret inside it.
 
-A token is ``version || key id || nonce || sealed``, in base64url.  A nonce is random; a key seals sessions for a week
-(:mod:`auth.service_keys`), far fewer than the 2^32 from which on nonces may repeat.
+A token is ``version || key id || nonce || sealed``, in base64url.  A nonce is random; a key encrypts sessions
+for a week (:mod:`auth.service_keys`), far fewer than the 2^32 at which nonces may repeat.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OPEN_MOST = 10_000
 
 
 class Session(msgspec.Struct, frozen=True):
-    """What a session token holds."""
+    """Content of a session token."""
 
     access_key_id: str
     secret: str
@@ -48,7 +48,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class OpenSession(Granted):
-    """A session whose token was opened before."""
+    """A session whose token was decrypted before."""
 
     __slots__ = ("session",)
 
@@ -58,16 +58,17 @@ class OpenSession(Granted):
 
 
 class Sessions:
-    """Begins sessions, and reads their tokens."""
+    """Starts sessions, and decrypts their tokens."""
 
     def __init__(self, keys: ServiceKeys) -> None:
         self._keys = keys
         self._open: OrderedDict[bytes, OpenSession] = OrderedDict()
 
     async def begin(self, grant: Grant) -> tuple[Session, str]:
-        """A session with this grant, and its token.  The temporary key's id becomes the grant's credential.
+        """Start a session with this grant; returns it with its token.  The temporary key's id becomes the
+        grant's credential.
 
-        Raises what the store raises.
+        Raises the store's errors.
         """
         key = await self._keys.current()
         access_key_id = KEY_PREFIX + "".join(secrets.choice(BASE32) for _ in range(16))
@@ -78,9 +79,9 @@ class Sessions:
         return session, base64.urlsafe_b64encode(head + sealed).decode()
 
     async def find(self, token: bytes) -> OpenSession:
-        """The session of a token, whether its time is over or not.
+        """Decrypt a token to its session, expired or not.
 
-        Raises :class:`~auth.errors.InvalidClientTokenId`, and what the store raises.
+        Raises :class:`~auth.errors.InvalidClientTokenId`, and the store's errors.
         """
         known = self._open.get(token)
         if known is not None:

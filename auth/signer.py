@@ -1,4 +1,4 @@
-"""Signing requests with AWS Signature Version 4: the other half of :mod:`auth.sigv4`, for clients of this service."""
+"""Signing of requests with AWS Signature Version 4, for clients of this service; :mod:`auth.sigv4` verifies them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sign(
     now: float,
     service: str = "sqs",
 ) -> dict[str, str]:
-    """The headers that have to be sent beside ``headers``, all of which are signed; ``host`` must be among them.
+    """Headers to be sent in addition to ``headers``, all of which are signed; ``host`` must be among them.
 
     ``path`` and ``query`` are as they will be sent; ``now`` is in seconds since the epoch.
     """

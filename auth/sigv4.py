@@ -1,22 +1,23 @@
 """AWS Signature Version 4: verification of signed requests, in the header and in the query string.
 
-Pure: the time is passed in, keys are looked up by the caller.  Verification has two steps, for a key may have
-to be fetched in between: :meth:`Verifier.claim` says who claims to have signed, :meth:`Verifier.check` whether
-that is so.
+Pure: the time is passed in, keys are looked up by the caller.  Verification has two steps, because a key may
+have to be fetched in between: :meth:`Verifier.claim` extracts the claimed signer, :meth:`Verifier.check`
+verifies it.
 
 Decisions where AWS's documents leave a choice, or where its services differ:
 
 * **Payload hash.**  The hash in the canonical request is always that of the body that arrived.  A header
   ``x-amz-content-sha256`` is signed like any ``x-amz-`` header but never replaces it, so ``UNSIGNED-PAYLOAD``
   (an S3 feature) fails as a signature that does not match.
-* **Scope.**  Date, region, service and terminator must be right; another region than the service's own is
-  refused as AWS does it, with a text that names the right one.
+* **Scope.**  Date, region, service and terminator must be right; a region other than the service's own is
+  refused as in AWS, with a text that names the right one.
 * **Signed headers.**  ``host`` and every ``x-amz-`` header that was sent must be signed.
-* **Query strings.**  Clients disagree on how an odd query string is written in the canonical request.  Two forms
-  are accepted: each part decoded and encoded anew (the specification), and the parts as they were sent (botocore
-  with a ready-made URL).  Both bind every byte of what is then read from the query, so neither weakens the other.
-* **Session tokens** are handed to the caller, who gets the secret from them.  A token in a header has to be signed like
-  every ``x-amz-`` header; one in the query string is bound by the signature as all of the query string is.
+* **Query strings.**  Clients disagree on the canonical form of an odd query string.  Two forms are accepted:
+  each part decoded and encoded again (the specification), and the parts as they were sent (botocore with a
+  ready-made URL).  Both bind every byte that is then read from the query, so neither weakens the other.
+* **Session tokens** are returned to the caller, which decrypts the secret from them.  A token in a header has
+  to be signed like every ``x-amz-`` header; one in the query string is bound by the signature like the whole
+  query string.
 """
 
 from __future__ import annotations
@@ -49,18 +50,18 @@ if TYPE_CHECKING:
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 WINDOW_SECONDS = 15 * 60
-"""How far the clocks of client and server may be apart."""
+"""Maximum difference between the clocks of client and server."""
 PRESIGNED_SECONDS_MOST = 7 * 24 * 3600
 QUERY_PARAMETERS_MAX = 1_000
-"""In the query string of a signed request."""
+"""Maximum number of parameters in the query string of a signed request."""
 KEY_ID_LENGTH_MAX = 128
-"""Characters of an access key id (IAM API Reference, AccessKey)."""
+"""Maximum length of an access key id in characters (IAM API Reference, AccessKey)."""
 SIGNED_HEADERS_MAX = 200
-"""More than a request can have."""
+"""Maximum number of signed headers, more than a request can have."""
 
 _TERMINATOR = "aws4_request"
 _PARTS_MAX = 10
-"""Parts of an Authorization header that are told apart: it has three."""
+"""Maximum number of parts parsed of an Authorization header, which has three."""
 _SCHEMES_MOST = 4096
 _SCHEME_BYTES_MOST = 1024
 _DATE = re.compile(r"\d{8}T\d{6}Z\Z", re.ASCII)
@@ -70,46 +71,46 @@ _NO_QUERY = (b"",)
 _HEX64 = re.compile(rb"[0-9a-f]{64}\Z")
 
 Headers = Mapping[bytes, bytes]
-"""Names in lower case; a header that was sent several times has its values, trimmed, joined by commas."""
+"""Header values by name in lower case; repeated headers have their trimmed values joined by commas."""
 
 
 class _Scheme(NamedTuple):
-    """What a signer's requests of one day have in common."""
+    """Elements that all requests of a signer share on one day."""
 
     access_key_id: str
     date: str
     region: str
     scope: str
     place: str
-    """The scope without its date."""
+    """Scope without its date."""
     names: tuple[bytes, ...]
-    """Of the signed headers, in order."""
+    """Names of the signed headers, in order."""
     lines: tuple[tuple[bytes, bytes], ...]
-    """Each of these names, and what its line in the canonical request begins with."""
+    """Each signed header's name, and the beginning of its line in the canonical request."""
     signed: bytes
-    """The same as one line of the canonical request, with the line ends around it."""
+    """The signed headers' names as a line of the canonical request, with the line ends around it."""
     scope_line: bytes
-    """The scope as one line of what is signed, likewise."""
+    """The scope as a line of the string to sign, with the line ends around it."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """Who claims to have signed a request, and how."""
+    """Claimed signer of a request, with its signature."""
 
     access_key_id: str
     scheme: _Scheme
     signature: bytes
     stamp: str
-    """ISO 8601 basic, UTC: when it was signed."""
+    """Time of signing, ISO 8601 basic, UTC."""
     signed_at: int
-    """The same in seconds since the epoch."""
+    """Time of signing in seconds since the epoch."""
     expires_seconds: int | None
-    """None: signed in the header."""
+    """Validity of a presigned request; None: signed in the header."""
     session_token: bytes | None
-    """What came along as ``X-Amz-Security-Token``."""
+    """Value of ``X-Amz-Security-Token``."""
 
 
 class Verifier:
-    """Checks requests for one service in one region."""
+    """Verifies requests for one service in one region."""
 
     def __init__(self, region: str, service: str = "sqs") -> None:
         self.region = region
@@ -118,7 +119,7 @@ class Verifier:
         self._schemes: dict[bytes, _Scheme] = {}
 
     def claim(self, headers: Headers, query: bytes) -> Claim:
-        """Who signed, in the header or in the query string.  Raises :class:`~auth.errors.AuthError`."""
+        """Extract the signer's claim from the header or the query string.  Raises :class:`~auth.errors.AuthError`."""
         authorization = headers.get(b"authorization")
         if authorization is not None:
             return self._header_claim(authorization, headers)
@@ -140,10 +141,10 @@ class Verifier:
         body: bytes,
         now: float,
     ) -> None:
-        """Whether ``secret`` signed exactly this request, lately enough.
+        """Verify that ``secret`` signed exactly this request, recently enough.
 
-        ``path`` and ``query`` are as they were sent; ``now`` is in seconds since the epoch.
-        Raises :class:`~auth.errors.AuthError`.
+        ``path`` and ``query`` are as they were sent; ``now`` is in seconds since the epoch. Raises
+        :class:`~auth.errors.AuthError`.
         """
         scheme = claim.scheme
         if scheme.place != self._place or claim.stamp[:8] != scheme.date:
@@ -254,16 +255,16 @@ class Verifier:
 
 
 def canonical_path(path: bytes) -> bytes:
-    """The path of the canonical request: the raw path, encoded once more.
+    """Path of the canonical request: the raw path, encoded once more.
 
-    Empty and dot segments stay: a signature holds for the path that is routed, and no other.  Clients that remove them
-    before they sign have requests with such paths refused.
+    Empty and dot segments stay: a signature is valid only for the path that is routed.  Clients that remove
+    them before signing have requests with such paths refused.
     """
     return path if _PLAIN_PATH.match(path) else quote(path or b"/", safe="/~").encode()
 
 
 def canonical_queries(query: bytes, presigned: bool) -> list[bytes]:
-    """The forms in which the query string may stand in the canonical request (one, when they are the same).
+    """Possible canonical forms of the query string (one, if they are equal).
 
     Raises :class:`~auth.errors.SignatureDoesNotMatch` when it has too many parameters.
     """
@@ -287,7 +288,7 @@ def _encoded(part: bytes) -> bytes:
 
 
 def _decoded(part: bytes, *, plus: bool = False) -> bytes:
-    """The part without its escapes; if they are malformed, as it was sent."""
+    """The part with its escapes decoded; unchanged if they are malformed."""
     try:
         return percent.decode(part, plus=plus)
     except percent.MalformedEscape:
@@ -365,9 +366,10 @@ def _check_time(claim: Claim, now: float) -> None:
 
 @lru_cache(maxsize=4096)
 def _signer(secret: str, date: str, region: str, service: str) -> tuple[_Hash, _Hash]:
-    """HMAC-SHA256 with the signing key (RFC 2104), as its two hashes with the key taken in.
+    """HMAC-SHA256 with the signing key (RFC 2104), as its inner and outer hash with the key absorbed.
 
-    They are to be copied; that costs a fraction of keying anew, and half of copying the library's HMAC object.
+    The caller copies them, at a fraction of the cost of keying again, and half that of copying the library's
+    HMAC object.
     """
     key = hmac.digest(b"AWS4" + secret.encode(), date.encode("latin-1"), "sha256")
     key = hmac.digest(key, region.encode("latin-1"), "sha256")
@@ -377,7 +379,7 @@ def _signer(secret: str, date: str, region: str, service: str) -> tuple[_Hash, _
 
 
 def signers_known() -> tuple[int, int]:
-    """How often a signing key was there, and how often it had to be made."""
+    """Hits and misses of the cache of signing keys."""
     found = _signer.cache_info()
     return found.hits, found.misses
 

@@ -1,10 +1,10 @@
-"""Where tenants and keys are kept: the interface.
+"""The interface of stores for tenants and keys.
 
-Every store passes the same conformance suite (``tests/metadata_service/conformance.py``).  A write that returns is
-durable, and every read that begins afterwards sees it, in whatever process.
+Every store passes the same conformance suite (``tests/metadata_service/conformance.py``).  A write that returns
+is durable, and every read that begins afterwards, in any process, sees it.
 
-``put_...`` stores a record whatever is there.  ``update_...`` stores it only if the stored one has its version, and
-returns it with the next one; so a revocation and another change at the same time cannot undo each other.
+``put_...`` stores a record unconditionally.  ``update_...`` stores it only if the stored one has its version,
+and returns it with the next one, so that a revocation and a concurrent change cannot undo each other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from auth.credentials import AccessKey, ApiKey, ServiceKey, Tenant, TenantRole
 
 
 class Conflict(Exception):
-    """What is stored has another version than the caller knew, or is not there: read again and decide anew."""
+    """The stored record has another version than expected, or does not exist: read again and decide again."""
 
 
 class TenantStore(Protocol):
@@ -27,28 +27,28 @@ class TenantStore(Protocol):
     async def put_tenant(self, tenant: Tenant) -> None: ...
 
     async def create_tenant(self, tenant: Tenant) -> None:
-        """Raises :class:`Conflict` if there is a tenant of this account, in whatever state."""
+        """Store a new tenant.  Raises :class:`Conflict` if there is one of this account, in any state."""
 
     async def update_tenant(self, tenant: Tenant) -> Tenant:
-        """Raises :class:`Conflict`."""
+        """Store a tenant if the stored one has its version.  Raises :class:`Conflict`."""
 
     async def list_tenants(self, *, after: str = "", limit: int) -> list[Tenant]:
-        """At most ``limit`` tenants whose accounts come after ``after``, ordered by account."""
+        """At most ``limit`` tenants with accounts greater than ``after``, ordered by account."""
 
 
 class KeyStore(Protocol):
-    """Access keys, API keys, and when they were used last."""
+    """Access keys, API keys, and the times of their last uses."""
 
     async def get_access_key(self, access_key_id: str) -> AccessKey | None: ...
 
     async def put_access_key(self, key: AccessKey) -> None:
-        """The tenant must exist (``ValueError``)."""
+        """Store a key.  The tenant must exist (``ValueError``)."""
 
     async def update_access_key(self, key: AccessKey) -> AccessKey:
-        """Raises :class:`Conflict`."""
+        """Store a key if the stored one has its version.  Raises :class:`Conflict`."""
 
     async def delete_access_key(self, access_key_id: str) -> bool:
-        """Whether there was one."""
+        """Delete a key; True if it existed."""
 
     async def list_access_keys(self, account: str) -> list[AccessKey]:
         """All keys of the account, ordered by id."""
@@ -56,23 +56,23 @@ class KeyStore(Protocol):
     async def get_api_key(self, key_id: str) -> ApiKey | None: ...
 
     async def put_api_key(self, key: ApiKey) -> None:
-        """The tenant must exist (``ValueError``)."""
+        """Store a key.  The tenant must exist (``ValueError``)."""
 
     async def update_api_key(self, key: ApiKey) -> ApiKey:
-        """Raises :class:`Conflict`."""
+        """Store a key if the stored one has its version.  Raises :class:`Conflict`."""
 
     async def delete_api_key(self, key_id: str) -> bool:
-        """Whether there was one."""
+        """Delete a key; True if it existed."""
 
     async def list_api_keys(self, account: str) -> list[ApiKey]:
         """All API keys of the account, ordered by id."""
 
     async def record_uses(self, uses: Mapping[str, int]) -> None:
-        """Keys (of both kinds, by id) and when each was used, in seconds since the epoch.  An older time than the
-        stored one changes nothing."""
+        """Record last uses: key ids (of both kinds) with times in seconds since the epoch.  A time older than
+        the stored one has no effect."""
 
     async def key_uses(self, key_ids: Collection[str]) -> dict[str, int]:
-        """When these were used last; those that never were are left out."""
+        """Last uses of these keys; those never used are left out."""
 
 
 class RoleStore(Protocol):
@@ -81,13 +81,13 @@ class RoleStore(Protocol):
     async def get_role(self, account: str, name: str) -> TenantRole | None: ...
 
     async def put_role(self, role: TenantRole) -> None:
-        """The tenant must exist (``ValueError``)."""
+        """Store a role.  The tenant must exist (``ValueError``)."""
 
     async def update_role(self, role: TenantRole) -> TenantRole:
-        """Raises :class:`Conflict`."""
+        """Store a role if the stored one has its version.  Raises :class:`Conflict`."""
 
     async def delete_role(self, account: str, name: str) -> bool:
-        """Whether there was one."""
+        """Delete a role; True if it existed."""
 
     async def list_roles(self, account: str) -> list[TenantRole]:
         """All roles of the account, ordered by name."""
@@ -99,13 +99,13 @@ class ServiceKeyStore(Protocol):
     async def put_service_key(self, key: ServiceKey) -> None: ...
 
     async def add_service_key(self, key: ServiceKey) -> None:
-        """Raises :class:`Conflict` if there is one of this id."""
+        """Store a new key.  Raises :class:`Conflict` if there is one of this id."""
 
     async def list_service_keys(self, purpose: str) -> list[ServiceKey]:
-        """All of this purpose, the oldest first."""
+        """All keys of this purpose, oldest first."""
 
     async def delete_service_key(self, key_id: str) -> None: ...
 
 
 class CredentialStore(TenantStore, KeyStore, RoleStore, ServiceKeyStore, Protocol):
-    """All of it."""
+    """A store of tenants, keys, roles and service keys."""

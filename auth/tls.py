@@ -1,4 +1,4 @@
-"""TLS contexts of servers and clients: version 1.3, or 1.2 with forward secrecy and authenticated encryption alone."""
+"""TLS contexts of servers and clients: version 1.3, or 1.2 with only forward-secret authenticated encryption."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Final
 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL"
-"""Suites of TLS 1.2, as RFC 9325 (4.2) recommends them; those of 1.3 are all of this kind."""
+"""Cipher suites of TLS 1.2 recommended by RFC 9325 (4.2); all of those of 1.3 are of this kind."""
 
 
 def server_context() -> ssl.SSLContext:
-    """A context for a server, without a certificate yet."""
+    """Create a context for a server, without a certificate yet."""
     return _restrict(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
 
 def client_context(authority: Path | None = None) -> ssl.SSLContext:
-    """A context for a client that verifies servers; ``authority``: signers of their certificates, else the system's.
+    """Create a context for a client that verifies servers; ``authority``: signers of their certificates, else
+    the system's.
 
     Raises :class:`OSError`.
     """

@@ -58,6 +58,10 @@ class ShardManifest(msgspec.Struct, array_like=True):
 
     format: int
     partitions: list[tuple[int, Ref]]
+    time_ms: int = 0
+    """The shard's time."""
+    clock_ms: int = 0
+    """The time that its owner goes by."""
 
 
 MANIFEST_FORMAT = 1
@@ -352,7 +356,8 @@ class Checkpointer:
             live.update(fold.segments)
         manifest = None
         if taken.pieces:
-            content = ShardManifest(MANIFEST_FORMAT, [(number, ref) for number, (ref, _) in taken.pieces.items()])
+            refs = [(number, ref) for number, (ref, _) in taken.pieces.items()]
+            content = ShardManifest(MANIFEST_FORMAT, refs, shard.clock(), self._node.shards.clock())
             manifest = writer.add(encode_manifest(content))
         taken.pieces.update((one.partition, known) for one in stopped if (known := shard.pieces.get(one.partition)))
         shard.changed = False

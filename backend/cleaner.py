@@ -90,5 +90,5 @@ class Cleaner:
                 copy = Copied(
                     head.number, head.sent_ms, head.deliver_ms, head.group, head.token, head.message_id, head.origin
                 )
-                node.write(partition, copy, node.clock(), payload)
+                node.write(partition, copy, partition.clock(), payload)
             await node.durable()

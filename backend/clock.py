@@ -1,6 +1,6 @@
-"""The time of a node's shards.
+"""The clock of a node, by which the time of its shards goes (:mod:`backend.shard_clock`).
 
-Shard time follows the monotonic clock, slewed by at most a tenth towards the wall clock: never stepped, never back.
+It follows the monotonic clock, slewed by at most a tenth towards the wall clock: never stepped, never back.
 So a wall clock that jumps ends no claim, delay or deduplication window early.  It starts at the later of the last time
 that the journal carries and the wall clock, so after two days of downtime two days have passed.  A machine that was
 suspended counts like one that was down: its monotonic clock stood still, and shard time goes on by as long as it slept.
@@ -10,10 +10,9 @@ believe it would be for good: every message that is stored would expire, and sha
 be years ahead ever after.  It cannot be told from years of downtime either; so the start waits until the clock is set,
 or has gone on steadily for some minutes.  Nothing can be sent meanwhile that would then be taken for old.
 
-**On many machines** the clock is slewed towards the cluster's time instead, which is the wall clock corrected by what
-the heartbeats say of the others' (:meth:`SteadyClock.follow`); and a node that has no shards goes by the time at which
-the others serve theirs (:meth:`SteadyClock.go_to`).  So a shard that moves goes on at the time at which its last owner
-left it, though the clocks of the two machines may be hours apart.
+**On many machines** the clock goes by the cluster's time: the wall clock corrected by what the heartbeats say of the
+others' (:meth:`SteadyClock.follow`).  Where it is found to be off by more than a second, it is stepped there, forward
+or back: the time of the shards is not, which is kept for each shard.
 
 Where shard time is further ahead of the wall clock than slewing makes up for in a useful time (the clock was wrong for
 long, or by less), it goes on at its own pace: timeouts, delays and windows, which are all relative to it, are exact,
@@ -40,6 +39,8 @@ DOUBTED_MS: Final = 400 * DAY_MS
 STEADY_SECONDS: Final = 180.0
 """So long the wall clock has to go on as the monotonic one does, to be believed then."""
 STEADY_WITHIN_SECONDS: Final = 1.0
+STEP_MS: Final = 1000.0
+"""A clock that is further from the cluster's time than this is stepped there."""
 SLEWED_MOST_MS: Final = DAY_MS
 """Further ahead than this, shard time is not slewed back: it would take more than ten days."""
 SAID_AGAIN_SECONDS: Final = 3600.0
@@ -63,8 +64,12 @@ class SteadyClock:
         self._wall = wall
         self._monotonic = monotonic
         self._boottime = boottime
-        self._ahead_ms = 0.0
-        """How much later than this machine's clock it is."""
+        self.ahead_ms = 0.0
+        """Milliseconds by which the cluster's time is ahead of this machine's clock, as far as is known."""
+        self.stepped_ms = 0.0
+        """The sum of all steps.  Without them the clock is continuous."""
+        self._confirmed = False
+        """Other nodes have said what time it is."""
         self._base_ms = wall() * 1000
         self._base = monotonic()
         self._rate = 1000.0
@@ -73,27 +78,50 @@ class SteadyClock:
         self._said_at = -SAID_AGAIN_SECONDS
 
     def follow(self, ahead_ms: float) -> None:
-        """The cluster's time is so far ahead of this machine's clock: be slewed towards that."""
-        self._ahead_ms = ahead_ms
+        """Go by the cluster's time, which other nodes say is so far ahead of this machine's clock.
 
-    def go_to(self, time_ms: float) -> None:
-        """Go on from this time, forward or back.  Only while nothing goes by this clock."""
-        self._base_ms = time_ms
+        Differences of up to a second are slewed, others are stepped over.
+        """
+        self._confirmed = True
+        self.ahead_ms = ahead_ms
+        off_ms = self._wall_ms() - self.exact_ms()
+        if abs(off_ms) > STEP_MS:
+            self._step(off_ms)
+
+    def resume(self, ahead_ms: float) -> None:
+        """Assume, before the start, that the cluster's time is still so far ahead of this machine's clock."""
+        self.ahead_ms = ahead_ms
+        self._base_ms = self._wall_ms()
         self._base = self._monotonic()
+
+    def _step(self, by_ms: float) -> None:
+        self._base_ms += by_ms
+        self.stepped_ms += by_ms
         self._rate = 1000.0
 
+    def elapsed_ms(self) -> float:
+        """Milliseconds since some moment, those included in which the machine was suspended."""
+        return self._boottime() * 1000
+
+    def wall_ms(self) -> float:
+        """This machine's clock."""
+        return self._wall() * 1000
+
     def _wall_ms(self) -> float:
-        return self._wall() * 1000 + self._ahead_ms
+        return self._wall() * 1000 + self.ahead_ms
 
     async def open(self, time_ms: int) -> None:
         """Go on from the last time that the journal carries (0: from none), or from the wall clock if that is later.
 
-        Returns at once, unless the wall clock is so far ahead that it may be wrong.
+        Only at the first call, and not where other nodes have said what time it is.  Returns at once, unless the wall
+        clock is so far ahead that it may be wrong.
         """
-        if not self._opened:
-            await self._wait_for_a_likely_time(time_ms)
-            self._opened = True
-        self._not_before(time_ms)
+        if self._opened:
+            return
+        await self._wait_for_a_likely_time(time_ms)
+        self._opened = True
+        if not self._confirmed:
+            self._not_before(time_ms)
 
     async def _wait_for_a_likely_time(self, time_ms: int) -> None:
         since = self._monotonic()
@@ -125,12 +153,16 @@ class SteadyClock:
             self._base = self._monotonic()
 
     def __call__(self) -> int:
+        return int(self.exact_ms())
+
+    def exact_ms(self) -> float:
+        """The same with fractions of a millisecond."""
         now = self._monotonic()
         elapsed = now - self._base
         if elapsed >= ADJUST_SECONDS:
             self._adjust(now)
             elapsed = 0.0
-        return int(self._base_ms + elapsed * self._rate)
+        return self._base_ms + elapsed * self._rate
 
     def _adjust(self, now: float) -> None:
         """Begin a new stretch: as fast as brings this clock and the wall clock together within seconds."""

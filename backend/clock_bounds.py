@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from metadata_service.models import Heartbeat
 
@@ -51,13 +51,14 @@ class ClockBounds:
             node.beat, node.absent_ms = beat, self._began_ms
         self._began_ms = began_ms
 
-    def ahead_ms(self, others: Iterable[int]) -> int:
+    def ahead_ms(self, others: Iterable[int], about_ms: float | None = None) -> int:
         """The least that the cluster's time can be ahead of this machine's clock; negative: behind.
 
-        The cluster's time is the lower median of all clocks; ``others`` are the other live nodes' logs.
+        The cluster's time is the median of all clocks; ``others`` are the other live nodes' logs, and ``about_ms`` is
+        what the answer would be if heartbeats took no time (:meth:`backend.watch.Clocks.ahead_ms`).
         """
         known = [self._nodes[log_id] for log_id in others if log_id in self._nodes]
-        return _lower_median([0, *(_least_apart(node) for node in known)])
+        return median([0, *(_least_apart(node) for node in known)], about_ms)
 
 
 def _least_apart(node: _Node) -> int:
@@ -67,5 +68,10 @@ def _least_apart(node: _Node) -> int:
     return most if node.most and most < 0 else 0
 
 
-def _lower_median(values: list[int]) -> int:
-    return sorted(values)[(len(values) - 1) // 2]
+Number = TypeVar("Number", int, float)
+
+
+def median(values: list[Number], near: float | None = None) -> Number:
+    """The median; of two in the middle the one nearer to ``near``, or else the lower one."""
+    middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
+    return middle[0] if near is None else min(middle, key=lambda value: abs(value - near))

@@ -187,7 +187,7 @@ class Ferry:
 
     def _hand_over(self, source: Partition, target: Partition, leaving: dict[int, tuple[Message, bytes]]) -> None:
         """Write that the destination has the messages and that the source lets go, with nothing in between."""
-        node, now = self._node, self._node.clock()
+        node = self._node
         outgoing = source.fold.outgoing[target.id]
         for transfer, (head, payload) in leaving.items():
             if not _is_leaving(source, target.id, transfer):
@@ -195,13 +195,14 @@ class Ferry:
             number = outgoing.pending[transfer][0]
             moved = source.queue.under_way(target.id, transfer, head, payload)
             node.log.check_room(size_of_transfer(moved))
+            now = target.clock()
             arrived = target.queue.transfer_in(source.id, outgoing.below, moved, now)
             if arrived is not None:
                 node.write(target, arrived, now, payload)
             elif target.queue.refused(source.id, [transfer]):
-                node.write(source, records.TransferBack(target.id, [transfer]), now)
+                node.write(source, records.TransferBack(target.id, [transfer]), source.clock())
                 continue
-            node.write(source, records.TransferDone(target.id, [transfer]), now)
+            node.write(source, records.TransferDone(target.id, [transfer]), source.clock())
             node.windows.forget(source, [number])
 
     async def _carry(
@@ -294,7 +295,7 @@ class Ferry:
         under_way = sum(redrive for out in source.fold.outgoing.values() for _, redrive in out.pending.values())
         batch = max(1, min(BATCH, task.rate_per_second // 10)) if task.rate_per_second else BATCH
         batch = min(batch, task.total - task.moved - under_way)
-        movable = source.queue.movable(batch, node.clock()) if task.status == "RUNNING" and batch > 0 else []
+        movable = source.queue.movable(batch, source.clock()) if task.status == "RUNNING" and batch > 0 else []
         if not movable:
             if under_way:
                 await self._settled(source)
@@ -302,7 +303,7 @@ class Ferry:
             status = "CANCELLED" if task.status == "CANCELLING" else "COMPLETED"
             await node.write_all(source, lambda _: [records.MoveEnded(task.task_id, status)])
             return
-        began = node.clock()
+        began = source.clock()
         loaded = await node.windows.load(source, movable)
         chosen: list[tuple[int, Target]] = []
         targets: dict[tuple[str, str | None], Target | None] = {}
@@ -323,7 +324,7 @@ class Ferry:
         await node.write_all(source, lambda now: source.queue.move_out(chosen, now))
         await self._settled(source)
         if task.rate_per_second:
-            elapsed = (node.clock() - began) / 1000
+            elapsed = (source.clock() - began) / 1000
             await asyncio.sleep(max(0.0, len(chosen) / task.rate_per_second - elapsed))
 
     async def _settled(self, source: Partition) -> None:

@@ -27,9 +27,9 @@ class Sums:
     """Over all partitions of a node, as of the last :meth:`look`."""
 
     def __init__(self, node: Node, clock: Callable[[], float] = time.monotonic) -> None:
-        self.visible = self.in_flight = self.delayed = self.stored_bytes = 0
-        self.first_sent_ms = 0
-        """When the message was sent that has waited longest; 0: there is none."""
+        self.visible = self.in_flight = self.delayed = self.stored_bytes = self.quarantined = 0
+        self.oldest_ms = 0
+        """Age of the message that has waited longest; 0: there is none."""
         self._node = node
         self._clock = clock
         self._looked_at = -LOOK_SECONDS
@@ -40,20 +40,21 @@ class Sums:
         if now - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = now
-        visible = in_flight = delayed = stored_bytes = first_sent_ms = 0
+        visible = in_flight = delayed = stored_bytes = quarantined = oldest_ms = 0
         for count, partition in enumerate(list(self._node.partitions.values()), 1):
             counters = partition.fold.counters()
             visible += counters.visible
             in_flight += counters.in_flight
             delayed += counters.delayed
             stored_bytes += counters.stored_bytes
+            quarantined += partition.fold.quarantined
             sent_ms = partition.fold.first_sent_ms()
-            if sent_ms and (not first_sent_ms or sent_ms < first_sent_ms):
-                first_sent_ms = sent_ms
+            if sent_ms:
+                oldest_ms = max(oldest_ms, partition.clock() - sent_ms)
             if not count % AT_ONCE:
                 await asyncio.sleep(0)
         self.visible, self.in_flight, self.delayed = visible, in_flight, delayed
-        self.stored_bytes, self.first_sent_ms = stored_bytes, first_sent_ms
+        self.stored_bytes, self.quarantined, self.oldest_ms = stored_bytes, quarantined, oldest_ms
 
 
 def tell(
@@ -70,9 +71,6 @@ def tell(
     def messages() -> Readings:
         return {("visible",): sums.visible, ("in flight",): sums.in_flight, ("delayed",): sums.delayed}
 
-    def oldest_seconds() -> float:
-        return max(0.0, (node.time_ms - sums.first_sent_ms) / 1000) if sums.first_sent_ms else 0.0
-
     instruments.tell(registry)
     registry.before(sums.look)
     registry.tell(
@@ -84,7 +82,9 @@ def tell(
     )
     registry.tell("holdfast_stored_bytes", "Bytes of the messages that are stored here.", lambda: sums.stored_bytes)
     registry.tell(
-        "holdfast_oldest_message_seconds", "Age of the oldest message that is stored here; 0: none is.", oldest_seconds
+        "holdfast_oldest_message_seconds",
+        "Age of the oldest message that is stored here; 0: none is.",
+        lambda: sums.oldest_ms / 1000,
     )
     registry.tell("holdfast_partitions", "Partitions of queues that are served here.", lambda: len(node.partitions))
     registry.tell("holdfast_shards", f"Shards of {SHARDS} that this node serves.", lambda: len(node.owned))
@@ -97,6 +97,11 @@ def tell(
         lambda: len(node.damage),
     )  # fmt: skip
     registry.tell(
+        "holdfast_quarantined_messages",
+        "Messages of the queues here that are lost, for their bytes are damaged or cannot be read.",
+        lambda: sums.quarantined,
+    )
+    registry.tell(
         "holdfast_memory_share",
         "Part of the memory for messages (memory_limit) that is used; 0 without a limit.",
         lambda: node.memory_share,
@@ -106,8 +111,8 @@ def tell(
     )
     registry.tell(
         "holdfast_clock_offset_seconds",
-        "How far the time of the queues is ahead of this machine's clock.",
-        lambda: (node.time_ms - wall() * 1000) / 1000,
+        "How far the time of the queues is ahead of this machine's clock, of those where it is furthest from it.",
+        lambda: (node.furthest_ms(wall() * 1000)) / 1000,
     )
     _tell_kept(registry, node)
     if folder is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -43,6 +44,7 @@ from backend.api import (
     Transfer,
     Unavailable,
 )
+from backend.clock import SLEW_MOST
 from backend.collector import Collector
 from backend.engine import records
 from backend.engine.blocks import MOVING
@@ -77,6 +79,9 @@ IDLE_LOOK_MS = 1000
 """How late a partition that nobody waits on is looked after."""
 ALARMS_SPARE = 64
 """More alarms than twice the partitions and this many: those that were set earlier or later since are thrown out."""
+RING_SECONDS_MIN = 0.001
+NEAR_SECONDS = 1.0
+"""Alarms that are due later are asked again on the way, for meanwhile a shard's time may come to run faster."""
 UNSYNCED_BYTES_MOST = 8 << 20
 """With more than this not durable yet, sends that need not wait for it do: what a crash takes away is bounded, and so
 is the memory that a disk or a quorum that stands still fills."""
@@ -104,7 +109,6 @@ class Incarnation:
         self,
         log: Log,
         shards: Shards,
-        clock: Callable[[], int],
         resolver: Resolver,
         window_bytes: int,
         tasks: Tasks,
@@ -114,7 +118,6 @@ class Incarnation:
         self.log = log
         self.tasks = tasks
         self.shards = shards
-        self.clock = clock
         self.resolver = resolver
         self.elsewhere = elsewhere
         """The nodes that own the other shards; None: there are none, or they cannot be asked."""
@@ -126,9 +129,10 @@ class Incarnation:
         self.memory = Memory(self.partitions, memory_bytes)
         self.loop = asyncio.get_running_loop()
         self.windows = Windows(log, window_bytes, self._quarantine)
-        self._alarms: list[tuple[int, int]] = []
+        self._alarms: list[tuple[float, int]] = []
+        """(time, partition): alarms of partitions, by the loop's time."""
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = NEVER
+        self._timer_at = math.inf
         self._draining = False
 
     def begin(self) -> None:
@@ -182,7 +186,7 @@ class Incarnation:
             partition.check_open()
             if partition.fold.dropped:
                 raise PartitionGone(f"the queue of partition {partition.id} was deleted")
-            now = self.clock()
+            now = partition.clock()
             written = decide(now)
             size_bytes = _size_of_heads(written)
             try:
@@ -213,13 +217,19 @@ class Incarnation:
             due = (partition.fold.due // IDLE_LOOK_MS + 1) * IDLE_LOOK_MS
         if due < partition.alarm and partition.fold.due < NEVER:
             partition.alarm = due
-            if len(self._alarms) > 2 * len(self.partitions) + ALARMS_SPARE:
-                self._alarms = [(one.alarm, one.id) for one in self.partitions.values() if one.alarm < NEVER]
-                heapify(self._alarms)
-            else:
-                heappush(self._alarms, (due, partition.id))
-            if due < self._timer_due:
-                self._set_timer(due)
+            self._set_alarm(partition)
+
+    def _set_alarm(self, partition: Partition) -> None:
+        """Ring when the partition's alarm is due by its shard's time, or somewhat earlier (:func:`_seconds_until`)."""
+        rings_at = self.loop.time() + _seconds_until(partition)
+        partition.rings_at = rings_at
+        if len(self._alarms) > 2 * len(self.partitions) + ALARMS_SPARE:
+            self._alarms = [(one.rings_at, one.id) for one in self.partitions.values() if one.alarm < NEVER]
+            heapify(self._alarms)
+        else:
+            heappush(self._alarms, (rings_at, partition.id))
+        if rings_at < self._timer_at:
+            self._set_timer(rings_at)
 
     def _wake(self, partition: Partition) -> None:
         if partition.claimable:
@@ -231,11 +241,11 @@ class Incarnation:
                     if not looks_only:
                         return
 
-    def _set_timer(self, due: int) -> None:
+    def _set_timer(self, rings_at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_due = due
-        self._timer = self.loop.call_later(max(0.0, (due - self.clock()) / 1000), self._ring)
+        self._timer_at = rings_at
+        self._timer = self.loop.call_at(rings_at, self._ring)
 
     def _ring(self) -> None:
         try:
@@ -245,25 +255,30 @@ class Incarnation:
 
     def _look_after_due(self) -> None:
         self._timer = None
-        self._timer_due = NEVER
-        now = self.clock()
+        self._timer_at = math.inf
+        now = self.loop.time()
         while self._alarms and self._alarms[0][0] <= now:
-            due, number = heappop(self._alarms)
+            rings_at, number = heappop(self._alarms)
             partition = self.partitions.get(number)
-            if partition is not None and partition.alarm == due:
-                partition.alarm = NEVER
-                partition.fold.advance(now)
-                self.windows.trim(partition)
-                self.changed(partition)
+            if partition is None or partition.rings_at != rings_at or partition.alarm == NEVER:
+                continue
+            time_ms = partition.clock()
+            if time_ms < partition.alarm:
+                self._set_alarm(partition)
+                continue
+            partition.alarm = NEVER
+            partition.fold.advance(time_ms)
+            self.windows.trim(partition)
+            self.changed(partition)
         if self._alarms:
-            self._set_timer(max(self._alarms[0][0], now + 1))
+            self._set_timer(max(self._alarms[0][0], now + RING_SECONDS_MIN))
 
     # --- sending ----------------------------------------------------------------------------------------
 
     async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
         while True:
             partition = self._find(target)
-            now = self.clock()
+            now = partition.clock()
             try:
                 written, answers = partition.queue.send(messages, now)
             except PartitionOpening:
@@ -327,7 +342,7 @@ class Incarnation:
         deadline = self.loop.time() + command.wait_seconds if command.wait_seconds else 0.0
         while True:
             partition = self._find(target)
-            now, left = self.clock(), None
+            now, left = partition.clock(), None
             written, claims = partition.queue.receive(command, now)
             if written:
                 try:
@@ -369,7 +384,7 @@ class Incarnation:
         deadline = self.loop.time() + wait_seconds
         while True:
             partition = self._find(target)
-            partition.fold.advance(self.clock())
+            partition.fold.advance(partition.clock())
             if partition.claimable:
                 return True
             partition.check_not_retired()
@@ -397,7 +412,7 @@ class Incarnation:
     def _release(self, partition: Partition, claims: Sequence[Claimed]) -> None:
         if partition.fold.dropped or partition.closed:
             return
-        now = self.clock()
+        now = partition.clock()
         try:
             for record in partition.queue.release_claims(((claim.number, claim.receives) for claim in claims), now):
                 self.write(partition, record, now)
@@ -473,7 +488,7 @@ class Incarnation:
                 return kept
             deleted = records.Deleted(gone)
             try:
-                self.write(partition, deleted, self.clock())
+                self.write(partition, deleted, partition.clock())
             except StorageFull:
                 await self.log.wait_room(_size_of_heads([deleted]), True)
                 continue
@@ -482,7 +497,7 @@ class Incarnation:
 
     def _quarantine(self, partition: Partition, numbers: list[int]) -> None:
         partition.check_open()
-        self.write(partition, records.Quarantined(numbers), self.clock())
+        self.write(partition, records.Quarantined(numbers), partition.clock())
 
     # --- receipt handles --------------------------------------------------------------------------------
 
@@ -504,7 +519,7 @@ class Incarnation:
     ) -> list[HandleOutcome]:
         while True:
             partition = self._find(target)
-            now = self.clock()
+            now = partition.clock()
             written, outcomes = decide(partition.queue, asked, now)
             try:
                 for record in written:
@@ -552,7 +567,7 @@ class Incarnation:
         shard = self.shards.of(settings.partition)
         fold = Fold(settings.partition)
         fold.open(shard.epoch)
-        record, now = records.Configured(settings), self.clock()
+        record, now = records.Configured(settings), shard.clock()
         data = encode_record(record.KIND, shard.number, fold.partition, shard.epoch, now, encode_head(record))
         self.log.append(data, reserve=True)
         fold.apply(record, now)
@@ -571,7 +586,7 @@ class Incarnation:
         await self.log.wait_room(4096, True)
         partition.check_open()
         if partition.fold.settings.queue_id == target.queue_id and not partition.fold.dropped:
-            now = self.clock()
+            now = partition.clock()
             self.write(partition, records.Dropped(target.queue_id), now)
             self.windows.remove(partition)
             self.shards.remove(partition)
@@ -592,7 +607,7 @@ class Incarnation:
         if number not in self.shards.damage:
             return  # another call was faster
         record = records.Dropped(target.queue_id)
-        data = encode_record(record.KIND, shard.number, number, shard.epoch, self.clock(), encode_head(record))
+        data = encode_record(record.KIND, shard.number, number, shard.epoch, shard.clock(), encode_head(record))
         self.log.append(data, reserve=True)
         logger.warning("the queue of partition %d was deleted, so is what was damaged of it", number)
         self.shards.forget_damage(number)
@@ -606,7 +621,7 @@ class Incarnation:
 
     async def counters(self, target: Target) -> Counters:
         partition = self._find(target)
-        partition.fold.advance(self.clock())
+        partition.fold.advance(partition.clock())
         counters = partition.fold.counters()
         await self.durable()
         return counters
@@ -616,15 +631,15 @@ class Incarnation:
 
     async def measures(self, target: Target) -> list[Measures]:
         partition = self._find(target)
-        partition.fold.advance(self.clock())
+        partition.fold.advance(partition.clock())
         return [measured(partition)]
 
     async def measures_of(self, account: str, prefixes: Sequence[str], after: str, most: int) -> list[Measures]:
-        return await measured_of(self.partitions, account, tuple(prefixes), after, most, self.clock)
+        return await measured_of(self.partitions, account, tuple(prefixes), after, most)
 
     async def peek(self, target: Target, most: int, after: int = 0) -> list[Peeked]:
         partition = self._find(target)
-        partition.fold.advance(self.clock())
+        partition.fold.advance(partition.clock())
         peeked = await look(self.log, partition, most, after)
         await self.durable()
         return peeked
@@ -645,7 +660,7 @@ class Incarnation:
                     await self.log.wait_room(size_bytes)
                     partition = self._find(target)
                     partition.check_not_retired()
-                now = self.clock()
+                now = partition.clock()
                 arrived = partition.queue.transfer_in(source, below, moved, now)
                 if arrived is not None:
                     self.write(partition, arrived, now, moved.payload)
@@ -664,7 +679,7 @@ class Incarnation:
 
     async def hand_over(self, target: Target, slot: int, part: int) -> Handover:
         partition = self._find(target)
-        handover = partition.queue.hand_over(slot, part, self.clock())
+        handover = partition.queue.hand_over(slot, part, partition.clock())
         await self.durable()
         return handover
 
@@ -716,7 +731,7 @@ class Incarnation:
     def close_shard(self, shard: Shard) -> None:
         """Take no more commands for the shard, end its long polls, and write nothing more of it."""
         gone = NotOwner(shard.number, None)
-        now = self.clock()
+        now = shard.clock()
         for partition in self.shards.close(shard):
             partition.fold.advance(now)  # what it stores is counted until then
             for task in (partition.ferry, partition.mover, partition.adoption):
@@ -746,6 +761,12 @@ class Incarnation:
         self.tasks.stop()
         for partition in self.partitions.values():
             _send_away(partition, error)
+
+
+def _seconds_until(partition: Partition) -> float:
+    """Seconds until the partition's alarm is due, or may be: its shard's time may run a tenth faster."""
+    seconds = max(0.0, (partition.alarm - partition.clock()) / 1000)
+    return seconds if seconds <= NEAR_SECONDS else max(NEAR_SECONDS, seconds / (1 + SLEW_MOST))
 
 
 def _send_away(partition: Partition, error: Exception | None = None) -> None:

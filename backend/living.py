@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from backend.clock import SteadyClock
 from backend.watch import Clocks, is_off
+from metadata_service.models import Heartbeat
 from metadata_service.store import ClusterStore, EntryStore
 
 WATCH_SECONDS: Final = 1.5
@@ -36,30 +38,36 @@ async def living(
     return {node for node, beat in (await beats()).items() if beat != before.get(node)}
 
 
-async def time_of(
+async def clock_at_start(
     store: ClusterStore,
     name: str,
-    clock_ms: Callable[[], int],
+    clock: SteadyClock,
     *,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> int | None:
-    """The time at which the shards of the cluster are served that the node ``name`` is about to join.
+) -> None:
+    """Let the clock of the node ``name``, which is about to start, go by the cluster's time.
 
-    None: no node is seen to live, or it is about that of this machine's clock.  Raises
-    :class:`~metadata_service.store.StoreError`.
+    Where no other node is seen to live, a clock that was off at the node's last heartbeat is taken to be off by as much
+    still.  Raises :class:`~metadata_service.store.StoreError`.
     """
     clocks = Clocks()
 
-    async def look() -> list[int]:
-        beats = [beat for beat in await store.heartbeats() if beat.address and beat.node != name]
-        clocks.look(beats, clock_ms())
-        return [beat.log_id for beat in beats]
+    async def read() -> tuple[list[int], Heartbeat | None]:
+        beats = await store.heartbeats()
+        others = [beat for beat in beats if beat.address and beat.node != name]
+        clocks.record(others, clock.wall_ms(), clock.elapsed_ms())
+        return [beat.log_id for beat in others], next((beat for beat in beats if beat.node == name), None)
 
-    if not await look():
-        return None
-    await pause(WATCH_SECONDS)
-    ahead_ms = clocks.start_ahead_ms(await look())
-    return clock_ms() + ahead_ms if is_off(ahead_ms) else None
+    others, own = await read()
+    if others:
+        await pause(WATCH_SECONDS)
+        others, own = await read()
+    went_by_ms = own.shard_time_ms - own.time_ms if own is not None and own.shard_time_ms else None
+    ahead_ms = clocks.ahead_ms(others, went_by_ms)
+    if ahead_ms is not None:
+        clock.follow(ahead_ms if is_off(ahead_ms) else 0)
+    elif went_by_ms is not None and is_off(went_by_ms):
+        clock.resume(went_by_ms)
 
 
 async def recovered_by_others(

@@ -26,7 +26,7 @@ from backend.load import LOOK_SECONDS as LOAD_SECONDS
 from backend.load import Load
 from backend.node import Node
 from backend.reach import Reach, sample
-from backend.replay import JournalDamaged
+from backend.replay import Former, JournalDamaged
 from backend.reporter import GONE_SHOWN_MS, REPORT_SECONDS, Reporter
 from backend.tasks import Complaints
 from backend.view import View
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 """How often a member looks at the cluster."""
+LEAD_MS_MIN = 100
+"""A shard's time that differs less than this from its owner's is not said to."""
 EXPECT_SECONDS = 0.1
 """How often a member looks for shards that are on their way to it."""
 MOVES_MOST = 32
@@ -137,9 +139,6 @@ class Member:
         self.clock_behind_ms = 0.0
         """How far the cluster's time is ahead of this machine's clock, as of the last look."""
         self._count = 0
-        self._beating = asyncio.Lock()
-        self._told: tuple[tuple[int, int], ...] | None = ()
-        """What the last heartbeat said of shards that were read ahead."""
         self._beaten_at: float | None = None
         """When the last heartbeat was stored; None after one that failed."""
         self._stored = 0
@@ -227,19 +226,15 @@ class Member:
     # --- the heartbeat ----------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
-        async with self._beating:
-            await self._beat_once()
-
-    async def _beat_once(self) -> None:
         entry = self._node.ownership.entry
         self._count += 1
         beat = Heartbeat(
             *(self._name, entry.log_id, entry.incarnation, self._count, self._clock(), self._address),
-            shard_time_ms=self._node.time_ms if self._node.owned else 0,
+            shard_time_ms=self._node.clock(),
+            leads=tuple((shard, int(ms)) for shard, ms in self._node.leads.items() if abs(ms) >= LEAD_MS_MIN),
             callers=sample(self._callers()),
             release=self._release,
             can_be_held=True,
-            read_ahead=tuple(self._node.ownership.read_ahead().items()),
         )
         if self._load is not None:
             beat = msgspec.structs.replace(beat, cpu=self._load.cpu, storage=self._load.storage, busy=self._load.busy)
@@ -248,7 +243,6 @@ class Member:
         except BaseException:
             self._beaten_at = None
             raise
-        self._told = beat.read_ahead
         if self._beaten_at is None:
             self._watch.blind()
         self._beaten_at = asyncio.get_running_loop().time()
@@ -315,7 +309,8 @@ class Member:
             and logs[beat.log_id].incarnation == beat.incarnation
             and (beat.node == self._name or self._watch.alive(beat.log_id))
         }
-        self._clocks.look(beats, self._clock())
+        named = {log_id for entry in entries.shards for log_id in (entry.owner_log, entry.checkpoint_log)}
+        self._clocks.record(beats, self._clock(), self._node.clock.elapsed_ms(), named)
         self._clock_bounds.add(beats, began_ms, self._clock())
         self._follow_clocks([beat.log_id for beat in live.values() if beat.node != self._name])
         self._reach.look(live.values(), now)
@@ -324,10 +319,11 @@ class Member:
 
     def _follow_clocks(self, others: list[int]) -> None:
         """Let the node go by the cluster's time."""
-        ahead_ms = self._clocks.ahead_ms(others)
-        self._node.follow(ahead_ms if is_off(ahead_ms) else 0)
-        self._node.go_with(self._clock() + self._clocks.start_ahead_ms(others))
-        self.clock_behind_ms = ahead_ms = self._clock_bounds.ahead_ms(others)  # no more than is proved
+        clock = self._node.clock
+        about_ms = self._clocks.ahead_ms(others, clock.exact_ms() - clock.wall_ms())
+        if about_ms is not None:  # else what was known last still holds
+            clock.follow(about_ms if is_off(about_ms) else 0)
+        self.clock_behind_ms = ahead_ms = self._clock_bounds.ahead_ms(others, about_ms)  # no more than is proved
         if abs(ahead_ms) <= CLOCK_OFF_MS:
             self._complaints.settled("the clock")
         elif asyncio.get_running_loop().time() < self._clock_reported_from:
@@ -410,45 +406,38 @@ class Member:
         }
         missing = to_have - owned
         ready = {shard for shard in missing | left_behind if view.can_take(shard, ownership.log_id)}
-        ownership.expect((view.shards[shard] for shard in missing - ready), view.logs.values(), ready)
-        if tuple(ownership.read_ahead().items()) != self._told:
-            await self._beat()  # who gives a long shard waits for it
         self._expecting = bool(missing)
         taken: set[int] = set()
         failed: Exception | None = None
         try:
             if ready:
-                taken = await ownership.take(ready)
+                taken = await ownership.take(ready, self._shard_time_ms)
         except TROUBLE as error:
             failed = error  # who waits for what is here need not wait for that
-        given = await self._hand_over(view)
-        self._expecting = bool(missing - taken) or not given
+        await self._hand_over(view)
+        self._expecting = bool(missing - taken)
         if failed is not None:
             raise failed
         ownership.learn(view.logs, view.shards)
 
-    async def _hand_over(self, view: View) -> bool:
-        """Give to others what they are to have.  Whether all of it was given; raises what was in the way last."""
-        ownership = self._node.ownership
+    def _shard_time_ms(self, shard: int, former: Former, time_ms: float) -> float:
+        return self._clocks.shard_time_ms(shard, former, time_ms, self._node.clock.elapsed_ms())
+
+    async def _hand_over(self, view: View) -> None:
+        """Give to others what they are to have; raises what was in the way last."""
         leaving: dict[str, set[int]] = {}
         for shard in self._node.owned:
             heir = view.wanted(shard)
             if heir is not None and heir != self._name:
                 leaving.setdefault(heir, set()).add(shard)
-        ownership.stay({shard for shards in leaving.values() for shard in shards})
         failed: Exception | None = None
-        given = True
         for heir, shards in leaving.items():
-            beat = view.live[heir]
             try:
-                given &= await ownership.hand_over(
-                    shards, beat.log_id, dict(beat.read_ahead) if beat.read_ahead is not None else None
-                )
+                await self._node.ownership.hand_over(shards, view.live[heir].log_id)
             except TROUBLE as error:
                 failed = error
         if failed is not None:
             raise failed
-        return given
 
 
 async def drain(store: ClusterStore, name: str) -> None:

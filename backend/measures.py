@@ -8,7 +8,7 @@ them goes by their differences, and by :attr:`~backend.api.Measures.since_ms`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from backend.api import Measures
@@ -75,7 +75,6 @@ async def measured_of(
     prefixes: tuple[str, ...],
     after: str,
     most: int,
-    clock: Callable[[], int],
 ) -> list[Measures]:
     """Of the account's first ``most`` queues by name, as :meth:`backend.api.Backend.measures_of` says."""
     found: list[tuple[str, Partition]] = []
@@ -93,7 +92,7 @@ async def measured_of(
     for _, partition in _first(found, most)[0]:
         if partition.closed or partition.fold.dropped:
             continue  # it left meanwhile
-        partition.fold.advance(clock())
+        partition.fold.advance(partition.clock())
         told.append(measured(partition))
         if not len(told) % MEASURED_AT_ONCE:
             await asyncio.sleep(0)

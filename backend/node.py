@@ -42,7 +42,6 @@ from backend.ownership import Ownership
 from backend.partition import Partition
 from backend.startup import start
 from backend.tasks import Tasks
-from backend.watch import is_off
 from metadata_service.store import MemberStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -157,7 +156,6 @@ class Node:
             self._entries,
             given=given,
             clock=self._clock,
-            open_clock=self._clock.open,
             on_failure=self._failed,
             cluster=settings.cluster,
         )
@@ -165,7 +163,6 @@ class Node:
         incarnation = Incarnation(
             started.log,
             started.shards,
-            self._clock,
             self._resolver,
             settings.window_bytes,
             tasks,
@@ -179,7 +176,7 @@ class Node:
             journal,
             settings.checkpoint_segments,
         )
-        self._ownership = Ownership(incarnation, started.entry, self._checkpointer, journal, self._entries, tasks.start)
+        self._ownership = Ownership(incarnation, started.entry, self._checkpointer, journal, self._entries)
         self._incarnation = incarnation
         self._begun_at = asyncio.get_running_loop().time()
         self._checkpoints = tasks.start(self._checkpointer.run(), "the checkpointer")
@@ -289,19 +286,22 @@ class Node:
         return stopped + [f"partition {number}: {why}" for number, why in shards.damage.items()]
 
     @property
-    def time_ms(self) -> int:
-        """At which its shards are served."""
-        return self._clock()
+    def clock(self) -> SteadyClock:
+        """The time that it goes by, and its shards where they have no lead."""
+        return self._clock
 
-    def follow(self, ahead_ms: float) -> None:
-        """The cluster's time is so far ahead of this machine's clock."""
-        self._clock.follow(ahead_ms)
+    @property
+    def leads(self) -> dict[int, float]:
+        """Milliseconds by which the time of shards is ahead of that, of those whose time is another."""
+        if self._incarnation is None:
+            return {}
+        found = {number: shard.clock.lead_ms for number, shard in self._incarnation.shards.owned.items()}
+        return {number: lead_ms for number, lead_ms in found.items() if lead_ms}
 
-    def go_with(self, time_ms: float) -> None:
-        """It is about this time for the shards of the other nodes.  A node that has shards goes on at its own."""
-        incarnation = self._incarnation
-        if incarnation is not None and not incarnation.shards.owned and is_off(time_ms - self._clock()):
-            self._clock.go_to(time_ms)
+    def furthest_ms(self, time_ms: float) -> float:
+        """Milliseconds by which the time of the shard that is furthest from this time is ahead of it."""
+        ahead_ms = self._clock.exact_ms() - time_ms
+        return max((ahead_ms + lead_ms for lead_ms in (0.0, *self.leads.values())), key=abs)
 
     async def checkpoint(self) -> None:
         """Take a checkpoint now.  Raises :class:`StoreError`, :class:`StorageFull` or :class:`Unavailable`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TypeAlias
 
 from backend.api import (
@@ -37,6 +38,7 @@ class Partition:
         "account",
         "adoption",
         "alarm",
+        "clock",
         "closed",
         "deduplicated",
         "deleted",
@@ -53,6 +55,7 @@ class Partition:
         "queue",
         "received",
         "recorded_byte_ms",
+        "rings_at",
         "sent",
         "sent_bytes",
         "shard",
@@ -61,12 +64,14 @@ class Partition:
         "window",
     )
 
-    def __init__(self, fold: Fold, shard: int, epoch: int) -> None:
+    def __init__(self, fold: Fold, shard: int, epoch: int, clock: Callable[[], int]) -> None:
+        """``clock``: the shard's."""
         assert fold.settings is not None
         self.id = fold.partition
         self.account = fold.settings.account
         self.shard = shard
         self.epoch = epoch
+        self.clock = clock
         self.fold = fold
         key = fold.settings.handle_key
         self.queue = Queue(fold, Handles(fold.partition, key), salt_of(key))
@@ -79,7 +84,9 @@ class Partition:
         self.mean_bytes = 1024.0
         """About how long its messages' records are, the recent ones above all."""
         self.alarm = NEVER
-        """When the node looks after this partition next."""
+        """Time of the next alarm of this partition, in its shard's time."""
+        self.rings_at = 0.0
+        """The same in the loop's time, or somewhat earlier."""
         self.closed = False
         """Its shard is being handed over, or is another node's by now: nothing may be written any more."""
         self.made_here = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection
 from itertools import islice
 from typing import NamedTuple
 
@@ -22,7 +22,6 @@ from backend.engine import records, snapshot
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.records import UnknownRecord, decode_head
-from backend.engine.snapshot import NONE_READY, ReadyBlock
 from backend.journal.checkpoints import PieceDamaged, PieceReader
 from backend.journal.interface import Journal
 from backend.journal.recovery import LogEnd, Row
@@ -68,6 +67,19 @@ class Harm(NamedTuple):
         return f"{whose}: {self.why}"
 
 
+class Former(NamedTuple):
+    """The last known time of a shard, by the journal."""
+
+    owner_log: int = 0
+    """The log that owned it last, though its writer perhaps never served it; 0: none did."""
+    log_id: int = 0
+    """The log that has its last record, or else its checkpoint; 0: there is neither."""
+    time_ms: int = 0
+    """The shard's time then; 0: there is none."""
+    clock_ms: int = 0
+    """The time that the log's writer went by then; 0: not known."""
+
+
 class Chained(NamedTuple):
     """Which records of one log count: those from a row on."""
 
@@ -104,18 +116,20 @@ class Replay:
         self._seen: dict[int, set[int]] = {}
         """By shard: the logs in which there are records that count."""
         self.time_ms = 0
+        """The latest that any row or checkpoint carries."""
+        self.row_times: dict[int, int] = {}
+        """By log: the time that its writer went by at the last row that was read of it."""
+        self._last: dict[int, tuple[int, int, int]] = {}
+        """By shard: log, shard's time and its owner's of the last record that was applied, or of the checkpoint."""
         self.replayed = 0
 
-    async def load_checkpoints(self, pieces: PieceReader, ready: Mapping[Ref, ReadyBlock] = NONE_READY) -> None:
-        """Of several shards together: where pieces are far away, one after the other would mostly wait.
-
-        ``ready``: blocks that were made of pieces before.
-        """
+    async def load_checkpoints(self, pieces: PieceReader) -> None:
+        """Load the checkpoints of several shards together, for reads from far away would mostly wait one by one."""
         free = asyncio.Semaphore(SHARDS_TOGETHER)
 
         async def load(shard: int, entry: ShardEntry) -> None:
             async with free:
-                await self._load_checkpoint(shard, entry, pieces, ready)
+                await self._load_checkpoint(shard, entry, pieces)
 
         loads = [asyncio.create_task(load(shard, entry)) for shard, entry in self.entries.items()]
         try:
@@ -126,23 +140,24 @@ class Replay:
             await asyncio.wait(loads)
             raise
 
-    async def _load_checkpoint(
-        self, shard: int, entry: ShardEntry, pieces: PieceReader, ready: Mapping[Ref, ReadyBlock]
-    ) -> None:
+    async def _load_checkpoint(self, shard: int, entry: ShardEntry, pieces: PieceReader) -> None:
         def fetch(refs: list[Ref]) -> AsyncGenerator[bytes, None]:
-            return one_by_one(pieces, [as_piece(ref) for ref in refs])
+            return _one_by_one(pieces, [as_piece(ref) for ref in refs])
 
         refs = [(one.partition, as_ref(one.checkpoint)) for one in entry.stopped if one.checkpoint is not None]
         if entry.checkpoint is not None:
             try:
-                refs += decode_manifest(await pieces.get(entry.checkpoint)).partitions
+                manifest = decode_manifest(await pieces.get(entry.checkpoint))
+                refs += manifest.partitions
+                self._last[shard] = (entry.checkpoint_log, manifest.time_ms, manifest.clock_ms)
+                self.time_ms = max(self.time_ms, manifest.time_ms)
             except (PieceDamaged, msgspec.MsgspecError) as error:
                 self._stop(shard, None, "checkpoint", f"its checkpoint is damaged: {error}")
         self.pieces[shard] = {}
         for number, ref in refs:
             self._refs[number] = ref
             try:
-                fold, hanging = await snapshot.read(ref, fetch, ready)
+                fold, hanging = await snapshot.read(ref, fetch)
             except (PieceDamaged, msgspec.MsgspecError, ValueError) as error:
                 self._stop(shard, number, f"checkpoint of {number}", f"its checkpoint is damaged: {error}")
                 self._lost.add(number)
@@ -151,6 +166,9 @@ class Replay:
             self.pieces[shard][number] = (ref, hanging)
             # Its rows may be below the floor by now: then only the checkpoint carries the time.
             self.time_ms = max(self.time_ms, fold.now)
+            log_id, time_ms, clock_ms = self._last.get(shard, (0, 0, 0))
+            if fold.now > time_ms:  # of an earlier release, whose checkpoints do not say
+                self._last[shard] = (log_id, fold.now, clock_ms)
             if shard not in self.shard_harm:
                 self.folds[number] = fold
             await asyncio.sleep(0)
@@ -161,6 +179,11 @@ class Replay:
             return await snapshot.hanging(ref, fetch)
         except (PieceDamaged, msgspec.MsgspecError):
             return []
+
+    def former(self, shard: int) -> Former:
+        """At what time this shard was served last, as far as the journal says."""
+        entry = self.entries.get(shard)
+        return Former() if entry is None else Former(entry.owner_log, *self._last.get(shard, (0, 0, 0)))
 
     def chained(self, log_id: int) -> Chained:
         """Which records of a log count."""
@@ -181,6 +204,7 @@ class Replay:
     def apply_row(self, log_id: int, row: Row, chained: Chained) -> None:
         """Apply the records of a row that count."""
         self.time_ms = max(self.time_ms, row.time_ms)
+        self.row_times[log_id] = row.time_ms
         mark = f"row {log_id}:{row.seq}"
         for position, record in row.records:
             view: RecordView | None
@@ -201,6 +225,7 @@ class Replay:
                 if from_seq is None or row.seq < from_seq:
                     continue
             self._seen.setdefault(view.shard, set()).add(log_id)
+            self._last[view.shard] = (log_id, view.time_ms, row.time_ms)
             self._apply(view, position, mark)
 
     def _salvage(self, rotten: RottenRecord, seq: int, chained: Chained, mark: str) -> RecordView | None:
@@ -309,7 +334,7 @@ class Replay:
                 del self.folds[number]
 
 
-async def one_by_one(pieces: PieceReader, refs: list[PieceRef]) -> AsyncGenerator[bytes, None]:
+async def _one_by_one(pieces: PieceReader, refs: list[PieceRef]) -> AsyncGenerator[bytes, None]:
     """These pieces, in order; while some are used, the next ones are read.  Raises as :meth:`PieceReader.get_many`."""
     starts = iter(range(0, len(refs), PIECES_TOGETHER))
     reads: deque[asyncio.Task[list[bytes]]] = deque()

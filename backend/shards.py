@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from backend.api import SHARDS, NotOwner
+from backend.clock import SteadyClock
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.timers import NEVER
 from backend.partition import Partition
+from backend.shard_clock import ShardClock
 from metadata_service.models import PieceRef, ShardEntry, StoppedPartition, cluster_of
 
 if TYPE_CHECKING:
-    from backend.replay import Replay
+    from backend.replay import Former, Replay
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,14 @@ DROPPED_KEPT = 4096
 
 Pieces = dict[int, tuple[Ref, list[Ref]]]
 """For each partition its piece in a checkpoint, and those that hang on it."""
+
+ShardTime = Callable[[int, "Former", float], float]
+"""The time at which a shard goes on: the shard, what its journal says, and the time of its new owner."""
+
+
+def owners_time(shard: int, former: Former, time_ms: float) -> float:
+    """That of the new owner: nothing is known of the clocks of former ones."""
+    return time_ms
 
 
 def shard_of(partition: int) -> int:
@@ -38,11 +48,12 @@ def shard_of(partition: int) -> int:
 class Shard:
     """One shard, as its owner holds it."""
 
-    __slots__ = ("changed", "damage", "entry", "leaving", "number", "partitions", "pieces")
+    __slots__ = ("changed", "clock", "damage", "entry", "leaving", "number", "partitions", "pieces")
 
-    def __init__(self, entry: ShardEntry) -> None:
+    def __init__(self, entry: ShardEntry, clock: ShardClock) -> None:
         self.entry = entry
         self.number = entry.shard
+        self.clock = clock
         self.partitions: dict[int, Partition] = {}
         self.pieces: Pieces = {}
         """Of the last checkpoint."""
@@ -90,10 +101,12 @@ def piece_files(entry: ShardEntry, pieces: Pieces) -> dict[tuple[int, int], int]
 class Shards:
     """All shards that a node owns."""
 
-    def __init__(self, entries: Iterable[ShardEntry] = (), cluster: int = 0) -> None:
+    def __init__(self, clock: SteadyClock, cluster: int = 0) -> None:
+        self.clock = clock
+        """The owner's."""
         self.cluster = cluster
         """The number of the backend cluster: other clusters have shards with the same numbers, and other partitions."""
-        self.owned: dict[int, Shard] = {entry.shard: Shard(entry) for entry in entries}
+        self.owned: dict[int, Shard] = {}
         self.owners: Mapping[int, str] = {}
         """Shard → name of the node that has it, as far as is known, where this one has it not."""
         self.partitions: dict[int, Partition] = {}
@@ -121,20 +134,24 @@ class Shards:
     def add(self, fold: Fold) -> Partition:
         """Serve a partition from now on."""
         shard = self.of(fold.partition)
-        partition = Partition(fold, shard.number, shard.epoch)
+        partition = Partition(fold, shard.number, shard.epoch, shard.clock)
         self.partitions[fold.partition] = shard.partitions[fold.partition] = partition
         shard.changed = True
         return partition
 
-    def open(self, entries: Iterable[ShardEntry], replay: Replay, now: int) -> list[Partition]:
+    def open(self, entries: Iterable[ShardEntry], replay: Replay, time_ms: ShardTime) -> list[Partition]:
         """Own these shards, in the state that ``replay`` has folded, and serve their partitions, which are returned.
 
-        What of them cannot be served is said here and not before: who folds shards of which another is the owner by now
-        may miss what that one has dropped.
+        Their time goes on as ``time_ms`` says, but not before the last that they carry.  What of them cannot be served
+        is said here and not before: who folds shards of which another is the owner by now may miss what that one has
+        dropped.
         """
         opened = []
         for entry in entries:
-            shard = self.owned[entry.shard] = Shard(entry)
+            former, now_ms = replay.former(entry.shard), self.clock.exact_ms()
+            # Of a shard in which there is nothing, nothing can end early.
+            goes_on_ms = max(time_ms(entry.shard, former, now_ms), former.time_ms) if former.time_ms else now_ms
+            shard = self.owned[entry.shard] = Shard(entry, ShardClock(self.clock, goes_on_ms))
             if entry.shard in replay.shard_harm:
                 shard.damage = str(replay.shard_harm[entry.shard])
                 logger.error("stopped: %s", shard.damage)
@@ -145,8 +162,9 @@ class Shards:
                 logger.error("stopped: %s", self.damage[stopped.partition])
         for fold in replay.folds.values():
             if self.owns(fold.partition):
-                fold.advance(now)
-                fold.open(self.of(fold.partition).epoch)
+                shard = self.of(fold.partition)
+                fold.advance(shard.clock())
+                fold.open(shard.epoch)
                 opened.append(self.add(fold))
         return opened
 

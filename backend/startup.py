@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
+from backend.clock import SteadyClock
 from backend.journal.interface import Journal, Log
 from backend.journal.segments import LogInUse
-from backend.shards import Shards
+from backend.replay import Replay
+from backend.shards import Shards, ShardTime
 from backend.takeover import claim, recover, with_owner
-from metadata_service.models import LOG_ID_LIMIT, LogEntry
-from metadata_service.store import EntryStore
+from backend.watch import SOON_MS, Clocks
+from metadata_service.models import LOG_ID_LIMIT, Heartbeat, LogEntry
+from metadata_service.store import EntryStore, MemberStore
 
 logger = logging.getLogger(__name__)
 
@@ -45,18 +48,17 @@ class Started(NamedTuple):
 async def start(
     journal: Journal,
     name: str,
-    entries: EntryStore,
+    entries: MemberStore,
     *,
     given: Collection[int],
-    clock: Callable[[], int],
-    open_clock: Callable[[int], Awaitable[None]],
+    clock: SteadyClock,
     on_failure: Callable[[BaseException], None],
     cluster: int = 0,
 ) -> Started:
     """Recover, and begin a new incarnation of the node ``name``.
 
-    It owns what its earlier logs own, and the shards that are ``given`` to it, whose owner must have ended.  Raises
-    :class:`JournalDamaged`, :class:`LogInUse` (another process serves these logs), and what the store and the
+    It owns what its earlier logs own, and the shards that are ``given`` to it, whose owner must have ended.
+    Raises :class:`JournalDamaged`, :class:`LogInUse` (another process serves these logs), and what the store and the
     journal raise; then it may be tried again.
     """
     await journal.prepare()
@@ -67,18 +69,21 @@ async def start(
         _check_ids(mine.log_id)
         own = {entry.log_id for entry in earlier}
         wanted = {number for number, entry in shard_entries.items() if entry.owner_log in own}.union(given)
-        known = [entry for entry in await entries.logs() if entry.log_id != mine.log_id]
+        logs, beats = await asyncio.gather(entries.logs(), entries.heartbeats())
+        known = [entry for entry in logs if entry.log_id != mine.log_id]
         owners = {shard_entries[number].owner_log for number in wanted if number in shard_entries}
         ending = [entry for entry in known if entry.log_id in own | owners and entry.state != "sealed"]
         begun = await journal.find(ending)
         claimed = await claim(entries, sorted(ending, key=attrgetter("incarnation")), begun, mine)
-        replay = await recover(journal, entries, claimed, known, shard_entries, wanted, mine.log_id, journal.pieces)
-        await open_clock(replay.time_ms)
+        replay = await recover(journal, entries, claimed, known, shard_entries, wanted, mine.log_id)
+        last_beat = next((beat for beat in beats if beat.node == name), None)
+        await clock.open(time_of_node(replay, earlier, last_beat))
         log = await journal.create(mine, clock_ms=clock, on_failure=on_failure)
         try:
-            shards = Shards(cluster=cluster)
+            shards = Shards(clock, cluster)
             taken = [with_owner(mine, number, replay) for number in sorted(wanted)]
-            shards.open(await entries.update_shards(taken) if taken else [], replay, clock())
+            owned = await entries.update_shards(taken) if taken else []
+            shards.open(owned, replay, _shard_times(beats, clock))
         except BaseException:
             await log.close()
             raise
@@ -92,6 +97,31 @@ async def start(
     }
     logger.info("recovered %d partitions, %d records replayed", len(replay.folds), replay.replayed)
     return Started(mine, log, shards, replay.time_ms)
+
+
+def time_of_node(replay: Replay, earlier: Iterable[LogEntry], last_beat: Heartbeat | None) -> int:
+    """The time that the node went by when its last incarnation ended, or somewhat earlier; 0: there was none.
+
+    ``earlier``: the node's logs.
+    """
+    if last_beat is None or not last_beat.shard_time_ms:
+        return replay.time_ms  # no other node ever was, so all of its shards have its own time
+    time_ms = last_beat.shard_time_ms
+    for entry in sorted(earlier, key=attrgetter("incarnation")):
+        row_ms = replay.row_times.get(entry.log_id, 0)
+        if entry.incarnation > last_beat.incarnation:  # it died before its first heartbeat, or had no cluster
+            time_ms = row_ms or time_ms
+        elif entry.incarnation == last_beat.incarnation and row_ms - time_ms <= SOON_MS:
+            # A row that is further ahead comes from before the node's clock was stepped back.
+            time_ms = max(time_ms, row_ms)
+    return time_ms
+
+
+def _shard_times(beats: Iterable[Heartbeat], clock: SteadyClock) -> ShardTime:
+    """As the last heartbeats of all nodes say."""
+    clocks = Clocks()
+    clocks.record(beats, clock.wall_ms(), clock.elapsed_ms())
+    return lambda shard, former, time_ms: clocks.shard_time_ms(shard, former, time_ms, clock.elapsed_ms())
 
 
 async def _find(journal: Journal, name: str, entries: EntryStore) -> list[LogEntry]:

@@ -211,7 +211,7 @@ class StorageMeter:
             return
         partitions = self._partitions
         late_ms = 0 if last else int(self._wall() * 1000) - minute_s * 1000 - MINUTE_MS
-        end_ms = self._node.time_ms - late_ms
+        end_ms = self._node.clock() - late_ms
         adjoins = minute_s == self._done_s + MINUTE_SECONDS
         follows = adjoins and not last and abs(end_ms - self._done_ms - MINUTE_MS) <= OFF_MS
         if not (follows or (adjoins and last)) or minute_s % HOUR_SECONDS == 0 or self._broken():
@@ -224,7 +224,7 @@ class StorageMeter:
         for count, metered in enumerate((*left, *staying), 1):
             if metered.first_s <= minute_s:
                 gone = count <= len(left)
-                entry = self._entry(metered, end_ms, gone=gone, whole=follows and not gone)
+                entry = self._entry(metered, late_ms, gone=gone, whole=follows and not gone)
                 if entry is not None:
                     entries.append(entry)
                     if entry.queue_id not in self._keys:
@@ -257,10 +257,10 @@ class StorageMeter:
         del self._left[: len(left)]
         self._done_s, self._done_ms = minute_s, end_ms
 
-    def _entry(self, metered: _Metered, end_ms: int, *, gone: bool, whole: bool) -> Entry | None:
+    def _entry(self, metered: _Metered, late_ms: int, *, gone: bool, whole: bool) -> Entry | None:
         """What is to be written down of a partition; None: nothing that its last entry in this file does not say.
 
-        ``whole``: it was here for just a minute, to ``end_ms``.
+        ``late_ms``: so long ago the minute ended.  ``whole``: it was here for just a minute, to its end.
         """
         partition, before = metered.partition, metered.last
         fold, recorded = partition.fold, partition.recorded_byte_ms
@@ -269,7 +269,7 @@ class StorageMeter:
         messages = fold.stored_messages
         # What has changed since the minute's end counts here as if it had always been so, and the next minute makes up
         # for it.
-        byte_ms = fold.stored_byte_ms(fold.now if gone else end_ms)
+        byte_ms = fold.stored_byte_ms(fold.now if gone else partition.clock() - late_ms)
         same = whole and before is not None and before.looks == looks
         if same:
             assert before is not None

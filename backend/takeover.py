@@ -22,9 +22,6 @@ from graphlib import TopologicalSorter
 
 import msgspec
 
-from backend.engine.blocks import Ref
-from backend.engine.snapshot import NONE_READY, ReadyBlock
-from backend.journal.checkpoints import PieceReader
 from backend.journal.interface import Journal
 from backend.journal.recovery import LogEnd
 from backend.journal.segments import LogInUse
@@ -62,15 +59,12 @@ async def recover(
     shards: Mapping[int, ShardEntry],
     wanted: Collection[int],
     own: int,
-    pieces: PieceReader,
-    ready: Mapping[Ref, ReadyBlock] = NONE_READY,
 ) -> Replay:
     """Read and seal the ``claimed`` logs, and fold the ``wanted`` of all ``shards``.
 
     ``known`` are the entries of all logs.  The log ``own`` is this incarnation's: it holds nothing yet of what is
-    folded here.  Checkpoints are read from ``pieces``, but for blocks that are ``ready``.  Raises
-    :class:`JournalDamaged`; a log is then not sealed.  Raises :class:`ConditionFailed` if others have changed these
-    shards meanwhile, and so perhaps dropped what was to be read.
+    folded here.  Raises :class:`JournalDamaged`; a log is then not sealed.  Raises :class:`ConditionFailed` if others
+    have changed these shards meanwhile, and so perhaps dropped what was to be read.
     """
     known = list(known)
     async with _damage_is_not_of_others(entries, known, {number: shards.get(number) for number in wanted}):
@@ -81,7 +75,7 @@ async def recover(
         unread = {entry.log_id: entry for entry in others if entry.log_id in chained}
         unread.update((entry.log_id, entry) for entry in claimed)
         to_seal = {entry.log_id for entry in claimed}
-        await replay.load_checkpoints(pieces, ready)
+        await replay.load_checkpoints(journal.pieces)
         for entry in in_order(unread.values(), replay.entries.values()):
             sealing = entry.log_id in to_seal
             if not sealing and entry.state != "sealed" and entry.log_id in begun:

@@ -7,10 +7,17 @@ for dead, and a watcher that was suspended begins anew.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from typing import TYPE_CHECKING
 
+from backend.clock import SLEW_MOST
+from backend.clock_bounds import median
 from metadata_service.models import Heartbeat
+
+if TYPE_CHECKING:
+    from backend.replay import Former
 
 DEAD_SECONDS = 4.25
 """A heartbeat that takes three seconds to be stored comes four after the one before: that is not enough."""
@@ -90,55 +97,116 @@ CLOCK_OFF_MS = 1000
 """A clock that is further off than this is said to be, and not gone by."""
 SEEN_LATE_MS = 1000
 """So old may be what heartbeats say of the others' clocks: they seem to be behind."""
+SOON_MS = 30_000
+"""A node's time that was said to be this much earlier, at the most, is taken for the same, and that to be how long ago
+it was said."""
 SIGHTS = 4
 """Of the latest heartbeats of a node that one counts which was seen soonest."""
 
 
-class Clocks:
-    """How far this machine's clock is from those of the others.
+class _Sights:
+    """Heartbeats of one log, as they were seen."""
 
-    The cluster's time is the lower median of the live nodes' clocks, as their heartbeats say.  What is seen of them is
-    as old as a heartbeat is on its way, a second at most.
+    def __init__(self) -> None:
+        self.beat: Heartbeat | None = None
+        """The latest."""
+        self.seen_ms: float | None = None
+        """The moment at which it was first seen; None: it was there at the first look."""
+        self.clocks: deque[float] = deque(maxlen=SIGHTS)
+        """Milliseconds by which the node's clock was ahead of the watcher's monotonic one when each was seen."""
+        self.times: deque[float] = deque(maxlen=SIGHTS)
+        """The same of the time that the node goes by."""
+
+    def add(self, beat: Heartbeat, now_ms: float) -> None:
+        before, self.beat = self.beat, beat
+        if before is None or before.count == beat.count:
+            return
+        self.seen_ms = now_ms
+        passed_ms = beat.time_ms - before.time_ms
+        if abs(beat.shard_time_ms - before.shard_time_ms - passed_ms) > CLOCK_OFF_MS:
+            self.times.clear()  # the time was stepped, or the clock was set
+        self.clocks.append(beat.time_ms - now_ms)
+        if beat.shard_time_ms:
+            self.times.append(beat.shard_time_ms - now_ms)
+
+    def lead_ms(self, shard: int) -> int | None:
+        """The shard's lead, if the latest heartbeat names it."""
+        return dict(self.beat.leads).get(shard) if self.beat is not None else None
+
+    def there_ms(self, now_ms: float) -> float | None:
+        """The time that the node goes by; None: not known, for it was not seen to beat."""
+        return now_ms + max(self.times) if self.times else None
+
+
+def _slewed(lead_ms: float, passed_ms: float) -> float:
+    """The rest of a lead after so long."""
+    return math.copysign(max(0.0, abs(lead_ms) - SLEW_MOST * max(0.0, passed_ms)), lead_ms)
+
+
+class Clocks:
+    """The time of the cluster's nodes, and of their shards, by their heartbeats.
+
+    The cluster's time is the median of the live nodes' clocks.  Where two are in the middle, as with two nodes, it is
+    the one nearer to the time that all these nodes have gone by so far, if that is the same time; or else the lower
+    one, by which nothing ends early.  What is seen of clocks is as old as a heartbeat is on its way, a second at most.
+    Everything is measured by a monotonic clock of the watcher.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, deque[tuple[int, int | None]]]] = {}
-        """By log: the latest count, and how far ahead the node's clock and its shards' time were in the last beats."""
+        self._seen: dict[int, _Sights] = {}
+        self._own_ms = 0.0
 
-    def look(self, beats: Iterable[Heartbeat], clock_ms: int) -> None:
-        """What the heartbeats say now, and this machine's clock."""
-        seen: dict[int, tuple[int, deque[tuple[int, int | None]]]] = {}
-        for beat in beats:
-            count, ahead = self._seen.get(beat.log_id, (None, deque[tuple[int, int | None]](maxlen=SIGHTS)))
-            if count is not None and count != beat.count:
-                of_shards = beat.shard_time_ms - clock_ms if beat.shard_time_ms else None
-                ahead.append((beat.time_ms - clock_ms, of_shards))
-            seen[beat.log_id] = (beat.count, ahead)
-        self._seen = seen
+    def record(self, beats: Iterable[Heartbeat], clock_ms: float, now_ms: float, named: Container[int] = ()) -> None:
+        """Record the heartbeats as they are now, with this machine's clock and a monotonic one.
 
-    def ahead_ms(self, others: Iterable[int]) -> int:
-        """How far the cluster's time is ahead of this machine's clock, ``others`` being the other live nodes' logs."""
-        return _lower_median([0, *(max(clock for clock, _ in ahead) for ahead in self._known(others))])
-
-    def start_ahead_ms(self, others: Iterable[int]) -> int:
-        """How far ahead of this machine's clock the time is at which a node without shards is to be given some.
-
-        That of the others' shards, the lower median of them.  Where none has shards, the cluster's time.
+        ``named``: logs of which the time may still be asked for when they have no heartbeats any more.
         """
-        others = list(others)
-        known = [
-            max(times)
-            for ahead in self._known(others)
-            if (times := [time for _, time in ahead if time is not None]) and ahead[-1][1] is not None
-        ]
-        return _lower_median(known) if known else self.ahead_ms(others)
+        self._own_ms = clock_ms - now_ms
+        before = self._seen
+        self._seen = {log_id: sights for log_id, sights in before.items() if log_id in named}
+        for beat in beats:
+            sights = self._seen[beat.log_id] = before.get(beat.log_id) or _Sights()
+            sights.add(beat, now_ms)
 
-    def _known(self, others: Iterable[int]) -> list[deque[tuple[int, int | None]]]:
-        return [self._seen[log_id][1] for log_id in others if log_id in self._seen and self._seen[log_id][1]]
+    def ahead_ms(self, others: Iterable[int], goes_by_ms: float | None = None) -> float | None:
+        """Milliseconds from this machine's clock to the cluster's time, ``others`` being the other live nodes' logs.
 
+        ``goes_by_ms``: the time that this node goes by is so far ahead of it; None: it goes by none yet.  The result is
+        None if of no other node is known what its clock says.
+        """
+        known = [self._seen[log_id] for log_id in others if log_id in self._seen and self._seen[log_id].clocks]
+        if not known:
+            return None
+        near_ms = None if goes_by_ms is None else self._own_ms + goes_by_ms
+        if near_ms is not None and any(not node.times or is_off(max(node.times) - near_ms) for node in known):
+            near_ms = None  # the nodes do not agree on what time it was
+        return median([self._own_ms, *(max(node.clocks) for node in known)], near_ms) - self._own_ms
 
-def _lower_median(values: list[int]) -> int:
-    return sorted(values)[(len(values) - 1) // 2]
+    def shard_time_ms(self, shard: int, former: Former, time_ms: float, now_ms: float) -> float:
+        """The time of a shard that goes on as its former owner has served it; ``time_ms`` is that of this node.
+
+        Where little is known this is rather too early than too late, so that nothing ends early.
+        """
+        owner, writer = self._seen.get(former.owner_log), self._seen.get(former.log_id)
+        said_ms = owner.lead_ms(shard) if owner is not None else None
+        if owner is not None and owner.beat is not None and said_ms is not None:
+            writer, lead_ms, then_ms = owner, said_ms, owner.beat.shard_time_ms
+        else:
+            lead_ms, then_ms = former.time_ms - former.clock_ms, former.clock_ms
+            if -SOON_MS <= lead_ms <= CLOCK_OFF_MS:  # a row may be written a while after its records were made
+                lead_ms = 0
+        if not then_ms or not self._seen:  # without a heartbeat no node ever went by another clock than its own
+            return time_ms
+        there_ms = writer.there_ms(now_ms) if writer is not None else None
+        base_ms = time_ms if there_ms is None or not is_off(there_ms - time_ms) else there_ms
+        for now_then_ms in (base_ms, time_ms):  # its writer may have stepped its clock since it was seen
+            if -SEEN_LATE_MS <= now_then_ms - then_ms <= SOON_MS:
+                return now_then_ms + _slewed(lead_ms, now_then_ms - then_ms)
+        if writer is not None and writer is owner and there_ms is not None:
+            # Long ago: either nothing was written for long, and then heartbeats would name a lead, or the node is dead.
+            return base_ms + (_slewed(said_ms, base_ms - then_ms) if said_ms is not None else 0)
+        # How long ago that was is not known, nor whether the two nodes go by the same time.
+        return max(time_ms + min(0.0, _slewed(lead_ms, time_ms - then_ms)), then_ms + lead_ms)
 
 
 def is_off(ahead_ms: float) -> bool:

@@ -9,13 +9,15 @@ Fails when they differ, or when more memory was taken.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
@@ -229,24 +231,76 @@ def table(measured: Sequence[Measured]) -> str:
     return _markdown(head, lines)
 
 
-def sizing(measured: Sequence[Measured]) -> str:
-    """What more would need, by what the largest size took: CPU and bytes grow with records, memory with cores."""
+class FittedCost(NamedTuple):
+    """A cost as the part that every run has and the part that grows with the records."""
+
+    fixed: float
+    per_million: float
+    """The cost of a million records, of calls and of storage together."""
+
+    def growing(self, millions: float) -> float:
+        return self.per_million * millions
+
+
+def fit(points: Sequence[tuple[float, float]]) -> FittedCost:
+    """The cost by least squares over (millions of records, cost); neither part is negative.
+
+    Raises :class:`statistics.StatisticsError` if there are fewer than two sizes.
+    """
+    slope, fixed = statistics.linear_regression(*zip(*points, strict=True))
+    if slope < 0:
+        return FittedCost(statistics.fmean(cost for _, cost in points), 0.0)
+    if fixed < 0:
+        return FittedCost(0.0, statistics.linear_regression(*zip(*points, strict=True), proportional=True).slope)
+    return FittedCost(fixed, slope)
+
+
+def costs(measured: Sequence[Measured]) -> dict[str, FittedCost]:
+    """Seconds and seconds of CPU of the batch and of the rating.  Raises :class:`statistics.StatisticsError`."""
+    values: dict[str, Callable[[Measured], float]] = {
+        "batch, s": lambda one: one.batch.seconds,
+        "batch, CPU s": lambda one: one.batch.cpu_s,
+        "rating, s": lambda one: one.rated.seconds,
+        "rating, CPU s": lambda one: one.rated.cpu_s,
+    }
+    return {name: fit([(_millions(one), value(one)) for one in measured]) for name, value in values.items()}
+
+
+def fixed_and_growing(found: Mapping[str, FittedCost]) -> str:
+    """The two parts of each cost, a line for each."""
+    lines = [(name, f"{cost.fixed:,.1f}", f"{cost.per_million:,.2f}") for name, cost in found.items()]
+    return _markdown(("cost", "fixed, for a run over a month", "growing, for a million records more"), lines)
+
+
+def sizing(measured: Sequence[Measured], batch: FittedCost, days: int) -> str:
+    """The needs of more records.  ``batch``: its seconds of CPU for a month of so many ``days``.
+
+    The fixed part is paid once, whatever the month has, so only the growing part is projected; bytes are those of the
+    largest size for each record, and memory goes with the cores.  A day's fixed part, which is the driver's, takes its
+    time whatever cores there are.
+    """
     one = max(measured)
-    cpu_s, lake_gib = one.batch.cpu_s / 3600, one.raw_mib / 1024
-    tables_gib = one.tables_mib / 1024
+    left_seconds = max(DAILY_SECONDS - batch.fixed / days, 1.0)
     lines = []
     for times in (1, 10, 100, 1000):
-        daily_cores = -(-times * cpu_s * 3600 // (30 * DAILY_SECONDS))
+        growing_s = batch.growing(times * _millions(one))
+        daily_cores = max(1, math.ceil(growing_s / days / left_seconds))
         lines.append(
             (
                 f"{times * one.records / 1e9:g} billion",
-                f"{times * lake_gib:,.1f} GiB",
-                f"{times * tables_gib:,.1f} GiB",
-                f"{times * cpu_s:,.1f} h",
-                f"{daily_cores:,.0f} cores, {2 * daily_cores:,.0f} GiB",
+                f"{times * one.raw_mib / 1024:,.1f} GiB",
+                f"{times * one.tables_mib / 1024:,.1f} GiB",
+                f"{batch.fixed / 3600:,.2f} h",
+                f"{growing_s / 3600:,.1f} h",
+                f"{daily_cores:,} cores, {2 * daily_cores:,} GiB",
             )
         )
-    return _markdown(("records a month", "lake", "tables", "CPU a month", "a day's batch in ten minutes"), lines)
+    head = ("records a month", "lake", "tables", "CPU a month: fixed", "growing", "a day's batch in ten minutes")
+    return _markdown(head, lines)
+
+
+def _millions(one: Measured) -> float:
+    return (one.records + one.stored) / 1e6
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -258,7 +312,12 @@ def main() -> int:
         prog="python -m bench.billing", description="The monthly batch and rating at several sizes."
     )
     parser.add_argument(
-        "--millions", type=float, nargs="+", default=[5, 15, 50], metavar="N", help="of records of calls"
+        "--millions",
+        type=float,
+        nargs="+",
+        default=[5, 15, 50],
+        metavar="N",
+        help="of records of calls, for each size; the fixed part of the time is known from two sizes on",
     )
     parser.add_argument("--month", type=Month.parse, default=Month(2026, 10), help="(default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=Path(".cache/billing"), help="for the lakes (%(default)s)")
@@ -270,7 +329,13 @@ def main() -> int:
         measured.append(measure(folder, int(millions * 1e6), options.month))
         shutil.rmtree(folder)
         print(f"\n{table(measured)}\n", flush=True)
-    print(f"{sizing(measured)}\n\n{facts}")
+    if len(measured) > 1:
+        found = costs(measured)
+        days_of_month = (options.month.next.first - options.month.first).days
+        print(f"{fixed_and_growing(found)}\n\n{sizing(measured, found['batch, CPU s'], days_of_month)}\n")
+    else:
+        print("The fixed part of the time is known from two sizes on: give --millions two or more numbers.\n")
+    print(facts)
     return 0
 
 

@@ -85,7 +85,7 @@ def _takeover(scenario: str, server: str, leaving: str, journal: str) -> list[Ta
         ),
         Target(
             f"a shard is handed over as planned ({journal})",
-            1,
+            2,
             False,
             "s",
             _figure(scenario, "longest wait at a hand-over", server),

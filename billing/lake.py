@@ -210,6 +210,23 @@ class Lake:
         """The paths of :meth:`files`."""
         return [file.path for file in self.files(folder)]
 
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders in a folder, in order.  Raises :class:`LakeUnavailable`."""
+        try:
+            found = self._files.get_file_info(fs.FileSelector(self._at(folder), allow_not_found=True))
+        except (pa.ArrowException, OSError) as error:
+            raise self._unavailable("read", error) from error
+        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder with all that is in it, if it is there.  Raises :class:`LakeUnavailable`."""
+        try:
+            self._files.delete_dir(self._at(folder))
+        except FileNotFoundError:
+            pass
+        except (pa.ArrowException, OSError) as error:
+            raise self._unavailable("written", error) from error
+
     def sync(self, paths: Sequence[str]) -> None:
         """Make files durable that somebody else has written, such as Spark; an object store has done that.
 

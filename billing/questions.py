@@ -15,7 +15,13 @@ By = Literal["account", "queue", "tag", "action", "hour", "day"]
 """What the lines of a summary tell apart."""
 BYS: Final[tuple[By, ...]] = get_args(By)
 
-Format = Literal["json", "html", "pdf", "email", "focus-csv", "focus-parquet"]
+DirectFormat = Literal["json", "html", "focus-csv", "focus-parquet"]
+"""Form of an invoice that a question is answered with."""
+DIRECT_FORMATS: Final[tuple[DirectFormat, ...]] = get_args(DirectFormat)
+DocumentKind = Literal["pdf", "email"]
+"""Form of an invoice that takes seconds to make, on a busy machine minutes: a job makes it."""
+DOCUMENT_KINDS: Final[tuple[DocumentKind, ...]] = get_args(DocumentKind)
+Format = DirectFormat | DocumentKind
 MEDIA_TYPES: Final[dict[Format, str]] = {
     "json": "application/json",
     "html": "text/html; charset=utf-8",
@@ -24,7 +30,6 @@ MEDIA_TYPES: Final[dict[Format, str]] = {
     "focus-csv": "text/csv; charset=utf-8",
     "focus-parquet": "application/vnd.apache.parquet",
 }
-"""Of an invoice."""
 SUFFIXES: Final[dict[Format, str]] = {
     "json": ".json",
     "html": ".html",
@@ -64,16 +69,47 @@ class InvoiceAsked(msgspec.Struct, frozen=True, tag="invoice"):
     account: str
     period: str
     """The month, such as 2026-11."""
-    format: Format
+    format: DirectFormat
     draft: bool
     """What it would be if the month ended now."""
+
+
+class DocumentAsked(msgspec.Struct, frozen=True, tag="document"):
+    """One invoice as a document, which is made and stored in the lake; the answer is a :class:`DocumentMade`."""
+
+    account: str
+    period: str
+    kind: DocumentKind
+    draft: bool
+
+
+class DocumentMade(msgspec.Struct, frozen=True):
+    """A document in the lake, as JSON."""
+
+    path: str
+    size_bytes: int
+
+
+class ContentAsked(msgspec.Struct, frozen=True, tag="content"):
+    """The content of a document that was made."""
+
+    path: str
+
+
+Asked = UsageAsked | InvoicesAsked | InvoiceAsked | DocumentAsked | ContentAsked
 
 
 class Question(msgspec.Struct, frozen=True):
     """What the process is given, as JSON."""
 
     lake: str
-    asked: UsageAsked | InvoicesAsked | InvoiceAsked
+    asked: Asked
+
+
+MAKING_SECONDS_MAX: Final = 600.0
+"""So long a document may take: it is made at a low priority, so a busy machine may need minutes for seconds of work."""
+CONTENT_BYTES_MAX: Final = 16 * 2**20
+"""Maximum size of a document: a frontend holds one whole to send it."""
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -81,4 +117,4 @@ class Answered(msgspec.Struct, frozen=True):
 
     outcome: Literal["found", "none", "refused", "unmade", "unavailable"]
     text: str = ""
-    """Why there is no content, for people."""
+    """Why there is no content, for people; of a document that was made, a remark for the log."""

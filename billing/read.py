@@ -7,24 +7,43 @@ line of JSON (:class:`~billing.questions.Answered`) and then the content.
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
 from billing.lake import Lake, LakeUnavailable, without_secrets
-from billing.questions import Answered, InvoiceAsked, InvoicesAsked, Question, UsageAsked
+from billing.questions import (
+    CONTENT_BYTES_MAX,
+    MAKING_SECONDS_MAX,
+    SUFFIXES,
+    Answered,
+    ContentAsked,
+    DocumentAsked,
+    DocumentMade,
+    InvoiceAsked,
+    InvoicesAsked,
+    Question,
+    UsageAsked,
+)
 from billing.summary import summarise
 from billing.tables import Tables
 
 if TYPE_CHECKING:
     from billing.invoices import Invoice
-    from billing.questions import Format
+    from billing.questions import DirectFormat, DocumentKind
 
 NICE = 10
 """Whoever serves calls on this machine goes first."""
+SECONDS_MAX = int(MAKING_SECONDS_MAX) + 60
+"""The process ends itself after this time, also where the one that asked it was killed."""
+DOCUMENTS = "documents"
+"""The folder, in the lake, of documents that were made."""
+KEPT_DAYS = 2
+"""Whole days that a document is kept after the day on which it was made: jobs name it for one."""
 
 _LINE = ("number", "account", "period", "closed_at", "final", "corrects", "currency", "net", "tax", "total", "due")
 """Of an invoice, in the list of them."""
@@ -42,6 +61,15 @@ def answer(question: Question) -> tuple[Answered, bytes]:
                 return Answered("found"), _invoices(lake, asked)
             case InvoiceAsked():
                 return _invoice(lake, asked)
+            case DocumentAsked():
+                return _document(lake, asked)
+            case ContentAsked():
+                content = lake.read_bytes(asked.path)
+                return (
+                    (Answered("none", "the document is no longer there"), b"")
+                    if content is None
+                    else (Answered("found"), content)
+                )
     except (pa.ArrowException, msgspec.DecodeError) as error:  # which are ValueErrors too
         return Answered("unavailable", f"the lake at {without_secrets(question.lake)} has a damaged file: {error}"), b""
     except ValueError as error:
@@ -83,22 +111,71 @@ def _invoices(lake: Lake, asked: InvoicesAsked) -> bytes:
 
 
 def _invoice(lake: Lake, asked: InvoiceAsked) -> tuple[Answered, bytes]:
-    from billing.documents import PdfUnavailable
-    from billing.invoices import Invoices, NoInvoice
+    from billing.invoices import NoInvoice
 
-    invoices = Invoices(lake)
     try:
-        invoice = (invoices.draft if asked.draft else invoices.get)(asked.account, asked.period)
-        return Answered("found"), _written(invoice, asked.format)
+        return Answered("found"), _written(_find(lake, asked), asked.format)
+    except NoInvoice as error:
+        return Answered("none", str(error)), b""
+
+
+def _document(lake: Lake, asked: DocumentAsked) -> tuple[Answered, bytes]:
+    """Make the document and store it in the lake, where every frontend can read it.
+
+    Its name is that of what is in it, so however often it is asked for there is one of it a day.
+    """
+    from billing.documents import PdfUnavailable
+    from billing.invoices import NoInvoice
+
+    try:
+        content = _made(_find(lake, asked), asked.kind)
     except NoInvoice as error:
         return Answered("none", str(error)), b""
     except PdfUnavailable as error:
         return Answered("unmade", str(error)), b""
+    if len(content) > CONTENT_BYTES_MAX:
+        mib = CONTENT_BYTES_MAX // 2**20
+        return Answered("unmade", f"it has {len(content):,} bytes, more than {mib} MiB: take it as JSON or FOCUS"), b""
+    today = datetime.now(UTC).date()
+    name = f"{asked.period}-draft" if asked.draft else asked.period
+    path = f"{DOCUMENTS}/date={today}/{asked.account}/{name}{SUFFIXES[asked.kind]}"
+    lake.write_bytes(path, content)
+    made = msgspec.json.encode(DocumentMade(path, len(content)))
+    try:
+        _remove_old(lake, today)
+    except LakeUnavailable as error:  # the document is made, whatever becomes of older ones
+        return Answered("found", f"documents of days before are left: {error}"), made
+    return Answered("found"), made
 
 
-def _written(invoice: Invoice, form: Format) -> bytes:
+def _remove_old(lake: Lake, today: date) -> None:
+    kept_from = f"date={today - timedelta(days=KEPT_DAYS)}"
+    for day in lake.folders(DOCUMENTS):
+        if day.startswith("date=") and day < kept_from:
+            lake.remove_folder(f"{DOCUMENTS}/{day}")
+
+
+def _find(lake: Lake, asked: InvoiceAsked | DocumentAsked) -> Invoice:
+    """Find the invoice.  Raises :class:`~billing.invoices.NoInvoice`."""
+    from billing.invoices import Invoices
+
+    invoices = Invoices(lake)
+    return (invoices.draft if asked.draft else invoices.get)(asked.account, asked.period)
+
+
+def _made(invoice: Invoice, kind: DocumentKind) -> bytes:
     from email import policy
 
+    from billing import invoice_pages
+
+    match kind:
+        case "pdf":
+            return invoice_pages.pdf_page_of(invoice)
+        case "email":
+            return invoice_pages.email_of(invoice).as_bytes(policy=policy.SMTP)
+
+
+def _written(invoice: Invoice, form: DirectFormat) -> bytes:
     from billing import focus, invoice_pages
 
     match form:
@@ -106,10 +183,6 @@ def _written(invoice: Invoice, form: Format) -> bytes:
             return invoice_pages.json_of(invoice)
         case "html":
             return invoice_pages.html_of(invoice).encode()
-        case "pdf":
-            return invoice_pages.pdf_page_of(invoice)
-        case "email":
-            return invoice_pages.email_of(invoice).as_bytes(policy=policy.SMTP)
         case "focus-csv":
             return focus.csv_of([invoice])
         case "focus-parquet":
@@ -118,6 +191,7 @@ def _written(invoice: Invoice, form: Format) -> bytes:
 
 def main() -> int:
     os.nice(NICE)
+    signal.alarm(SECONDS_MAX)
     answered, content = answer(msgspec.json.decode(sys.stdin.buffer.read(), type=Question))
     sys.stdout.buffer.write(msgspec.json.encode(answered) + b"\n" + content)
     sys.stdout.buffer.flush()

@@ -10,11 +10,23 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Final
 
 import msgspec
 
-from billing.questions import Answered, InvoiceAsked, InvoicesAsked, Question, UsageAsked
+from billing.questions import (
+    MAKING_SECONDS_MAX,
+    Answered,
+    Asked,
+    ContentAsked,
+    DocumentAsked,
+    DocumentMade,
+    InvoiceAsked,
+    InvoicesAsked,
+    Question,
+    UsageAsked,
+)
 
 logger = logging.getLogger("holdfast.usage")
 
@@ -49,19 +61,29 @@ class Reader:
         self._command = (*python, "-m", "billing.read")
         self._turns = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(self, asked: UsageAsked | InvoicesAsked | InvoiceAsked) -> bytes:
+    async def ask(self, asked: UsageAsked | InvoicesAsked | InvoiceAsked | ContentAsked) -> bytes:
         """The content of the answer.
 
         Raises :class:`NotFound`, :class:`Refused`, :class:`Unmade` and :class:`Unavailable`.
         """
+        return await self._ask(asked, PATIENCE_SECONDS, self._turns)
+
+    async def make(self, asked: DocumentAsked) -> DocumentMade:
+        """Make a document, which is in the lake then.  It takes no turn of :meth:`ask`.  Raises as that does."""
+        return msgspec.json.decode(await self._ask(asked, MAKING_SECONDS_MAX, nullcontext()), type=DocumentMade)
+
+    async def _ask(self, asked: Asked, seconds: float, turn: asyncio.Semaphore | nullcontext[None]) -> bytes:
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS), self._turns:
+            async with asyncio.timeout(seconds), turn:
                 answered, content = await self._answer(msgspec.json.encode(Question(self._lake, asked)))
         except TimeoutError:
-            logger.error("%r was not read within %.0f s", asked, PATIENCE_SECONDS)
-            raise Unavailable(f"what was asked for was not read within {PATIENCE_SECONDS:.0f} s") from None
+            done = "made" if isinstance(asked, DocumentAsked) else "read"
+            logger.error("%r was not %s within %.0f s", asked, done, seconds)
+            raise Unavailable(f"what was asked for was not {done} within {seconds:.0f} s") from None
         match answered.outcome:
             case "found":
+                if answered.text:
+                    logger.warning("%s", answered.text)
                 return content
             case "none":
                 raise NotFound(answered.text)

@@ -1,1 +1,1 @@
-"""The HTTP door of the service: protocols, signatures, validation, and the dispatch to the backend."""
+"""The HTTP frontend of the service: protocols, signatures, validation, and the dispatch to the backend."""

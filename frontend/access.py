@@ -1,18 +1,17 @@
-"""Who may do what with which queue.
+"""Authorization of callers to queues.
 
-Three things are asked, in this order:
+Three checks are made, in this order:
 
-1. **The credential**: its scopes and its queue-name prefixes, whatever else lets its owner in.  They are asked
-   before a queue is looked for, so this refusal (AccessDenied) is the same whether the queue is there or not.
-2. **The owner** of a queue needs nobody's leave: what the account may do, its credentials may within their scopes.
-   Only a statement that denies binds them as well; an administrator of the account can still read and change the
-   policy that locks everybody out, as the root of an account can in AWS.
-3. **Everybody else** needs a policy of the queue that lets them in, for one of the actions that can be shared at
-   all.  Without it the queue does not exist for them: one answer, in the same words, for a queue that is there and
-   for one that is not, and both rest on a look into the store, so that time does not tell either.  Those who have
-   not signed are everybody else too, but are told that they have to sign, whatever they asked for.
+1. **The credential**: its scopes and its queue-name prefixes, whatever else grants access.  They are checked
+before a queue is looked up, so this refusal (AccessDenied) is the same whether the queue exists or not. 2.
+**The owner** of a queue needs no permission: the account's credentials may do everything within their scopes.
+Only a statement that denies binds them as well; an administrator of the account can still read and change a
+policy that locks everybody out, like the root of an account in AWS. 3. **Everybody else** needs a policy of the
+queue that allows one of the actions that can be shared at all.  Without it the answer is the same, in the same
+words, as for a queue that does not exist, and both depend on a read of the store, so that timing does not
+reveal it either.  Unsigned callers are treated likewise, but are told to sign, whatever they asked for.
 
-The usual case, an owner whose credential is not narrowed and a queue without a policy, costs two comparisons.
+The common case, an owner with an unrestricted credential and a queue without a policy, costs two comparisons.
 """
 
 from __future__ import annotations
@@ -62,20 +61,20 @@ SCOPES_OF: dict[str, frozenset[Scope]] = {
     "TagQueue": _MANAGE,
     "UntagQueue": _MANAGE,
 }
-"""One of these scopes is needed.  Names of queues cannot be listed with a key that only sends or receives, and with
-one that only monitors no action can be called: what it sees is under ``/v1``."""
+"""Scopes per action, one of which is needed.  A key that only sends or receives cannot list queue names, and
+one that only monitors cannot call any action: its routes are under ``/v1``."""
 
 SHARED = frozenset(SHAREABLE_ACTIONS) - {"*"}
-"""What a policy can let other accounts do; the rest is the owner's alone, whatever the policy says."""
+"""Actions that a policy can grant to other accounts; the others are reserved to the owner."""
 NEVER_LOCKED = frozenset(("GetQueueAttributes", "RemovePermission", "SetQueueAttributes"))
-"""What an administrator of the owning account can do whatever the policy denies: how a policy is repaired."""
+"""Actions that an administrator of the owning account can always take, so that a policy can be repaired."""
 
 _LOOKUPS_UNSIGNED_MOST = 8
-"""Looks into the store for requests that nobody signed, at one time: strangers cannot crowd out the others."""
+"""Maximum number of concurrent store reads for unsigned requests, so that they cannot displace others."""
 
 
 class Access:
-    """Finds queues for those who may use them."""
+    """Finds queues for authorized callers."""
 
     def __init__(self, services: Services, queues: Queues) -> None:
         self._credentials = services.credentials
@@ -86,8 +85,8 @@ class Access:
         self._unsigned = asyncio.Semaphore(_LOOKUPS_UNSIGNED_MOST)
 
     def at_hand(self, principal: Principal, url: str) -> QueueView | None:
-        """The queue, in the usual case: it is the caller's own and known here, the credential is not narrowed, and the
-        queue's policy denies nothing.  None says nothing: ask :meth:`queue`."""
+        """The queue in the common case: owned by the caller and cached, with an unrestricted credential and a
+        policy without denials; otherwise None: ask :meth:`queue`."""
         if principal.prefixes or principal.scopes != SCOPES:
             return None
         try:
@@ -101,7 +100,7 @@ class Access:
         return None if view.policy is not None and view.policy.denies else view
 
     async def queue(self, call: Call, action: str, account: str, name: str) -> QueueView:
-        """The queue, if the caller may do this to it.  Raises AccessDenied and QueueDoesNotExist."""
+        """Find the queue if the caller may take this action on it.  Raises AccessDenied and QueueDoesNotExist."""
         principal = call.principal
         if principal.scopes != SCOPES or principal.prefixes:
             check_credential(principal, action, name)
@@ -115,8 +114,8 @@ class Access:
         return view
 
     async def seen_queue(self, call: Call, account: str, name: str) -> QueueView:
-        """The queue of the caller's own account, if the caller may see how it is used: whoever may be told of its
-        attributes, and who only looks on (scope ``monitor``).  Raises AccessDenied and QueueDoesNotExist."""
+        """Find a queue of the caller's own account if the caller may see its use: with permission to read its
+        attributes, or with the scope ``monitor``.  Raises AccessDenied and QueueDoesNotExist."""
         _check_scopes(call.principal, "the metrics of a queue", frozenset(EVERY_SCOPE))
         _check_name(call.principal, name)
         view = await self._queues.find(account, name)
@@ -125,12 +124,12 @@ class Access:
         return view
 
     async def public_queue(self, call: Call, action: str, account: str, name: str) -> tuple[QueueView, Tenant] | None:
-        """The queue, if its policy lets anybody do this who has not signed, and its owner, who answers for them."""
+        """Find the queue with its owner, who is charged, if its policy allows the action to unsigned callers."""
         async with self._unsigned:
             return await self._let_in(call, action, account, name)
 
     def check_queue(self, call: Call, action: str, view: QueueView) -> None:
-        """Whether the caller may do this to a queue of its own account.  Raises AccessDenied."""
+        """Check that the caller may take this action on a queue of its own account.  Raises AccessDenied."""
         check_credential(call.principal, action, view.queue.name)
         if view.policy is not None and view.policy.denies:
             self._check_own(call, action, view, view.policy)
@@ -156,10 +155,10 @@ class Access:
                 view = self._queues.view(await self._metadata.get(account, name))
             except QueueNotFound:
                 return None
-            # the same policy says the same: only one that has changed since is evaluated
+            # an unchanged policy gives the same result: evaluate it only if it has changed
             if view.policy is evaluated or not self._allows(call, action, view):
                 return None
-        # a suspended account serves nobody
+        # a suspended account is not served
         return (view, owner) if owner is not None and owner.state == "active" else None
 
     def _allows(self, call: Call, action: str, view: QueueView) -> bool:
@@ -202,7 +201,7 @@ class Access:
 
 
 def check_credential(principal: Principal, action: str, name: str | None = None) -> None:
-    """Whether the caller's credential may be used for this action, on a queue of this name.  Raises AccessDenied."""
+    """Check that the credential permits this action, on a queue of this name.  Raises AccessDenied."""
     _check_scopes(principal, action, SCOPES_OF[action])
     if name is not None:
         _check_name(principal, name)
@@ -227,12 +226,12 @@ def _check_name(principal: Principal, name: str) -> None:
 
 
 def is_administrator(principal: Principal) -> bool:
-    """Whether the caller stands for its account as a whole."""
+    """True if the caller administers its account."""
     return principal.role != "user" or principal.is_root
 
 
 def listed_prefixes(principal: Principal, asked: str) -> list[str]:
-    """What names begin with that begin with ``asked`` and that the credential may be used for; none is in another."""
+    """Disjoint prefixes of the names that begin with ``asked`` and that the credential may be used for."""
     listed: list[str] = []
     for prefix in sorted(principal.prefixes or ("",)):
         if asked.startswith(prefix):
@@ -243,11 +242,11 @@ def listed_prefixes(principal: Principal, asked: str) -> list[str]:
 
 
 def in_prefixes(principal: Principal, names: Iterable[str]) -> list[str]:
-    """Those of the names that the credential may be used for."""
+    """The names that the credential may be used for."""
     return [name for name in names if not principal.prefixes or name.startswith(principal.prefixes)]
 
 
-# --- what conditions can ask -------------------------------------------------------------------------------
+# --- facts for conditions ----------------------------------------------------------------------------------
 
 
 def _header(name: bytes) -> Callable[[Call], str | None]:
@@ -289,7 +288,7 @@ FACTS: Mapping[str, Callable[[Call], str | None]] = {
     "aws:principaltype": _principal_type,
     "aws:referer": _header(b"referer"),
     "aws:securetransport": lambda call: "true" if call.scope["scheme"] == "https" else "false",
-    # No service calls on behalf of another account here: the source of a request is whoever signed it.
+    # No service calls on behalf of another account here: the source of a request is its signer.
     "aws:sourceaccount": _of_signer(lambda principal: principal.account),
     "aws:sourcearn": _of_signer(lambda principal: principal.arn),
     "aws:sourceip": _source_ip,
@@ -298,4 +297,4 @@ FACTS: Mapping[str, Callable[[Call], str | None]] = {
     "aws:username": _of_signer(_user_name),
     "aws:viaawsservice": lambda call: "false",
 }
-"""Condition keys by name in lower case.  A key that is neither here nor in ``Access._decide`` is absent."""
+"""Condition keys by name in lower case.  Keys that are neither here nor in ``Access._decide`` are absent."""

@@ -1,7 +1,7 @@
 """The frontend as one ASGI application.
 
-The outermost callable looks at the path alone: SQS calls go straight to their raw endpoint, with no middleware in
-between; what is not SQS is a FastAPI application, the part of it under ``/v1/`` behind a door of its own.
+The outermost callable dispatches by path: SQS calls go directly to their raw endpoint, without middleware; the
+rest is a FastAPI application, whose part under ``/v1/`` has its own entry.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from frontend.sqs.calls import Scope
 from frontend.sqs.endpoint import AsgiSend, SqsEndpoint
 
 SETTLE_SECONDS = 10.0
-"""For sends that were answered before the backend has answered."""
+"""Time limit for sends that were answered before the backend has answered."""
 
 
 class FrontendApp:
-    """What :func:`create_app` makes: an ASGI callable that can be told to drain."""
+    """ASGI callable created by :func:`create_app`, with draining."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -30,7 +30,7 @@ class FrontendApp:
         self.admin = AdminDoor(services, self.sqs, self.rest)
 
     def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> Coroutine[Any, Any, None]:
-        """The coroutine of whichever of them answers: one that only awaited it would cost each call another."""
+        """Return the coroutine of the responsible part; awaiting it here would cost each call another coroutine."""
         if scope["type"] != "http":
             return self.rest(scope, receive, send)
         path: str = scope["path"]
@@ -41,14 +41,14 @@ class FrontendApp:
         return self.sqs(scope, receive, send)
 
     def begin_drain(self) -> None:
-        """The process is about to stop: waiting receives answer now, and readiness goes.  Repeatable."""
+        """Start draining: waiting receives answer now, and readiness ends.  May be called more than once."""
         self.services.polls.drain()
 
     async def settle(self) -> None:
-        """No call comes any more: wait for what nobody waits for, as long as that may take."""
+        """Wait for unacknowledged sends after the last call, for a limited time."""
         await self.sqs.context.unawaited.settle(SETTLE_SECONDS)
 
 
 def create_app(services: Services) -> FrontendApp:
-    """The application over these services."""
+    """Create the application over these services."""
     return FrontendApp(services)

@@ -1,13 +1,13 @@
-"""Who sent a request: from its headers and query string to a principal, or the reason why not.
+"""Authentication of requests: from headers and query string to a principal, or a refusal.
 
-One way for SQS, STS and the REST interface.  A caller presents one of these:
+Shared by SQS, STS and the REST interface.  A caller presents one of these:
 
 * a signature (SigV4, in the header or in the query string) made with an access key;
-* the same, made with a session's temporary key, and the session's token beside it;
+* the same, made with a session's temporary key, together with the session's token;
 * ``Authorization: Bearer hf_...``: an API key;
-* ``Authorization: Bearer`` and a JWT that an API key has bought, or one of the trusted OIDC issuer.
+* ``Authorization: Bearer`` and a JWT bought with an API key, or one of the trusted OIDC issuer.
 
-Nothing of it waits while the caller's key is in the cache.
+Authentication does not wait while the caller's key is in the cache.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _BEARER = b"bearer "
 
 
 class Presented(Protocol):
-    """A request, as far as it says who sent it."""
+    """The parts of a request used for authentication."""
 
     method: str
     path: bytes
-    """As it was sent."""
+    """Path as it was sent."""
     query: bytes
-    """As it was sent."""
+    """Query string as it was sent."""
     headers: dict[bytes, bytes]
-    """As in :data:`auth.sigv4.Headers`."""
+    """Headers as in :data:`auth.sigv4.Headers`."""
     who: str
-    """What the caller claims to be, a key's public id: set as soon as it is known, for logs."""
+    """Claimed identity of the caller, a key's public id: set as soon as it is known, for logs."""
 
 
 class Caller(Protocol):
-    """Who sent it."""
+    """The authenticated sender of a request."""
 
     @property
     def principal(self) -> Principal: ...
@@ -53,14 +53,14 @@ class Caller(Protocol):
 
 
 class Outside(NamedTuple):
-    """Somebody for whom another issuer vouches."""
+    """A caller authenticated by an outside issuer."""
 
     principal: Principal
     tenant: Tenant
 
 
 class Authenticator:
-    """Checks what requests present.  Signatures have to be made for ``service``."""
+    """Authenticates requests.  Signatures have to be made for ``service``."""
 
     def __init__(self, services: Services, service: str = "sqs") -> None:
         self._credentials = services.credentials
@@ -72,8 +72,8 @@ class Authenticator:
         self._verifier = Verifier(services.settings.region, service)
 
     def at_once(self, request: Presented, body: bytes) -> Caller | None:
-        """Who sent the request, in the usual case: it was signed with an access key that is in the cache.  None says
-        nothing: ask :meth:`__call__`.  Raises :class:`auth.errors.AuthError`."""
+        """Authenticate in the common case, a signature by a cached access key; None: ask :meth:`__call__`.
+        Raises :class:`auth.errors.AuthError`."""
         headers = request.headers
         if headers.get(b"authorization", b"")[:4] != b"AWS4" or b"x-amz-security-token" in headers:
             return None
@@ -87,9 +87,9 @@ class Authenticator:
         return self._let_in(known, access_key_id, self._check_signature(claim, known.key.secret, request, body))
 
     async def __call__(self, request: Presented, body: bytes) -> Caller:
-        """Who sent the request.
+        """Authenticate a request.
 
-        Raises :class:`auth.errors.AuthError`, and what the store raises.
+        Raises :class:`auth.errors.AuthError`, and the store's errors.
         """
         headers = request.headers
         authorization = headers.get(b"authorization", b"AWS4")
@@ -105,7 +105,7 @@ class Authenticator:
         return self._let_in(known, access_key_id, self._check_signature(claim, known.key.secret, request, body))
 
     def _check_signature(self, claim: Claim, secret: str, request: Presented, body: bytes) -> float:
-        """Raises :class:`auth.errors.AuthError`; returns the time of the check."""
+        """Verify the signature; returns the time of verification.  Raises :class:`auth.errors.AuthError`."""
         now = self._clock()
         self._verifier.check(
             claim,
@@ -120,7 +120,7 @@ class Authenticator:
         return now
 
     def _let_in(self, known: Known[K], key_id: str, now: float) -> Known[K]:
-        """The holder of a key, who has proved to be that, if the key is good; its use is noted now and then."""
+        """Return an authenticated key's caller if the key is valid; records its use at intervals."""
         if not known.usable or now >= known.expires_s:
             raise known.refusal()
         if now - known.recorded_s >= USE_SECONDS:

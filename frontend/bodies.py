@@ -1,9 +1,10 @@
-"""Bodies of requests, read with a bound on their length, and on that of all which are arriving.
+"""Bodies of requests, read with limits on each one's length and on all that are arriving.
 
-A body is read before it is known who sends it.  So strangers on many connections could take any amount of memory
-with bodies that are each of a permitted length: beyond its beginning, a body needs a part of one :class:`Room`.
+A body is read before its sender is authenticated.  Attackers on many connections could therefore take any
+amount of memory with bodies that are each of a permitted length: beyond its beginning, a body needs a part of
+one :class:`Room`.
 
-How long a body may take to arrive is the connection's matter: the server that holds it closes a slow one.
+Time limits are set by the connection: the server closes slow ones.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from frontend.sqs.errors import REQUEST_TOO_LARGE, SERVICE_UNAVAILABLE, SqsError
 
 ROOM_BYTES = 512 * 1024 * 1024
 FREE_BYTES = 64 * 1024
-"""Of each body, so much needs no room: small calls go on while there is none."""
+"""Length of each body that needs no room, so that small calls continue while there is none."""
 
 
 class Room:
-    """Memory for bodies that are arriving, which all requests of a process share."""
+    """Memory for arriving bodies, shared by all requests of a process."""
 
     def __init__(self, bytes_most: int = ROOM_BYTES) -> None:
         self._left = bytes_most
 
     def take(self, count: int) -> None:
-        """Raises ServiceUnavailable."""
+        """Reserve memory.  Raises ServiceUnavailable."""
         if count > self._left:
             raise SqsError(
                 SERVICE_UNAVAILABLE, "There is no room for a request of this length at the moment. Try again."
@@ -44,9 +45,10 @@ def arrived(receive: AsgiReceive, most_bytes: int) -> bytes | None:
 
 
 async def read_body(receive: AsgiReceive, declared: bytes | None, most_bytes: int, room: Room) -> bytes:
-    """The whole body; ``declared`` is the header content-length.
+    """Read the whole body; ``declared`` is the header content-length.
 
-    Raises RequestEntityTooLarge, before more than ``most_bytes`` are kept, ServiceUnavailable, and :class:`ClientGone`.
+    Raises RequestEntityTooLarge, before more than ``most_bytes`` are kept, ServiceUnavailable, and
+    :class:`ClientGone`.
     """
     if declared is not None and declared.isdigit() and (len(declared) > 15 or int(declared) > most_bytes):
         raise SqsError(REQUEST_TOO_LARGE)

@@ -1,6 +1,6 @@
-"""What a frontend counts and measures of the calls that it answers.
+"""Metrics of the calls that a frontend answers.
 
-A call costs two looks at the clock, one into a dictionary, and three additions.
+A call costs two reads of the clock, one dictionary lookup, and three additions.
 """
 
 from __future__ import annotations
@@ -12,39 +12,38 @@ from frontend.sqs.model import ACTIONS
 from telemetry.metrics import SECONDS, Counter, Histogram, Registry
 
 UNKNOWN: Final = "unknown"
-"""In place of an action: requests that were refused before it was known, or that name none."""
+"""Action label of requests that were refused before their action was known, or that name none."""
 REST: Final = "rest"
-"""Administration, whatever is done by it."""
+"""Action label of all administration."""
 
 CALLS: Final = Counter(
     "holdfast_calls_total",
-    "Calls by action and outcome: ok, refused (the fault lies with the client), throttled (by a limit), failed (the "
-    "fault lies with the service), gone (the client has left before the answer).",
+    "Calls by action and outcome: ok, refused (client error), throttled (by a limit), "
+    "failed (server error), gone (the client disconnected before the answer).",
     labels=("action", "outcome"),
     most=(len(ACTIONS) + 32) * 5,
 )
 SECONDS_OF_CALLS: Final = Histogram(
     "holdfast_call_seconds",
-    "Time from a call's head to its answer, by action; receives that wait for messages are in "
-    "holdfast_long_poll_seconds.",
+    "Time from a call's head to its answer, by action; receives with a wait time are in holdfast_long_poll_seconds.",
     labels=("action",),
     most=len(ACTIONS) + 32,
     bounds=SECONDS,
 )
 SECONDS_OF_POLLS: Final = Histogram(
     "holdfast_long_poll_seconds",
-    "Time of receives that were to wait for messages, the waiting included.",
+    "Time of receives with a wait time, including the wait.",
     bounds=(0.001, 0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0),
 )
 ERRORS: Final = Counter(
     "holdfast_call_errors_total",
-    "Calls that were answered with an error, by its code.",
+    "Calls answered with an error, by its code.",
     labels=("code",),
     most=128,
 )
 THROTTLED: Final = Counter(
     "holdfast_throttled_total",
-    "Calls that a limit has refused, by which one: rate, connections, long_polls, stored_bytes, unsigned.",
+    "Calls refused by a limit, by limit: rate, connections, long_polls, stored_bytes, unsigned.",
     labels=("limit",),
     most=8,
 )
@@ -53,7 +52,7 @@ _OK, _REFUSED, _THROTTLED, _FAILED, _GONE = range(len(OUTCOMES))
 
 
 class _Row:
-    """Where the calls of one action are counted."""
+    """Indexes of one action's series."""
 
     __slots__ = ("outcomes", "seconds")
 
@@ -68,9 +67,9 @@ _bounds, _width = SECONDS_OF_CALLS.bounds, SECONDS_OF_CALLS.width
 
 
 def answered(action: str, status: int, throttled: bool, seconds: float, polled: bool = False) -> None:
-    """A call of this action, one of ours or "", is about to be answered with this status.
+    """Count a call that is about to be answered with this status; ``action`` is one of ours or "".
 
-    ``polled``: it was a receive that was to wait.
+    ``polled``: it was a receive with a wait time.
     """
     row = _rows.get(action) or _row(action)
     if status < 400:
@@ -88,7 +87,7 @@ def answered(action: str, status: int, throttled: bool, seconds: float, polled: 
 
 
 def gone(action: str) -> None:
-    """The client of such a call has left."""
+    """Count a call whose client has disconnected."""
     _calls[_row(action).outcomes[_GONE]] += 1
 
 
@@ -100,5 +99,5 @@ def _row(action: str) -> _Row:
 
 
 def tell(registry: Registry) -> None:
-    """Show all of it."""
+    """Register all metrics of calls."""
     registry.add(CALLS, SECONDS_OF_CALLS, SECONDS_OF_POLLS, ERRORS, THROTTLED)

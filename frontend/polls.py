@@ -1,4 +1,4 @@
-"""Receives that wait for a message, each of which ends early when its client leaves or the process drains."""
+"""Long polls, which end early when their client disconnects or the process drains."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _T = TypeVar("_T")
 
 
 class ClientGone(Exception):
-    """The client has closed its connection: there is nobody to answer."""
+    """The client has closed its connection: no answer is possible."""
 
 
 class LongPolls:
     """The waiting calls of a process.
 
-    A waiting call runs in its own request's task.  What ends the wait is a cancellation of the call, which a backend
-    answers by claiming nothing; only what it has claimed for good it returns all the same.  Our own server tells when
-    a client has left; under another one a second task watches for it, by ASGI's ``http.disconnect``.
+    A waiting call runs in its own request's task.  The wait ends by cancelling the call, after which a backend
+    claims nothing more; messages already claimed durably are still returned.  Our own server reports when a
+    client has disconnected; under another one a second task waits for ASGI's ``http.disconnect``.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class LongPolls:
             task.cancel(WAIT_ENDS)
 
     async def run(self, waiting: Awaitable[_T], receive: AsgiReceive, nothing: _T) -> _T:
-        """The result of ``waiting``, also if it comes in spite of a drain; ``nothing`` if the drain has ended it.
+        """Result of ``waiting``, also if it arrives in spite of a drain; ``nothing`` if the drain has ended it.
 
         Raises :class:`ClientGone`.
         """

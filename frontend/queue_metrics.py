@@ -1,8 +1,8 @@
-"""Queues in numbers, for the tenants whose they are: CloudWatch's names for SQS, and a page for their Prometheus.
+"""Queue metrics for tenants: CloudWatch's names for SQS, and pages for their Prometheus.
 
-What is in a queue is told by its partitions' nodes as it is now, and what was done with it as sums since each node has
-had the partition (:class:`backend.api.Measures`).  So a sum may fall back to nought, as counters of Prometheus may; it
-does so for each partition by itself, and so the page tells them apart.
+Nodes report the current content of their partitions, and counters since they took each partition
+(:class:`backend.api.Measures`).  A counter may therefore reset, as Prometheus allows; it does so for each
+partition separately, so the page has a series per partition.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from frontend.sqs.attributes import STORED_BYTES
 from telemetry.metrics import Family, Series
 
 KEPT_SECONDS: Final = 10.0
-"""A page is not made more often than this, however many scrape it."""
+"""Time for which a page is cached."""
 PAGES_KEPT: Final = 64
 QUEUES_MOST: Final = 10_000
-"""On one page: some 10 MB."""
+"""Maximum number of queues on one page: some 10 MB."""
 
 Unit = Literal["Count", "Seconds", "Bytes"]
 
 
 class Metric(NamedTuple):
-    """What can be told of a queue."""
+    """A metric of a queue."""
 
     name: str
-    """CloudWatch's, where it has one."""
+    """CloudWatch's name, if it has one."""
     unit: Unit
     family: str
-    """Its name in Prometheus."""
+    """Name in Prometheus."""
     help: str
     read: Callable[[Measures, int], float | None]
-    """Of a partition, at a time in milliseconds; None: it has no such thing."""
+    """Value of a partition, at a time in milliseconds; None: it does not have this metric."""
     counts: bool = False
-    """It only rises, but that it may begin anew."""
+    """True for a counter, which only rises until it resets."""
     together: Callable[[list[float]], float] = sum
-    """How those of several partitions become the queue's."""
+    """Aggregation of the partitions' values."""
 
 
 def _age_seconds(one: Measures, now_ms: int) -> float:
@@ -158,13 +158,13 @@ TRUNCATED: Final = "holdfast_queue_metrics_truncated"
 
 
 def value_of(metric: Metric, parts: Sequence[Measures], now_ms: int) -> float | None:
-    """The queue's, by what its partitions tell; None: it has no such thing."""
+    """Value of a queue, from its partitions; None: it does not have this metric."""
     found = [value for one in parts if (value := metric.read(one, now_ms)) is not None]
     return metric.together(found) if found else None
 
 
 class QueueMetrics:
-    """Pages for Prometheus, each kept for a while."""
+    """Pages for Prometheus, cached for a while."""
 
     def __init__(self, backend: Backend, now_ms: Callable[[], int]) -> None:
         self._backend = backend
@@ -172,18 +172,18 @@ class QueueMetrics:
         self._pages: dict[tuple[object, ...], tuple[float, asyncio.Task[bytes]]] = {}
 
     async def page(self, account: str, prefixes: Sequence[str], most: int) -> bytes:
-        """The account's first ``most`` queues by name, of those that begin with one of ``prefixes``.
+        """Page of the account's first ``most`` queues by name, of those that begin with one of ``prefixes``.
 
         Raises :class:`~backend.api.BackendError`.
         """
-        if not prefixes:  # there are none that the caller may see
+        if not prefixes:  # the caller may see no queues
             return await asyncio.to_thread(_page, [], most, 0)
         now = asyncio.get_running_loop().time()
         key = (account, *prefixes, most)
         known = self._pages.get(key)
         if known is None or known[0] <= now:
             made = asyncio.create_task(self._make(account, [one for one in prefixes if one], most), name="a page")
-            made.add_done_callback(lambda made: made.cancelled() or made.exception())  # perhaps nobody waits any more
+            made.add_done_callback(lambda made: made.cancelled() or made.exception())  # there may be no waiter left
             known = now + KEPT_SECONDS, made
             self._pages = {one: page for one, page in self._pages.items() if page[0] > now}
             if len(self._pages) >= PAGES_KEPT:

@@ -1,9 +1,9 @@
-"""Calls that are refused: the first ones are said, the others counted.
+"""Log of refused calls: the first ones get a line each, the others are counted.
 
-While the disk is full or the metadata cannot be reached, every call is refused, thousands in a second; and a client
-that asks for what is not there, or a stranger who guesses keys, can have as many calls refused as they like.  A line
-for each of them would fill the disk.  The first calls of each kind have their lines, with request id and reason.  Those
-that follow have one at level debug, and their number is said every some seconds, until there are none any more.
+While the disk is full or the metadata cannot be reached, every call is refused, thousands per second; clients
+that ask for what does not exist, or guess keys, can also cause any number of refusals.  A line for each would
+fill the disk. The first calls of each kind have their lines, with request id and reason.  Later ones have a
+line at level debug, and their number is logged every some seconds, until there are none any more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 COUNTED_SECONDS: Final = 10.0
 KINDS_MOST: Final = 100
-"""More kinds than this at once are one."""
+"""Maximum number of kinds; further ones share one."""
 
 
 class _Kind:
@@ -22,13 +22,13 @@ class _Kind:
 
     def __init__(self) -> None:
         self.said = 0
-        """Calls that had a line."""
+        """Calls with a line of their own."""
         self.more = 0
-        """Those that had none, since their number was said last."""
+        """Calls without a line since their number was last logged."""
 
 
 class Refusals:
-    """What is said in a log of calls that are refused: at ``level``, the first ``lines`` of a kind."""
+    """Log of refused calls: at ``level``, with the first ``lines`` of a kind."""
 
     def __init__(self, log: logging.Logger, *, level: int = logging.ERROR, lines: int = 1) -> None:
         self._log = log
@@ -37,7 +37,7 @@ class Refusals:
         self._kinds: dict[str, _Kind] = {}
 
     def say(self, kind: str, text: str, *arguments: object) -> None:
-        """A call was refused for a reason of this kind."""
+        """Log or count a refused call of this kind."""
         if kind not in self._kinds and len(self._kinds) >= KINDS_MOST:
             kind = "several reasons"
         known = self._kinds.get(kind)

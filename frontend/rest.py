@@ -1,4 +1,4 @@
-"""The part of the frontend that is not SQS: health, ``/v1`` and the documentation of this part itself."""
+"""The part of the frontend that is not SQS: health, ``/v1`` and their documentation."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ _ASSETS = {
     "/docs/swagger-ui.css": ("swagger-ui.css", "text/css"),
     "/docs/favicon.png": ("favicon-32x32.png", "image/png"),
 }
-"""What the documentation page consists of: served from here, so that it needs no network beyond this service."""
+"""Files of the documentation page, served from here, so that it needs no external network."""
 
 PATHS = frozenset(("/health/live", "/health/ready", "/docs", "/openapi.json", *_ASSETS))
-"""What goes to this part by GET, beside everything under ``/v1/``; the rest is SQS's."""
+"""Paths served by this part for GET, besides everything under ``/v1/``; the rest is SQS's."""
 
 
 def create_rest(services: Services, context: Context) -> FastAPI:
-    """The FastAPI application; not ready once long polls drain, and while the backend does not serve."""
+    """Create the FastAPI application; not ready once long polls drain, and while the backend does not serve."""
     rest = FastAPI(
         title="Holdfast",
-        description="The part of the service that is not SQS: administration, and a plain form for messages. "
-        "Sign in with an API key (`Authorization: Bearer hf_...`), or sign requests as those to SQS are signed.",
+        description="The part of the service that is not SQS: administration, and messages in plain JSON. "
+        "Authenticate with an API key (`Authorization: Bearer hf_...`), or sign requests like "
+        "those to SQS.",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -39,12 +40,12 @@ def create_rest(services: Services, context: Context) -> FastAPI:
 
     @rest.get("/health/live", tags=["health"])
     async def live() -> dict[str, Any]:
-        """The process answers."""
+        """Liveness: the process answers."""
         return {"status": "live"}
 
     @rest.get("/health/ready", tags=["health"], responses={503: {"description": "The process drains or recovers."}})
     async def ready(response: Response) -> dict[str, Any]:
-        """New calls may be sent here."""
+        """Readiness: new calls may be sent here."""
         if services.polls.draining:
             response.status_code = 503
             return {"status": "draining"}
@@ -72,7 +73,7 @@ def create_rest(services: Services, context: Context) -> FastAPI:
 
 @cache
 def _asset_bytes(name: str) -> bytes:
-    """The file's content, which all answers share."""
+    """Content of the file, cached for all answers."""
     return files("fastapi_swagger.resources").joinpath(name).read_bytes()
 
 

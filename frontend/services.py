@@ -1,4 +1,4 @@
-"""What the frontend works with: settings, clock, and the services behind it."""
+"""The frontend's dependencies: settings, clock, and the services behind it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from auth.oidc import Oidc
     from frontend.alarms.alarms import Alarms
     from frontend.alarms.keeper import Keeper
+    from frontend.documents import Documents
     from telemetry.spans import Tracing
 
 
 @dataclass(slots=True)
 class Services:
-    """Everything that operations use; made once, by whoever composes the process."""
+    """All dependencies of operations; created once by the code that composes the process."""
 
     settings: FrontendSettings
     credentials: Credentials
@@ -44,36 +45,38 @@ class Services:
     """Seconds since the epoch: for signatures, and for the times of queues."""
     polls: LongPolls = field(default_factory=LongPolls)
     serving: Callable[[], bool] = lambda: True
-    """Whether the backend takes calls now."""
+    """Function that returns True while the backend takes calls."""
     damaged: Callable[[], int] = lambda: 0
-    """How much of what is stored cannot be served, because the journal is damaged there."""
+    """Function that counts stored data that cannot be served because the journal is damaged."""
     audit: AuditLog | None = None
-    """None: no audit log is kept."""
+    """Audit log; None: none is kept."""
     keyring: Keyring | None = None
-    """None: messages are not encrypted."""
+    """Keyring; None: messages are not encrypted."""
     limiter: BaseLimiter[Any] = field(default_factory=Limiter)
     """Counts calls against the rates of tenants."""
     oidc: Oidc | None = None
-    """None: no outside issuer is trusted."""
+    """Trusted outside issuer; None: none."""
     naming: bytes = b""
-    """A secret of the service, the same in all processes and at each start: deduplication ids are hashed with it."""
+    """Secret of the service, the same in all processes and at each start: the key for hashes of deduplication ids."""
     bodies: Room = field(default_factory=Room)
     meter: Meter | None = None
-    """Counts what is answered; None: nobody does."""
+    """Meters answered calls; None: not metered."""
     sealer: Sealer | None = None
-    """Brings what was counted to the lake; None: another process does."""
+    """Uploads usage to the lake; None: another process does."""
     lake: Reader | None = None
-    """What was made of the usage that was counted; None: none is."""
+    """Reader of summed usage; None: there is none."""
+    documents: Documents | None = None
+    """Jobs that make documents of invoices; None: usage is not metered."""
     tracing: Tracing | None = None
-    """Makes spans of calls; None: nobody does."""
+    """Creates spans of calls; None: tracing is off."""
     fleet: Fleet | None = None
-    """The backend clusters, among which new queues are shared out; None: there is just one."""
+    """Directory of backend clusters, over which new queues are distributed; None: there is just one."""
     alone: Callable[[], Awaitable[ClusterReport]] | None = None
-    """Where the backend is in this process: what there is to tell of it."""
+    """Report of the backend if it is in this process."""
     alarms: Alarms | None = None
-    """Those of tenants on their queues; None: there are none."""
+    """Alarms of tenants on their queues; None: there are none."""
     keeper: Keeper | None = None
-    """Looks after alarms, unless another process does."""
+    """Evaluates alarms, unless another process does."""
     sessions: Sessions = field(init=False)
     tokens: Tokens = field(init=False)
 
@@ -83,7 +86,9 @@ class Services:
         self.tokens = Tokens(ServiceKeys(store, "token", clock=self.clock))
 
     async def close(self) -> None:
-        """Write what remains and let go of all that is behind, but for the backend and the metadata."""
+        """Write pending data and release everything except the backend and the metadata."""
+        if self.documents is not None:
+            await self.documents.close()
         if self.keeper is not None:
             await self.keeper.close()
         if self.alarms is not None:
@@ -105,7 +110,7 @@ class Services:
         return int(self.clock() * 1000)
 
     def clusters_for(self, account: str, name: str, partitions: int) -> list[int]:
-        """The numbers of the backend clusters for a new queue's partitions.
+        """Choose the backend clusters for a new queue's partitions, by number.
 
         Raises :class:`~metadata_service.clusters.NoCluster`.
         """

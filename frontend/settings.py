@@ -1,4 +1,4 @@
-"""What the frontend can be told; the windows that SQS fixes have SQS's values as defaults."""
+"""Settings of the frontend; times that SQS fixes have SQS's values as defaults."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from frontend.sqs.limits import IN_FLIGHT_MOST
 
 @dataclass(frozen=True, slots=True)
 class FrontendSettings:
-    """Immutable for the lifetime of a process."""
+    """Settings, immutable for the lifetime of a process."""
 
     region: str = "us-east-1"
     external_url: str | None = None
-    """What queue URLs begin with, such as ``https://queue.example.com``; None: scheme and Host of each request."""
+    """Beginning of queue URLs, such as ``https://queue.example.com``; None: scheme and Host of each request."""
     queue_name_hold_seconds: float = 60
-    """How long the name of a deleted queue cannot be used again."""
+    """Time for which the name of a deleted queue cannot be used again."""
     purge_interval_seconds: float = 60
-    """How long after a purge the same queue cannot be purged again."""
+    """Minimum time between two purges of a queue."""
     deduplication_window_seconds: int = 300
-    """How long a FIFO queue remembers a deduplication id."""
+    """Time for which a FIFO queue remembers a deduplication id."""
     send_retry_window_seconds: int = 60
-    """How long a repeat of a send is known by its token; 0: not at all."""
+    """Time for which a repeated send is recognized by its token; 0: not at all."""
     in_flight_limit: int = IN_FLIGHT_MOST
-    """Messages that one queue may have in flight."""
+    """Maximum number of messages in flight per queue."""
     auto_create_queues: bool = False
-    """Whether a send to a queue that does not exist creates it."""
+    """Create the queue when a send names one that does not exist."""
     forbid_deleting_nonempty_queues: bool = False
-    """Whether DeleteQueue is refused while the queue holds messages."""
+    """Refuse DeleteQueue while the queue holds messages."""
     encryption: bool = True
-    """Whether messages are stored encrypted, in queues that do not say otherwise."""
+    """Encrypt stored messages, in queues without a setting of their own."""
     default_limits: TenantLimits = UNLIMITED
-    """Of tenants that have none of their own."""
+    """Limits of tenants that have none of their own."""
     trace_messages: bool = True
-    """Whether messages without an AWSTraceHeader get one from the headers of the call that sends them."""
+    """Give messages without an AWSTraceHeader one from the headers of the call that sends them."""
     processes: int = 1
-    """Frontends that share a listener.  Quotas that each counts by itself are divided among them."""
+    """Number of frontends that share a listener.  Quotas counted per process are divided by it."""
     shared: bool = False
-    """Whether other processes change the metadata as well."""
+    """True if other processes change the metadata as well."""
     availability_objective: float = 99.9
-    """Percent, of tenants' availability in a month."""
+    """Objective for tenants' availability in a month, in percent."""
     max_body_bytes: int = 8 * 1024 * 1024
-    """Longest body that is read.  A message of 1 MiB can be six times as long in JSON (``\\u0041``) and three times
-    in a form (``%41``); its other members come on top."""
+    r"""Maximum length of a body.  A message of 1 MiB can be six times as long in JSON (``\u0041``) and three
+    times in a form (``%41``), plus its other members."""

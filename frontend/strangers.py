@@ -1,10 +1,10 @@
-"""Calls that nobody has signed, and that no policy lets in: they are counted, and bounded.
+"""Rate limits for unsigned calls that no policy allows.
 
-Whether a queue's policy lets anybody in has to be looked up and evaluated, at the cost of the service and of nobody
-else.  So each such call takes a token of its client's address, and one of the account that it names, before anything is
-looked up; a call that is let in gives both back, for it counts towards the limits of the queue's owner.  The account
-has a bucket of its own for this, beside its limits: strangers can neither use those up, nor have its policies
-evaluated without a bound.
+A queue's policy has to be looked up and evaluated to know if it allows everybody, at the expense of the service
+alone. So each such call first takes a token of its client's address, and one of the account that it names; an
+allowed call returns both, because it counts towards the limits of the queue's owner.  The account has a
+separate bucket for this: strangers can neither use up its own limits, nor have its policies evaluated without
+bound.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from frontend.sqs.errors import REQUEST_THROTTLED, SqsError
 from ratelimit.meter import Meter
 
 ADDRESS_PER_SECOND, ADDRESS_BURST = 20.0, 100.0
-"""Refused calls of one address; of IPv6, of one network (/64)."""
+"""Rate of refused calls of one address; for IPv6 of one network (/64)."""
 ACCOUNT_PER_SECOND, ACCOUNT_BURST = 100.0, 500.0
-"""Refused calls that name the queues of one account, from all addresses together."""
+"""Rate of refused calls that name the queues of one account, from all addresses together."""
 COUNTED_MAX = 10_000
-"""Addresses, and accounts, that are known at a time; the one that was seen first is forgotten first."""
+"""Maximum number of addresses, and of accounts, that are remembered; the oldest is dropped first."""
 
 
 class _Buckets:
@@ -59,7 +59,7 @@ class _Buckets:
 
 
 class Attempt:
-    """One call, until it is known whether it is let in.  A context manager, so that its end is sure."""
+    """One call, until it is allowed or refused.  A context manager, so that it always ends."""
 
     __slots__ = ("_accounts", "_is_let_in", "_taken")
 
@@ -69,11 +69,11 @@ class Attempt:
         self._is_let_in = False
 
     def at_account(self, account: str) -> None:
-        """The account that the call names.  Raises RequestThrottled."""
+        """Take a token of the account that the call names.  Raises RequestThrottled."""
         self._taken.append(self._accounts.take(account))
 
     def let_in(self) -> None:
-        """A policy lets the call in: it does not count."""
+        """Mark the call as allowed by a policy: it does not count."""
         self._is_let_in = True
 
     def __enter__(self) -> Attempt:
@@ -95,5 +95,5 @@ class Strangers:
         self._accounts = _Buckets(ACCOUNT_PER_SECOND, ACCOUNT_BURST, clock)
 
     def admit(self, address: str) -> Attempt:
-        """A call from this address, before anything is looked up for it.  Raises RequestThrottled."""
+        """Admit a call from this address, before any lookup.  Raises RequestThrottled."""
         return Attempt(self._addresses.take(network_of(address)), self._accounts)

@@ -1,14 +1,16 @@
-"""The few calls of AWS's Security Token Service that tools make, at the same endpoint: Query protocol, XML.
+"""The calls of AWS's Security Token Service that tools make, at the same endpoint: Query protocol, XML.
 
-* **GetCallerIdentity** tells any caller who it is.
-* **AssumeRole** begins a session with a role of the caller's own account, or of one whose role trusts that account.
-* **AssumeRoleWithWebIdentity** begins one for a token of the trusted OIDC issuer, where the role trusts its subject.
+* **GetCallerIdentity** returns the caller's identity.
+* **AssumeRole** starts a session with a role of the caller's own account, or of one whose role trusts that
+  account.
+* **AssumeRoleWithWebIdentity** starts one for a token of the trusted OIDC issuer, if the role trusts its
+  subject.
 
-A role is a named set of scopes and queue-name prefixes (:class:`auth.credentials.TenantRole`).  A session may do what
-its role *and* the key behind it may, so assuming a role adds no rights but those to another account; it is a user's,
-not an administrator's, and cannot begin sessions itself.  What would narrow a session further and is not known here
-(session policies, tags, MFA) is refused, not ignored.  A role that is not there and one that does not trust the
-caller are refused alike.
+A role is a named set of scopes and queue-name prefixes (:class:`auth.credentials.TenantRole`).  A session has
+the rights that both its role *and* the key behind it have, so assuming a role adds no rights except to another
+account; it has the role of a user, not of an administrator, and cannot start sessions itself.  Unsupported
+parameters that would restrict a session (session policies, tags, MFA) are refused, not ignored.  The answer
+does not distinguish a role that does not exist from one that does not trust the caller.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ VERSION = "2011-06-15"
 NAMESPACE = "https://sts.amazonaws.com/doc/2011-06-15/"
 
 PARAMETERS_BYTES_MAX = 128 * 1024
-"""Query string and form together: an identity token has at most 20,000 characters (STS's API reference)."""
+"""Maximum length of query string and form: an identity token has at most 20,000 characters (STS's API reference)."""
 _DEFAULT_SECONDS = 3600
 _ROLE_ARN = re.compile(r"arn:aws:iam::([0-9]{12}):role/([\w+=,.@-]{1,64})\Z", re.ASCII)
 _SESSION_NAME = re.compile(r"[\w+=,.@-]{2,64}\Z", re.ASCII)
@@ -71,9 +73,9 @@ class Sts:
     async def answer(
         self, request: Presented, parameters: Parameters, body: bytes, call_of: Callable[[Caller], Call]
     ) -> bytes:
-        """The XML of the answer; that a session has begun is in the audit log by then.
+        """Answer a call in XML; a started session is in the audit log by then.
 
-        Raises :class:`SqsError`, :class:`~auth.errors.AuthError`, and what the store raises.
+        Raises :class:`SqsError`, :class:`~auth.errors.AuthError`, and the store's errors.
         """
         if parameters.source_bytes > PARAMETERS_BYTES_MAX:
             raise SqsError(REQUEST_TOO_LARGE)
@@ -90,13 +92,13 @@ class Sts:
         ).encode()
 
     async def _limited(self, call: Call, act: Callable[[], Awaitable[T]]) -> T:
-        """What ``act`` gives, if the limits of the call's tenant let it: it counts as managing."""
+        """Run ``act`` within the limits of the call's tenant: it counts as managing."""
         try:
             return await self._throttle.limited(call, "manage", act)
         except SqsError as error:
             if error.kind is not REQUEST_THROTTLED:
                 raise
-            # STS has another code for it, and not every SDK repeats a call of STS after that of SQS
+            # STS has another code for it, and not every SDK retries a call of STS after SQS's code
             raise SqsError(THROTTLING, error.message, retry_after_s=error.retry_after_s) from error
 
     async def _carry_out(self, action: str, caller: Caller, call: Call, parameters: Parameters) -> str:
@@ -199,7 +201,7 @@ class Sts:
 
 
 def write_error(error: SqsError, request_id: str) -> bytes:
-    """An error in STS's form."""
+    """Encode an error in STS's format."""
     kind = error.kind
     fault = "Sender" if kind.sender_fault else "Receiver"
     return (
@@ -209,7 +211,7 @@ def write_error(error: SqsError, request_id: str) -> bytes:
 
 
 def _asked(parameters: Parameters) -> tuple[str, str, str, int | None]:
-    """Account and name of the role, the session's name and its seconds, of a call that begins a session."""
+    """Parameters of a call that starts a session: account and name of the role, name and seconds of the session."""
     for name in parameters:
         if name.startswith(_REFUSED):
             raise SqsError(VALIDATION_ERROR, f"The parameter {shown(name)} is not supported here.")
@@ -228,13 +230,13 @@ def _asked(parameters: Parameters) -> tuple[str, str, str, int | None]:
 
 
 def _may_assume(caller: Caller, role: TenantRole) -> bool:
-    """A key of the role's account, or of one that it trusts: neither a session nor a token."""
+    """True for a key of the role's account, or of one that it trusts; false for sessions and tokens."""
     account = caller.principal.account
     return isinstance(caller, Known) and (account == role.account or account in role.trusted_accounts)
 
 
 def _denied(who: str, action: str, account: str, name: str) -> SqsError:
-    """To be raised from an :class:`AuthError`: a session that is refused is audited as a refused sign-in."""
+    """Error to be raised from an :class:`AuthError`, so that a refused session is audited as a refused sign-in."""
     arn = f"arn:aws:iam::{account}:role/{name}"
     return SqsError(ACCESS_DENIED, f"{who} is not authorized to perform: sts:{action} on resource: {arn}")
 

@@ -1,8 +1,8 @@
-"""A tenant's limits, as they meet its calls: rates, calls under way, receives that wait, bytes that are stored.
+"""Enforcement of a tenant's limits on its calls: rates, concurrent calls, waiting receives, stored bytes.
 
-A tenant without limits costs a look into a dictionary.  Rates are counted by the process's limiter, and with a Redis
-behind it by all processes together; what is under way or waiting is counted in each process alone.  The bytes that a
-tenant stores are asked of the backend now and then, and in between taken to be what they were.
+A tenant without limits costs a dictionary lookup.  The process's limiter counts rates, and with a Redis behind
+it all processes count together; concurrent and waiting calls are counted by each process alone.  The bytes that
+a tenant stores are read from the backend at intervals, and assumed to be constant in between.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from metadata_service.models import Queue
 from ratelimit.meter import Meter
 
 ACCOUNTS_MOST = 10_000
-"""Accounts that are known at a time."""
+"""Maximum number of accounts kept."""
 QUEUES_MOST = 10_000
-"""Queues of one account whose rates are known at a time."""
+"""Maximum number of queues of one account whose rates are kept."""
 RETRY_SECONDS_MOST = 900.0
-"""More is never asked of a client."""
+"""Maximum retry time given to a client."""
 BUSY_RETRY_SECONDS = 1.0
-"""When to come again where nothing tells when there will be room."""
+"""Retry time where it is not known when there will be room."""
 STORED_SECONDS = 0.5
-"""How long the bytes that a tenant stores are taken to be what the backend said.  That is as old again at the most."""
+"""Time for which the backend's answer on stored bytes is used.  The answer itself may be as old again."""
 
 _log = logging.getLogger("holdfast.sqs")
 
 CLASS_OF: dict[str, Scope] = {
     action: next(iter(scopes)) if len(scopes) == 1 else "manage" for action, scopes in SCOPES_OF.items()
 } | {scope: scope for scope in SCOPES}
-"""The class of each action: its scope; what is read with any scope counts as managing.  What is none of SQS's actions
-is named by its class."""
+"""Class of each action: its scope, or ``manage`` for reads allowed with any scope.  Other calls than SQS
+actions are named by their class."""
 
 T = TypeVar("T")
 Meters = tuple[Any, ...]
-"""Of the limiter that the process has."""
+"""Meters of the process's limiter."""
 
 
 class Allowance:
-    """What a tenant may do, and what of it is in use here."""
+    """A tenant's limits, and their use in this process."""
 
     __slots__ = (
         "account",
@@ -71,20 +71,20 @@ class Allowance:
         self.processes = processes
         self.set(limits)
         self.meters: dict[str, Meters] = {}
-        """By action, without those of queues."""
+        """Meters by action, without those of queues."""
         self.queues: dict[str, Meters] = {}
-        """By name, as far as they were used."""
+        """Meters of used queues, by name."""
         self.calls = 0
-        """Under way."""
+        """Number of calls in progress."""
         self.polls = 0
-        """Receives that wait for a message."""
+        """Number of receives waiting for a message."""
         self.stored_bytes = 0
-        """What the backend said last."""
+        """Last answer of the backend on stored bytes."""
         self.stored_due = 0.0
-        """When it is asked next."""
+        """Time of the next query to the backend."""
 
     def check_stored_bytes(self, most: int, caller: str) -> None:
-        """Before a send of an account.  Raises RequestThrottled, which tells the numbers to the owner alone."""
+        """Check a send to the account.  Raises RequestThrottled, which shows the numbers only to the owner."""
         if self.stored_bytes < most:
             return
         THROTTLED.add("stored_bytes")
@@ -102,14 +102,14 @@ class Allowance:
         raise SqsError(REQUEST_THROTTLED, text, retry_after_s=BUSY_RETRY_SECONDS)
 
     def set(self, limits: TenantLimits) -> None:
-        """These hold from now on."""
+        """Set the limits."""
         self.limits = limits
         self.calls_most = _share(limits.connections, self.processes)
-        """Calls under way: this process's share of the quota."""
+        """This process's share of the quota of concurrent calls."""
         self.polls_most = _share(limits.long_polls, self.processes)
 
     def begin_call(self) -> None:
-        """Count a call as under way; whoever does so lowers ``calls`` at its end.  Raises RequestThrottled."""
+        """Count a call in progress; the caller decrements ``calls`` at its end.  Raises RequestThrottled."""
         most = self.calls_most
         if most is not None and self.calls >= most:
             THROTTLED.add("connections")
@@ -123,7 +123,7 @@ class Allowance:
 
     @contextmanager
     def long_poll(self) -> Iterator[None]:
-        """Around a receive that waits.  Raises RequestThrottled."""
+        """Count a waiting receive within this context.  Raises RequestThrottled."""
         most = self.polls_most
         if most is not None and self.polls >= most:
             THROTTLED.add("long_polls")
@@ -141,12 +141,12 @@ class Allowance:
 
 
 def _share(quota: int | None, processes: int) -> int | None:
-    """Of one process; together they have the quota, or a little more."""
+    """Share of one process; the sum is the quota, or slightly more."""
     return None if quota is None else -(-quota // processes)
 
 
 class Throttle:
-    """The allowances of all tenants that call this process."""
+    """Allowances of all tenants that call this process."""
 
     def __init__(self, services: Services) -> None:
         self._limiter = services.limiter
@@ -156,19 +156,19 @@ class Throttle:
         self._tenants = services.credentials.tenants
         self._backend = services.backend
         self._weighing = True
-        """Whether the backend tells what tenants store."""
+        """True while the backend reports stored bytes."""
         self._known: dict[str, tuple[TenantLimits, Allowance | None]] = {}
-        """By account: what the tenant's record says, and what is made of it; None: nothing is limited."""
+        """Limits and allowance by account; the allowance is None if nothing is limited."""
 
     def allowance(self, tenant: Tenant) -> Allowance | None:
-        """What is left to this tenant; None: it has no limits."""
+        """Allowance of this tenant; None: it has no limits."""
         known = self._known.get(tenant.account)
         if known is not None and known[0] is tenant.limits:
             return known[1]
         return self._look(tenant, None if known is None else known[1])
 
     async def limited(self, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
-        """What ``act`` makes of the call, if the limits of the caller's account, should it have any, let it through.
+        """Run ``act`` within the limits of the caller's account, if it has any.
 
         Raises RequestThrottled.
         """
@@ -176,7 +176,7 @@ class Throttle:
         return await act() if allowance is None else await self.within(allowance, call, action, act)
 
     async def within(self, allowance: Allowance, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
-        """What ``act`` makes of the call, if the account's limits let it through.  Raises RequestThrottled."""
+        """Run ``act`` within the account's limits.  Raises RequestThrottled."""
         call.allowance = allowance
         allowance.begin_call()
         try:
@@ -187,19 +187,19 @@ class Throttle:
             allowance.calls -= 1
 
     def admit_now(self, allowance: Allowance, action: str) -> bool:
-        """Count a call against the account's rates; if this says no, nothing was counted: ask :meth:`admit`."""
+        """Count a call against the account's rates; False: nothing was counted, ask :meth:`admit`."""
         meters = allowance.meters[action]
         return not meters or self._admit_now(meters) == 0.0
 
     async def admit(self, allowance: Allowance, action: str) -> None:
-        """Let the call through after all, or raise RequestThrottled."""
+        """Count a call against the account's rates, waiting for an answer; raises RequestThrottled."""
         limits, scope = allowance.limits, CLASS_OF[action]
         await self._wait(
             allowance, allowance.meters[action], (("calls", limits.calls), (scope, getattr(limits, scope)))
         )
 
     def admit_to_queue_now(self, call: Call, action: str, queue: Queue) -> bool:
-        """As :meth:`admit_to_queue`, which is to be asked if this says no: then nothing was counted."""
+        """Count a call as :meth:`admit_to_queue` does; False: nothing was counted, ask that."""
         caller = call.allowance
         allowance = caller if queue.account == call.tenant.account else self._of_owner(queue.account)
         if allowance is None:
@@ -215,10 +215,10 @@ class Throttle:
         return self._admit_now(meters) == 0.0
 
     async def admit_to_queue(self, call: Call, action: str, queue: Queue) -> None:
-        """Count a call, which its caller's account has let through, against the rate that the queue's owner has for it;
+        """Count a call admitted by its caller's account against the rate that the queue's owner has set for it;
         a send needs room in the owner's quota of stored bytes.
 
-        If it is refused it no longer counts against the caller's account either.  Raises RequestThrottled.
+        A refused call no longer counts against the caller's account either.  Raises RequestThrottled.
         """
         caller = call.allowance
         allowance = caller if queue.account == call.tenant.account else self._of_owner(queue.account)
@@ -242,30 +242,32 @@ class Throttle:
             raise
 
     async def queues_most(self, account: str) -> int | None:
-        """How many queues the account may have; None: however many."""
+        """Maximum number of queues of the account; None: no limit."""
         tenant = await self._tenants.find(account)
         allowance = None if tenant is None else self.allowance(tenant)
         return None if allowance is None else allowance.limits.queues
 
     async def _weigh(self, allowance: Allowance) -> None:
-        """Ask what the account stores.  A backend that does not answer leaves it at what was known: what can still be
-        sent is not refused for it."""
-        allowance.stored_due = time.monotonic() + STORED_SECONDS  # who comes meanwhile goes by what was known
+        """Read the account's stored bytes.  If the backend does not answer the last value is kept, so that
+        sends that are still possible are not refused."""
+        allowance.stored_due = time.monotonic() + STORED_SECONDS  # concurrent calls use the last value
         try:
             allowance.stored_bytes = await self._backend.stored_bytes(allowance.account)
         except BackendError as error:
             if self._weighing:
-                _log.warning("quotas of stored bytes go by what was known, for the backend does not tell: %r", error)
+                _log.warning(
+                    "quotas of stored bytes use the last known values, because the backend does not answer: %r", error
+                )
             self._weighing = False
             return
         if not self._weighing:
-            _log.warning("quotas of stored bytes go by what is stored again")
+            _log.warning("quotas of stored bytes use current values again")
         self._weighing = True
 
-    # --- making them ---
+    # --- creation of allowances ---
 
     def _of_owner(self, account: str) -> Allowance | None:
-        """Of the owner of a queue whom the check of its policy has just looked up."""
+        """Allowance of a queue's owner, whose tenant the policy check has just looked up."""
         tenant = self._tenants.cached(account)
         return None if tenant is None else self.allowance(tenant)
 
@@ -299,7 +301,7 @@ class Throttle:
         return meters
 
     def _meters(self, account: str, what: str, rate: Rate | None) -> Meters:
-        """The keys of one account are kept together, should the Redis be a cluster."""
+        """Meters of one limit.  The braces in the key keep an account's keys together in a Redis cluster."""
         return () if rate is None else (self._limiter.meter(f"{{{account}}}:{what}", rate.per_second, rate.burst),)
 
     def _drop(self, allowance: Allowance) -> None:
@@ -313,7 +315,7 @@ class Throttle:
         allowance.queues = {}
 
     def _make_room(self) -> None:
-        """Forget who has nothing under way."""
+        """Drop allowances without calls in progress."""
         for account, (_, allowance) in list(self._known.items()):
             if allowance is None:
                 del self._known[account]
@@ -322,7 +324,7 @@ class Throttle:
                 del self._known[account]
 
     async def _wait(self, allowance: Allowance, meters: Meters, limits: tuple[tuple[str, Rate | None], ...]) -> None:
-        """Let the call through after all, or refuse it."""
+        """Admit the call after asking the limiter, or refuse it."""
         wait = min(await self._limiter.admit(meters), RETRY_SECONDS_MOST)
         if not wait:
             return

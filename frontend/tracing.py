@@ -1,8 +1,8 @@
-"""What the frontend tells of sampled calls, and what of a trace goes with messages.
+"""Span attributes of sampled calls, and the trace context that goes with messages.
 
-A message keeps the place of the span of its send, if that left one, so that the span of a receive can be linked to it.
-To the receiver goes what the sender has said: AWSTraceHeader as it was given, else what the headers of the call say of
-the trace (:func:`telemetry.headers.for_messages`).  What senders have given is never changed.
+A message stores a reference to the span of its send, if that was sampled, so that the span of a receive can be
+linked to it.  The receiver gets the sender's trace context: AWSTraceHeader as given, else derived from the
+headers of the call (:func:`telemetry.headers.for_messages`).  Values given by senders are never changed.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class Handed(NamedTuple):
-    """What goes with the messages of a call that sends."""
+    """Trace context for the messages of a sending call."""
 
     header: str | None
-    """The AWSTraceHeader of those that have none."""
+    """AWSTraceHeader for messages that have none."""
     span: bytes | None
-    """The span of the call, packed."""
+    """Packed span of the call."""
 
 
 def hand_on(headers: Mapping[bytes, bytes], span: Span | None, fills: bool) -> Handed:
-    """``fills``: whether messages get an AWSTraceHeader at all."""
+    """Derive the trace context for messages; ``fills``: give messages an AWSTraceHeader."""
     place = None if span is None else span.place
     return Handed(for_messages(headers, place) if fills else None, None if place is None else place.pack())
 
 
 def tell_call(span: Span, call: Counted, service: str, action: str, request_id: str, status: int) -> None:
-    """The call is over; ``status``: of its answer, 0 if there was nobody to answer."""
+    """End the span of a call; ``status``: of its answer, 0 if there was none."""
     told: dict[str, str | int] = {"rpc.system": "aws-api", "rpc.service": service}
     if action:
         told["rpc.method"] = action
@@ -45,7 +45,7 @@ def tell_call(span: Span, call: Counted, service: str, action: str, request_id: 
 
 
 def tell_visit(span: Span, call: Counted, method: str, act: str, request_id: str, status: int) -> None:
-    """The same of a call of the REST interface; ``act``: as the audit log names it, empty if it is none."""
+    """End the span of a REST call; ``act``: its name in the audit log, or empty."""
     span.tell({"http.request.method": method, **_about(call, request_id, status)})
     span.end(f"REST.{act}" if act else "REST")
 
@@ -66,7 +66,7 @@ def _about(call: Counted, request_id: str, status: int) -> dict[str, str | int]:
 
 
 def _messages(call: Counted) -> int | None:
-    """How many messages a call was about, where that may be another number than one."""
+    """Number of messages of a call that may have several; None for others."""
     if call.members is not None and "Entries" in call.members:
         return len(call.members["Entries"])
     if call.result is not None and "Messages" in call.result:
@@ -75,10 +75,10 @@ def _messages(call: Counted) -> int | None:
 
 
 def tell_delivery(tracing: Tracing, name: str, request_id: str, received: Sequence[tuple[Received, Payload]]) -> None:
-    """Messages are handed out: link their receive to their sends.
+    """Link the receive of messages to their sends.
 
-    A receive that is not sampled leaves a span, too, if it hands out messages whose sends were: else hardly a message's
-    way would be there from its beginning to its end.  That span has no length.
+    A receive that is not sampled leaves a span, too, if it delivers messages whose sends were sampled:
+    otherwise hardly any message's path would be complete.  That span has no duration.
     """
     span = traces.current.get()
     if span is not None:
@@ -109,7 +109,7 @@ def tell_delivery(tracing: Tracing, name: str, request_id: str, received: Sequen
 
 
 def _sent_at(stored: Payload) -> Place | None:
-    """The span of a message's send, or where that left none, the one that the sender says it belongs to."""
+    """Span of a message's send, or if it was not sampled, the sender's own span."""
     if stored.span is not None:
         return unpack(stored.span)
     return None if stored.trace_header is None else read_xray(stored.trace_header.encode("utf-8", "replace"))

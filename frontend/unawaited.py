@@ -1,11 +1,11 @@
-"""Sends whose answer is not waited for: those to queues of ``HoldfastAckLevel`` none.
+"""Sends answered before the backend has answered: those to queues of ``HoldfastAckLevel`` none.
 
-The message gets its id here, and its caller is answered with that as soon as the message is on its way to the backend.
-What the backend refuses at once, because it is in this process and need not wait for anything, the caller still hears;
-what is refused or lost later is counted and logged, and nobody else is told.
+The message gets its id here, and its caller is answered as soon as the message is on its way to the backend.  A
+refusal that is known at once, because the backend is in this process and need not wait, is still returned to
+the caller; later refusals and losses are only counted and logged.
 
-A repeat of a call gets the same ids, for they follow from its token.  What is under way is bounded: beyond that a call
-waits like those of other queues.
+A retried call gets the same ids, because they are derived from its token.  The number of unacknowledged calls
+is bounded: beyond it a call waits like those of other queues.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ logger = logging.getLogger(__name__)
 
 CALLS_MOST = 1000
 BYTES_MOST = 16 << 20
-"""Of calls under way that nobody waits for."""
+"""Maximum size of unacknowledged calls in progress."""
 TELL_SECONDS = 60.0
-"""So often at most the log says what was lost."""
+"""Minimum interval of log lines about lost messages."""
 
 
 class Unawaited:
-    """The sends of a process that nobody waits for."""
+    """The unacknowledged sends of a process."""
 
     def __init__(self, retries: Retries) -> None:
         self.lost = 0
-        """Messages whose caller was answered and which were refused, or of which nobody knows what became."""
+        """Number of messages that were refused or lost after their caller was answered."""
         self._retries = retries
         self._under_way: dict[asyncio.Task[list[Stored]], tuple[int, int]] = {}
-        """Messages and bytes of each call."""
+        """Number of messages and bytes of each call in progress."""
         self._bytes = 0
         self._told_at = float("-inf")
 
     async def send(self, call: Call, view: QueueView, messages: Sequence[NewMessage]) -> list[Stored]:
-        """As :meth:`frontend.dedup.Retries.send`, but it does not wait, and numbers are 0.
+        """Send as :meth:`frontend.dedup.Retries.send` does, without waiting; numbers are 0.
 
-        Raises what that raises, if it is known at once.
+        Raises its errors, if they are known at once.
         """
         answers = []
         for message in messages:
@@ -54,7 +54,7 @@ class Unawaited:
                 message.message_id = _id_of(message)
             answers.append(Stored(str(UUID(bytes=message.message_id)), 0))
         task = asyncio.get_running_loop().create_task(self._retries.send(call, view, messages))
-        await asyncio.sleep(0)  # it has its first turn; in one process that is mostly the only one
+        await asyncio.sleep(0)  # lets it run first; in one process it usually finishes then
         if task.done():
             task.result()
             return answers
@@ -77,14 +77,14 @@ class Unawaited:
         if now - self._told_at >= TELL_SECONDS:
             self._told_at = now
             logger.error(
-                "of messages sent to queues of HoldfastAckLevel none, %d were not stored, or perhaps not, since the "
-                "start; the last: %s",
+                "%d messages sent to queues of HoldfastAckLevel none were lost, or possibly lost, since "
+                "the start; the last: %s",
                 self.lost,
                 str(error) or type(error).__name__,
             )
 
     async def settle(self, seconds: float) -> None:
-        """Wait so long at the most until nothing is under way; what is then, is cut off."""
+        """Wait until no call is in progress, at most so long; then cancel the rest."""
         if self._under_way:
             _, left = await asyncio.wait(self._under_way, timeout=seconds)
             for task in left:
@@ -94,6 +94,6 @@ class Unawaited:
 
 
 def _id_of(message: NewMessage) -> bytes:
-    """An id that looks like any other."""
+    """An id in the usual format, derived from the token or random."""
     source = os.urandom(16) if message.retry is None else blake2b(message.retry, digest_size=16).digest()
     return UUID(bytes=source, version=4).bytes

@@ -1,7 +1,7 @@
-"""What is counted of a call, before its answer goes out (:mod:`billing`).
+"""Metering of a call, before its answer is sent (:mod:`billing`).
 
-Who owns the queue pays; of calls that are about no queue, who calls.  Requests of nobody who has signed in are counted
-nowhere, unless the policy of a queue lets anybody do what they ask.
+The owner of the queue pays; for calls without a queue, the caller.  Unauthenticated requests are not metered,
+unless the policy of a queue allows them to everybody.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from frontend.sqs.queues import QueueView
 
 
 class Counted(msgspec.Struct, eq=False):
-    """What is known of a request that will be counted; filled in on its way."""
+    """State of a request that will be metered; filled in while it is processed."""
 
     account: str = ""
-    """Who calls; "": nobody who has signed in."""
+    """Account of the caller; "": not authenticated."""
     view: QueueView | None = None
-    """The queue that the call is about, once the caller has been let in to it."""
+    """Queue of the call, once the caller is authorized."""
     members: Members | None = None
-    """Of the call, once they have been read."""
+    """Members of the call, once parsed."""
     result: Members | None = None
-    """Of a call that was carried out."""
+    """Result of a call that was carried out."""
     bytes_in: int = 0
-    """Of the request's body."""
+    """Bytes of the request's body."""
 
 
 class Usage:
-    """Counts into a process's meter."""
+    """Meters calls into a process's meter."""
 
     __slots__ = ("_meter",)
 
@@ -55,9 +55,9 @@ class Usage:
         self._meter = meter
 
     def count(self, call: Counted, action: str, status: int, throttled: bool, bytes_out: int) -> None:
-        """The call is about to be answered with this status.
+        """Meter a call that is about to be answered with this status.
 
-        Raises :class:`~billing.meter.UsageNotCounted`: then it must not be answered with success.
+        Raises :class:`~billing.meter.UsageNotCounted`: it must then not be answered with success.
         """
         meter, view = self._meter, call.view
         if view is None:
@@ -75,7 +75,7 @@ class Usage:
         if status < 400:
             counters[cell + CALLS] += 1
             if bytes_in <= CHUNK_BYTES and bytes_out <= CHUNK_BYTES:
-                counters[cell + CHUNKS] += 1  # what is in them is no longer than they are
+                counters[cell + CHUNKS] += 1  # payloads are no longer than the bodies that contain them
             else:
                 counters[cell + CHUNKS] += chunks_of(_payload_bytes(action, call.members, call.result))
             messages_of = _MESSAGES.get(action)
@@ -138,7 +138,7 @@ _MESSAGES: dict[str, Callable[[Members | None], int]] = {
 
 
 def _payload_bytes(action: str, members: Members | None, result: Members | None) -> int:
-    """Of all messages that the call carried: their bodies and attributes."""
+    """Bytes of the bodies and attributes of all messages in the call."""
     if action == "ReceiveMessage":
         return sum(_size(message, "Body") for message in (result or {}).get("Messages", ()))
     if action == "SendMessageBatch":

@@ -7,10 +7,10 @@ import json
 import os
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
@@ -29,7 +29,13 @@ API_KEY_VARIABLE = "HOLDFAST_API_KEY"
 DEFAULT_ENDPOINT = "http://127.0.0.1:9324"
 TIMEOUT_SECONDS = 60
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+PATIENCE_SECONDS = 45.0
+"""Time for which a call is retried: less than the 60 s for which the service recognizes a repeated send."""
+_PAUSE_FIRST_SECONDS = 0.1
+_PAUSE_MOST_SECONDS = 5.0
 _EXIT_CODES = {401: NOT_PERMITTED, 403: NOT_PERMITTED, 404: NOT_FOUND, 429: UNREACHABLE}
+
+_T = TypeVar("_T")
 
 
 class CommandFailed(Exception):
@@ -38,6 +44,28 @@ class CommandFailed(Exception):
     def __init__(self, message: str, code: int = REFUSED) -> None:
         super().__init__(message)
         self.code = code
+
+
+def persistently(
+    call: Callable[[], _T],
+    *,
+    patience_seconds: float = PATIENCE_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> _T:
+    """Return the result of a call, which is retried while the service cannot be reached or asks for a retry.
+
+    Raises :class:`CommandFailed` for other errors, or after ``patience_seconds``.
+    """
+    end, pause = clock() + patience_seconds, _PAUSE_FIRST_SECONDS
+    while True:
+        try:
+            return call()
+        except CommandFailed as error:
+            if error.code != UNREACHABLE or clock() + pause > end:
+                raise
+        sleep(pause)
+        pause = min(2 * pause, _PAUSE_MOST_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from holdfast.command import confirm, tell
 from holdfast.prices import read_prices
 from holdfast.progress import Progress
 from holdfast.settings import Settings, SettingsError
-from holdfast.spark_jobs import JobFailed, run_job
+from holdfast.spark_jobs import Job, JobFailed, run_jobs
 
 if TYPE_CHECKING:
     from billing.invoices import Closed
@@ -160,9 +160,9 @@ def _rate(
     months = [*list(closed)[-LATE_MONTHS_MAX:], month]  # closed ones for their late usage
     days = [day for one in months for day in days_to_sum_up(one, book, customers, closed)]
     span = ["--from", min(days).isoformat(), "--to", max(days).isoformat()]
-    run_job("batch", url, span, f"Summing up the usage of {month}", progress)
     files = ["--plan", str(parsed.plan), *(["--accounts", str(parsed.accounts)] if parsed.accounts else [])]
-    run_job("rate", url, ["--period", str(month), *files], f"Rating {month}", progress)
+    jobs = [Job("batch", span), Job("rate", ["--period", str(month), *files])]
+    run_jobs(jobs, url, f"Summing up and rating {month}", progress)
 
 
 def _failed(why: str, code: int) -> int:

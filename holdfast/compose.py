@@ -34,6 +34,7 @@ from frontend.alarms.alarms import Alarms
 from frontend.alarms.keeper import Keeper
 from frontend.alarms.webhooks import Webhooks
 from frontend.app import FrontendApp, create_app
+from frontend.documents import Documents
 from frontend.services import Services
 from frontend.settings import FrontendSettings
 from frontend.sqs.arn import parse as parse_arn
@@ -51,7 +52,7 @@ from holdfast.tracing import start_tracing
 from metadata_service.client import MetadataClient
 from metadata_service.models import ClusterReport, ReportedNode
 from metadata_service.sqlite import SQLiteStore
-from metadata_service.store import AlarmStore, ConditionFailed, EntryStore, QueueNotFound, QueueStore
+from metadata_service.store import AlarmStore, ConditionFailed, DocumentStore, EntryStore, QueueNotFound, QueueStore
 from ratelimit.address import MEMORY
 from ratelimit.limiter import BaseLimiter, Limiter
 from telemetry.metrics import Registry
@@ -126,7 +127,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
     resolver.queues.set_result(Queues(services))
     try:
         services.tracing = await start_tracing(settings)
-        count_usage(services, settings)
+        count_usage(services, settings, store)
         await services.limiter.start()
         await finish_deletions(services)
         await declare(services, root, settings.queues)
@@ -243,7 +244,7 @@ def open_audit(settings: Settings) -> AuditLog:
         raise CannotStart(f"the audit log {settings.audit_path} cannot be written: {error.strerror}") from error
 
 
-def count_usage(services: Services, settings: Settings, *, seals: bool = True) -> None:
+def count_usage(services: Services, settings: Settings, store: DocumentStore, *, seals: bool = True) -> None:
     """Count what is answered, if the settings say so; ``seals``: and bring what was counted to the lake.
 
     Raises :class:`CannotStart`.
@@ -258,6 +259,7 @@ def count_usage(services: Services, settings: Settings, *, seals: bool = True) -
         raise CannotStart(f"usage cannot be counted in {settings.usage_folder}: {error.strerror}") from error
     services.meter.run()
     services.lake = Reader(settings.lake, python())
+    services.documents = Documents(store, services.lake, services.clock)
     if seals:
         services.sealer = start_sealer(settings)
 

@@ -22,7 +22,7 @@ from backend.api import BackendError
 from backend.clock import SteadyClock
 from backend.cluster import ReadNodes, nodes_of
 from backend.journal.tables import Unanswered
-from backend.living import living, recovered_by_others, time_of
+from backend.living import clock_at_start, living, recovered_by_others
 from backend.load import Load
 from backend.node import Node, NodeSettings
 from backend.replay import JournalDamaged
@@ -86,7 +86,8 @@ async def _backend(
             closing.later(tracing)
         stores = closing.later(Stores(settings, tls))
         metadata, entries = await stores.metadata(), await stores.entries()
-        alive, time_ms = await asyncio.gather(living(entries, name), time_of(entries, name, now_ms))
+        clock = SteadyClock()
+        alive, _ = await asyncio.gather(living(entries, name), clock_at_start(entries, name, clock))
         if name in alive:
             raise CannotStart(
                 f"another process is backend {name} of cluster {settings.cluster}, and lives: give each a backend_node "
@@ -108,9 +109,6 @@ async def _backend(
         )
         frontend = frontend_settings(settings)
         resolver = StoreResolver(metadata, frontend.region)
-        clock = SteadyClock()
-        if time_ms is not None:
-            clock.go_to(time_ms)
         journal = await stores.journal()
         for left in reversed(range(TRIES)):
             try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from billing.invoice_rows import METER_TITLES, Charge, aligned, tier_text, written
-from billing.questions import MEDIA_TYPES, SUFFIXES
+from billing.questions import DOCUMENT_KINDS, MEDIA_TYPES, SUFFIXES
 from holdfast.close_command import add_close_command
 from holdfast.command import Group, Parsed, account_option, pages, tell
 from holdfast.files import put
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 _LINES_SHOWN = 100
+_POLL_SECONDS_MIN: Final = 0.25
+_POLL_SECONDS_MAX: Final = 3.0
+_UNREACHED_SECONDS_MAX: Final = 60.0
+"""For which a request is repeated in vain, for instance while a process of the service is replaced."""
+_OPEN: Final = {"queued": "it waits for its turn", "running": "it is being made"}
+"""States of a job that is not done yet, in words."""
 
 
 def _list(client: Client, parsed: Parsed) -> None:
@@ -55,7 +63,10 @@ def _show(client: Client, parsed: Parsed) -> None:
 def _export(client: Client, parsed: Parsed) -> None:
     from holdfast.client import CommandFailed
 
-    content = client.fetch("invoices", parsed.period, query={**_query(parsed), "format": parsed.format})
+    if parsed.format in DOCUMENT_KINDS:
+        content = _document(client, parsed)
+    else:
+        content = client.fetch("invoices", parsed.period, query={**_query(parsed), "format": parsed.format})
     if str(parsed.output) == "-":
         sys.stdout.buffer.write(content)
         return
@@ -65,6 +76,33 @@ def _export(client: Client, parsed: Parsed) -> None:
     except OSError as error:
         raise CommandFailed(f"{file} cannot be written: {error.strerror}") from None
     tell(parsed, {"file": str(file), "bytes": len(content)}, lambda: str(file))
+
+
+def _document(client: Client, parsed: Parsed) -> bytes:
+    """Have the service make the document, wait until it is done, and fetch it.  Raises :class:`CommandFailed`."""
+    from holdfast.client import NOT_FOUND, REFUSED, CommandFailed, persistently
+    from holdfast.progress import Progress
+
+    retried = partial(persistently, patience_seconds=_UNREACHED_SECONDS_MAX)
+    given = {"kind": parsed.format, "draft": parsed.draft}
+    account = {"account": parsed.account}
+    job = retried(lambda: client.call("POST", "invoices", parsed.period, "documents", query=account, body=given))
+    path = ("invoices", parsed.period, "documents", job["id"])
+    progress = Progress()
+    started, pause = time.monotonic(), _POLL_SECONDS_MIN
+    if job["state"] in _OPEN:
+        progress.step(f"the service makes the {'e-mail' if parsed.format == 'email' else 'PDF'} of {parsed.period}")
+    try:
+        while job["state"] in _OPEN:  # which the service ends within an hour
+            progress.within(f"{_OPEN[job['state']]}, {time.monotonic() - started:.0f} s")
+            time.sleep(pause)
+            pause = min(pause * 1.5, _POLL_SECONDS_MAX)
+            job = retried(lambda: client.call("GET", *path))
+    finally:
+        progress.done()
+    if job["state"] == "failed":
+        raise CommandFailed(job["error"]["detail"], NOT_FOUND if job["error"]["code"] == "NotFound" else REFUSED)
+    return retried(lambda: client.fetch(*path, "content"))
 
 
 def _query(parsed: Parsed) -> dict[str, Any]:

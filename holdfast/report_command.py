@@ -12,7 +12,7 @@ from holdfast.files import put
 from holdfast.prices import read_prices
 from holdfast.progress import Progress
 from holdfast.settings import Settings, SettingsError
-from holdfast.spark_jobs import JobFailed, run_job
+from holdfast.spark_jobs import Job, JobFailed, run_jobs
 
 if TYPE_CHECKING:
     from billing.periods import Period
@@ -37,6 +37,8 @@ def write_report(parsed: argparse.Namespace, settings: Settings) -> int:
         raise SettingsError(str(error)) from None
     if (parsed.plan and not parsed.refresh) or (parsed.accounts and not parsed.plan):
         raise SettingsError("--plan goes with --refresh, and --accounts with --plan")
+    if parsed.check and not parsed.refresh:
+        raise SettingsError("--check goes with --refresh")
     if parsed.output is not None and parsed.output.suffix == ".pdf":
         raise SettingsError("--output names the page, such as report.html; with --pdf the PDF is written beside it")
     lake = parsed.lake or settings.lake
@@ -65,10 +67,13 @@ def _refresh(lake: str, month: str, parsed: argparse.Namespace, progress: Progre
     if parsed.plan is not None:
         read_prices(parsed.plan, parsed.accounts, Month.parse(month))
         prices = ["--plan", str(parsed.plan), *(["--accounts", str(parsed.accounts)] if parsed.accounts else [])]
-    run_job("batch", lake, ["--month", month, *prices], f"Summing up the usage of {month}", progress)
+    jobs = [Job("batch", ["--month", month, *prices])]
     if prices:
-        run_job("rate", lake, ["--period", month, *prices], f"Rating {month}", progress)
-    run_job("analyse", lake, ["--month", month, *prices], f"Analysing {month}", progress)
+        jobs.append(Job("rate", ["--period", month, *prices]))
+    jobs.append(Job("analyse", ["--month", month, *prices]))
+    if parsed.check:
+        jobs.append(Job("check", ["--month", month]))
+    run_jobs(jobs, lake, f"Working out {month}", progress)
 
 
 def _write(
@@ -127,6 +132,9 @@ def add_report_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", type=Path, help="the page (default: holdfast-MONTH.html)")
     parser.add_argument("--pdf", action="store_true", help="write the same as PDF, beside the page")
     parser.add_argument("--refresh", action="store_true", help="let Spark sum up and analyse the month first")
+    parser.add_argument(
+        "--check", action="store_true", help="with --refresh: compare records, tables, rating and invoices, too"
+    )
     parser.add_argument("--plan", metavar="FILE", type=Path, help="with --refresh: the price book, for what it costs")
     parser.add_argument("--accounts", metavar="FILE", type=Path, help="with --plan: who has which plan")
     parser.set_defaults(part=write_report)

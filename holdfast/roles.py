@@ -170,7 +170,7 @@ class Frontend:
         services.tracing = await start_tracing(settings)
         keep_alarms(services, settings, store)
         try:
-            count_usage(services, settings, seals=seals)
+            count_usage(services, settings, store, seals=seals)
         except CannotStart:
             await backend.close()
             await services.close()

@@ -1,4 +1,4 @@
-"""Starts Spark's jobs as processes of their own, for the commands that have them do something first."""
+"""Starts Spark's jobs as a process of their own, for the commands that have them do something first."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from importlib.util import find_spec
 from shutil import which
+from typing import NamedTuple
 
 from billing.where import environment_of
 from holdfast.parent import die_with_parent
@@ -20,10 +21,18 @@ class JobFailed(Exception):
     """A job was not done; the text says why."""
 
 
-def run_job(name: str, lake: str, arguments: Sequence[str], about: str, progress: Progress) -> None:
-    """Run ``python -m spark_analytics NAME ARGUMENTS`` on this lake; what it tells goes to standard error.
+class Job(NamedTuple):
+    """One of Spark's jobs, with its arguments."""
 
-    It ends with this process, and Spark with it.  Raises :class:`JobFailed`.
+    name: str
+    arguments: Sequence[str]
+
+
+def run_jobs(jobs: Sequence[Job], lake: str, about: str, progress: Progress) -> None:
+    """Run ``python -m spark_analytics NAME ARGUMENTS then NAME ARGUMENTS …`` on this lake.
+
+    What they print goes to standard error.  The jobs share one process and one Spark, which end with this process.
+    Raises :class:`JobFailed`.
     """
     if find_spec("pyspark") is None:
         raise JobFailed(f"{about} needs Spark, which is not installed here: pip install 'holdfast[spark]'")
@@ -33,7 +42,8 @@ def run_job(name: str, lake: str, arguments: Sequence[str], about: str, progress
             "(Debian, Ubuntu: sudo apt-get install default-jre-headless)"
         )
     progress.step(f"{about}, with Spark")
-    command = [*python(), "-m", "spark_analytics", name, *arguments]
+    given = [word for job in jobs for word in ("then", job.name, *job.arguments)][1:]
+    command = [*python(), "-m", "spark_analytics", *given]
     done = subprocess.run(
         command,
         env=environment_of(lake),  # its URL may have keys in it
@@ -43,4 +53,5 @@ def run_job(name: str, lake: str, arguments: Sequence[str], about: str, progress
         check=False,
     )
     if done.returncode != 0:
-        raise JobFailed(f"{about} was not done: python -m spark_analytics {name} ended with {done.returncode}")
+        names = " then ".join(job.name for job in jobs)
+        raise JobFailed(f"{about} was not done: python -m spark_analytics {names} ended with {done.returncode}")

@@ -1,7 +1,7 @@
-"""Alarms of tenants on their queues: what is kept of them.
+"""Records of tenants' alarms on their queues.
 
-An alarm's definition is a tenant's word, and its status the word of whoever looks after alarms
-(:mod:`frontend.alarm_keeper`); both are one record, so that they come and go together.
+The tenant writes an alarm's definition; the alarm keeper (:mod:`frontend.alarm_keeper`) writes its status.
+Both are one record, so that they are created and deleted together.
 """
 
 from __future__ import annotations
@@ -20,66 +20,66 @@ Comparison = Literal[
 
 
 class Alarm(msgspec.Struct, frozen=True):
-    """What a tenant wants to hear of.  Never changed: another definition under its name is another alarm."""
+    """The definition of an alarm.  Immutable: another definition under the same name is another alarm."""
 
     account: str
     name: str
-    """Unique in the account."""
+    """Name, unique in the account."""
     alarm_id: str
-    """Random."""
+    """Random identifier of this definition."""
     queue: str
-    """The name of one of the account's queues, whether there is one or not."""
+    """Name of a queue of the account; the queue need not exist."""
     metric: str
-    """Of :data:`frontend.queue_metrics.METRICS`."""
+    """A metric of :data:`frontend.queue_metrics.METRICS`."""
     comparison: Comparison
     threshold: float
     minutes: int
-    """For so long it has to be so."""
+    """Number of minutes for which the metric must be beyond its threshold."""
     host: str
-    """Of the webhook; the rest may hold secrets."""
+    """Host of the webhook's URL; the rest of the URL may hold secrets."""
     webhook: bytes
-    """The URL and the secret that what is sent there is signed with, sealed under the tenant's data key."""
+    """The webhook's URL and its signing secret, encrypted under the tenant's data key."""
     created_s: int
 
 
 class Notification(msgspec.Struct, frozen=True):
-    """A change of an alarm's state, of which the webhook is to be told."""
+    """A change of an alarm's state, to be sent to the webhook."""
 
     id: str
-    """Each attempt to tell it says the same one."""
+    """Identifier of the notification, the same for each delivery attempt."""
     at_s: int
     before: State
     state: State
     value: float | None
-    """Of the metric; None: it was not known."""
+    """Value of the metric; None if it was not known."""
     reason: str
 
 
 class AlarmStatus(msgspec.Struct, frozen=True):
-    """How an alarm stands."""
+    """State of an alarm."""
 
     state: State = "INSUFFICIENT_DATA"
     since_s: int = 0
-    """0: it was never anything else."""
+    """Time of the last state change; 0: the state has never changed."""
     value: float | None = None
-    """Of the metric, at the last change of anything here."""
+    """Value of the metric at the last change of this record."""
     breaching_since_s: int = 0
-    """0: it is not beyond its threshold."""
+    """Time since when the metric is beyond its threshold; 0: it is not."""
     missing_since_s: int = 0
-    """0: the metric is known."""
+    """Time since when the metric is not known; 0: it is known."""
     waiting: tuple[Notification, ...] = ()
-    """What the webhook has not been told yet, oldest first."""
+    """Notifications not delivered to the webhook yet, oldest first."""
     told_s: int = 0
-    """When it was told something the last time."""
+    """Time of the last successful delivery."""
     trouble: str = ""
-    """Why it could not be, if the last attempt failed."""
+    """Error of the last delivery attempt; empty if it succeeded."""
     lost: int = 0
-    """Notifications that were given up."""
+    """Number of notifications that were dropped."""
     version: int = 0
 
 
 class WatchedAlarm(msgspec.Struct, frozen=True):
-    """An alarm with its status, as it is stored."""
+    """An alarm with its status, as stored."""
 
     alarm: Alarm
     status: AlarmStatus = AlarmStatus()

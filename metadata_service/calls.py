@@ -1,8 +1,8 @@
-"""How a call of a store travels between processes: its name, its arguments, its answer, its errors.
+"""Encoding of store calls between processes: name, arguments, answer and errors.
 
-The table of calls is made from the interface itself (:class:`~metadata_service.store.MetadataStore`): what has a
-signature there can be called from afar, and with arguments of other types, or with more or fewer, cannot.  Everything
-is JSON, as the records are in the SQLite file.
+The table of calls is derived from the interface (:class:`~metadata_service.store.MetadataStore`): every method
+with a signature there can be called remotely, and calls with missing, extra or wrongly typed arguments are
+refused. Everything is JSON, like the records in the SQLite file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from metadata_service.models import Queue
 from metadata_service.store import MetadataStore, StoreError
 
 QUEUE_CALLS = frozenset(("create_queue", "get_queue", "update_queue", "delete_queue", "begin_purge"))
-"""They belong to the node that has the queue."""
+"""Calls that go to the node that owns the queue."""
 
 REPEATABLE = frozenset(
     (
@@ -27,27 +27,28 @@ REPEATABLE = frozenset(
         *("get_named_key", "named_keys", "destroy_named_key"),
         *("backend_clusters", "cluster_reports", "register_cluster", "report_cluster", "manager"),
         *("get_tenant", "list_tenants", "get_role", "list_roles", "list_service_keys"),
+        *("document_jobs", "delete_document_jobs"),
         *("get_alarm", "list_alarms", "alarm_accounts", "alarm_keeper", "put_alarm"),
         *("get_access_key", "list_access_keys", "access_keys_without", "get_api_key", "list_api_keys", "key_uses"),
         *("put_tenant", "put_role", "put_access_key", "put_api_key", "put_service_key", "record_uses"),
     )
 )
-"""May be made again when it is not known whether they took effect: they read, or store what they say whatever is
-there.  What a condition or a count decides is not among them."""
+"""Calls that may be repeated when it is not known whether they took effect: they read, or store a value
+regardless of the state before.  Calls that depend on a condition or a count are not among them."""
 
 
 class Method(msgspec.Struct, frozen=True):
-    """One call."""
+    """One call of the interface."""
 
     name: str
     signature: inspect.Signature
-    """Without ``self``."""
+    """The method's signature without ``self``."""
     arguments: msgspec.json.Decoder[Any]
-    """Makes a struct of the arguments, by name.  Raises :class:`msgspec.ValidationError`."""
+    """Decoder of the arguments into a struct, by name.  Raises :class:`msgspec.ValidationError`."""
     answer: msgspec.json.Decoder[Any]
 
     def encode(self, *arguments: Any, **options: Any) -> bytes:
-        """The arguments, as :attr:`arguments` reads them.  Raises ``TypeError`` if they do not fit."""
+        """Encode the arguments for :attr:`arguments`.  Raises ``TypeError`` if they do not match the signature."""
         return msgspec.json.encode(self.signature.bind(*arguments, **options).arguments)
 
 
@@ -73,14 +74,14 @@ def _methods() -> dict[str, Method]:
 
 
 METHODS = _methods()
-"""Every call by its name.  ``close`` is the caller's own affair."""
+"""All calls by name.  ``close`` is not among them: it concerns only the caller's own object."""
 
 
 # --- errors -----------------------------------------------------------------------------------------
 
 
 class Failure(msgspec.Struct):
-    """An error of a store, as it is sent."""
+    """An encoded error of a store."""
 
     error: str
     message: str
@@ -92,7 +93,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "QueueDeletedRecently": {"seconds_left": float},
     "PurgeInProgress": {"seconds_left": float},
 }
-"""What errors carry beside their text."""
+"""Fields that errors carry besides their text."""
 
 _ERRORS: dict[str, type[Exception]] = {
     "Conflict": Conflict,
@@ -101,18 +102,18 @@ _ERRORS: dict[str, type[Exception]] = {
 }
 
 CARRIED = tuple(_ERRORS.values())
-"""The errors that can be sent, with their subclasses."""
+"""Errors that can be sent, including their subclasses."""
 
 
 def pack_error(error: Exception) -> Failure:
-    """``error``, one of :data:`CARRIED`, as it is sent; of a class that is not known to others the nearest that is."""
+    """Encode ``error``, one of :data:`CARRIED`, under the nearest base class that other nodes know."""
     name = next(kind.__name__ for kind in type(error).__mro__ if _ERRORS.get(kind.__name__) is kind)
     fields = {field: msgspec.Raw(msgspec.json.encode(getattr(error, field))) for field in _FIELDS.get(name, ())}
     return Failure(name, str(error), fields)
 
 
 def unpack_error(failure: Failure) -> Exception:
-    """The same error again: class, text and fields.  One that is not known here is a :class:`StoreError`."""
+    """Rebuild the error: class, text and fields.  A class unknown here becomes a :class:`StoreError`."""
     kind = _ERRORS.get(failure.error)
     if kind is None:
         return StoreError(f"{failure.error}: {failure.message}")
@@ -127,32 +128,32 @@ def unpack_error(failure: Failure) -> Exception:
 
 
 class Call(msgspec.Struct):
-    """The body of a request."""
+    """Body of a request."""
 
     arguments: msgspec.Raw
     view: str
-    """Mark of the view of the ring that the caller goes by (:attr:`metadata_service.ring.View.mark`)."""
+    """Mark of the ring view that the caller uses (:attr:`metadata_service.ring.View.mark`)."""
     key: str = ""
-    """For :data:`QUEUE_CALLS`: :func:`queue_key` of the queue."""
+    """:func:`queue_key` of the queue, for :data:`QUEUE_CALLS`."""
     stand_in: bool = False
-    """The node that the key belongs to does not answer the caller."""
+    """True if the owner of the key does not answer the caller."""
 
 
 class Refusal(msgspec.Struct):
-    """Why a node has not begun a call: it may be made again, there or elsewhere."""
+    """Reason why a node did not start a call, which may therefore be repeated there or elsewhere."""
 
     reason: str
-    """``draining``, ``view``, ``owner`` or ``time``."""
+    """One of ``draining``, ``view``, ``owner`` or ``time``."""
     message: str
     owner: str = ""
-    """``owner``: the node to ask."""
+    """Node to ask, for the reason ``owner``."""
     view: msgspec.Raw = msgspec.Raw(b"null")
-    """``view``: the one that the node goes by."""
+    """View of the ring that the node uses, for the reason ``view``."""
     start: str = ""
     now_ms: int = 0
-    """``time``: which start of the node this is, and how long ago it was."""
+    """Start id of the node and milliseconds since that start, for the reason ``time``."""
 
 
 def queue_key(account: str, name: str) -> str:
-    """What the ring places a queue by."""
+    """Key by which the ring places a queue."""
     return f"{account}/{name}"

@@ -1,7 +1,7 @@
-"""The metadata in Cassandra: what processes on several machines use.
+"""Metadata store in Cassandra, shared by processes on several machines.
 
-How rows change safely is in :mod:`metadata_service.cassandra_records`, which tables there are in
-:mod:`metadata_service.cassandra_schema`.
+:mod:`metadata_service.cassandra_records` explains how rows change safely,
+:mod:`metadata_service.cassandra_schema` lists the tables.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from auth.data_keys import DataKey
 from metadata_service.cassandra_alarms import CassandraAlarms
 from metadata_service.cassandra_connection import CassandraConnection, Fence
 from metadata_service.cassandra_credentials import text
+from metadata_service.cassandra_documents import CassandraDocuments
 from metadata_service.cassandra_entries import CassandraEntries, fence
 from metadata_service.cassandra_keyspace import CassandraKeyspace
 from metadata_service.cassandra_named_keys import SEALING_ACCOUNTS, CassandraNamedKeys
@@ -35,10 +36,13 @@ _decode_data_key = msgspec.json.Decoder(DataKey).decode
 log = logging.getLogger("holdfast.metadata")
 
 
-class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraNamedKeys, CassandraQueues, CassandraEntries):
-    """A :class:`~metadata_service.store.MetadataStore` and :class:`~metadata_service.store.ClusterStore` in a keyspace.
+class CassandraStore(
+    CassandraRegistry, CassandraAlarms, CassandraDocuments, CassandraNamedKeys, CassandraQueues, CassandraEntries
+):
+    """A :class:`~metadata_service.store.MetadataStore` and :class:`~metadata_service.store.ClusterStore` in a
+    keyspace.
 
-    Made by :meth:`open`, for one event loop.
+    Created by :meth:`open`, for one event loop.
     """
 
     def __init__(self, keyspace: CassandraKeyspace, records: Records, *, wait: bool) -> None:
@@ -46,7 +50,7 @@ class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraNamedKeys, Cas
         CassandraEntries.__init__(self, records)
         self.keyspace = keyspace
         self.records = records
-        """For who copies or fills all of it."""
+        """Access to all records, for copying and filling the keyspace."""
         self._wait = wait
         self._collecting: asyncio.Task[None] | None = None
 
@@ -59,11 +63,12 @@ class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraNamedKeys, Cas
         collect_seconds: float | None = None,
         wait: bool = False,
     ) -> Self:
-        """Open the keyspace, or make it, or bring it to this version's schema; ``wait``: until somebody has done that.
+        """Open the keyspace, creating it or migrating it to this version's schema; ``wait``: until another
+        process has done so.
 
-        The connection (which may be a share of one) is the store's from now on: closed with it, also when this fails.
-        With ``collect_seconds`` what was left half-made is collected about that often.
-        Raises :class:`~metadata_service.opening.CannotOpen`.
+        The store takes over the connection (which may be a share of one) and closes it, also when opening
+        fails.  With ``collect_seconds`` it removes half-made objects at about that interval. Raises
+        :class:`~metadata_service.opening.CannotOpen`.
         """
         opened = CassandraKeyspace(connection, keyspace)
         try:
@@ -79,7 +84,8 @@ class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraNamedKeys, Cas
             raise
 
     async def bring(self, part: Part) -> None:
-        """Bring other tables of the keyspace to this version's schema, or wait until somebody has done that.
+        """Migrate other tables of the keyspace to this version's schema, or wait until another process has done
+        so.
 
         Raises :class:`~metadata_service.opening.CannotOpen` and :class:`StoreUnavailable`.
         """
@@ -93,26 +99,26 @@ class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraNamedKeys, Cas
 
     @property
     def fence(self) -> Fence:
-        """How a log's writer reads whether its log is still open."""
+        """Query with which a log's writer reads whether its log is still open."""
         return fence(self.keyspace.name, self.end_hold)
 
     async def _collect(self, seconds: float) -> None:
         while True:
-            await asyncio.sleep(random.uniform(0.5, 1.5) * seconds)  # not all processes at the same time
+            await asyncio.sleep(random.uniform(0.5, 1.5) * seconds)  # spread the processes over time
             try:
                 removed = await self.collect(now_ms=int(time.time() * 1000))
             except StoreError as error:
-                log.warning("what was left half-made cannot be collected now: %s", error)
+                log.warning("half-made objects cannot be collected now: %s", error)
                 continue
             if removed:
-                log.info("removed what was left of %d creations, deletions and held names", removed)
+                log.info("collected %d unfinished creations, unfinished deletions and expired name holds", removed)
 
     async def scrub(self) -> None:
-        """Cassandra cannot be told to: what was deleted or overwritten leaves its files, on each of its nodes, when
-        they are compacted after the table's grace period."""
+        """Cannot be done on request in Cassandra: deleted and overwritten data leave the files of each node
+        when these are compacted after the table's grace period."""
         log.warning(
-            "what was deleted or changed stays in Cassandra's files until these are compacted:"
-            " after a day, run nodetool garbagecollect on each of its nodes"
+            "deleted and changed data stay in Cassandra's files until these are compacted: after a "
+            "day, run nodetool garbagecollect on each of its nodes"
         )
 
     # --- data keys ---
@@ -159,7 +165,7 @@ class CassandraStore(CassandraRegistry, CassandraAlarms, CassandraNamedKeys, Cas
         return await self._records.transact(_seals(key_id), ["seals"], reserve)
 
     async def destroy_data_keys(self, account: str) -> int:
-        """What the interface says of files cannot be promised here: see :meth:`scrub`."""
+        """Destroy the keys.  The interface's promise about files cannot be kept here: see :meth:`scrub`."""
         space = _data_keys(account)
 
         def destroy(rows: dict[str, Row]) -> tuple[Writes, list[int]]:

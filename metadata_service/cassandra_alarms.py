@@ -1,7 +1,7 @@
-"""Alarms in Cassandra: the store's part :class:`~metadata_service.alarms.AlarmStore`.
+"""Alarms in Cassandra: the :class:`~metadata_service.alarms.AlarmStore` part of the store.
 
-They are rows in the space of their tenant, as its roles are.  Which accounts have some, marks say, which stay: an
-account that had alarms once is asked for them in vain.
+Alarms are rows in the space of their tenant, like its roles.  Marks list the accounts with alarms.  Marks are
+never removed, so an account that once had alarms may be read in vain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from metadata_service.cassandra_records import Records, Row, Writes
 from metadata_service.models import ManagerEntry
 
 ALARM_ACCOUNTS = "alarm_accounts"
-"""Marks of the accounts that have alarms, or had some."""
+"""Marks of the accounts that have, or had, alarms."""
 _KEEPER = "alarm_keeper"
 
 _decode = msgspec.json.Decoder(WatchedAlarm).decode
@@ -24,7 +24,7 @@ _decode_keeper = msgspec.json.Decoder(ManagerEntry).decode
 
 
 class CassandraAlarms:
-    """What it keeps is in ``records``."""
+    """Alarm calls of the store, kept in ``records``."""
 
     _records: Records
 
@@ -33,7 +33,7 @@ class CassandraAlarms:
 
         def put(rows: dict[str, Row]) -> tuple[Writes, None]:
             check_tenant(alarm.account, rows)
-            # The tenant's row is written as it is: so it cannot be deleted at the same moment.
+            # The tenant's row is rewritten unchanged, so that a concurrent deletion of the tenant conflicts.
             return {"tenant": rows["tenant"].record, row: text(WatchedAlarm(alarm))}, None
 
         await self._records.mark(ALARM_ACCOUNTS, alarm.account)

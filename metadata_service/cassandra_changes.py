@@ -1,11 +1,11 @@
-"""Which queues were changed, in Cassandra: the part of the store that is :class:`~metadata_service.store.ChangeStore`.
+"""Feed of changed queues in Cassandra: the :class:`~metadata_service.store.ChangeStore` part of the store.
 
-Changes are numbered, and the last :data:`KEPT` are kept, in the places of a ring: so the space never grows, and nothing
-in it is ever deleted.  Whoever looks reads one row, and the changes that are new.
+Changes are numbered and the last :data:`KEPT` are stored in a ring of rows, so the space never grows and
+nothing in it is deleted.  A reader reads one row, and then the new changes.
 
-A change is noted after it was made, and answered after it was noted.  Those of one process that come while a note is
-being written go together with the next, so all processes together make as many transactions here as each can make
-one after another, however many queues they change.
+A change is recorded after it was made and before the call is answered.  Changes that arrive in a process while
+a record is being written are recorded together in the next transaction, so the number of transactions is
+bounded by their latency and not by the number of changed queues.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from metadata_service.store import QueueChanges
 _CHANGES: Final = "queue_changes"
 _LAST: Final = "last"
 KEPT: Final = 1000
-"""Who looks less often forgets all that it knew."""
+"""Number of changes that are kept.  A reader that is further behind drops its whole cache."""
 _TOGETHER: Final = 100
-"""Changes that one transaction notes."""
+"""Maximum number of changes recorded by one transaction."""
 
 
 class _Change(msgspec.Struct, frozen=True, array_like=True):
@@ -41,7 +41,7 @@ _decode = msgspec.json.Decoder(_Change).decode
 
 
 class CassandraChanges:
-    """What it keeps is in ``records``."""
+    """Change feed of the store, kept in ``records``."""
 
     _records: Records
 
@@ -60,11 +60,11 @@ class CassandraChanges:
         found = await self._records.some(_CHANGES, [_place(number) for number in numbers])
         changes = {change.number: change for change in map(_decode, found.values())}
         if any(number not in changes for number in numbers):
-            return QueueChanges(last, None)  # others are in their places by now
+            return QueueChanges(last, None)  # later changes have overwritten them
         return QueueChanges(last, [(changes[number].account, changes[number].name) for number in numbers])
 
     async def _tell(self, account: str, name: str) -> None:
-        """Note a change that was made.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
+        """Record a change that was made.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._untold.append((account, name, told))
         if self._telling is None or self._telling.done():
@@ -78,7 +78,7 @@ class CassandraChanges:
             error: Exception | None = None
             try:
                 await self._records.transact(_CHANGES, [_LAST], partial(_noted, some))
-            except Exception as failure:  # it is of those who wait
+            except Exception as failure:  # raised to those who wait
                 error = failure
             for _, _, told in some:
                 if not told.done():

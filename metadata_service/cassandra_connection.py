@@ -1,15 +1,16 @@
-"""The connection of a process to Cassandra: statements go out from the loop, the driver's threads bring answers back.
+"""The connection of a process to Cassandra: statements are sent from the loop, the driver's threads deliver the
+answers.
 
-A process has one, however many keyspaces it uses and whatever for: the metadata's records
+A process has one connection for all its keyspaces: the metadata's records
 (:mod:`metadata_service.cassandra_keyspace`), a cluster's entries, and the rows of its journal
-(``backend/journal/cassandra_tables.py``).  What consistency means is decided once, by :class:`Scope`, and never for a
-single statement:
+(``backend/journal/cassandra_tables.py``).  :class:`Scope` fixes the consistency levels once, for all
+statements:
 
-* writes and plain reads at QUORUM (or LOCAL_QUORUM), so that a read sees every write that was answered before it;
-* conditions, and reads that a decision hangs on, at SERIAL (or LOCAL_SERIAL).
+* writes and plain reads at QUORUM (or LOCAL_QUORUM), so that a read sees every write answered before it;
+* conditional statements, and reads on which a decision depends, at SERIAL (or LOCAL_SERIAL).
 
-The driver may send a statement again, to the same node or another, only if the statement can be repeated without harm;
-a conditional one never is, for its second copy would find the work of its first and report a refusal.
+The driver may resend a statement, to the same node or another, only if it is idempotent.  A conditional
+statement never is: its second copy would find the work of the first and report a failed condition.
 """
 
 from __future__ import annotations
@@ -54,25 +55,25 @@ from metadata_service.cassandra_errors import describe
 from metadata_service.opening import CannotOpen
 
 SPECULATIVE_SECONDS: Final = 0.1
-"""A statement that can be repeated goes to another node, too, when it has not been answered for this long."""
+"""An idempotent statement not answered within this time is also sent to another node."""
 SPECULATIVE_COPIES: Final = 2
 CONTROL_SECONDS: Final = 5.0
-"""How long a node may take to say what the cluster is.  With the driver's 2 s a node that was busy, with its garbage
-say, was taken for one that cannot be reached."""
+"""Timeout of the driver's control connection.  With the driver's default of 2 s, a busy node (during a garbage
+collection, for example) was taken for unreachable."""
 _DDL_SECONDS: Final = 60.0
 _ASK_TRIES: Final = 3
 _ASK_AGAIN_SECONDS: Final = 0.5
-"""A node whose connections are just being made may not answer at once."""
+"""Pause before a node is asked again; a node whose connections are just being opened may not answer at once."""
 _DRIVER_LOGS: Final = ("cassandra.cluster", "cassandra.pool", "cassandra.connection")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 HELD: Final = "held"
-"""What a log's entry says that would be open if nobody held it.  This passes."""
+"""State read from the entry of an open log while it is held.  It is temporary."""
 
 REPEATABLE, ONCE = EXEC_PROFILE_DEFAULT, "once"
-"""Profiles of a statement that may be sent again, and of one that may not."""
+"""Execution profiles of statements that may be resent, and of those that may not."""
 _PASSING: Final = (
-    RequestExecutionException,  # no quorum alive, none that answered in time, a node that failed
+    RequestExecutionException,  # no quorum alive, no answer in time from a quorum, or a node that failed
     ExecutionMessage,
     ServerError,
     OperationTimedOut,
@@ -87,33 +88,33 @@ log = logging.getLogger("holdfast.cassandra")
 
 
 class CassandraSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where Cassandra is, and how it is asked."""
+    """Addresses of Cassandra and options for connecting to it."""
 
     contact_points: tuple[str, ...]
     port: int = 9042
     replication: dict[str, int]
-    """Replicas in each data centre.  Counts when a keyspace is made."""
+    """Number of replicas in each data centre.  Used when a keyspace is created."""
     scope: str = ""
-    """A data centre whose own quorum decides; empty: that of all replicas does.  Fixed when the tables are made."""
+    """Data centre whose quorum decides; empty: the quorum of all replicas.  Fixed when the tables are created."""
     datacenter: str = ""
-    """The data centre whose nodes are asked; empty: ``scope``, or any."""
+    """Data centre whose nodes are asked; empty: ``scope``, or any."""
     attempt_seconds: float = 2.0
-    """How long one statement may take."""
+    """Timeout of one statement."""
     timeout_seconds: float = 5.0
-    """How long a store tries before it says that it is unavailable."""
+    """Time for which a store retries before it reports that it is unavailable."""
     user: str = ""
     password: str = ""
     tls: ssl.SSLContext | None = None
-    """Whom to trust, and who this is; None: connections are not encrypted."""
+    """Trusted authorities and the client's certificate; None: connections are not encrypted."""
     strict: bool = False
-    """Refuse a Cassandra whose commit log may lose what it has acknowledged, rather than only say so."""
+    """Refuse a Cassandra whose commit log may lose acknowledged writes, instead of only logging an error."""
 
     def __repr__(self) -> str:
         return f"CassandraSettings({', '.join(self.contact_points)}, port {self.port})"
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Whose quorum decides."""
+    """The replicas whose quorum decides."""
 
     datacenter: str = ""
 
@@ -132,46 +133,47 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class Fence(NamedTuple):
-    """How the state in a log's entry is read by the log's writer.  Whoever keeps the entries says so."""
+    """Query with which a log's writer reads the state in its log's entry.  Supplied by the store of entries."""
 
     statement: str
-    """Selects one column of one row, of a table named with its keyspace."""
+    """Statement that selects one column of one row, of a table named with its keyspace."""
     values: Callable[[int], Sequence[Any]]
-    """Of the statement, given the log's id."""
+    """Values of the statement for a log id."""
     state: Callable[[Any], str]
-    """Given that column; :data:`HELD` while an open log is held."""
+    """Decoder of that column into a state; :data:`HELD` while an open log is held."""
     end_hold: Callable[[int], Awaitable[None]]
-    """Takes a hold of a log away, whoever holds it.  Raises :class:`~metadata_service.store.StoreError`."""
+    """Function that ends a hold of a log, whoever holds it.  Raises :class:`~metadata_service.store.StoreError`."""
 
 
 class UnsafeCommitLog(CannotOpen):
-    """Cassandra answers writes that a crash of several of its nodes can undo, and that was not to be accepted."""
+    """Cassandra acknowledges writes that a crash of several nodes can undo, and strict mode forbids that."""
 
 
 class ConnectionClosed(Exception):
-    """The connection was closed: nothing was sent."""
+    """The connection was closed: the statement was not sent."""
 
 
 class Unanswered(Exception):
-    """A statement has failed, with the driver's ``error``."""
+    """A statement failed with the driver's ``error``."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(describe(error))
         self.error = error
         self.sent = not isinstance(error, (Unavailable, RequestValidationException))
-        """It may have taken effect all the same."""
+        """True if the statement may have taken effect nevertheless."""
         self.again = self.sent and not isinstance(error, NoHostAvailable)
-        """Another attempt, at once, may do better."""
+        """True if an immediate retry may succeed."""
         self.passing = isinstance(error, _PASSING)
-        """What keeps it from being answered may pass by itself."""
+        """True if the cause may be temporary."""
 
 
 Done = Callable[[Rows | Exception], None]
-"""Called once, in the loop and never at once, with rows, :class:`Unanswered` or :class:`ConnectionClosed`."""
+"""Callback called once, in the loop and never synchronously, with rows, :class:`Unanswered` or
+:class:`ConnectionClosed`."""
 
 
 class CassandraConnection:
-    """A session of the driver, used from one event loop.  Made by :meth:`open`."""
+    """A session of the driver, used from one event loop.  Created by :meth:`open`."""
 
     def __init__(
         self, cluster: Cluster, session: Session, settings: CassandraSettings, loop: asyncio.AbstractEventLoop
@@ -179,22 +181,22 @@ class CassandraConnection:
         self.settings = settings
         self.scope = Scope(settings.scope)
         self.session = session
-        """For what blocks: in threads of its own."""
+        """Session for blocking calls, which run in their own threads."""
         self.cluster = cluster
         self._inbox = _Inbox(loop)
         self._users = 1
         self._checks: dict[str, asyncio.Task[None]] = {}
-        """By address: waits until a node answers, and checks its commit log."""
+        """Tasks by address: each waits until a node answers, and checks its commit log."""
         self._away: set[str] = set()
-        """Addresses of nodes that were reported to be away, and have not answered since."""
+        """Addresses of nodes that were reported as down and have not answered since."""
 
     @classmethod
     async def open(cls, settings: CassandraSettings) -> CassandraConnection:
-        """Connect, and look how the nodes sync their commit logs.
+        """Connect, and check how the nodes sync their commit logs.
 
         Raises :class:`CannotOpen`, and in strict mode :class:`UnsafeCommitLog`.
         """
-        for name in _DRIVER_LOGS:  # a line for each attempt to connect; what matters is logged here, once
+        for name in _DRIVER_LOGS:  # they log a line per connection attempt; the important ones are logged here, once
             logging.getLogger(name).setLevel(logging.ERROR)
         cluster = _cluster(settings)
         try:
@@ -222,13 +224,13 @@ class CassandraConnection:
         return connection
 
     def share(self) -> CassandraConnection:
-        """The same for one more user, who closes it, too: the last one to do so ends it."""
+        """Return this connection for another user, who also closes it; the last close shuts it down."""
         assert self._users
         self._users += 1
         return self
 
     async def close(self) -> None:
-        """Once by each user."""
+        """Called once by each user."""
         self._users -= 1
         assert self._users >= 0
         if not self._users:
@@ -237,10 +239,11 @@ class CassandraConnection:
             await asyncio.to_thread(self.cluster.shutdown)
 
     async def check_commit_logs(self) -> None:
-        """An acknowledged write has to be on the disk: else it is lost when the nodes that have it end together.
+        """Check that acknowledged writes are on disk: otherwise they are lost when all their replicas crash
+        together.
 
-        Says which nodes acknowledge earlier, and raises :class:`UnsafeCommitLog` in strict mode.  A node that is away
-        is looked at when it comes.
+        Logs the nodes that acknowledge earlier, and raises :class:`UnsafeCommitLog` in strict mode.  A node
+        that is down is checked when it returns.
         """
         if text := await self.careless_commit_logs():
             if self.settings.strict:
@@ -248,17 +251,17 @@ class CassandraConnection:
             log.error("%s", text)
 
     async def careless_commit_logs(self) -> str:
-        """Describe the nodes that acknowledge what is not on their disks; empty: there are none."""
+        """Describe the nodes that acknowledge writes not yet on disk; empty if there are none."""
         return await self._careless(self.cluster.metadata.all_hosts())
 
     def _on_node_down(self, host: Any) -> None:
-        """Report a node that is away, once until it is back."""
+        """Log that a node is down, once until it is back."""
         if self._users and host.address not in self._away:
             self._away.add(host.address)
             log.warning("the node of Cassandra at %s is away", host.address)
 
     def _on_node_up(self, host: Any) -> None:
-        """Wait until a node answers that has come, or come back, perhaps with other settings."""
+        """Wait until a node that was added or restarted answers: its settings may have changed."""
         if self._users and host.address not in self._checks:
             check = asyncio.get_running_loop().create_task(self._check(host), name=f"the commit log of {host.address}")
             self._checks[host.address] = check
@@ -267,7 +270,7 @@ class CassandraConnection:
     async def _check(self, host: Any) -> None:
         while (mode := await self._commit_log_of(host)) is None:
             if host.is_up is False:
-                return  # the driver reports when it is up again
+                return  # the driver reports when the node is up again
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
         if host.address in self._away:
             self._away.discard(host.address)
@@ -277,7 +280,7 @@ class CassandraConnection:
             log.error("%s%s", text, strictly)
 
     async def _careless(self, hosts: Iterable[Any]) -> str:
-        """Describe the nodes that acknowledge what is not on their disks; empty: there are none."""
+        """Describe the nodes that acknowledge writes not yet on disk; empty if there are none."""
         by_mode: dict[str, list[str]] = {}
         for host in hosts:
             for left in reversed(range(_ASK_TRIES)):
@@ -287,13 +290,13 @@ class CassandraConnection:
                     break
                 if not left or host.is_up is False:
                     self._on_node_down(host)
-                    self._on_node_up(host)  # which is when its commit log is checked
+                    self._on_node_up(host)  # checks its commit log when it is back
                     break
                 await asyncio.sleep(_ASK_AGAIN_SECONDS)
         return _careless(by_mode)
 
     async def _commit_log_of(self, host: Any) -> str | None:
-        """The way in which a node syncs its commit log; None: it does not answer."""
+        """Commit log sync mode of a node; None if it does not answer."""
         query = SimpleStatement(
             "SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'",
             consistency_level=ConsistencyLevel.ONE,
@@ -310,14 +313,14 @@ class CassandraConnection:
     def prepare(
         self, query: str, *, serial: bool = False, repeatable: bool = True, everywhere: bool = False
     ) -> PreparedStatement:
-        """A statement to be run; blocks.
+        """Prepare a statement.  Blocks.
 
-        ``serial``: a read that a decision hangs on.  ``everywhere``: all replicas have to answer, whatever the scope:
-        those of all data centres, for Cassandra has no level for all of one.
+        ``serial``: for reads on which a decision depends.  ``everywhere``: requires all replicas in all data
+        centres, whatever the scope, because Cassandra has no level for all replicas of one data centre.
         """
         try:
             statement = self.session.prepare(query)
-        except InvalidRequest:  # another process has just made the table, and this node has not heard of it yet
+        except InvalidRequest:  # another process has just created the table, and this node does not know of it yet
             self._agree()
             statement = self.session.prepare(query)
         statement.consistency_level = self.scope.serial if serial else self.scope.quorum
@@ -325,16 +328,17 @@ class CassandraConnection:
             statement.consistency_level = ConsistencyLevel.ALL
         statement.serial_consistency_level = self.scope.serial
         statement.is_idempotent = repeatable
-        statement.fetch_size = None  # see send()
+        statement.fetch_size = None  # no paging, see send()
         return statement
 
     def send(
         self, statement: Any, values: Sequence[Any] | None, done: Done, *, profile: Any = REPEATABLE, host: Any = None
     ) -> None:
-        """Run a statement, once as far as this end goes.
+        """Send a statement once.
 
-        One that went to several nodes is answered by each of them, and the driver tells of every answer: the first that
-        is heard counts.  It would therefore mix up pages, too: all that is asked for has to be one.
+        A statement sent to several nodes is answered by each of them and the driver calls back for every
+        answer: the first counts.  Pages of several answers would therefore be mixed up, so results have to be
+        one page.
         """
         inbox, told = self._inbox, False
 
@@ -363,7 +367,7 @@ class CassandraConnection:
     async def ask(
         self, statement: Any, values: Sequence[Any] | None, *, profile: Any = REPEATABLE, host: Any = None
     ) -> Rows:
-        """The rows.  Raises :class:`Unanswered` and :class:`ConnectionClosed`."""
+        """Send a statement and return its rows.  Raises :class:`Unanswered` and :class:`ConnectionClosed`."""
         answer: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
 
         def done(found: Rows | Exception) -> None:
@@ -380,12 +384,13 @@ class CassandraConnection:
     # --- the schema -----------------------------------------------------------------------------------------
 
     def tables(self, keyspace: str) -> Mapping[str, Any] | None:
-        """The tables that a keyspace has, as far as this process has heard; None: there is no such keyspace."""
+        """Tables of a keyspace, as known to this process; None if there is no such keyspace."""
         known = self.cluster.metadata.keyspaces.get(keyspace)
         return None if known is None else dict(known.tables)
 
     def make_keyspace(self, keyspace: str) -> None:
-        """Make it, unless it is there, where the settings say.  Blocks.  Raises :class:`CannotOpen`."""
+        """Create the keyspace if it does not exist, with the replication of the settings.  Blocks.  Raises
+        :class:`CannotOpen`."""
         if not _NAME.fullmatch(keyspace):
             raise CannotOpen(
                 f"{keyspace!r} cannot be a keyspace: small letters, digits and _, at most 48, a letter first"
@@ -410,7 +415,7 @@ class CassandraConnection:
         )
 
     def change_schema(self, keyspace: str, *statements: str) -> None:
-        """Changes of the schema, each with the agreement of all nodes on it.  They have to be such as can be repeated.
+        """Apply schema changes, each agreed by all nodes before the next.  The statements must be idempotent.
         Blocks.  Raises :class:`CannotOpen`."""
         for statement in statements:
             deadline = time.monotonic() + _DDL_SECONDS
@@ -425,15 +430,15 @@ class CassandraConnection:
                 if time.monotonic() > deadline:
                     raise CannotOpen(f"the tables of {keyspace} cannot be made: {describe(error)}") from error
                 time.sleep(0.5)
-        self.cluster.refresh_keyspace_metadata(keyspace)  # for what another process has made
+        self.cluster.refresh_keyspace_metadata(keyspace)  # learns of tables that another process has created
 
     def _agree(self) -> bool:
         return bool(self.cluster.control_connection.wait_for_schema_agreement(wait_time=_DDL_SECONDS))
 
 
 def _cluster(settings: CassandraSettings) -> Cluster:
-    """The driver, with what was measured to be needed: without TCP_NODELAY a request of 4 KiB takes 40 ms, and without
-    speculation a node that hangs makes all calls wait for their timeout."""
+    """Configure the driver with settings found by measurement: without TCP_NODELAY a request of 4 KiB takes 40
+    ms, and without speculative execution a node that hangs delays all calls until their timeout."""
     scope = Scope(settings.scope)
     near = settings.datacenter or settings.scope
 
@@ -462,13 +467,13 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         reconnection_policy=ConstantReconnectionPolicy(1, None),
         control_connection_timeout=CONTROL_SECONDS,
-        idle_heartbeat_interval=2,  # a node that hangs is noticed, though its connections stay open
+        idle_heartbeat_interval=2,  # a node that hangs is noticed although its connections stay open
         idle_heartbeat_timeout=1,
     )
 
 
 def _careless(by_mode: Mapping[str, Sequence[str]]) -> str:
-    """Describe the nodes whose commit log is synced too late, of nodes by their mode; empty: there are none."""
+    """Describe the nodes whose commit log mode acknowledges writes before the sync; empty if there are none."""
     wrong = {mode: found for mode, found in by_mode.items() if mode not in ("batch", "group")}
     if not wrong:
         return ""
@@ -480,7 +485,7 @@ def _careless(by_mode: Mapping[str, Sequence[str]]) -> str:
 
 
 class _HostStates(HostStateListener):  # type: ignore[misc]  # the driver has no types
-    """Is called in the driver's threads when nodes come and go."""
+    """Listener for node state changes, called in the driver's threads."""
 
     def __init__(self, up: Callable[[Any], None], down: Callable[[Any], None]) -> None:
         self.on_up = self.on_add = up
@@ -491,7 +496,7 @@ class _HostStates(HostStateListener):  # type: ignore[misc]  # the driver has no
 
 
 class _Inbox:
-    """Brings results from the driver's threads into the loop: one wake-up for all that have gathered."""
+    """Passes results from the driver's threads to the loop, with one wake-up for all that have accumulated."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -499,15 +504,15 @@ class _Inbox:
         self._awake = False
 
     def put(self, done: Callable[[Any], None], result: Any) -> None:
-        """In any thread."""
+        """Queue a result.  Thread-safe."""
         self._items.append((done, result))
         if not self._awake:
             self._awake = True
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: there are no waiters left
                 self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        self._awake = False  # first: what comes from now on wakes the loop again
+        self._awake = False  # first, so that results put from now on wake the loop again
         items = self._items
         try:
             while items:

@@ -1,15 +1,15 @@
-"""The metadata in Cassandra from outside of the service that uses them: a copy, and a keyspace that is filled with one.
+"""Copies of the metadata in Cassandra while a service uses them, and restoring a copy into an empty keyspace.
 
-**The copy.**  Nothing holds the whole metadata still, so they are read several times (:func:`read_all`), and what is
-read is put together so that whatever refers to something finds it (:func:`put_together`): queues and keys from one
-reading, and what they refer to, tenants, data keys and counters, from one that began later.  What can be computed is
-computed: the list of a tenant's keys, the number of its queues, which queues have a dead-letter queue.
+**Copy.**  The metadata cannot be frozen, so they are read several times (:func:`read_all`) and combined so that
+every reference has its target (:func:`put_together`): queues and keys come from one reading, and what they
+refer to (tenants, data keys, counters) from a later one.  Derived data are computed: the list of a tenant's
+keys, the number of its queues, the queues that have a dead-letter queue.
 
-Of the maps of queues some changes rest on what the journal says: a partition goes when it is empty.  So the maps have
-to be the same before and after the moment that the journal was looked at (:func:`maps_are_settled`).
+Some changes of queues' partition maps depend on the journal: a partition is removed when it is empty.  The maps
+therefore have to be the same before and after the journal is read (:func:`maps_are_settled`).
 
-**The keyspace that is filled** must be empty.  Meanwhile its schema says that no program can use it.  What says that
-something lives is not brought back, and numbers that a lost time may have given out are not given again.
+**Restore.**  The keyspace must be empty.  During the restore its schema says that no program can use it.
+Liveness records are not restored, and numbers that may have been given out after the copy are skipped.
 """
 
 from __future__ import annotations
@@ -45,38 +45,38 @@ from metadata_service.store import ConditionFailed, StoreUnavailable
 
 SCAN_TRIES: Final = 3
 SCAN_SECONDS: Final = 30.0
-"""For a page."""
+"""Timeout of one page."""
 PAGE_ROWS: Final = 1000
 BATCH_BYTES: Final = 16 << 10
-"""Of records that are written together; Cassandra refuses 50 KiB."""
+"""Maximum size of records written together; Cassandra refuses 50 KiB."""
 MARKS_TOGETHER: Final = 100
 
 _TENANTS = "tenant/"
 _DATA_KEYS = "data_keys/"
 _LAST = (_TENANTS, _DATA_KEYS, "seals/", "counter/")
-"""What others refer to."""
+"""Spaces that others refer to."""
 _KEYS: Final[dict[str, type[AccessKey | ApiKey]]] = {"access_key/": AccessKey, "api_key/": ApiKey}
 _LEFT_OUT = ("schema", "queue_changes")
-"""What a service that begins with a copy makes anew."""
+"""Spaces that a service started from a copy creates anew."""
 _ANCHORS = {NAMES: "account", _TENANTS: "tenant"}
-"""The record that each transaction on such a space writes, for it is never deleted."""
+"""Record that each transaction on such a space rewrites, because it is never deleted."""
 
 _RESTORED_AS: Final = "restored as"
-"""The row of the schema's space that says which restore has filled the keyspace, or does."""
+"""Row of the schema's space that names the restore that has filled, or is filling, the keyspace."""
 
 Spaces = dict[str, dict[str, str]]
 """Records by space and key."""
 
 
 class MetadataCopy(msgspec.Struct, frozen=True):
-    """What a keyspace of metadata has."""
+    """The content of a metadata keyspace."""
 
     spaces: Spaces
     uses: dict[str, int]
-    """When keys were used last."""
+    """Time of the last use of each key."""
 
     def queues(self) -> list[Queue]:
-        """All, by account and name."""
+        """All queues, by account and name."""
         spaces = sorted(space for space in self.spaces if space.startswith(NAMES))
         return [queue for space in spaces for queue in queues_in(self.spaces[space])]
 
@@ -89,7 +89,7 @@ class MetadataCopy(msgspec.Struct, frozen=True):
         ]
 
     def named_keys(self) -> list[NamedKey]:
-        """All, destroyed ones too, by account and name."""
+        """All named keys, including destroyed ones, by account and name."""
         return [
             msgspec.json.decode(record, type=NamedKey)
             for space, rows in sorted(self.spaces.items())
@@ -99,33 +99,34 @@ class MetadataCopy(msgspec.Struct, frozen=True):
         ]
 
     def master_ids(self) -> list[str]:
-        """Ids of the master keys that data keys are wrapped with."""
+        """Ids of the master keys that wrap data keys."""
         versions = [version for key in self.named_keys() for version in key.versions if version.wrapped]
         return sorted({key.master_id for key in (*self.data_keys(), *versions)})
 
 
 class ClusterCopy(msgspec.Struct, frozen=True):
-    """What the keyspace of a backend cluster has beside the journal."""
+    """The content of a backend cluster's keyspace, without the journal."""
 
     name: str
     number: int
     next_log: int
-    """Ids from here on were not given to a log yet."""
+    """The first log id not yet assigned."""
     incarnations: dict[str, int]
-    """The latest of each node."""
+    """Latest incarnation of each node."""
     logs: tuple[LogEntry, ...]
-    """All that anything rests on, sealed where the copy of each ends."""
+    """All logs that are still needed, sealed where the copy of each ends."""
     shards: tuple[ShardEntry, ...]
     cluster: ClusterEntry
 
 
-# --- looking ----------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------------
 
 
 async def opened(connection: CassandraConnection, name: str, *parts: Part) -> tuple[CassandraStore, int]:
-    """A keyspace that a service uses, as it is, and the version of its schema; ``parts`` are there, too.
+    """Open a keyspace in use without changing it; returns the store and the version of its schema.
 
-    The connection is closed with it, also when this fails.  Raises :class:`CannotOpen` and :class:`StoreUnavailable`.
+    ``parts`` must exist, too.  The connection is closed with the store, also when this fails. Raises
+    :class:`CannotOpen` and :class:`StoreUnavailable`.
     """
     keyspace = CassandraKeyspace(connection, name)
     try:
@@ -148,7 +149,7 @@ async def opened(connection: CassandraConnection, name: str, *parts: Part) -> tu
 
 
 async def read_all(store: CassandraStore) -> Spaces:
-    """All records, each as it was at some moment of the reading.  Raises :class:`StoreUnavailable`."""
+    """Read all records, each as it was at some moment during the read.  Raises :class:`StoreUnavailable`."""
     keyspace = store.keyspace
     for left in reversed(range(SCAN_TRIES)):
         try:
@@ -160,7 +161,7 @@ async def read_all(store: CassandraStore) -> Spaces:
 
 
 def _scan(keyspace: CassandraKeyspace) -> Spaces:
-    """Blocks.  A statement that is sent to several machines would mix up their pages, so this one is not."""
+    """Read all records.  Blocks.  Sent to one node only: pages of several nodes' answers would be mixed up."""
     statement = SimpleStatement(
         f"SELECT space, key, record FROM {keyspace.name}.records",
         consistency_level=keyspace.connection.scope.quorum,
@@ -176,7 +177,7 @@ def _scan(keyspace: CassandraKeyspace) -> Spaces:
 
 
 def maps_are_settled(before: Spaces, after: Spaces) -> bool:
-    """Whether no queue got another map of its partitions between two readings."""
+    """True if no queue's partition map changed between two readings."""
     for space, rows in after.items():
         if not space.startswith(NAMES):
             continue
@@ -197,7 +198,10 @@ def _is_as_made(queue: Queue) -> bool:
 
 
 async def put_together(store: CassandraStore, queues_and_keys: Spaces, last: Spaces) -> MetadataCopy:
-    """A copy out of a reading and one that began when that had ended.  Raises :class:`StoreUnavailable`."""
+    """Combine a reading and a later one, which began after the first had ended, to a copy.
+
+    Raises :class:`StoreUnavailable`.
+    """
     found = {space: rows for space, rows in queues_and_keys.items() if _is_kept(space) and not space.startswith(_LAST)}
     found |= {space: rows for space, rows in last.items() if space.startswith(_LAST)}
     tenants = {
@@ -238,24 +242,24 @@ def _is_kept(space: str) -> bool:
 
 
 async def is_empty(store: CassandraStore) -> bool:
-    """Whether a keyspace has nothing but its schema.  Raises :class:`StoreUnavailable`."""
+    """True if a keyspace has nothing but its schema.  Raises :class:`StoreUnavailable`."""
     return not (await read_all(store)).keys() - {"schema"}
 
 
 class Filling(NamedTuple):
-    """Everything that a copy becomes in a keyspace."""
+    """Everything that is written into a keyspace to restore a copy."""
 
     spaces: Spaces
     marks: list[tuple[str, str, str, int]]
-    """Space, key, value and timestamp."""
+    """Space, key, value and timestamp of each mark."""
     uses: dict[str, int]
     """Time of the last use of each key, in seconds."""
 
 
 def metadata_filling(copy: MetadataCopy) -> Filling:
-    """Compute what is written for a copy of the metadata.
+    """Compute the rows to write for a copy of the metadata.
 
-    Raises :class:`msgspec.MsgspecError` and ``ValueError`` if a record is not what it should be.
+    Raises :class:`msgspec.MsgspecError` and ``ValueError`` if a record is malformed.
     """
     spaces = {space: _raised(rows) if space.startswith("counter/") else rows for space, rows in copy.spaces.items()}
     marks = [(*mark_of(queue), 1) for queue in copy.queues()]
@@ -273,9 +277,9 @@ def metadata_filling(copy: MetadataCopy) -> Filling:
 
 
 def cluster_filling(copy: ClusterCopy) -> Filling:
-    """Compute what is written for the entries of a backend cluster.
+    """Compute the rows to write for the entries of a backend cluster.
 
-    The logs are sealed, so whichever nodes start take all shards over.
+    The logs are sealed, so any nodes that start take over all shards.
     """
     shards = [msgspec.structs.replace(entry, epoch=entry.epoch + LOST_EPOCHS) for entry in copy.shards]
     cluster = msgspec.structs.replace(copy.cluster, manager=0, pins=())
@@ -283,7 +287,7 @@ def cluster_filling(copy: ClusterCopy) -> Filling:
 
 
 async def restored_as(store: CassandraStore) -> str:
-    """The text that the latest :func:`close_to_all` of the keyspace has noted; empty: there was none.
+    """Note of the latest :func:`close_to_all` of the keyspace; empty if there was none.
 
     Raises :class:`StoreUnavailable`.
     """
@@ -295,7 +299,7 @@ async def restored_as(store: CassandraStore) -> str:
 
 
 async def close_to_all(store: CassandraStore, note: str) -> None:
-    """From now on no program can use the keyspace, until :func:`open_to_all` with the same note.
+    """Forbid all programs to use the keyspace, until :func:`open_to_all` with the same note.
 
     Raises :class:`StoreUnavailable`.
     """
@@ -304,7 +308,7 @@ async def close_to_all(store: CassandraStore, note: str) -> None:
 
 
 async def open_to_all(store: CassandraStore, note: str) -> None:
-    """Let programs use the keyspace.
+    """Allow programs to use the keyspace again.
 
     Raises :class:`ConditionFailed` if it was closed again with another note, and :class:`StoreUnavailable`.
     """
@@ -319,10 +323,11 @@ async def open_to_all(store: CassandraStore, note: str) -> None:
 
 
 async def unfinished(connection: CassandraConnection, name: str) -> CassandraStore | None:
-    """Open a keyspace whose restore has not ended, which :meth:`CassandraStore.open` refuses; None: it is no such.
+    """Open a keyspace with an unfinished restore, which :meth:`CassandraStore.open` refuses; None if it has
+    none.
 
-    The connection is closed with it, or at once if there is none.  Raises :class:`CannotOpen` if another release has
-    begun it, and :class:`StoreUnavailable`.
+    The connection is closed with the store, or at once if there is none.  Raises :class:`CannotOpen` if another
+    release started the restore, and :class:`StoreUnavailable`.
     """
     keyspace = CassandraKeyspace(connection, name)
     try:
@@ -344,7 +349,7 @@ async def unfinished(connection: CassandraConnection, name: str) -> CassandraSto
 
 
 async def fill(store: CassandraStore, filling: Filling, *, again: bool = False) -> None:
-    """Write into a keyspace that is empty; ``again``: or in which the same was written before, in part or all of it.
+    """Write into an empty keyspace; ``again``: or into one that holds all or part of the same rows.
 
     Raises :class:`StoreUnavailable`.
     """
@@ -366,21 +371,21 @@ def _raised(rows: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _put(records: Records, space: str, rows: Mapping[str, str], again: bool) -> None:
-    """Write the records of a space that has none, or what an earlier try has left, by transactions as all are."""
+    """Write the records of a space that is empty or holds those of an earlier try, in ordinary transactions."""
     anchor = next((key for prefix, key in _ANCHORS.items() if space.startswith(prefix)), "")
     for some in _batches({key: record for key, record in rows.items() if key != anchor}):
         writes: dict[str, Any] = {**({anchor: rows[anchor]} if anchor in rows else {}), **some}
 
         def put(found: dict[str, Row], writes: dict[str, Any] = writes) -> tuple[Writes, None]:
             if found.keys() - {anchor} and not again:
-                raise ConditionFailed(f"somebody else writes into {space} while it is restored")
+                raise ConditionFailed(f"another program writes into {space} while it is restored")
             return writes, None
 
         await records.transact(space, list(writes), put)
 
 
 def _batches(rows: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """All of them in parts that are not too large; one that is empty, if there are none."""
+    """Split rows into batches of limited size; yields one empty batch if there are no rows."""
     batch: dict[str, str] = {}
     size_bytes = 0
     for key, record in rows.items():

@@ -1,9 +1,9 @@
-"""Tenants, keys and roles in Cassandra: the part of the store that is :class:`auth.store.CredentialStore`.
+"""Tenants, keys and roles in Cassandra: the :class:`auth.store.CredentialStore` part of the store.
 
-A tenant's record, its roles and the ids of its keys are one space; each key's record is a space of its own, for it is
-looked up by id.  A key's id is listed before its record is there, and until after it is gone: a credential that works
-is always one that the tenant's administrator sees.  Records of keys are emptied and not deleted, for they are made on
-their own (:mod:`metadata_service.cassandra_records`).
+A tenant's record, its roles and the ids of its keys are one space; each key's record is a space of its own,
+because it is looked up by id.  A key's id is listed before its record is written and until after it is removed,
+so the tenant's administrator sees every credential that works.  Records of keys are emptied and not deleted,
+because they are written by separate transactions (:mod:`metadata_service.cassandra_records`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def text(record: Any) -> str:
-    """The record as a row holds it."""
+    """Encode a record as the text of a row."""
     return _encode(record).decode()
 
 
 class CassandraCredentials:
-    """What it keeps is in ``records``."""
+    """Credential calls of the store, kept in ``records``."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -64,7 +64,7 @@ class CassandraCredentials:
 
     async def list_tenants(self, *, after: str = "", limit: int) -> list[Tenant]:
         found: list[Tenant] = []
-        while limit > len(found):  # an account may be listed whose creation was not finished
+        while limit > len(found):  # an account may be listed although its creation did not finish
             accounts = await self._accounts(after, limit - len(found))
             tenants = await gather(partial(self.get_tenant, account) for account in accounts)
             found += [tenant for tenant in tenants if tenant is not None]
@@ -112,7 +112,7 @@ class CassandraCredentials:
         return await self._keys_of(account, "api_key/", self.get_api_key)
 
     async def record_uses(self, uses: Mapping[str, int]) -> None:
-        # A use has its time as its timestamp, so the latest is what is seen.
+        # A use has its time as its timestamp, so reads see the latest.
         by_space: dict[str, list[tuple[str, str, int]]] = {}
         for key_id, used_s in uses.items():
             by_space.setdefault(_uses(key_id), []).append((key_id, str(used_s), used_s))
@@ -133,7 +133,7 @@ class CassandraCredentials:
     async def put_role(self, role: TenantRole) -> None:
         def put(rows: dict[str, Row]) -> tuple[Writes, None]:
             check_tenant(role.account, rows)
-            # The tenant's row is written as it is: so it cannot be deleted at the same moment.
+            # The tenant's row is rewritten unchanged, so that a concurrent deletion of the tenant conflicts.
             return {"tenant": rows["tenant"].record, _role(role.name): text(role)}, None
 
         await self._records.transact(tenant_space(role.account), ["tenant", _role(role.name)], put)
@@ -169,7 +169,7 @@ class CassandraCredentials:
     async def delete_service_key(self, key_id: str) -> None:
         await self._remove(_SERVICE_KEYS, key_id, GONE)
 
-    # --- what they have in common ---
+    # --- shared ---
 
     async def _accounts(self, beyond: str, limit: int) -> list[str]:
         marks = await self._records.marks(ACCOUNTS, after(beyond) if beyond else "", min(limit, PAGE))
@@ -194,7 +194,7 @@ class CassandraCredentials:
         return await self._records.transact(space, [key], update)
 
     async def _remove(self, space: str, key: str, how: Literal[""] | None) -> str | None:
-        """The record that was there, before it was emptied or deleted."""
+        """Empty or delete a record and return what it was; None if there was none."""
 
         def remove(rows: dict[str, Row]) -> tuple[Writes, str | None]:
             return ({key: how}, rows[key].record) if key in rows else ({}, None)
@@ -212,7 +212,7 @@ class CassandraCredentials:
 
         await self._records.transact(tenant_space(key.account), ["tenant"], list_it)
         await self._put(space, "key", key)
-        try:  # a tenant that was deleted meanwhile had its keys listed and deleted, perhaps before this one was there
+        try:  # a tenant deleted meanwhile had its keys listed and deleted, perhaps before this record was written
             await self._records.transact(tenant_space(key.account), ["tenant"], check_again)
         except ValueError:
             await self._remove(space, "key", GONE)
@@ -235,7 +235,7 @@ class CassandraCredentials:
 
 
 def tenant_space(account: str) -> str:
-    """The space of the tenant's record, and of what goes with it."""
+    """Space of the tenant's record, roles and key ids."""
     return f"tenant/{account}"
 
 
@@ -244,7 +244,7 @@ def _role(name: str) -> str:
 
 
 def _access_key(key_id: str) -> str:
-    """The space of the key, and its key in its tenant's."""
+    """Space of an access key, and its row in its tenant's space."""
     return f"access_key/{key_id}"
 
 
@@ -257,7 +257,7 @@ def _uses(key_id: str) -> str:
 
 
 def check_tenant(account: str, rows: Mapping[str, Row]) -> None:
-    """Raises ``ValueError`` unless the row ``tenant`` says that there is one."""
+    """Raise ``ValueError`` unless the row ``tenant`` holds an existing tenant."""
     tenant = msgspec.json.decode(rows["tenant"].record, type=Tenant) if "tenant" in rows else None
     if tenant is None or tenant.state in ("deleting", "deleted"):
         raise ValueError(f"no tenant {account}")

@@ -1,23 +1,23 @@
-"""Logs and shards in Cassandra: the store's parts :class:`~metadata_service.store.EntryStore` and
-:class:`~metadata_service.store.ClusterStore`.
+"""Logs and shards in Cassandra: the :class:`~metadata_service.store.EntryStore` and
+:class:`~metadata_service.store.ClusterStore` parts of the store.
 
-**Shards** are one space, for a node changes several of them together or none.  Each transaction also writes the row
-``version``, a random text.  So whoever finds it as it was knows that all the others are as they were.
+**Shards** are one space, because a node changes several of them atomically.  Each transaction also writes the
+row ``version``, a random text: a reader that finds it unchanged knows that all the other rows are unchanged.
 
-**Logs** are a space each: the writer of a log reads its entry before every answer, and all writers together are not to
-read from the same three replicas.  Which logs there are, one space says, which also numbers them:
+**Logs** have one space each: a log's writer reads its entry before every answer, and the writers should not all
+read from the same three replicas.  One further space lists and numbers the logs:
 
-* ``logs``: the next id, each node's latest incarnation, and each log as it began.  This row is never changed.
-* ``log/<id>``: the entry.  As long as it is not there, the log is as it began.  A log's writer makes the row before it
-  writes anything, so a log that was claimed before that is never written.
+* ``logs``: the next id, each node's latest incarnation, and each log's initial entry, a row that never changes.
+* ``log/<id>``: the entry.  While the row does not exist, the initial entry holds.  A log's writer creates the
+  row before it writes anything, so a log that was claimed before that is never written.
 * a mark for each log: a copy of its entry, made after each change, with the entry's version as its timestamp.
 
-An open log can be *held*: its entry says so, and the fence reads it.  That is no change of the entry: its version
-stays, and any change takes the hold away.  So whoever has held a log and takes the hold away itself, by a transaction
-that finds it, knows that it lasted all the time.
+An open log can be *held*: its entry says so, and the fence reads it.  A hold does not change the entry's
+version, and any change of the entry ends it.  A holder that ends its hold by a transaction that finds it
+therefore knows that the hold lasted without interruption.
 
-A log that is sealed stays so.  Therefore decisions read the entries of those alone that were not sealed yet
-(:meth:`CassandraEntries.logs`), and whoever only looks (:meth:`CassandraEntries.look`) reads copies of these.
+A sealed log stays sealed.  Therefore decisions read only the entries of logs not known to be sealed
+(:meth:`CassandraEntries.logs`), and views (:meth:`CassandraEntries.look`) read their copies.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _VERSION = "version"
 _CLUSTER = "cluster"
 _HEARTBEATS = "heartbeats"
 ENTRY_SPACES = (_LOGS, _BEGAN, _SHARDS, _CLUSTER)
-"""What the spaces here begin with."""
+"""Prefixes of the spaces used here."""
 _BEAT_BITS = 32
-"""Of a heartbeat's number in its incarnation: enough for a century at one a second."""
+"""Bits of a heartbeat's number in its incarnation: enough for a century at one per second."""
 
 _decode_log = msgspec.json.Decoder(LogEntry).decode
 _decode_shard = msgspec.json.Decoder(ShardEntry).decode
@@ -56,16 +56,16 @@ _Single = TypeVar("_Single", ClusterEntry, ManagerEntry)
 
 
 class CassandraEntries:
-    """What it keeps is in ``records``."""
+    """Entry calls of the store, kept in ``records``."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
         self._began: dict[int, LogEntry] = {}
-        """All logs that are known here, as they began, by id."""
+        """Initial entries of all known logs, by id."""
         self._copies: dict[int, LogEntry] = {}
-        """What was seen of them last."""
+        """Latest known entries, by id."""
         self._shards: tuple[str, list[ShardEntry]] = ("", [])
-        """All shards, and the version row that was read together with them."""
+        """All shards, and the version row read together with them."""
 
     # --- logs ---
 
@@ -84,7 +84,7 @@ class CassandraEntries:
 
         def make(rows: dict[str, Row]) -> tuple[Writes, None]:
             if rows:
-                raise ConditionFailed(f"log {entry.log_id} was claimed before it began")
+                raise ConditionFailed(f"log {entry.log_id} was claimed before it was started")
             return {_ENTRY: text(entry)}, None
 
         await self._records.transact(_space(entry.log_id), [_ENTRY], make)
@@ -105,12 +105,12 @@ class CassandraEntries:
         return newer
 
     async def hold(self, log_id: int, name: str) -> bool:
-        """Let the writer of an open log answer nothing more, until :meth:`release`, or until that takes too long for it
-        and it ends the hold itself.  False: the log is not open, or was never begun.
+        """Stop the writer of an open log from answering, until :meth:`release`, or until the writer gives up
+        waiting and ends the hold itself.  False: the log is not open, or was never started.
 
-        When this returns, everything that was answered before is on a quorum, and nothing that is not will be answered
-        as long as the hold lasts: the argument is that of a takeover.  Raises :class:`ConditionFailed` while somebody
-        else holds it, and :class:`~metadata_service.store.StoreUnavailable`.
+        When this returns, everything answered before is on a quorum, and nothing that is not will be answered
+        while the hold lasts: the argument is that of a takeover.  Raises :class:`ConditionFailed` while another
+        holder has it, and :class:`~metadata_service.store.StoreUnavailable`.
         """
 
         def hold(rows: dict[str, Row]) -> tuple[Writes, bool]:
@@ -124,11 +124,11 @@ class CassandraEntries:
         return await self._records.transact(_space(log_id), [_ENTRY], hold)
 
     async def release(self, log_id: int, name: str) -> bool:
-        """End a hold; whether it lasted until now.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
+        """End a hold; True if it lasted until now.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
         return await self._end_hold(log_id, lambda held: held == name)
 
     async def end_hold(self, log_id: int) -> None:
-        """End whatever hold there is.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
+        """End any hold of the log.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
         await self._end_hold(log_id, bool)
 
     async def _end_hold(self, log_id: int, ends: Callable[[str], bool]) -> bool:
@@ -147,7 +147,7 @@ class CassandraEntries:
         return await gather(partial(self._entry, log_id) for log_id in sorted(wanted))
 
     async def _entry(self, log_id: int) -> LogEntry:
-        """As a decision may hang on it."""
+        """Read an entry with serial consistency, as decisions require."""
         seen = self._copies.get(log_id)
         if seen is not None and seen.state == "sealed":
             return seen
@@ -156,11 +156,11 @@ class CassandraEntries:
             return self._began[log_id]
         entry = _decode_log(record)
         if entry.version > (seen.version if seen is not None else 1):
-            await self._copy(entry)  # whoever changed it has not come to this yet, or never will
+            await self._copy(entry)  # the process that changed it has not copied it yet, or never will
         return entry
 
     async def _copy(self, entry: LogEntry) -> None:
-        """For those who only look."""
+        """Store the copy of an entry for views."""
         await self._records.mark(_LOGS, _number(entry.log_id), text(entry), timestamp=entry.version)
         self._take([(_number(entry.log_id), text(entry))])
 
@@ -171,7 +171,7 @@ class CassandraEntries:
                 self._copies[int(key)] = entry
 
     async def _learn(self, *, serial: bool = False) -> None:
-        """Of logs that have begun since the last time."""
+        """Read the initial entries of logs created since the last call."""
         least = _log(max(self._began, default=0) + 1)
         for key, record in await self._records.all(_LOGS, _BEGAN, least=least, serial=serial):
             self._began[int(key.removeprefix(_BEGAN))] = _decode_log(record)
@@ -188,7 +188,7 @@ class CassandraEntries:
         return await self._shards_of(version)
 
     async def _shards_of(self, version: str | None) -> list[ShardEntry]:
-        """What there is when the version row has this text, or later."""
+        """Shards at the time when the version row had this text, or later."""
         if version != self._shards[0]:
             rows = dict(await self._records.all(_SHARDS, serial=True))
             version = rows.pop(_VERSION, "")
@@ -205,17 +205,17 @@ class CassandraEntries:
                 if (_decode_shard(row.record).version if row is not None else 0) != entry.version:
                     raise ConditionFailed(f"shard {entry.shard} no longer has version {entry.version}")
                 stored.append(msgspec.structs.replace(entry, version=entry.version + 1))
-            # The version is not read: so transactions on other shards do not refuse each other.
+            # The version row is not read, so that transactions on other shards do not conflict.
             return {_VERSION: secrets.token_hex(8), **{_shard(entry.shard): text(entry) for entry in stored}}, stored
 
         if not entries:
             return []
         return await self._records.transact(_SHARDS, [_shard(entry.shard) for entry in entries], update)
 
-    # --- looking ---
+    # --- views ---
 
     async def numbering(self) -> tuple[int, dict[str, int]]:
-        """The id that the next log gets, and the latest incarnation of each node."""
+        """The id of the next log, and the latest incarnation of each node."""
         rows = await self._records.all(_LOGS, "n", serial=True)
         numbers = {key: int(record) for key, record in rows}
         return numbers.pop("next", 1), {key.removeprefix("node/"): number for key, number in numbers.items()}
@@ -234,7 +234,7 @@ class CassandraEntries:
     # --- the cluster ---
 
     async def beat(self, heartbeat: Heartbeat) -> None:
-        # Its place among the node's heartbeats is its timestamp: the latest is what is seen.
+        # A heartbeat's position among the node's heartbeats is its timestamp, so reads see the latest.
         timestamp = heartbeat.incarnation << _BEAT_BITS | heartbeat.count
         assert heartbeat.count < 1 << _BEAT_BITS
         await self._records.mark(_HEARTBEATS, heartbeat.node, text(heartbeat), timestamp=timestamp)
@@ -257,7 +257,7 @@ def records_of(
     shards: Sequence[ShardEntry],
     cluster: ClusterEntry,
 ) -> tuple[dict[str, dict[str, str]], list[tuple[str, str, str, int]]]:
-    """The records (by space and key) and marks (space, key, value, timestamp) of entries."""
+    """Records (by space and key) and marks (space, key, value, timestamp) of entries."""
     began = {"next": str(next_log), **{f"node/{node}": str(number) for node, number in incarnations.items()}}
     spaces = {_LOGS: began}
     for entry in logs:
@@ -275,7 +275,7 @@ async def update_single(
 ) -> _Single:
     """Store the only entry of a space if the stored one has ``entry.version`` (0: if there is none yet).
 
-    Returns it with the new version.  Raises :class:`ConditionFailed`, which says ``what`` the entry is.
+    Returns it with the new version.  Raises :class:`ConditionFailed`, with ``what`` as the name of the entry.
     """
 
     def update(rows: dict[str, Row]) -> tuple[Writes, _Single]:
@@ -289,7 +289,7 @@ async def update_single(
 
 
 def fence(keyspace: str, end_hold: Callable[[int], Awaitable[None]]) -> Fence:
-    """How a log's writer reads whether its log is still open."""
+    """Query with which a log's writer reads whether its log is still open."""
 
     def state(record: str) -> str:
         entry = _decode_log(record)

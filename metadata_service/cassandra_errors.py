@@ -1,7 +1,7 @@
-"""The driver's errors in plain words, bounded in length and without addresses.
+"""Descriptions of the driver's errors in plain words, bounded in length and without addresses.
 
-The driver's own texts name hosts and ports and quote its objects.  They are for whoever debugs, who finds them as the
-cause of what is raised; logs, decisions of the managers and answers have these instead.
+The driver's own texts name hosts and ports and quote its objects.  They remain the cause of what is raised, for
+debugging; logs, decisions of the managers and answers use these descriptions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TLS_REASON: Final = re.compile(r"\[SSL: ([A-Z0-9_]{1,80})\]")
 
 
 def describe(error: BaseException) -> str:
-    """A clause whose subject is Cassandra, such as ``no node of Cassandra is reached``."""
+    """Describe an error in a clause whose subject is Cassandra, such as ``no node of Cassandra is reached``."""
     if isinstance(error, NoHostAvailable):
         errors = _errors_of(error)
         found = [one for one in errors if isinstance(one, Unavailable | Timeout | OperationTimedOut)]
@@ -45,15 +45,15 @@ def describe(error: BaseException) -> str:
 
 
 def _refusal(error: object) -> str:
-    """The cause why a node that is there lets nobody in, without its address; empty: another cause."""
+    """Reason why a reachable node refuses the connection, without its address; empty for any other cause."""
     if isinstance(error, AuthenticationFailed):
         return ": the user name or the password is refused"
-    # The driver raises an error of its own for one of TLS, whose text has OpenSSL's reason and the node's address.
+    # A TLS failure is an error of the driver whose text has OpenSSL's reason and the node's address.
     found = _TLS_REASON.search(str(error)) if isinstance(error, OSError) else None
     return "" if found is None else f": TLS fails, {found[1].replace('_', ' ').lower()}"
 
 
 def _errors_of(error: NoHostAvailable) -> list[object]:
-    """The errors of the single nodes; the driver gives a mapping, or a list."""
+    """Errors of the single nodes; the driver supplies a mapping or a list."""
     errors = error.errors
     return list(errors.values()) if isinstance(errors, dict) else list(errors or ())

@@ -1,4 +1,4 @@
-"""One keyspace, as a store uses it: what fails is tried again for a while, and then the store is unavailable."""
+"""One keyspace, as used by a store: failing statements are retried for a while, then the store is unavailable."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from metadata_service.cassandra_connection import (
 from metadata_service.store import StoreUnavailable
 
 _PAUSE_SECONDS = (0.01, 0.5)
-"""The least and the longest pause between two attempts."""
+"""The shortest and the longest pause between two attempts."""
 
 
 class Deadline:
-    """How long an operation may still try, with longer and longer pauses between its attempts."""
+    """Time left for the retries of an operation, with growing pauses between its attempts."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -36,7 +36,7 @@ class Deadline:
         return self._end - time.monotonic()
 
     async def pause(self) -> bool:
-        """Wait a moment; False, at once, if no time is left for another attempt."""
+        """Wait before the next attempt; returns False at once if no time is left for one."""
         seconds = random.uniform(0, self._pause)
         self._pause = min(self._pause * 2, self._pause_most)
         if self.left <= seconds:
@@ -46,7 +46,7 @@ class Deadline:
 
 
 class CassandraKeyspace:
-    """The keyspace ``name``, over a connection that is closed with it (it may be a share of one)."""
+    """The keyspace ``name``, over a connection (perhaps a share of one) that is closed with it."""
 
     def __init__(self, connection: CassandraConnection, name: str) -> None:
         self.connection = connection
@@ -54,24 +54,24 @@ class CassandraKeyspace:
         self._closed = False
 
     async def close(self) -> None:
-        """Repeatable."""
+        """Close the keyspace and its connection.  May be called more than once."""
         if not self._closed:
             self._closed = True
             await self.connection.close()
 
     def prepare(self, query: str, *, serial: bool = False, repeatable: bool = True) -> PreparedStatement:
-        """As :meth:`CassandraConnection.prepare`; blocks."""
+        """Prepare a statement as :meth:`CassandraConnection.prepare` does; blocks."""
         return self.connection.prepare(query, serial=serial, repeatable=repeatable)
 
     def deadline(self) -> Deadline:
         return Deadline(self.connection.settings.timeout_seconds)
 
     async def run(self, statement: PreparedStatement, values: Sequence[Any], deadline: Deadline | None = None) -> Rows:
-        """The rows that a statement gives which can be repeated.  Raises :class:`StoreUnavailable`."""
+        """Run an idempotent statement and return its rows.  Raises :class:`StoreUnavailable`."""
         return await self._repeat(lambda: self._once(statement, values, REPEATABLE), deadline)
 
     async def run_all(self, statements: Sequence[tuple[PreparedStatement, Sequence[Any]]]) -> None:
-        """The same for writes of one partition, in one go."""
+        """Run idempotent writes of one partition as a batch.  Raises :class:`StoreUnavailable`."""
         batch = BatchStatement(BatchType.UNLOGGED, consistency_level=self.connection.scope.quorum)
         for statement, values in statements:
             batch.add(statement, values)
@@ -79,7 +79,7 @@ class CassandraKeyspace:
         await self._repeat(lambda: self._once(batch, None, REPEATABLE), None)
 
     async def attempt(self, statements: Sequence[tuple[PreparedStatement, Sequence[Any]]]) -> bool:
-        """Try once to apply conditional statements of one partition, all or none.  Raises :class:`Unanswered`."""
+        """Try once to apply conditional statements of one partition atomically.  Raises :class:`Unanswered`."""
         batch = BatchStatement(
             BatchType.UNLOGGED,
             consistency_level=self.connection.scope.quorum,

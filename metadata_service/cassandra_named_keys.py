@@ -1,7 +1,7 @@
-"""Named data keys in Cassandra: the store's part :class:`~auth.named_keys.NamedKeyStore`.
+"""Named data keys in Cassandra: the :class:`~auth.named_keys.NamedKeyStore` part of the store.
 
-They are rows in the space of their tenant, as its roles and alarms are.  The accounts that have some are among those
-that are marked as having data keys.
+They are rows in the space of their tenant, like its roles and alarms.  Their accounts are among those marked as
+having data keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _decode = msgspec.json.Decoder(NamedKey).decode
 
 
 class CassandraNamedKeys:
-    """The part of the store over ``records``."""
+    """Named-key calls of the store, kept in ``records``."""
 
     _records: Records
 
@@ -36,7 +36,7 @@ class CassandraNamedKeys:
             check_tenant(key.account, rows)
             if row in rows:
                 raise ConditionFailed(f"there is a data key {key.name} of account {key.account} already")
-            # The tenant's row is written as it is: so it cannot be deleted at the same moment.
+            # The tenant's row is rewritten unchanged, so that a concurrent deletion of the tenant conflicts.
             return {"tenant": rows["tenant"].record, row: text(made)}, None
 
         await self._records.mark(SEALING_ACCOUNTS, key.account)
@@ -64,7 +64,8 @@ class CassandraNamedKeys:
         return await self._records.transact(tenant_space(key.account), [row], update)
 
     async def destroy_named_key(self, account: str, name: str, destroyed_s: int) -> NamedKey | None:
-        """The files keep the overwritten row until they are compacted: see :meth:`CassandraStore.scrub`."""
+        """Destroy a key.  Files keep the overwritten row until they are compacted: see
+        :meth:`CassandraStore.scrub`."""
         row = NAMED_KEY + name
 
         def destroy(rows: dict[str, Row]) -> tuple[Writes, NamedKey | None]:
@@ -77,7 +78,7 @@ class CassandraNamedKeys:
         return await self._records.transact(tenant_space(account), [row], destroy)
 
     async def _delete_named_keys(self, account: str) -> int:
-        """Delete all of a tenant, and return how many there were."""
+        """Delete all named keys of a tenant, and return their number."""
 
         def delete(rows: dict[str, Row]) -> tuple[Writes, int]:
             return dict.fromkeys(rows), len(rows)

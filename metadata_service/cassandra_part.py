@@ -1,4 +1,4 @@
-"""Tables of a keyspace that have versions of their own."""
+"""Groups of tables in a keyspace, each with its own schema version."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from metadata_service.schema import Schema
 
 
 class Part(NamedTuple):
-    """The tables of one of those who share a keyspace, apart from the others' (:mod:`metadata_service.schema`)."""
+    """Tables of one user of a shared keyspace, versioned apart from the others' (:mod:`metadata_service.schema`)."""
 
     name: str
     schema: Schema
-    """Each of its statements can be repeated without harm, for a process may end in the middle of a step."""
+    """The schema.  All of its statements are idempotent, because a process may end in the middle of a step."""
     complete: Callable[[CassandraConnection, str, int, int, str], str]
-    """Given the keyspace's name, a statement with what is left open in it: of the step with this number, from 0 on, the
-    one at this place."""
+    """Function that fills in the placeholders of a statement, given the connection, the keyspace's name, the
+    step's number from 0 on, and the statement's position in the step."""
 
     def run(self, connection: CassandraConnection, keyspace: str, step: int, statements: Iterable[str]) -> None:
-        """Change the schema so.  Blocks.  Raises :class:`~metadata_service.opening.CannotOpen`."""
+        """Apply the statements of a step.  Blocks.  Raises :class:`~metadata_service.opening.CannotOpen`."""
         for position, statement in enumerate(statements):
             connection.change_schema(keyspace, self.complete(connection, keyspace, step, position, statement))

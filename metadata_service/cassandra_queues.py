@@ -1,18 +1,21 @@
-"""Queues in Cassandra: the part of the store that is :class:`~metadata_service.store.QueueStore`.
+"""Queues in Cassandra: the :class:`~metadata_service.store.QueueStore` part of the store.
 
-All names of an account are one space: its queues, the names that are held after a deletion, the sources of its
-dead-letter queues, and how many queues it has.  A transaction changes them together, so a name is unique, a quota is
-exact and no index is ever behind.  Every creation and deletion changes the row of the account, and so meets every other
-one.  A page of names is a range of keys.
+All names of an account are one space: its queues, the names held after a deletion, the sources of its
+dead-letter queues, and its number of queues.  Transactions change them together, so names are unique, quotas
+are exact and indexes are never behind.  Every creation and deletion changes the account's row, and therefore
+conflicts with every other one.  A page of names is a range of keys.
 
-Beside that, each id leads to its account and name.  Creation and deletion therefore have two phases:
+In addition, a mark maps each queue id to its account and name.  Creation and deletion therefore have two
+phases:
 
-* creation: the id gets its mark, then the name its queue.  If the process ends in between, the mark leads to a name
-  that is free, or another queue's; nobody who follows it takes that for this queue, for the ids differ.
-* deletion: the name loses its queue and is held, then the id its mark.  In between it is the same.
+* creation: first the id's mark, then the queue under its name.  If the process ends in between, the mark leads
+  to a name that is free or another queue's; readers compare the ids and do not take it for this queue.
+* deletion: first the queue is removed and its name held, then the id's mark is removed.  The same holds in
+  between.
 
-:meth:`CassandraQueues.collect` removes such marks.  Before it does it raises the account's *floor*: no creation whose
-id lies below can be finished any more (it takes another id), so no mark is removed of a queue that comes to be.
+:meth:`CassandraQueues.collect` removes orphaned marks.  Before that it raises the account's *floor*: a creation
+whose id is below can no longer finish (it takes another id), so the mark of a queue still being created is
+never removed.
 """
 
 from __future__ import annotations
@@ -39,9 +42,9 @@ from metadata_service.store import (
 )
 
 HOLD_SECONDS_LEAST = 3600
-"""A deleted queue's name is remembered at least this long, whatever hold a creation names."""
+"""Minimum time for which a deleted queue's name is remembered, whatever hold a creation names."""
 _IDS_TOGETHER = 1000
-"""Ids whose marks are one space."""
+"""Number of ids whose marks are one space."""
 
 _decode_queue = msgspec.json.Decoder(Queue).decode
 
@@ -49,7 +52,7 @@ _decode_queue = msgspec.json.Decoder(Queue).decode
 class _Account(msgspec.Struct, frozen=True):
     queues: int = 0
     floor: int = 0
-    """No queue with a lower id comes to be any more."""
+    """Queue ids below this can no longer be created."""
 
 
 class _Place(msgspec.Struct, frozen=True, array_like=True):
@@ -58,11 +61,11 @@ class _Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _BelowFloor(Exception):
-    """The collector was faster."""
+    """The collector raised the floor above the id of this creation."""
 
 
 class CassandraQueues(CassandraCredentials, CassandraChanges):
-    """What it keeps is in ``records``."""
+    """Queue calls of the store, kept in ``records``."""
 
     def __init__(self, records: Records) -> None:
         CassandraCredentials.__init__(self, records)
@@ -83,7 +86,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
         row, held = _queue(name), _held(name)
 
         def check(rows: Mapping[str, Row]) -> _Account:
-            """Raises what speaks against a new queue."""
+            """Raise an error if the queue cannot be created."""
             if row in rows:
                 raise QueueExists(_decode_queue(rows[row].record))
             if held in rows:
@@ -120,7 +123,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
             except _BelowFloor:
                 continue
             except StoreUnavailable:
-                raise  # it may have come to be: the mark stays, and the collector decides
+                raise  # the queue may have been created: its mark stays, and the collector decides
             except StoreError:
                 await self._forget_id(queue.queue_id)
                 raise
@@ -203,7 +206,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
         return await self._page(account, _source(dlq_arn, ""), "", after, limit)
 
     async def collect(self, *, now_ms: int, hold_seconds: float = HOLD_SECONDS_LEAST) -> int:
-        """Remove what was left half-made, and names that are held for longer than ``hold_seconds``; how many.
+        """Remove half-made objects, and names held for longer than ``hold_seconds``; returns their number.
 
         May run at any time, in several processes at once.
         """
@@ -226,7 +229,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
     # --- parts of operations ---
 
     async def _partitions_in(self, clusters: Sequence[int]) -> list[int]:
-        """Ids of new partitions, in this order: those of one cluster with one transaction."""
+        """Ids of new partitions in the order of ``clusters``, with one transaction per cluster."""
         ids = {
             cluster: iter(await self.new_partition_ids(cluster, clusters.count(cluster))) for cluster in set(clusters)
         }
@@ -241,10 +244,10 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
         try:
             await self._records.unmark(*_id(queue_id))
         except StoreUnavailable:
-            pass  # it leads to nothing, and the collector removes it
+            pass  # the mark leads to no queue, and the collector removes it
 
     async def _give_up(self, queue_id: int, place: _Place) -> bool:
-        """Remove the mark of an id that has no queue, after having seen to it that it never will."""
+        """Remove the mark of an id without a queue, after making sure that no such queue can be created."""
         row = _queue(place.name)
 
         def close(rows: dict[str, Row]) -> tuple[Writes, bool]:
@@ -320,12 +323,12 @@ def _id(queue_id: int) -> tuple[str, str]:
 
 
 def mark_of(queue: Queue) -> tuple[str, str, str]:
-    """Space, key and value of the mark by which the queue is found by its id."""
+    """Space, key and value of the mark that maps a queue's id to its name."""
     return (*_id(queue.queue_id), text(_Place(queue.account, queue.name)))
 
 
 def recomputed(rows: Mapping[str, str]) -> dict[str, str]:
-    """The records of an account's space as they have to be for the queues that are among them."""
+    """Recompute the records of an account's space from the queues among them."""
     queues = {row: record for row, record in rows.items() if row.startswith(_queue(""))}
     held = {row: record for row, record in rows.items() if row.startswith(_held(""))}
     before = msgspec.json.decode(rows["account"], type=_Account) if "account" in rows else _Account()
@@ -354,7 +357,7 @@ def _found(rows: Mapping[str, Row], row: str, queue_id: int) -> Queue:
 
 
 def _sources(name: str, before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> dict[str, str | None]:
-    """What a queue's change from these attributes to those (None: there is no queue) does to the sources."""
+    """Writes to the dead-letter sources for a change of a queue's attributes; None: no queue before or after."""
     old, new = dead_letter_arn(before or {}), dead_letter_arn(now or {})
     writes: dict[str, str | None] = {}
     if old != new:

@@ -1,28 +1,28 @@
-"""Rows in Cassandra that change safely, of two kinds.
+"""Safe changes of rows in Cassandra, of two kinds.
 
-**Records** change by transactions.  :meth:`Records.transact` reads rows of one space at SERIAL, lets a function decide,
-and writes what it says on the condition that none of the rows that it writes has changed since it read them; else it
-begins anew.  So what decides has to be among what is written, or change only together with it.  Every row holds a
-random number, ``change``, of the transaction that wrote it, and that is what the condition compares: a row that was
-deleted and made anew is never taken for the old one.  Rows that were not read may be written too, where they change
-only together with a row that was.
+**Records** change by transactions.  :meth:`Records.transact` reads rows of one space at SERIAL, lets a function
+decide, and writes the result on the condition that none of the written rows has changed since the read;
+otherwise it starts again.  Rows that a decision depends on must therefore be among those written, or change
+only together with them.  Every row holds ``change``, a random id of the transaction that wrote it, and the
+condition compares it: a row that was deleted and created again is never taken for the old one.  Rows that were
+not read may be written too, if they change only together with a row that was.
 
-A transaction whose answer does not come may still take effect, so reading the old rows settles nothing.  It is tried
-again, with the same condition and the same ``change``, until one attempt is answered.  If that one was applied, no
-earlier one can be any more: its condition is gone.  If it was refused, a row with our ``change`` shows that an earlier
-attempt had been applied, and one that still has the ``change`` that we read shows that none was.  Where all have been
-overwritten, and when the time is up, the outcome is unknown, and :class:`~metadata_service.store.StoreUnavailable` says
-so.
+A transaction that is not answered may still take effect, so reading the old rows proves nothing.  It is retried
+with the same condition and the same ``change`` until one attempt is answered.  If that attempt was applied, no
+earlier one can be any more: its condition no longer holds.  If it was refused, a row with our ``change`` shows
+that an earlier attempt was applied, and a row that still has the ``change`` that we read shows that none was.
+If all rows have been overwritten, or time is up, the outcome is unknown and
+:class:`~metadata_service.store.StoreUnavailable` says so.
 
-An attempt may also come very late, from a node that stood still, after all this.  It finds a condition that never holds
-again: a ``change`` does not come back, and neither does the absence of a row that is never deleted.  So a row may be
-deleted only if each transaction that makes it also writes a row that never is.  Others are emptied: they stay, as
-:data:`GONE`, and count as not there.
+An attempt may also arrive very late, from a node that was suspended.  Its condition never holds again: a
+``change`` does not recur, and neither does the absence of a row that is never deleted.  So a row may be deleted
+only if each transaction that creates it also writes a row that is never deleted.  Other rows are emptied: they
+stay, as :data:`GONE`, and count as absent.
 
-**Marks** are written whatever is there, each with a timestamp that its meaning gives it (a creation has a lower one
-than the deletion; a time of use has itself), so the order in which they arrive does not matter, nor does any clock.
+**Marks** are written unconditionally, each with a timestamp derived from its meaning (a creation has a lower
+one than the deletion; a time of use is its own), so neither their order of arrival nor any clock matters.
 
-Transactions of one process on one space take turns: else they would only refuse each other.
+Transactions of one process on one space take turns: otherwise they would only conflict with each other.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from metadata_service.store import StoreUnavailable
 T = TypeVar("T")
 
 PAGE = 1000
-"""Rows that are read at once."""
+"""Number of rows read per page."""
 TOGETHER = 32
-"""Reads that are under way at once for one caller."""
+"""Maximum number of concurrent reads for one caller."""
 TURN_TIMES: Final = 2
-"""A transaction waits for its turn for so many times the time that it may take itself, which begins then."""
+"""Maximum wait for a turn, as a multiple of a transaction's own time limit, which starts after the wait."""
 GONE: Final = ""
-"""The record of a row that was emptied."""
+"""Record of an emptied row."""
 BEYOND = "\U0010ffff"
-"""No key that begins with something comes after that with this added."""
+"""Suffix that makes an upper bound: appended to a prefix it sorts after all keys with that prefix."""
 
 
 class Row(NamedTuple):
@@ -60,18 +60,18 @@ class Row(NamedTuple):
 
 
 Writes = Mapping[str, str | None]
-"""Records by key; :data:`GONE`: to be emptied; None: to be deleted."""
+"""Records by key; :data:`GONE` empties a row, None deletes it."""
 
 
 class Records:
-    """The two tables of a keyspace, which are there."""
+    """The two tables of a keyspace, which must exist."""
 
     def __init__(self, keyspace: CassandraKeyspace) -> None:
-        """Blocks."""
+        """Prepare the statements.  Blocks."""
         self._keyspace = keyspace
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._numbers: dict[str, _Numbers] = {}
-        """By counter, those who wait for numbers."""
+        """Pending requests for numbers, by counter."""
         records, marks = f"{keyspace.name}.records", f"{keyspace.name}.marks"
         prepare = keyspace.prepare
         bounds = "WHERE space = ? AND key >= ? AND key < ? LIMIT ?"
@@ -101,28 +101,28 @@ class Records:
     # --- records ---
 
     async def get(self, space: str, key: str, *, serial: bool = False) -> str | None:
-        """The record, if there is one: at least as new as any transaction that was answered before.
+        """Read a record, at least as new as any transaction answered before; None if there is none.
 
-        ``serial``: to decide by it.
+        ``serial``: for reads on which a decision depends.
         """
         rows = await self._keyspace.run(self._get_serial if serial else self._get, (space, key))
         return rows[0][0] or None if rows else None
 
     async def some(self, space: str, keys: Sequence[str]) -> dict[str, str]:
-        """Those of these records that there are, at most :data:`PAGE`: as :meth:`get`."""
+        """Read several records, at most :data:`PAGE`, with the guarantee of :meth:`get`; absent ones are left out."""
         rows = await self._keyspace.run(self._some, (space, keys))
         return {key: record for key, record in rows if record != GONE}
 
     async def keys(self, space: str, least: str, beyond: str, limit: int) -> list[str]:
-        """At most ``limit`` keys from ``least`` on and below ``beyond``, in code point order."""
+        """At most ``limit`` keys from ``least`` (inclusive) to ``beyond`` (exclusive), in code point order."""
         return [key for (key,) in await self._keyspace.run(self._keys, (space, least, beyond, limit))]
 
     async def all(
         self, space: str, prefix: str = "", *, least: str = "", serial: bool = False
     ) -> list[tuple[str, str]]:
-        """Key and record of all whose key begins with ``prefix``, from ``least`` on, ordered by key.
+        """Key and record of all rows whose key begins with ``prefix``, from ``least`` on, ordered by key.
 
-        ``serial``: to decide by them.
+        ``serial``: for reads on which a decision depends.
         """
         found: list[tuple[str, str]] = []
         least = max(least, prefix)
@@ -135,17 +135,17 @@ class Records:
             least = after(rows[-1][0])
 
     async def rows(self, space: str, keys: Iterable[str]) -> dict[str, Row]:
-        """Those of these that there are, after all that was answered before.  Raises :class:`StoreUnavailable`."""
+        """Read several rows at SERIAL; absent ones are left out.  Raises :class:`StoreUnavailable`."""
         rows = await self._read(space, sorted(set(keys)), self._keyspace.deadline())
         return {key: row for key, row in rows.items() if row.record != GONE}
 
     async def transact(
         self, space: str, keys: Iterable[str], decide: Callable[[dict[str, Row]], tuple[Writes, T]]
     ) -> T:
-        """What ``decide`` returns beside the writes, once these are durable.
+        """Run a transaction, and return the second result of ``decide`` once the writes are durable.
 
-        It gets those of ``keys`` that there are, may be called several times, and what it raises ends the transaction
-        without effect.  Raises :class:`StoreUnavailable`.
+        ``decide`` receives those of ``keys`` that exist, may be called several times, and ends the transaction
+        without effect if it raises.  Raises :class:`StoreUnavailable`.
         """
         wanted = sorted(set(keys))
         async with self._turn(space):
@@ -156,9 +156,7 @@ class Records:
                 if not writes or await self._commit(space, wanted, rows, writes, deadline):
                     return answer
                 if not await deadline.pause():
-                    raise StoreUnavailable(
-                        f"too many change {space} in Cassandra at the same time: nothing was changed"
-                    )
+                    raise StoreUnavailable(f"too many concurrent changes of {space} in Cassandra: nothing was changed")
 
     @asynccontextmanager
     async def _turn(self, space: str) -> AsyncIterator[None]:
@@ -167,7 +165,9 @@ class Records:
             async with asyncio.timeout(TURN_TIMES * self._keyspace.deadline().left):
                 await lock.acquire()
         except TimeoutError:
-            raise StoreUnavailable(f"too many wait to change {space} in Cassandra: nothing was changed") from None
+            raise StoreUnavailable(
+                f"too many changes of {space} in Cassandra are waiting: nothing was changed"
+            ) from None
         try:
             yield
         finally:
@@ -180,7 +180,7 @@ class Records:
     async def _commit(
         self, space: str, read: Sequence[str], rows: Mapping[str, Row], writes: Writes, deadline: Deadline
     ) -> bool:
-        """Whether the writes took effect.  False: they did not, and never will."""
+        """Apply the writes.  Returns False if they did not take effect, and never will."""
         change = uuid.uuid4()
         statements = [self._statement(space, key, record, read, rows, change) for key, record in writes.items()]
         in_doubt: Unanswered | None = None
@@ -201,8 +201,8 @@ class Records:
         if any(key in rows and rows[key].change == row.change for key, row in now.items()):
             return False
         if not now and all(record is None for record in writes.values()):
-            return True  # what was to go is gone
-        raise StoreUnavailable(f"whether a change of {space} in Cassandra took effect is not known: {in_doubt}")
+            return True  # the rows to be deleted are gone
+        raise StoreUnavailable(f"it is not known if a change of {space} in Cassandra took effect: {in_doubt}")
 
     def _statement(
         self,
@@ -222,9 +222,9 @@ class Records:
         return (self._insert if key in read else self._put), values
 
     async def next_id(self, counter: str, count: int = 1) -> int:
-        """The first of the next ``count`` numbers of a counter, from 1; never given out again.
+        """Return the first of the next ``count`` numbers of a counter, from 1; numbers are never reused.
 
-        Who asks while others get theirs waits, and all who wait share a transaction.
+        Requests that arrive during a transaction wait, and share the next one.
         """
         numbers = self._numbers.get(counter)
         if numbers is None:
@@ -248,28 +248,28 @@ class Records:
                 numbers.fail(asked, error)
                 continue
             for count, answer in asked:
-                if not answer.done():  # else whoever asked has left, and nobody gets these
+                if not answer.done():  # else the caller was cancelled, and its numbers are skipped
                     answer.set_result(first)
                 first += count
         del self._numbers[counter]
 
     async def count(self, counter: str) -> int:
-        """How many numbers of the counter were given out."""
+        """Count the numbers that the counter has given out."""
         record = await self.get(f"counter/{counter}", "next")
         return 0 if record is None else int(record) - 1
 
     # --- marks ---
 
     async def mark(self, space: str, key: str, value: str = "", *, timestamp: int = 1) -> None:
-        """Set a mark, unless it has one of a higher timestamp."""
+        """Set a mark, unless it exists with a higher timestamp."""
         await self._keyspace.run(self._mark, (space, key, value, timestamp))
 
     async def mark_all(self, space: str, marks: Iterable[tuple[str, str, int]]) -> None:
-        """The same for several: key, value and timestamp."""
+        """Set several marks: key, value and timestamp."""
         await self._keyspace.run_all([(self._mark, (space, *mark)) for mark in marks])
 
     async def unmark(self, space: str, key: str, *, timestamp: int = 2) -> None:
-        """Remove a mark, unless it has a higher timestamp; from then on only such a one is seen."""
+        """Remove a mark, unless it has a higher timestamp; afterwards only marks with a higher one are seen."""
         await self._keyspace.run(self._unmark, (timestamp, space, key))
 
     async def marks(self, space: str, least: str = "", limit: int = PAGE) -> list[tuple[str, str]]:
@@ -286,16 +286,16 @@ class Records:
             page = await self.marks(space, after(page[-1][0])) if len(page) == PAGE else []
 
     async def some_marks(self, space: str, keys: Sequence[str]) -> dict[str, str]:
-        """Those of these that there are."""
+        """Values of several marks by key; absent ones are left out."""
         return dict(await self._keyspace.run(self._some_marks, (space, keys)))
 
 
 class _Numbers:
-    """Those who wait for numbers of a counter."""
+    """Pending requests for numbers of a counter."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, asyncio.Future[int]]] = []
-        """How many each wants, and where it hears of the first of them."""
+        """Requested count and answer of each request.  The answer is the first number."""
         self.giving: asyncio.Task[None]
 
     async def ask(self, count: int) -> int:
@@ -310,12 +310,12 @@ class _Numbers:
 
 
 def after(key: str) -> str:
-    """The first key that comes after this one."""
+    """The smallest key greater than this one."""
     return key + "\0"
 
 
 async def gather(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
-    """What the calls give, in order; at most :data:`TOGETHER` are under way at once."""
+    """Run the calls, at most :data:`TOGETHER` at once, and return their results in order."""
     free = asyncio.Semaphore(TOGETHER)
 
     async def one(call: Callable[[], Awaitable[T]]) -> T:

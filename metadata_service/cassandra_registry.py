@@ -1,7 +1,6 @@
-"""Backend clusters in Cassandra: the store's part :class:`~metadata_service.store.ClusterRegistry`.
+"""Backend clusters in Cassandra: the :class:`~metadata_service.store.ClusterRegistry` part of the store.
 
-The clusters are one space, so a name is unique and so is a number.  Reports are marks: which is the later one is its
-timestamp.
+The clusters are one space, so names and numbers are unique.  Reports are marks, ordered by their timestamps.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _CLUSTERS = "backend_clusters"
 _REPORTS = "cluster_reports"
 _MANAGER = "manager"
 _REPORT_BITS = 32
-"""Of a report's number in its term: enough for two centuries at one in two seconds."""
+"""Bits of a report's number in its term: enough for two centuries at one every two seconds."""
 
 _decode_cluster = msgspec.json.Decoder(BackendCluster).decode
 _decode_report = msgspec.json.Decoder(ClusterReport).decode
@@ -33,7 +32,7 @@ _decode_manager = msgspec.json.Decoder(ManagerEntry).decode
 
 
 class CassandraRegistry:
-    """What it keeps is in ``records``."""
+    """Cluster calls of the store, kept in ``records``."""
 
     _records: Records
 

@@ -1,16 +1,16 @@
-"""The keyspace of the metadata in Cassandra: its tables, and how an older one gets what came later.
+"""Tables of the metadata's keyspace in Cassandra, and their migration.
 
-There are two tables, which differ in how their rows change (:mod:`metadata_service.cassandra_records`):
+Two tables differ in how their rows change (:mod:`metadata_service.cassandra_records`):
 
-* ``records``: by lightweight transactions alone.  The rows of a ``space`` are one partition, so a transaction changes
-  any of them together, or none.
-* ``marks``: by plain writes whose timestamps say which is the newer, so that no clock can shadow one.
+* ``records``: only by lightweight transactions.  The rows of a ``space`` are one partition, so a transaction
+  changes several of them atomically.
+* ``marks``: by plain writes whose explicit timestamps decide which is newer, independently of clocks.
 
-A record is JSON, so one that gains a field with a default needs no step.  :mod:`metadata_service.schema` has the rule
-of the steps, and :mod:`metadata_service.cassandra_versions` takes them.  No row has a time to live.
+A record is JSON, so adding a field with a default needs no migration.  :mod:`metadata_service.schema` has the
+rule of the steps, and :mod:`metadata_service.cassandra_versions` runs them.  No row has a time to live.
 
-Two processes that make a table at the same time would make two, of which one is forgotten with all that was written to
-it.  So tables have fixed ids: then both make the same.
+Two processes that create a table at the same time would create two, one of which is lost with everything
+written to it.  Tables therefore have fixed ids, so that both create the same one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from metadata_service.opening import CannotOpen
 from metadata_service.schema import Schema, Step
 
 _GRACE_SECONDS = 86_400
-"""A deleted row is remembered this long: a replica that was away for longer has to be repaired before it serves."""
+"""Time for which a deleted row is remembered: a replica that was down for longer must be repaired before it serves."""
 
 
 def _complete(connection: CassandraConnection, keyspace: str, step: int, position: int, statement: str) -> str:
@@ -52,17 +52,18 @@ METADATA = Part(
     ),
     _complete,
 )
-"""Of every keyspace: its records say which versions its parts have."""
+"""Tables of every keyspace: its records say which versions its parts have."""
 
 
 def make_tables(keyspace: CassandraKeyspace) -> None:
-    """Make the keyspace, unless it is there, and what the first version has.  Blocks.  Raises :class:`CannotOpen`."""
+    """Create the keyspace, unless it exists, and the tables of the first version.  Blocks.  Raises
+    :class:`CannotOpen`."""
     keyspace.connection.make_keyspace(keyspace.name)
     METADATA.run(keyspace.connection, keyspace.name, 0, METADATA.schema.steps[0].forward)
 
 
 def has_tables(keyspace: CassandraKeyspace) -> bool:
-    """Whether the first step was taken, by whomever.  Raises :class:`CannotOpen` if it was for another scope."""
+    """True if the first step was taken by any process.  Raises :class:`CannotOpen` if it was for another scope."""
     tables, scope = keyspace.connection.tables(keyspace.name), keyspace.connection.scope
     if tables is None or "records" not in tables or "marks" not in tables:
         return False

@@ -1,12 +1,13 @@
-"""The versions of what is in a keyspace: bringing a part of it to this program's, waiting for that, and going back.
+"""Schema versions of a keyspace: migrating a part to this program's version, waiting for that, and rolling
+back.
 
-Cassandra has no transactions over tables.  So a step's statements can be repeated, and come before the note that it was
-taken: a step that was cut off is taken again.  A way back is noted before it begins, as ``leaving``, and from then on
-no program that knows the step starts; who repeats it ends it.  The notes change by lightweight transactions, each on
-the condition that nobody has changed them since they were read.
+Cassandra has no transactions over tables.  A step's statements are therefore idempotent and run before the step
+is recorded: an interrupted step is taken again.  A rollback is recorded before it begins, as ``leaving``, and
+from then on no program that knows the step starts; repeating the rollback completes it.  The version rows
+change by lightweight transactions, each on the condition that they have not changed since they were read.
 
-What must not run at the same time as a way back is a program that uses what goes: nobody here can know of it.  And one
-way back at a time: a second one that stood still could undo what was done anew.
+Programs that use what a rollback removes must not run during it; that cannot be checked here.  Nor may two
+rollbacks run at once: a second one that was suspended could undo what was done again later.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from metadata_service.store import StoreUnavailable
 T = TypeVar("T")
 
 OPENING_SECONDS: Final = 30.0
-"""So long opening a keyspace goes on where a transaction of its schema has no known outcome."""
+"""Time for which opening a keyspace is retried while the outcome of a schema transaction is unknown."""
 WAIT_SECONDS: Final = 600.0
-"""So long a process waits until somebody has taken the steps that are missing."""
+"""Time for which a process waits for another one to run the missing steps."""
 LOOK_SECONDS: Final = 1.0
 TELL_SECONDS: Final = 30.0
-"""How often it looks meanwhile, and says so."""
+"""Intervals at which it checks meanwhile, and logs that it waits."""
 _QUERY_SECONDS: Final = 60.0
 _SPACE: Final = "schema"
 
@@ -45,7 +46,7 @@ log = logging.getLogger("holdfast.metadata")
 
 
 class CassandraVersions:
-    """Of one part of a keyspace whose tables :class:`Records` are there."""
+    """Schema version of one part of a keyspace whose :class:`Records` tables exist."""
 
     def __init__(self, records: Records, keyspace: CassandraKeyspace, part: Part = METADATA) -> None:
         self._records = records
@@ -56,12 +57,12 @@ class CassandraVersions:
         self._version, self._oldest, self._leaving = f"{prefix}version", f"{prefix}oldest", f"{prefix}leaving"
 
     async def stored(self) -> Stored:
-        """Raises :class:`StoreUnavailable`."""
+        """Read the stored version.  Raises :class:`StoreUnavailable`."""
         stored, _ = await self._look()
         return stored
 
     async def ready(self, *, wait: bool) -> None:
-        """Return when what is stored is for this program: this takes the steps that are missing, or waits for them.
+        """Return when the stored version suits this program: run the missing steps, or wait for them.
 
         Raises :class:`CannotOpen` and :class:`StoreUnavailable`.
         """
@@ -78,7 +79,7 @@ class CassandraVersions:
             await waiting.pause()
 
     async def migrate(self) -> None:
-        """Take the steps that are missing.  Raises as :meth:`ready`."""
+        """Run the missing steps.  Raises as :meth:`ready` does."""
         schema = self._part.schema
         while True:
             stored, change = await self._look()
@@ -92,10 +93,11 @@ class CassandraVersions:
                 return
 
     async def roll_back(self, to: int | None = None) -> None:
-        """Undo the last step that this program knows, or all beyond the version ``to``, and what was begun before.
+        """Undo the last step that this program knows, or all beyond the version ``to``, and any rollback begun
+        before.
 
-        No program that uses what they made may run.  Raises :class:`CannotRollBack`, :class:`CannotOpen` and
-        :class:`StoreUnavailable`.
+        No program that uses the results of these steps may run.  Raises :class:`CannotRollBack`,
+        :class:`CannotOpen` and :class:`StoreUnavailable`.
         """
         schema = self._part.schema
         stored, change = await self._look()
@@ -113,7 +115,7 @@ class CassandraVersions:
             _, change = await self._look()
 
     async def _leave(self, version: int, change: uuid.UUID | None, *, begun: bool) -> None:
-        """Undo the step to this version, if nothing is lost by it; ``begun``: it may be half undone already."""
+        """Undo the step to this version, unless data would be lost; ``begun``: it may be half undone already."""
         schema = self._part.schema
         step = schema.steps[version - 1]
         assert step.back is not None
@@ -126,11 +128,11 @@ class CassandraVersions:
         await self._expected(change, schema.stored(version - 1))
 
     def _run(self, version: int, statements: Sequence[str]) -> None:
-        """Statements of the step that leads to this version.  Blocks."""
+        """Run statements of the step that leads to this version.  Blocks."""
         self._part.run(self._keyspace.connection, self._keyspace.name, version - 1, statements)
 
     def _finds(self, query: str, begun: bool) -> bool:
-        """Whether a query finds a row; of what was undone already, nothing is found.  Blocks."""
+        """True if a query finds a row; with ``begun`` an invalid query finds none.  Blocks."""
         statement = SimpleStatement(
             query.format(keyspace=self._keyspace.name), consistency_level=self._keyspace.connection.scope.quorum
         )
@@ -139,12 +141,12 @@ class CassandraVersions:
         except Exception as error:  # the driver's errors have no common base
             if begun and isinstance(error, InvalidRequest):
                 return False
-            raise StoreUnavailable(f"what a step back would lose cannot be looked for: {error}") from error
+            raise StoreUnavailable(f"the search for data that a rollback would lose failed: {error}") from error
 
-    # --- the notes ----------------------------------------------------------------------------------------
+    # --- version rows --------------------------------------------------------------------------------------
 
     async def _look(self) -> tuple[Stored, uuid.UUID | None]:
-        """What is stored, and the change that noted it."""
+        """Read the stored version, and the change id that wrote it."""
 
         def read(rows: dict[str, Row]) -> tuple[Writes, tuple[Stored, uuid.UUID | None]]:
             return {}, (self._read(rows), rows[self._version].change if self._version in rows else None)
@@ -152,11 +154,11 @@ class CassandraVersions:
         return await self._transact(read)
 
     async def _note(self, change: uuid.UUID | None, stored: Stored) -> bool:
-        """Note this, if it is still as after that change; whether it is so now."""
+        """Store a version if it has not changed since ``change``; True if it is stored now."""
 
         def write(rows: dict[str, Row]) -> tuple[Writes, bool]:
             if self._read(rows) == stored:
-                return {}, True  # by an attempt of ours whose answer did not come, or by another process
+                return {}, True  # by an attempt of ours that was not answered, or by another process
             if (rows[self._version].change if self._version in rows else None) != change:
                 return {}, False
             notes = {self._version: str(stored.version), self._oldest: str(stored.oldest)}
@@ -167,7 +169,7 @@ class CassandraVersions:
         return await self._transact(write)
 
     async def _expected(self, change: uuid.UUID | None, stored: Stored) -> uuid.UUID | None:
-        """As :meth:`_note`, where nobody else is to change anything; the change that noted it."""
+        """Store a version as :meth:`_note` does, where no other process may change it; returns the new change id."""
         if not await self._note(change, stored):
             raise CannotRollBack(
                 f"somebody else has changed the version of {self._where} at the same time: look with holdfast schema "
@@ -188,15 +190,15 @@ class CassandraVersions:
 
 
 class Waiting:
-    """A wait for somebody else's act, with a line in the log now and then, and an end."""
+    """A bounded wait for another process, logged at intervals."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._began = self._told = time.monotonic()
-        log.warning("this process waits for %s: holdfast schema migrate does that (schema_migration = wait)", what)
+        log.warning("waiting for %s: run holdfast schema migrate (schema_migration = wait)", what)
 
     async def pause(self) -> None:
-        """Raises :class:`CannotOpen` when it has taken too long."""
+        """Pause before the next check.  Raises :class:`CannotOpen` when the wait has taken too long."""
         now = time.monotonic()
         if now - self._began > WAIT_SECONDS:
             raise CannotOpen(
@@ -205,12 +207,12 @@ class Waiting:
             )
         if now - self._told > TELL_SECONDS:
             self._told = now
-            log.warning("this process still waits for %s", self._what)
+            log.warning("still waiting for %s", self._what)
         await asyncio.sleep(LOOK_SECONDS)
 
 
 async def prepared(keyspace: CassandraKeyspace, *, wait: bool) -> Records:
-    """The records of a keyspace, which is brought to this program's version, or waited for.
+    """Open the records of a keyspace, which is migrated to this program's version, or awaited.
 
     Raises :class:`CannotOpen` and :class:`StoreUnavailable`.
     """
@@ -220,15 +222,15 @@ async def prepared(keyspace: CassandraKeyspace, *, wait: bool) -> Records:
             await waiting.pause()
     elif not await asyncio.to_thread(has_tables, keyspace):
         await asyncio.to_thread(make_tables, keyspace)
-        has_tables(keyspace)  # whoever made them may have made them for another scope
+        has_tables(keyspace)  # another process may have created them for another scope
     records = await asyncio.to_thread(Records, keyspace)
     await CassandraVersions(records, keyspace).ready(wait=wait)
     return records
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer of what can be asked again.  Where many processes open a keyspace at once, and Cassandra has just been
-    started, the outcome of one's transaction may be unknown."""
+    """Retry an idempotent call for :data:`OPENING_SECONDS`.  When many processes open a keyspace at once on a
+    Cassandra that has just started, the outcome of a transaction may be unknown."""
     deadline = Deadline(OPENING_SECONDS)
     while True:
         try:

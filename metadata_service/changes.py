@@ -1,10 +1,10 @@
-"""What other processes of the machine change of queues, so that a cache in this one does not keep what is old.
+"""Invalidation of cached queues that other processes have changed.
 
-Messages need none of this: the backend refuses who knows of a queue that is gone, and works with the newest settings.
-But what the frontend decides by itself (the policy, limits of a message, the visibility timeout) it decides by what it
-has cached.  So it asks the store a few times a second which queues were changed, whoever changed them, and forgets
-these.  Where a change and the note of it are not one transaction (in Cassandra), a process may end between the two:
-its caller had no answer, but the queue is changed.  So now and then all is forgotten.
+Message calls do not need it: the backend refuses callers whose queue is gone, and applies the newest settings.
+But the frontend uses cached attributes for its own decisions (policy, message limits, visibility timeout).  It
+therefore asks the store a few times per second which queues were changed by any process, and drops these from
+its cache.  Where a change and its record are not one transaction (in Cassandra), a process may end between the
+two: the queue is changed, though its caller had no answer.  So the whole cache is dropped periodically.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from metadata_service.client import MetadataClient
 from metadata_service.store import ChangeStore, StoreError
 
 LOOK_SECONDS = 0.25
-"""Between two looks; a change in another process counts here as soon after it was made."""
+"""Interval between polls, and thus the delay until another process's change counts here."""
 
 FORGET_SECONDS = 60
-"""After which nothing is cached any more, whatever the store says."""
+"""Maximum age of anything cached, whatever the store reports."""
 
 log = logging.getLogger("holdfast.metadata")
 
 
 class ChangeWatch:
-    """Keeps ``client`` from knowing what is older than :data:`LOOK_SECONDS`.
+    """Keeps ``client`` from caching anything older than :data:`LOOK_SECONDS`.
 
-    While the store cannot be asked nothing stays cached: then each call asks it, and is refused as it would be without
-    a cache.
+    While the store is unavailable nothing stays cached: each call then asks it, and is refused as without a
+    cache.
     """
 
     def __init__(self, store: ChangeStore, client: MetadataClient, *, look_seconds: float = LOOK_SECONDS) -> None:
@@ -36,14 +36,14 @@ class ChangeWatch:
         self._client = client
         self._look_seconds = look_seconds
         self._forget_looks = int(FORGET_SECONDS / look_seconds)
-        """So many looks, and all is forgotten."""
+        """Number of polls after which the whole cache is dropped."""
         self._looked = 0
         self._last: int | None = None
         self._failing = False
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin, before anything is cached."""
+        """Start polling, before anything is cached."""
         await self.look()
         self._task = asyncio.create_task(self._looks(), name="watch for changes of queues")
 
@@ -53,16 +53,16 @@ class ChangeWatch:
             await asyncio.wait([self._task])
 
     async def look(self) -> None:
-        """Forget what was changed since the last look."""
+        """Drop the queues that changed since the last poll."""
         try:
             changes = await self._store.queue_changes(self._last)
         except StoreError as error:
             if not self._failing:
                 self._failing = True
-                log.error("changes of queues cannot be looked for, so none is kept in memory: %s", error)
+                log.error("changes of queues cannot be polled, so queues are not cached: %s", error)
             self._client.forget(None)
             return
-        # What this process asked the store before is cached by now: the store answers in order.
+        # Answers to this process's earlier calls are cached by now: the store answers in order.
         self._failing = False
         self._last = changes.last
         self._looked = (self._looked + 1) % self._forget_looks

@@ -1,7 +1,7 @@
 """The frontend's view of the metadata: a store behind a cache.
 
-The cache may be old: whoever acts on a cached queue names its ``queue_id`` and ``version``, and the backend
-refuses what is older than it knows.  Then :meth:`MetadataClient.get` reads afresh.
+Cache entries may be stale: callers name the cached queue's ``queue_id`` and ``version``, and the backend
+refuses versions older than it knows.  :meth:`MetadataClient.get` then reads from the store.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _HIT = _LOOKUPS.hit
 
 
 class MetadataClient:
-    """Queues by account and name.  Keeps the ``limit`` queues that were used last; absent ones are not remembered."""
+    """Cache of queues by account and name.  Keeps the ``limit`` most recently used queues; absence is not cached."""
 
     def __init__(self, store: QueueStore, *, limit: int = 10_000) -> None:
         self._store = store
         self._limit = limit
         self._queues: OrderedDict[tuple[str, str], Queue] = OrderedDict()
         self._forgotten = 0
-        """How often something was: a read that was under way then may bring what is old, and is not kept."""
+        """Number of invalidations: the result of a read that overlaps one may be stale and is not cached."""
 
     def cached(self, account: str, name: str) -> Queue | None:
-        """The queue as it was seen last.  None says nothing: ask :meth:`get`."""
+        """The queue as cached; None if it is not cached, whether or not it exists (see :meth:`get`)."""
         key = (account, name)
         queue = self._queues.get(key)
         if queue is not None:
@@ -37,7 +37,7 @@ class MetadataClient:
         return queue
 
     async def get(self, account: str, name: str) -> Queue:
-        """The queue as the store has it now.  Raises :class:`QueueNotFound`."""
+        """Read the queue from the store.  Raises :class:`QueueNotFound`."""
         forgotten = self._forgotten
         caches.counts[_LOOKUPS.miss] += 1
         try:
@@ -48,22 +48,22 @@ class MetadataClient:
         return self.remember(queue) if forgotten == self._forgotten else queue
 
     async def by_id(self, queue_id: int) -> Queue | None:
-        """As :meth:`QueueStore.get_queue_by_id`."""
+        """Delegate to :meth:`QueueStore.get_queue_by_id`."""
         return await self._store.get_queue_by_id(queue_id)
 
     def invalidate(self, account: str, name: str) -> None:
-        """Forget what is cached of this name."""
+        """Drop the cached queue of this name."""
         self._forgotten += 1
         self._queues.pop((account, name), None)
 
     def outdate(self, account: str, name: str, queue_id: int, version: int) -> None:
-        """Forget what is cached of this name, and what is being read of it, if it may be older than this."""
+        """Drop the cached queue of this name, and reads of it under way, if they may be older than this version."""
         known = self._queues.get((account, name))
         if known is None or (known.queue_id, known.version) < (queue_id, version):
             self.invalidate(account, name)
 
     def forget(self, names: Iterable[tuple[str, str]] | None) -> None:
-        """The same for queues by account and name; None: for all."""
+        """Drop cached queues by account and name; None: all."""
         if names is None:
             self._forgotten += 1
             self._queues.clear()
@@ -83,7 +83,7 @@ class MetadataClient:
         queues_most: int | None = None,
         clusters: Sequence[int] = (0,),
     ) -> Queue:
-        """As :meth:`QueueStore.create_queue`."""
+        """Call :meth:`QueueStore.create_queue` and cache the queue."""
         try:
             created = await self._store.create_queue(
                 account,
@@ -108,7 +108,7 @@ class MetadataClient:
         attributes: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> Queue:
-        """As :meth:`QueueStore.update_queue`, for the version of ``queue``."""
+        """Call :meth:`QueueStore.update_queue` for the version of ``queue``, and cache the result."""
         return self.remember(
             await self._store.update_queue(
                 queue.queue_id, queue.version, now_ms=now_ms, attributes=attributes, tags=tags
@@ -116,28 +116,28 @@ class MetadataClient:
         )
 
     async def delete(self, queue: Queue, *, now_ms: int) -> Queue:
-        """As :meth:`QueueStore.delete_queue`."""
+        """Call :meth:`QueueStore.delete_queue` and drop the cached queue."""
         self.invalidate(queue.account, queue.name)
         deleted = await self._store.delete_queue(queue.queue_id, now_ms=now_ms)
         self.invalidate(queue.account, queue.name)
         return deleted
 
     async def begin_purge(self, queue: Queue, *, now_ms: int, interval_seconds: float) -> Queue:
-        """As :meth:`QueueStore.begin_purge`."""
+        """Call :meth:`QueueStore.begin_purge` and cache the result."""
         return self.remember(
             await self._store.begin_purge(queue.queue_id, now_ms=now_ms, interval_seconds=interval_seconds)
         )
 
     async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
-        """As :meth:`QueueStore.list_queues`."""
+        """Delegate to :meth:`QueueStore.list_queues`."""
         return await self._store.list_queues(account, prefix=prefix, after=after, limit=limit)
 
     async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
-        """As :meth:`QueueStore.dead_letter_sources`."""
+        """Delegate to :meth:`QueueStore.dead_letter_sources`."""
         return await self._store.dead_letter_sources(account, dlq_arn, after=after, limit=limit)
 
     def remember(self, queue: Queue) -> Queue:
-        """Cache ``queue`` unless something newer is cached: answers may arrive out of order."""
+        """Cache ``queue`` unless a newer version is cached: answers may arrive out of order."""
         key = (queue.account, queue.name)
         known = self._queues.get(key)
         if known is None or (known.queue_id, known.version) <= (queue.queue_id, queue.version):

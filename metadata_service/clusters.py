@@ -1,14 +1,14 @@
-"""What the out-cluster manager decides: which backend cluster gets a new queue, and when a hot queue is split.  Pure:
-the time, what the clusters report and what a queue's rate is are given.
+"""Policy of the out-cluster manager: the backend cluster for a new queue, and when to split a hot queue.  Pure
+functions of the time, the clusters' reports and a queue's rate.
 
-**A new queue.**  Of two clusters, drawn by the queue's own hash in proportion to their weights, the one that is used
-less.  So nobody has to ask all clusters or lock anything, clusters fill evenly even though their reports are some
-seconds old (with the least used of all, every queue of these seconds would go to the same one), and the same question
-has the same answer on every machine.
+**New queue.**  Two clusters are drawn by the queue's hash, in proportion to their weights, and the less used
+one is chosen.  This needs no query of all clusters and no lock; clusters fill evenly although their reports are
+some seconds old (choosing the least used of all would send every queue of these seconds to the same one); and
+the result is the same on every machine.
 
-**A hot queue.**  A standard queue whose rate is above what its partitions bear, and stays there for a while, is split;
-one that would be far below it with half of its partitions, and stays there for longer, is drained back to half.  The
-two marks are so far apart that a queue whose rate stays the same never goes back and forth.
+**Hot queue.**  A standard queue whose rate stays above its partitions' capacity for a while is split; one that
+would stay far below it with half of its partitions, for longer, is drained back to half.  The two thresholds
+are so far apart that a queue with a constant rate never oscillates.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Literal
 import msgspec
 
 FULL_AT = 0.85
-"""A cluster that is used more than this gets no new queues."""
+"""Utilisation above which a cluster gets no new queues."""
 SILENT_SECONDS = 15
-"""Nor does one that has not reported for so long."""
+"""Time without a report after which a cluster gets no new queues."""
 
 
 class NoCluster(Exception):
-    """No cluster can take a new queue: the text says why of each."""
+    """No cluster can take a new queue: the text gives the reason for each."""
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -37,12 +37,12 @@ class Cluster(msgspec.Struct, frozen=True):
 
     name: str
     utilisation: float
-    """Of what it has least of (CPU, disk, memory), as a part of the whole."""
+    """Used part of its scarcest resource (CPU, disk or memory), from 0 to 1."""
     reported_s: float
     weight: float = 1.0
-    """How much it can bear beside others."""
+    """Capacity relative to other clusters."""
     state: Literal["serving", "retiring"] = "serving"
-    """``retiring``: its queues move away."""
+    """State; the queues of a ``retiring`` cluster move away."""
 
 
 def choose(
@@ -53,7 +53,7 @@ def choose(
     full_at: float = FULL_AT,
     silent_seconds: float = SILENT_SECONDS,
 ) -> str:
-    """The cluster for the new queue ``key``, by name.  Raises :class:`NoCluster`."""
+    """Choose the cluster for the new queue ``key``, by name.  Raises :class:`NoCluster`."""
     takers: list[Cluster] = []
     why: list[str] = []
     for cluster in clusters:
@@ -78,22 +78,23 @@ def choose(
 
 
 def _drawn(clusters: list[Cluster], random64: int) -> Cluster:
-    """One of them, each as often as its weight says."""
+    """Draw a cluster, with probabilities proportional to the weights."""
     edges = list(accumulate(cluster.weight for cluster in clusters))
     return clusters[min(bisect_right(edges, random64 / (1 << 64) * edges[-1]), len(clusters) - 1)]
 
 
 class SplitRule(msgspec.Struct, frozen=True):
-    """When queues are split and drained back.  Raises ``ValueError`` for marks between which a queue would swing."""
+    """Thresholds for splitting and draining queues.  Raises ``ValueError`` for thresholds that would let a
+    queue oscillate."""
 
     partition_rate: float = 5000
-    """Messages a second, sent and received together, that a partition bears."""
+    """Capacity of a partition in messages per second, sent and received together."""
     split_above: float = 0.8
-    """Part of what its partitions bear above which a queue is hot."""
+    """Part of its partitions' capacity above which a queue is hot."""
     aim: float = 0.5
-    """Part of it that a split aims at."""
+    """Part of the capacity that a split aims at."""
     drain_below: float = 0.4
-    """Part of what *half* of its partitions would bear below which it is cold."""
+    """Part of the capacity of *half* of its partitions below which a queue is cold."""
     hot_seconds: float = 30
     cold_seconds: float = 900
     partitions_most: int = 64
@@ -104,16 +105,17 @@ class SplitRule(msgspec.Struct, frozen=True):
 
 
 class Heat(msgspec.Struct, frozen=True):
-    """What is remembered of a queue between two looks."""
+    """State of a queue between two checks of its rate."""
 
     hot_since_s: float | None = None
     cold_since_s: float | None = None
 
 
 def look(heat: Heat, partitions: int, rate: float, now_s: float, rule: SplitRule) -> tuple[Heat, int]:
-    """The queue has ``partitions`` and this rate now: what to remember, and how many partitions it should have.
+    """Decide the number of partitions for a queue that has ``partitions`` and this rate; returns it with the
+    new state.
 
-    Another number than ``partitions`` says: split, or drain, now; then begin with a new :class:`Heat`.
+    A number other than ``partitions`` means: split, or drain, now; then start with a new :class:`Heat`.
     """
     bears = partitions * rule.partition_rate
     if rate > rule.split_above * bears and partitions < rule.partitions_most:

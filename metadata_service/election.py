@@ -1,8 +1,8 @@
-"""Which of several processes holds an office, such as that of the out-cluster manager: the one that is named in the
-office's entry, whose beats it raises every other second.
+"""Election of the holder of an office, such as the out-cluster manager: the process named in the office's
+entry, which increments the entry's beats every other second.
 
-Whoever sees the beats stand still for long puts itself in its place.  There is no lease: two may take themselves for
-the manager for a moment, and all that either does to a queue is a change from the version that it has read.
+A process that sees the beats unchanged for long takes the office.  There is no lease: two processes may act as
+the manager for a moment, which is safe because each changes a queue only from the version that it has read.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from metadata_service.store import ConditionFailed
 
 TAKE_OVER_SECONDS = 10.0
 GAP_SECONDS = 5.0
-"""A longer time between two looks does not count: who knows what went on."""
+"""Maximum time between two polls that counts: in a longer gap the other process may have been alive."""
 DECISIONS_KEPT = 50
 STAND_BY_SECONDS = 10.0
-"""Time between two signs of life of a process that stands by."""
+"""Interval at which a standby process reports that it is alive."""
 FORGOTTEN_MS = 3_600_000
-"""A candidate that has said nothing for so long is forgotten."""
+"""Time without a report after which a candidate is removed."""
 CANDIDATES_MAX = 32
 RESIGN_TRIES = 5
 
@@ -34,16 +34,16 @@ log = logging.getLogger("holdfast.manager")
 
 
 class Office(Protocol):
-    """Where it is written down who holds it.  Implemented by :class:`~metadata_service.store.ClusterRegistry`."""
+    """Storage of the office's entry.  Implemented by :class:`~metadata_service.store.ClusterRegistry`."""
 
     async def manager(self) -> ManagerEntry: ...
 
     async def update_manager(self, entry: ManagerEntry) -> ManagerEntry:
-        """Raises :class:`~metadata_service.store.ConditionFailed`."""
+        """Store the entry.  Raises :class:`~metadata_service.store.ConditionFailed`."""
 
 
 class Election:
-    """One process's part in it."""
+    """Participation of one process in an election."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Election:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``listed``: the office's entry is to list the candidates."""
+        """``listed``: the office's entry lists the candidates."""
         self._office = office
         self._listed = listed
         self._title = title
@@ -64,21 +64,22 @@ class Election:
         self._clock = clock
         self._wall = wall
         self._seen: tuple[str, int] = ("", -1)
-        """The manager's start and its sign of life at the last look."""
+        """The manager's start id and beats at the last poll."""
         self._stood_by_at = float("-inf")
         self._looked_at = 0.0
         self._still_s = 0.0
         self._unsaid: list[Decision] = []
 
     def tell(self, text: str) -> None:
-        """A decision, to be in the entry from the next :meth:`stand` on."""
+        """Add a decision to the entry, written by the next :meth:`stand`."""
         self._unsaid.append(Decision(self._now_ms(), text))
         del self._unsaid[:-DECISIONS_KEPT]
 
     async def stand(self) -> ManagerEntry | None:
-        """The entry, if this process is the manager now; to be called every other second.
+        """Return the entry if this process is the manager now; to be called every other second.
 
-        Raises :class:`~metadata_service.store.StoreError`; until it does not, this process is not the manager.
+        Raises :class:`~metadata_service.store.StoreError`; this process is not the manager until a later call
+        succeeds.
         """
         entry = await self._office.manager()
         mine = entry.start == self._start
@@ -87,7 +88,7 @@ class Election:
             return None
         try:
             entry = await self._office.update_manager(self._signed(entry, self._name, self._start))
-        except ConditionFailed:  # another was elected, or an operator has changed it: seen at the next look
+        except ConditionFailed:  # another was elected, or an operator has changed it: seen at the next poll
             return entry if mine else None
         if not mine:
             log.info("%s is %s", self._name, self._title)
@@ -95,7 +96,8 @@ class Election:
         return entry
 
     async def resign(self) -> None:
-        """Let another one be elected at once.  Raises :class:`~metadata_service.store.StoreError`."""
+        """Give up the office, so that another process is elected at once.  Raises
+        :class:`~metadata_service.store.StoreError`."""
         for _ in range(RESIGN_TRIES):
             entry = await self._office.manager()
             left = tuple(one for one in entry.candidates if one.start != self._start)
@@ -110,15 +112,15 @@ class Election:
                 return
 
     async def _stand_by(self, entry: ManagerEntry) -> None:
-        """Say now and then that this process would take over; nothing is decided by it."""
+        """Report periodically that this process is a candidate; nothing depends on it."""
         if not self._listed or self._clock() - self._stood_by_at < STAND_BY_SECONDS:
             return
         self._stood_by_at = self._clock()
-        with contextlib.suppress(ConditionFailed):  # another one has said something just then: in a while
+        with contextlib.suppress(ConditionFailed):  # another candidate reported at the same time: retried later
             await self._office.update_manager(msgspec.structs.replace(entry, candidates=self._candidates(entry)))
 
     def _signed(self, entry: ManagerEntry, name: str, start: str) -> ManagerEntry:
-        """The entry in the name of this manager, with what is to be told."""
+        """The entry signed by this manager, with the pending decisions."""
         told = (*entry.decisions, *self._unsaid)[-DECISIONS_KEPT:]
         return msgspec.structs.replace(
             entry,
@@ -131,9 +133,10 @@ class Election:
         )
 
     def _candidates(self, entry: ManagerEntry) -> tuple[Candidate, ...]:
-        """Those that are known, with this process as it is now, without those that are long gone.
+        """Known candidates with this process's current state, without those silent for long.
 
-        An earlier start of the same name is forgotten: it is back.  A manager whose place is taken is noted as gone.
+        Earlier starts of the same name are removed: the process is back.  A replaced manager is recorded as
+        gone.
         """
         if not self._listed:
             return entry.candidates
@@ -163,5 +166,5 @@ class Election:
         return self._vacant_now(entry)
 
     def _vacant_now(self, entry: ManagerEntry) -> bool:
-        """Return whether the manager was silent for so long at the last look."""
+        """True if the office is empty, or its holder was silent for long enough at the last poll."""
         return not entry.start or self._still_s >= TAKE_OVER_SECONDS

@@ -1,11 +1,10 @@
-"""The backend clusters, as one process knows them: registered, and by their latest reports.
+"""Directory of the backend clusters in one process: registered clusters and their latest reports.
 
-Whoever has to do with several clusters keeps a :class:`Fleet`: a frontend, to assign new queues and to find nodes; a
-node of a backend cluster, to find those of others; the out-cluster manager.  It looks every :data:`LOOK_SECONDS`.
+Used by frontends to assign new queues and find nodes, by nodes to find those of other clusters, and by the
+out-cluster manager.  A :class:`Fleet` polls every :data:`LOOK_SECONDS`.
 
-How old a report is counts from when this process saw it change, by its own monotonic clock.  Only at the first look
-does it go by the clock that the report was written by; so a cluster whose clock is wrong is misjudged for as long as it
-takes to report anew.
+The age of a report counts from when this process saw it change, by its own monotonic clock.  Only at the first
+poll is the reporter's wall clock used; a cluster with a wrong clock is misjudged until its next report.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from metadata_service.store import ClusterRegistry, ConditionFailed, StoreError
 
 LOOK_SECONDS = 2.0
 GONE_SECONDS = 60.0
-"""A cluster that was emptied, and is silent for so long, has been turned off: it is not among the clusters any more."""
+"""Time without a report after which an emptied, retiring cluster counts as turned off and is no longer listed."""
 
 log = logging.getLogger("holdfast.metadata")
 
 
 class Known(NamedTuple):
-    """What is known of one cluster."""
+    """Known state of one cluster."""
 
     cluster: BackendCluster
     report: ClusterReport | None
-    """None: it has never reported."""
+    """Latest report; None: it has never reported."""
     reported_s: float
-    """When that was, by the fleet's clock; ``-inf`` if never."""
+    """Time of that report by the fleet's clock; ``-inf`` if never."""
 
 
 class Fleet:
-    """Kept up to date from :meth:`start` to :meth:`close`."""
+    """Directory of clusters, updated from :meth:`start` to :meth:`close`."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class Fleet:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Look, and go on looking.  Raises :class:`~metadata_service.store.StoreError`."""
+        """Poll once, then periodically.  Raises :class:`~metadata_service.store.StoreError`."""
         await self.look()
         self._task = asyncio.create_task(self._looks(), name="watch over the backend clusters")
 
@@ -68,7 +67,7 @@ class Fleet:
             await asyncio.wait([self._task])
 
     def known(self) -> list[Known]:
-        """Every registered cluster that there still is, ordered by number."""
+        """Registered clusters that are not turned off, ordered by number."""
         return [known for _, known in sorted(self._known.items()) if not self._gone(known)]
 
     def _gone(self, known: Known) -> bool:
@@ -76,25 +75,25 @@ class Fleet:
         return cluster.state == "retiring" and cluster.emptied and self.silent_s(known) > GONE_SECONDS
 
     def numbered(self, number: int) -> Known | None:
-        """The cluster of this number."""
+        """The cluster with this number."""
         return self._known.get(number)
 
     def silent_s(self, known: Known) -> float:
-        """For how long the cluster has not reported."""
+        """Seconds since the cluster's last report."""
         return max(0.0, self._clock() - known.reported_s)
 
     def nodes(self, number: int) -> dict[str, str]:
-        """Name and address of each node of the cluster that lives, by its latest report, however old."""
+        """Name and address of each live node of the cluster, by its latest report, however old."""
         known = self._known.get(number)
         if known is None or known.report is None:
             return {}
         return {node.name: node.address for node in known.report.nodes if node.live and node.address}
 
     def assign(self, key: str) -> int:
-        """The number of the cluster for the new queue ``key``.
+        """Choose the cluster for the new queue ``key``, by number.
 
-        The only one that is not being retired takes all, whatever it reports; where none is registered there is just
-        the first.  Raises :class:`~metadata_service.clusters.NoCluster`.
+        If only one cluster is serving, it takes all queues regardless of its report; if none is registered, the
+        number is 0. Raises :class:`~metadata_service.clusters.NoCluster`.
         """
         if not self._known:
             return 0
@@ -105,7 +104,7 @@ class Fleet:
         return next(number for number, known in self._known.items() if known.cluster.name == chosen)
 
     async def look(self) -> None:
-        """Read what is registered and reported.  Raises :class:`~metadata_service.store.StoreError`."""
+        """Read the registered clusters and their reports.  Raises :class:`~metadata_service.store.StoreError`."""
         clusters = await self.registry.backend_clusters()
         reports = {report.cluster: report for report in await self.registry.cluster_reports()} if clusters else {}
         now = self._clock()
@@ -132,16 +131,16 @@ class Fleet:
             except StoreError as error:
                 if not self._failing:
                     self._failing = True
-                    log.warning("what the backend clusters report is not known anew: %s", error)
+                    log.warning("reports of the backend clusters cannot be refreshed: %s", error)
 
 
 async def change_cluster(
     registry: ClusterRegistry, name: str, change: Callable[[BackendCluster], BackendCluster]
 ) -> BackendCluster | None:
-    """Store what ``change`` makes of the cluster as it is now; None: there is no such cluster.
+    """Apply ``change`` to the stored cluster; returns None if there is no such cluster.
 
-    It may be called several times, when others change the cluster as well.
-    Raises :class:`~metadata_service.store.StoreError`.
+    ``change`` may be called several times if others change the cluster, too. Raises
+    :class:`~metadata_service.store.StoreError`.
     """
     while True:
         found = [cluster for cluster in await registry.backend_clusters() if cluster.name == name]

@@ -1,8 +1,8 @@
-"""Hints: by a Redis, processes tell each other at once which queues were changed.
+"""Invalidation hints: processes notify each other of changed queues through Redis.
 
-A hint names a queue and the version that it has now, and who has an older one in memory forgets it.  Nothing rests on
-hints.  One that is lost, late or doubled, or a Redis that is away or was flushed, only means that what is in memory
-gets as old as it may without them (:mod:`metadata_service.changes`); a forged one costs a read.
+A hint names a queue and its new version; receivers drop older versions from their caches.  Correctness does not
+depend on hints: if one is lost, late or duplicated, or Redis is down or was flushed, cached queues only become
+as old as they may be without hints (:mod:`metadata_service.changes`).  A forged hint costs a read.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from metadata_service.models import Queue
 
 CHANNEL: Final = "holdfast:queues"
 PENDING_MOST: Final = 10_000
-"""Hints that wait for the Redis; more are dropped."""
+"""Maximum number of hints waiting for Redis; more are dropped."""
 CONNECT_SECONDS: Final = 1
 AGAIN_SECONDS: Final = 1
-"""After which a Redis that was away is tried again."""
+"""Pause before Redis is tried again after a failure."""
 _LISTEN_SECONDS: Final = 5
 
 log = logging.getLogger("holdfast.metadata")
 
 
 class Hint(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a queue."""
+    """A change of a queue."""
 
     account: str
     name: str
@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder(Hint).decode
 
 
 class Hints:
-    """Tells others of changes, and ``client`` of those of others."""
+    """Publishes changes to other processes, and invalidates ``client`` by theirs."""
 
     def __init__(
         self, url: str, client: MetadataClient, *, channel: str = CHANNEL, again_seconds: float = AGAIN_SECONDS
@@ -64,17 +64,17 @@ class Hints:
         self._tasks: list[asyncio.Task[None]] = []
         self._away = False
         self._closing = False
-        """The client of Redis may take a task's cancellation for an error of the connection: then this ends it."""
+        """Ends the loops even if the Redis client takes a task's cancellation for a connection error."""
 
     def start(self) -> None:
-        """Begin to listen and to tell."""
+        """Start listening and publishing."""
         self._tasks = [
             asyncio.create_task(self._listens(), name="hints of changed queues: listen"),
             asyncio.create_task(self._tells(), name="hints of changed queues: tell"),
         ]
 
     async def close(self) -> None:
-        """Repeatable.  Hints that were not told yet are dropped."""
+        """Stop.  May be called more than once.  Hints not yet published are dropped."""
         self._closing = True
         for task in self._tasks:
             task.cancel()
@@ -83,7 +83,7 @@ class Hints:
         await self._redis.aclose()
 
     def tell(self, queue: Queue, *, deleted: bool = False) -> None:
-        """Everybody who listens hears soon, perhaps, that the queue is so now.  Never waits and never fails."""
+        """Publish the queue's state to all listeners, best effort.  Never waits and never fails."""
         if not self._pending.full():
             hint = Hint(queue.account, queue.name, queue.queue_id, queue.version, deleted)
             self._pending.put_nowait(msgspec.json.encode(hint))
@@ -112,10 +112,10 @@ class Hints:
 
     def _hear(self, kind: str, data: object) -> None:
         if kind == "subscribe":
-            self._client.forget(None)  # what was told before, nobody here has heard
+            self._client.forget(None)  # earlier hints were missed
             if self._away:
                 self._away = False
-                log.info("hints of changed queues are heard again")
+                log.info("hints of changed queues are received again")
         elif kind == "message" and isinstance(data, bytes):
             try:
                 hint = _decode(data)
@@ -127,4 +127,6 @@ class Hints:
     def _is_away(self, error: Exception) -> None:
         if not self._away:
             self._away = True
-            log.warning("hints of changed queues are neither told nor heard, so changes are seen later: %s", error)
+            log.warning(
+                "hints of changed queues are neither published nor received, so changes are seen later: %s", error
+            )

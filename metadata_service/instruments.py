@@ -1,4 +1,4 @@
-"""What a metadata node counts of the calls that it answers."""
+"""Metrics of the calls that a metadata node answers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from telemetry.metrics import SECONDS, Counter, Histogram, Registry
 
 CALLS: Final = Counter(
     "holdfast_metadata_calls_total",
-    "Calls of other processes by method and outcome: ok, refused (what was asked for is not so), failed.",
+    "Calls of other processes by method and outcome: ok, refused (a condition does not hold), failed.",
     labels=("method", "outcome"),
     most=200,
 )
-SECONDS_OF_CALLS: Final = Histogram(
-    "holdfast_metadata_call_seconds", "Time of calls that were answered.", bounds=SECONDS
-)
+SECONDS_OF_CALLS: Final = Histogram("holdfast_metadata_call_seconds", "Time of answered calls.", bounds=SECONDS)
 
 
 def tell(registry: Registry) -> None:
-    """Show all of it."""
+    """Register all metrics of the node."""
     registry.add(CALLS, SECONDS_OF_CALLS, caches.LOOKUPS)

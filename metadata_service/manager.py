@@ -1,15 +1,16 @@
 """The out-cluster manager: decides how many partitions a queue has, and in which backend clusters.
 
-* A standard queue that is hot for a while (:class:`~metadata_service.clusters.SplitRule`) gets more partitions, one
-  that is cold for longer is drained back, to what it was made with at the least.  Rates come from the reports of the
-  clusters; where one is silent, nothing is concluded from what it does not say.
-* Of a cluster that is being retired each partition gets a successor elsewhere, and drains.
-* An operator's word (:class:`~metadata_service.models.Pin`) goes before all rates.
+* A standard queue that stays hot (:class:`~metadata_service.clusters.SplitRule`) gets more partitions; one that
+  stays cold longer is drained back, but not below the number it was created with.  Rates come from the clusters'
+  reports; if a cluster of the queue is silent, the queue is left alone.
+* Each partition in a cluster that is being retired gets a successor in another cluster, and drains.
+* An operator's setting (:class:`~metadata_service.models.Pin`) has precedence over rates.
 
-Every decision is one change of the queue's map (:mod:`metadata_service.partitions`), from the version of the queue that
-it was made by.  What the change asks of the backends (tokens are handed over, empty partitions retire) is done by
-:class:`Acts`, which go on with what is left of a change, whoever began it.  So nothing has to be remembered: a *walk*
-over all queues finds what another manager has left, and the queues in clusters that are being retired.
+Every decision is one change of the queue's map (:mod:`metadata_service.partitions`), conditional on the version
+of the queue it was based on.  :class:`Acts` carries out what the change requires of the backends (tokens are
+handed over, empty partitions retire), and continues unfinished changes, whichever manager started them.  So no
+state has to be kept: a *walk* over all queues finds unfinished changes, and the queues in clusters that are
+being retired.
 """
 
 from __future__ import annotations
@@ -33,54 +34,54 @@ from metadata_service.store import ConditionFailed, MetadataStore, QueueNotFound
 
 TICK_SECONDS = 2.0
 WALK_SECONDS = 30.0
-"""From the beginning of one walk over all queues to the next one's, if it does not take longer."""
+"""Minimum time from the start of one walk over all queues to the start of the next."""
 WALK_QUEUES = 500
-"""Queues that are looked at in a tick: a walk over 10,000,000 takes half a day."""
+"""Number of queues checked per tick: a walk over 10,000,000 queues takes half a day."""
 AT_ONCE = 8
-"""Queues that are changed at the same time."""
+"""Maximum number of queues changed at the same time."""
 SETTLE_SECONDS_FIRST = 0.1
 SETTLE_SECONDS_MOST = 5.0
 NOTICED_SECONDS = 10.0
-"""After this every frontend knows that a cluster is being retired, and makes no queues there."""
+"""Time after which every frontend knows that a cluster is being retired, and creates no queues there."""
 _PAGE = 100
 
 log = logging.getLogger("holdfast.manager")
 
 
 class ActFailed(Exception):
-    """The backends cannot do now what a queue's map asks for."""
+    """The backends cannot carry out now what a queue's map requires."""
 
 
 class Acts(Protocol):
-    """What changes the map of a queue and does what that asks for (:class:`backend.splits.Splits`).
+    """Changes of a queue's map, and their execution by the backends (:class:`backend.splits.Splits`).
 
-    All raise :class:`~metadata_service.store.StoreError`; the first three raise
-    :class:`~metadata_service.partitions.NotPossible` as well.
+    All raise :class:`~metadata_service.store.StoreError`; the first three also raise
+    :class:`~metadata_service.partitions.NotPossible`.
     """
 
     async def split(self, queue: Queue, clusters: Sequence[int]) -> Queue:
         """Add partitions, one in each of these clusters."""
 
     async def drain(self, queue: Queue, ids: Collection[int]) -> Queue:
-        """Let these partitions drain."""
+        """Stop sends to these partitions, so that they drain."""
 
     async def move(self, queue: Queue, places: Mapping[int, int]) -> Queue:
-        """Put new partitions in the places of these (by id), each in a cluster, and let the old ones drain."""
+        """Replace these partitions (old id → cluster) by new ones in the given clusters, and drain the old ones."""
 
     async def finish(self, queue_id: int) -> bool:
-        """Do what can be done now of what the map asks for; whether nothing is left.
+        """Carry out as much as possible of what the map requires now; True if nothing is left.
 
-        Repeatable, by anybody.  Raises :class:`ActFailed`.
+        May be repeated by any process.  Raises :class:`ActFailed`.
         """
 
 
 Change = Callable[[Queue], Awaitable[tuple[Queue, str] | None]]
-"""Makes a change; returns the queue afterwards, and what is to be told of it.  None: it stays as it is.  Raises as
-:class:`Acts` do, and :class:`~metadata_service.clusters.NoCluster`."""
+"""Makes a change; returns the changed queue and a text for the decisions, or None if nothing changes.  Raises
+as :class:`Acts` does, and :class:`~metadata_service.clusters.NoCluster`."""
 
 
 class Manager:
-    """One process that may be the manager.  It acts in :meth:`run`, while it is."""
+    """A candidate for the out-cluster manager.  It acts in :meth:`run`, while it is elected."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Manager:
         rule: SplitRule | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``fleet`` is kept up to date by the caller.  ``rule``: None: only an operator splits and drains queues."""
+        """``fleet`` is kept up to date by the caller.  ``rule`` None: only an operator splits and drains queues."""
         self._store = store
         self._fleet = fleet
         self._election = election
@@ -101,23 +102,23 @@ class Manager:
         self._clock = clock
         self._heats: dict[int, Heat] = {}
         self._split: dict[int, Queue] = {}
-        """Standard queues with several partitions, as the walk has met them."""
+        """Standard queues with several partitions, found by the walk."""
         self._kept: set[Pin] = set()
-        """Those that were found to be kept to since the last walk began."""
+        """Pins found to be satisfied since the last walk began."""
         self._working: dict[int, asyncio.Task[None]] = {}
-        """By queue: what is under way."""
+        """Running changes, by queue."""
         self._free = asyncio.Semaphore(AT_ONCE)
         self._walk: AsyncIterator[Queue] | None = None
         self._walk_began_s = float("-inf")
         self._met: set[int] = set()
-        """Clusters of which this walk has met a partition."""
+        """Clusters in which this walk has found a partition."""
         self._retiring_since_s: dict[int, float] = {}
-        """By number, when the state was seen first."""
+        """Time when the retiring state was first seen, by cluster number."""
         self._said: dict[object, str] = {}
-        """What was told last, by what it is about."""
+        """Last decision text published, by topic."""
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         failing = False
         try:
             while True:
@@ -129,7 +130,7 @@ class Manager:
                         failing = True
                         log.warning("the out-cluster manager cannot read or write the metadata: %s", error)
                     await self.rest()
-                except Exception:  # a fault in this code: it begins anew with what the metadata say
+                except Exception:  # a bug in this code: start again from what the metadata say
                     log.exception("the out-cluster manager has failed unexpectedly")
                     await self.rest()
                 await asyncio.sleep(TICK_SECONDS)
@@ -137,7 +138,7 @@ class Manager:
             await self.rest()
 
     async def tick(self) -> None:
-        """One round.  Raises :class:`~metadata_service.store.StoreError`."""
+        """Run one round.  Raises :class:`~metadata_service.store.StoreError`."""
         entry = await self._election.stand()
         if entry is None:
             await self.rest()
@@ -148,7 +149,7 @@ class Manager:
         await self._look_around(pinned)
 
     async def rest(self) -> None:
-        """This process is not the manager, or cannot know it: what is under way ends where it is."""
+        """Cancel running changes and reset: this process is not the manager, or cannot know it."""
         self._heats.clear()
         self._split.clear()
         self._kept.clear()
@@ -159,10 +160,10 @@ class Manager:
         if acts:
             await asyncio.wait(acts)
 
-    # --- what asks for a change -------------------------------------------------------------------------
+    # --- reasons for a change -----------------------------------------------------------------------------
 
     async def _keep_to(self, entry: ManagerEntry) -> None:
-        """Let queues have as many partitions as an operator wants."""
+        """Give queues the number of partitions set by an operator."""
         for pin in entry.pins:
             if pin in self._kept or pin.queue_id in self._working:
                 continue
@@ -173,7 +174,7 @@ class Manager:
                 self._act(queue.queue_id, self._resize(pin.partitions, "an operator wants it so"))
 
     async def _watch(self, pinned: set[int]) -> None:
-        """Split what is hot, and drain back what is cold."""
+        """Split hot queues, and drain back cold ones."""
         if self._rule is None:
             return
         now, rates, heats = self._clock(), self._rates(), {}
@@ -198,7 +199,7 @@ class Manager:
         self._heats = heats
 
     def _rates(self) -> dict[int, float]:
-        """Messages a second of the queues that the clusters report as busy."""
+        """Messages per second of the queues that the clusters report as busy."""
         rates: dict[int, float] = {}
         for known in self._fleet.known():
             if known.report is not None and self._fleet.silent_s(known) <= SILENT_SECONDS:
@@ -207,12 +208,12 @@ class Manager:
         return rates
 
     def _heard(self, queue: Queue) -> bool:
-        """Whether all clusters report that have a partition of the queue."""
+        """True if all clusters with a partition of the queue report."""
         known = [self._fleet.numbered(cluster_of(one.id)) for one in queue.partitions]
         return all(one is not None and self._fleet.silent_s(one) <= SILENT_SECONDS for one in known)
 
     async def _look_around(self, pinned: set[int]) -> None:
-        """Go on with the walk over all queues."""
+        """Continue the walk over all queues."""
         now = self._clock()
         retiring = {known.cluster.number for known in self._fleet.known() if known.cluster.state == "retiring"}
         news = retiring - self._retiring_since_s.keys()
@@ -246,7 +247,7 @@ class Manager:
             self._split.pop(queue.queue_id, None)
 
     async def _all_queues(self) -> AsyncIterator[Queue]:
-        """As they are now, account by account; of those that are made or deleted meanwhile, some."""
+        """Iterate over all queues, account by account; queues created or deleted meanwhile may be left out."""
         account = ""
         while tenants := await self._store.list_tenants(after=account, limit=_PAGE):
             for tenant in tenants:
@@ -268,7 +269,7 @@ class Manager:
     # --- changes ----------------------------------------------------------------------------------------
 
     def _resize(self, wanted: int, why: str, before: int | None = None) -> Change:
-        """To so many partitions that take sends; if it still has as many as ``before``, where that is given."""
+        """Change to ``wanted`` open partitions, if the queue still has ``before`` of them (where given)."""
 
         async def resize(queue: Queue) -> tuple[Queue, str] | None:
             taking = partitions.open_ones(queue.partitions)
@@ -284,7 +285,7 @@ class Manager:
         return resize
 
     async def _evacuate(self, queue: Queue) -> tuple[Queue, str] | None:
-        """Successors elsewhere for the partitions in clusters that are being retired."""
+        """Replace the partitions in clusters that are being retired by new ones in other clusters."""
         names = {
             known.cluster.number: known.cluster.name
             for known in self._fleet.known()
@@ -301,7 +302,7 @@ class Manager:
         return [self._fleet.assign(f"{queue.account}/{queue.name}/{queue.version}/{one}") for one in range(count)]
 
     def _act(self, queue_id: int, change: Change | None) -> None:
-        """Make a change, and what it asks of the backends; None: go on with what was left of an earlier one."""
+        """Start a change and its execution by the backends; None: continue an unfinished change."""
         if queue_id not in self._working:
             act = asyncio.get_running_loop().create_task(self._carry_out(queue_id, change), name=f"queue {queue_id}")
             self._working[queue_id] = act
@@ -321,7 +322,7 @@ class Manager:
                 await self._settle(queue)
                 self._said.pop(("trouble", queue_id), None)
             except (QueueNotFound, ConditionFailed):
-                pass  # it was deleted, or changed meanwhile: the next look decides anew
+                pass  # deleted or changed meanwhile: the next check decides again
             except (StoreError, ActFailed, NotPossible, NoCluster) as error:
                 self._tell(("trouble", queue_id), f"{label} cannot be changed now, and is tried again: {error}")
             except Exception:
@@ -337,7 +338,7 @@ class Manager:
         return newer
 
     async def _settle(self, queue: Queue) -> None:
-        """Until all tokens have been handed over; what drains is looked at again with each walk."""
+        """Work until all tokens have been handed over; draining partitions are checked again by each walk."""
         pause = SETTLE_SECONDS_FIRST
         while any(one.awaits or one.state == "draining" for one in queue.partitions):
             await self._acts.finish(queue.queue_id)
@@ -353,7 +354,7 @@ class Manager:
             pause = min(2 * pause, SETTLE_SECONDS_MOST)
 
     def _tell(self, about: object, text: str) -> None:
-        """Log it, and put it among the decisions; what was the last about the same is not told again."""
+        """Log a decision and publish it, unless the last text on the same topic was the same."""
         if self._said.get(about) != text:
             self._said[about] = text
             log.info("%s", text)
@@ -365,5 +366,5 @@ def _emptied(cluster: BackendCluster) -> BackendCluster:
 
 
 def _made_with(queue: Queue) -> int:
-    """How many partitions its creator asked for: fewer it gets only by an operator's word."""
+    """Number of partitions its creator asked for; only an operator reduces it."""
     return int(queue.attributes.get("HoldfastPartitions", "1"))

@@ -1,8 +1,8 @@
 """The records of the metadata service.
 
-All are immutable; every one that can change carries ``version``, which the store raises by one on each
-change.  A change names the version it was computed from, so that two writers never overwrite each other
-unseen.  Units are part of the names: ``_s`` seconds and ``_ms`` milliseconds since the Unix epoch.
+All are immutable; every one that can change carries ``version``, which the store increments on each change.  A
+change names the version it was computed from, so that concurrent writers never overwrite each other unnoticed.
+Names end in their units: ``_s`` seconds and ``_ms`` milliseconds since the Unix epoch.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Literal
 import msgspec
 
 LOG_ID_LIMIT = 1 << 20
-"""Log ids are smaller than this: a position in a log keeps its log's id in 20 bits."""
+"""Exclusive upper limit of log ids: a position in a log stores the log's id in 20 bits."""
 CLUSTERS_MOST = 1 << 12
-"""Numbers of backend clusters are smaller than this."""
+"""Exclusive upper limit of backend cluster numbers."""
 SERIAL_BITS = 40
-"""Of a partition's id; what is above them is the number of its cluster."""
+"""Bits of a partition id's serial number; the bits above it are the number of its cluster."""
 FIRST_CLUSTER = "local"
-"""The backend cluster with the number 0: all there is in an installation that never named one."""
+"""Name of backend cluster 0, the only one of an installation that named none."""
 
 LogState = Literal["open", "recovering", "sealed"]
 PartitionState = Literal["open", "draining"]
@@ -29,61 +29,61 @@ ClusterState = Literal["serving", "retiring"]
 
 
 def partition_id(cluster: int, serial: int) -> int:
-    """The id of a partition: the ``serial``-th that was made in the backend cluster of this number."""
+    """Compose the id of the ``serial``-th partition created in a backend cluster."""
     assert 0 <= cluster < CLUSTERS_MOST
     assert 0 < serial < 1 << SERIAL_BITS
     return cluster << SERIAL_BITS | serial
 
 
 def cluster_of(partition: int) -> int:
-    """The number of the backend cluster that has the partition, from its beginning to its end."""
+    """Number of the backend cluster that holds the partition for all its life."""
     return partition >> SERIAL_BITS
 
 
 def partition_counter(cluster: int) -> str:
-    """What counts the partitions that were made in a cluster."""
+    """Name of the counter of partitions created in a cluster."""
     return f"partition/{cluster}" if cluster else "partition"
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True):
-    """One part of a queue.  Ids are never reused, and name the backend cluster (:func:`cluster_of`)."""
+    """One part of a queue.  Ids are never reused, and contain the backend cluster (:func:`cluster_of`)."""
 
     id: int
     cluster: str = FIRST_CLUSTER
-    """Says nothing: earlier versions wrote it before clusters had numbers."""
+    """Unused: earlier versions wrote it before clusters had numbers."""
     state: PartitionState = "open"
-    """``draining``: nothing is sent to it any more, and when it is empty it goes."""
+    """State; a ``draining`` partition gets no sends, and is removed when it is empty."""
     slot: int = 0
-    """What is sent goes to a slot by its token or message group; each has one open partition."""
+    """Slot of the partition.  A send's token or message group selects the slot; each slot has one open partition."""
     awaits: tuple[int, ...] = ()
-    """Partitions that have to hand their tokens over before this one takes a send with a token."""
+    """Partitions whose tokens must be handed over before this one accepts a send with a token."""
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """One incarnation of a queue: deleted and made anew, it has another ``queue_id``."""
+    """One incarnation of a queue: recreated after a deletion it has another ``queue_id``."""
 
     queue_id: int
     account: str
     name: str
     version: int
-    """Starts at 1; raised by every change of attributes, tags or purge."""
+    """Version, from 1; incremented by every change of attributes, tags or purge."""
     attributes: dict[str, str]
-    """Canonical values that were set; what is missing has its default."""
+    """Canonical values of the attributes that were set; others have their defaults."""
     tags: dict[str, str]
     created_s: int
     modified_s: int
-    """When attributes were last set; tags and purges leave it alone."""
+    """Time when attributes were last set; tags and purges do not change it."""
     partitions: tuple[Partition, ...]
     handle_key: bytes
-    """16 random bytes, made with the queue: its receipt handles are authenticated with it."""
+    """16 random bytes created with the queue; they authenticate its receipt handles."""
     purge_id: int = 0
     """Number of purges so far: partitions apply the latest."""
     purged_ms: int = 0
-    """When the latest purge was asked for."""
+    """Time when the latest purge was requested."""
     map_version: int = 0
-    """The version with which the queue got the partitions that sends go to by now; 0: those it was made with."""
+    """Version of the queue that introduced the current open partitions; 0: those it was created with."""
     retired: tuple[int, ...] = ()
-    """Partitions that the queue had and that have gone, empty: the last ones of them."""
+    """Ids of the queue's most recently removed partitions."""
 
 
 def new_queue(
@@ -95,7 +95,7 @@ def new_queue(
     tags: Mapping[str, str],
     now_ms: int,
 ) -> Queue:
-    """A queue as it begins: with these partitions, and a handle key of its own."""
+    """Build a new queue with these partitions and a random handle key."""
     return Queue(
         queue_id=queue_id,
         account=account,
@@ -111,241 +111,242 @@ def new_queue(
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """What one incarnation of a backend node writes, and whether it still may.
+    """Metadata of the log that one incarnation of a backend node writes, with its state.
 
-    Never deleted, and no other log ever has its id: a position in it means this log for ever.
+    Never deleted, and log ids are never reused: a position in a log is unambiguous for ever.
     """
 
     log_id: int
-    """Unique in the cluster, 1 <= log_id < LOG_ID_LIMIT."""
+    """Id, unique in the cluster, 1 <= log_id < LOG_ID_LIMIT."""
     node: str
     incarnation: int
-    """1 for the node's first start, and so on."""
+    """Incarnation of the node, from 1 at its first start."""
     state: LogState = "open"
     recovering_by: int | None = None
     """Log id of the incarnation that recovers this log."""
     sealed_seq: int | None = None
-    """The last row that exists, once sealed."""
+    """Sequence number of the last row, once sealed."""
     floor_segment: int = 0
     floor_seq: int = 0
-    """Below the floor no shard replays anything."""
+    """Floor: no shard replays anything below it."""
     version: int = 1
     accepted: bool = False
-    """An operator has accepted that this log is damaged: it ends where it can be read to."""
+    """True if an operator has accepted that this log is damaged: it ends at the last readable row."""
     held: str = ""
-    """Name of who finds out where the log ends.  Until it is taken away its writer answers nothing; any other change of
-    the entry takes it away."""
+    """Name of the process that determines the log's end.  While the log is held its writer answers nothing; any
+    other change of the entry ends the hold."""
     swept: bool = False
-    """Nothing is left of it, no segment and no file of pieces: no sweep looks for any."""
+    """True if no segment and no checkpoint file of the log is left, so that sweeps skip it."""
 
 
 class BusyPartition(msgspec.Struct, frozen=True, array_like=True):
-    """One of the partitions with the most to do."""
+    """One of a node's busiest partitions."""
 
     partition: int
     queue_id: int
     rate: float
-    """Messages a second, sent and received together."""
+    """Messages per second, sent and received together."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """A sign of life of a backend node's incarnation.  It detects failures: nothing about data is decided by it."""
+    """Heartbeat of a backend node's incarnation.  It only serves failure detection: no decision about data
+    depends on it."""
 
     node: str
     log_id: int
-    """Of the log that the incarnation writes."""
+    """Id of the log that the incarnation writes."""
     incarnation: int
     count: int
-    """Rises with each heartbeat of the incarnation."""
+    """Number of the heartbeat; increases within the incarnation."""
     time_ms: int
-    """The node's clock."""
+    """Time of the node's clock."""
     address: str = ""
-    """Where the node is reached."""
+    """Address of the node."""
     cpu: float = 0.0
     storage: float = 0.0
-    """What the node uses of these, as parts of what it has (:mod:`backend.load`)."""
+    """Used parts of the node's CPU and storage, from 0 to 1 (:mod:`backend.load`)."""
     busy: tuple[BusyPartition, ...] = ()
-    """The partitions with the most to do."""
+    """The node's busiest partitions."""
     shard_time_ms: int = 0
-    """At which its shards are served: its clock, or where that is on the way to the cluster's time; 0: it has none."""
+    """Time that the node goes by: the cluster's, as far as it knows; 0: a program that does not report it."""
+    leads: tuple[tuple[int, int], ...] = ()
+    """(shard, milliseconds) of shards whose time is so far ahead of the node's."""
     callers: tuple[int, ...] = ()
-    """Who is connected to the node (:func:`backend.reach.sample`)."""
+    """Callers connected to the node (:func:`backend.reach.sample`)."""
     release: str = ""
-    """Of Holdfast, that the node runs; empty: one that did not say so yet."""
+    """Holdfast release of the node; empty: a release that does not report it."""
     can_be_held: bool = False
-    """The node lets its answers wait while its log is held (:attr:`LogEntry.held`); earlier programs do not."""
-    read_ahead: tuple[tuple[int, int], ...] | None = None
-    """(shard, version of its entry): what the entry's checkpoint names was read, as far as there is room for it, since
-    the shard is on its way to the node; None: a program that does not say so."""
+    """True if the node delays its answers while its log is held (:attr:`LogEntry.held`); earlier programs do not."""
 
 
 class BackupPin(msgspec.Struct, frozen=True, array_like=True):
-    """Keeps what a backup is copying from being dropped."""
+    """Protects what a backup is copying from deletion."""
 
     name: str
-    """Of the backup."""
+    """Name of the backup."""
     until_ms: int
-    """By the clock of the machine that makes the backup, which puts it off while it copies; then the pin is void.  No
-    backup rests on this: one that does not find what it is to copy fails."""
+    """Expiry of the pin, by the clock of the machine that makes the backup, which extends it while it copies.
+    A backup does not depend on the pin: it fails if something it copies is missing."""
     logs: tuple[tuple[int, int, int], ...]
-    """(log id, segment, file of pieces): of these logs, nothing up to this segment and this file goes."""
+    """(log id, segment, checkpoint file): in these logs, nothing up to this segment and file is deleted."""
 
 
 class Takeover(msgspec.Struct, frozen=True, array_like=True):
-    """A node whose log was sealed because it was silent; for operators, nothing is decided by it."""
+    """A node whose log was sealed because it was silent; informs operators only."""
 
     node: str
     log_id: int
-    """Log of the incarnation that was silent."""
+    """Log of the silent incarnation."""
     time_ms: int
-    """By the clock of the node that managed the cluster."""
+    """Time by the clock of the cluster's manager."""
     owners: tuple[str, ...] = ()
-    """Names of the nodes that its shards were assigned to, then."""
+    """Names of the nodes that its shards were then assigned to."""
 
 
 class ClusterEntry(msgspec.Struct, frozen=True):
-    """Which node is to have which shard, and who decides so.  A former manager's change comes from an old version."""
+    """Assignment of shards to nodes, and the manager that decides it.  A replaced manager's changes conflict by
+    version."""
 
     manager: int = 0
-    """Log id of the incarnation that manages the cluster; 0: nobody."""
+    """Log id of the incarnation that manages the cluster; 0: none."""
     assignment: tuple[str, ...] = ()
-    """By shard: name of the node that is to have it.  Who has it, its entry says."""
+    """Name of the node that is to have each shard, by shard number.  The shard's own entry names its current owner."""
     draining: tuple[str, ...] = ()
-    """Nodes that are to give up all they have."""
+    """Nodes that are to give up all shards."""
     version: int = 0
-    """0: not stored yet."""
+    """Version; 0: not stored yet."""
     drained: tuple[str, ...] = ()
-    """The same, by an operator's word (:attr:`BackendCluster.drained`): it outlasts a start of the node."""
+    """Nodes drained by an operator (:attr:`BackendCluster.drained`): this outlasts a restart of the node."""
     pins: tuple[BackupPin, ...] = ()
-    """Of the backups that are being made."""
+    """Pins of the backups in progress."""
     takeovers: tuple[Takeover, ...] = ()
-    """The latest of each node that has not come back since, oldest first."""
+    """The latest takeover of each node that has not returned since, oldest first."""
 
 
 class BackendCluster(msgspec.Struct, frozen=True):
-    """A backend cluster, as it is registered.  Never deleted, for its number is in the ids of partitions."""
+    """A registered backend cluster.  Never deleted, because its number is part of partition ids."""
 
     name: str
     number: int
-    """0 for :data:`FIRST_CLUSTER`, others from 1 on, as they were registered."""
+    """Number: 0 for :data:`FIRST_CLUSTER`, others from 1 in order of registration."""
     weight: float = 1.0
-    """How many of the new queues it gets beside others."""
+    """Weight for the share of new queues that it gets."""
     state: ClusterState = "serving"
-    """``retiring``: it gets no new queues, and those that it has move away."""
+    """State; a ``retiring`` cluster gets no new queues, and its queues move away."""
     drained: tuple[str, ...] = ()
-    """Nodes of it that are to have no shards, until an operator says otherwise."""
+    """Nodes of the cluster that are to have no shards, until an operator changes it."""
     version: int = 1
     emptied: bool = False
-    """It is being retired, and no queue is there any more."""
+    """True if the cluster is being retired and holds no queue any more."""
 
 
 class ReportedNode(msgspec.Struct, frozen=True):
-    """A node, as the manager of its cluster sees it."""
+    """State of a node as seen by its cluster's manager."""
 
     name: str
     address: str = ""
-    """Where it is reached."""
+    """Address of the node."""
     live: bool = True
-    """Its heartbeat moves."""
+    """True while its heartbeats advance."""
     incarnation: int = 0
     silent_ms: int = 0
-    """Since its heartbeat moved last."""
+    """Time since its heartbeat last advanced."""
     shards: int = 0
     cpu: float = 0.0
-    """As a part of what its process can use."""
+    """Used part of the CPU available to its process."""
     storage: float = 0.0
-    """Of what it has least of, disk or memory for messages, as a part of the whole."""
+    """Used part of the scarcer of disk and memory for messages."""
     draining: bool = False
     cut_off: bool = False
-    """Most of those who call the cluster are not connected to it."""
+    """True if most callers of the cluster are not connected to the node."""
     release: str = ""
-    """Of Holdfast, that it runs; empty: one that did not say so yet."""
+    """Holdfast release of the node; empty: a release that does not report it."""
     gone: bool = False
-    """It does not live, and its log was sealed: it has no shards any more, if there is another node."""
+    """True if the node is dead and its log sealed: it has no shards any more, provided there is another node."""
     taken_over_ms: int = 0
-    """Time of that, by the clock of the node that managed the cluster then; 0: not known."""
+    """Time of the takeover, by the clock of the cluster's manager then; 0: not known."""
     owners: tuple[str, ...] = ()
-    """The nodes that its shards were assigned to, then."""
+    """Nodes that its shards were then assigned to."""
 
 
 class ClusterReport(msgspec.Struct, frozen=True):
-    """What the manager of a backend cluster says of it every other second.  Nothing about data is decided by it."""
+    """Report of a backend cluster's manager, every other second.  No decision about data depends on it."""
 
     cluster: int
-    """Its number."""
+    """Number of the cluster."""
     term: int
-    """Version of the cluster's entry: a manager that was replaced knows an older one."""
+    """Version of the cluster's entry: a replaced manager knows an older one."""
     count: int
-    """Rises with each report of one manager."""
+    """Number of the report; increases for each manager."""
     time_ms: int
-    """The manager's clock."""
+    """Time of the manager's clock."""
     utilisation: float
-    """The nodes' mean of the CPU, or the storage of the fullest: which is more."""
+    """The nodes' mean CPU utilisation or the storage utilisation of the fullest node, whichever is higher."""
     manager: str = ""
-    """Name of the node."""
+    """Name of the managing node."""
     nodes: tuple[ReportedNode, ...] = ()
     moving: int = 0
-    """Shards on their way from one node to another."""
+    """Number of shards being handed over."""
     homeless: int = 0
-    """Shards that no living node has."""
+    """Number of shards without a live owner."""
     busy: tuple[BusyPartition, ...] = ()
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Something that the out-cluster manager has decided, or how it went."""
+    """A decision of the out-cluster manager, or its outcome."""
 
     time_ms: int
     text: str
-    """What, and why."""
+    """The decision and its reason."""
 
 
 class Pin(msgspec.Struct, frozen=True, array_like=True):
-    """An operator's word how many partitions a queue is to have."""
+    """Number of partitions of a queue, set by an operator."""
 
     queue_id: int
     partitions: int
 
 
 class Candidate(msgspec.Struct, frozen=True, array_like=True):
-    """A process that is the out-cluster manager, or stands by to become it, or was one of these."""
+    """A process that is, was or stands by to become the out-cluster manager."""
 
     name: str
     start: str
-    """A random name of the process's start."""
+    """Random id of the process's start."""
     time_ms: int
-    """Time of its last sign of life, by its clock."""
+    """Time of its last report, by its clock."""
     gone_ms: int = 0
-    """Time at which another one took its place, by that one's clock; 0: none has."""
+    """Time when another process replaced it, by that process's clock; 0: not replaced."""
     successor: str = ""
-    """Name of that one."""
+    """Name of the process that replaced it."""
 
 
 class ManagerEntry(msgspec.Struct, frozen=True):
-    """The process that is the out-cluster manager, which raises ``beats`` every other second while it lives."""
+    """The process that is the out-cluster manager; it increments ``beats`` every other second."""
 
     manager: str = ""
-    """Name of the process; empty: nobody."""
+    """Name of the process; empty: none."""
     start: str = ""
-    """A random name of the process's start."""
+    """Random id of the process's start."""
     decisions: tuple[Decision, ...] = ()
-    """The latest, oldest first."""
+    """Latest decisions, oldest first."""
     pins: tuple[Pin, ...] = ()
-    """Queues whose number of partitions is an operator's affair; changed by whoever speaks for the operator."""
+    """Queues whose number of partitions an operator has set; changed on the operator's behalf."""
     time_ms: int = 0
-    """When the manager raised the version last, by its clock; nothing is decided by it."""
+    """Time of the manager's last update, by its clock; informative only."""
     version: int = 0
-    """0: not stored yet."""
+    """Version; 0: not stored yet."""
     beats: int = 0
-    """Rises with each sign of life of the manager: the version also rises with those of candidates."""
+    """Heartbeat counter of the manager; unlike the version it does not count the candidates' reports."""
     candidates: tuple[Candidate, ...] = ()
-    """Processes that are the manager or stand by, and those that ended without taking leave, lately."""
+    """The manager, processes standing by, and those that recently ended without resigning."""
 
 
 _CLUSTER_NAME = re.compile(r"[a-z][a-z0-9_]{0,23}\Z")
 
 
 def check_cluster_name(name: str) -> str:
-    """The name, which can be part of a keyspace's.  Raises ``ValueError``."""
+    """Return the name if it can be part of a keyspace's name.  Raises ``ValueError``."""
     if not _CLUSTER_NAME.match(name):
         raise ValueError(
             f"a backend cluster cannot have the name {name!r}: it has to be 1 to 24 lower-case letters, digits and"
@@ -355,7 +356,7 @@ def check_cluster_name(name: str) -> str:
 
 
 class PieceRef(msgspec.Struct, frozen=True, array_like=True):
-    """Where a piece of a checkpoint lies, and the CRC of its bytes."""
+    """Location of a checkpoint piece, and the CRC of its bytes."""
 
     log_id: int
     file: int
@@ -365,24 +366,25 @@ class PieceRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoppedPartition(msgspec.Struct, frozen=True, array_like=True):
-    """A partition that cannot be served, because what it rests on is damaged: where all that is left of it lies.
+    """A partition that cannot be served because its data are damaged, with the location of what is left of it.
 
-    Kept apart, so that the rest of its shard goes on.  It ends when its loss is accepted or its queue is deleted.
+    Kept apart, so that the rest of its shard is served.  Removed when its loss is accepted or its queue is
+    deleted.
     """
 
     partition: int
     queue_id: int
-    """0: not known."""
+    """Queue of the partition; 0: not known."""
     checkpoint: PieceRef | None
-    """Its own piece in the last checkpoint that held it."""
+    """Its own piece in the last checkpoint that contained it."""
     chain: tuple[tuple[int, int, int], ...]
-    """As :attr:`ShardEntry.chain`: what is folded on top of that."""
+    """Ownerships to be folded on top of that, as in :attr:`ShardEntry.chain`."""
     live: tuple[tuple[int, int], ...]
-    """As :attr:`ShardEntry.live`."""
+    """Segments it points into, as in :attr:`ShardEntry.live`."""
 
 
 class ShardEntry(msgspec.Struct, frozen=True):
-    """Who owns a shard, and what its state is folded from."""
+    """Owner of a shard, and the data its state is folded from."""
 
     shard: int
     owner_log: int
@@ -390,32 +392,32 @@ class ShardEntry(msgspec.Struct, frozen=True):
     checkpoint: PieceRef | None = None
     checkpoint_log: int = 0
     checkpoint_seq: int = 0
-    """The checkpoint holds everything up to this row of ``checkpoint_log``."""
+    """Sequence number in ``checkpoint_log``: the checkpoint contains everything up to this row."""
     chain: tuple[tuple[int, int, int], ...] = ()
     """(log id, epoch, from seq) of each ownership since the checkpoint, oldest first."""
     live: tuple[tuple[int, int], ...] = ()
     """(log id, segment) of each segment that the checkpoint points into."""
     version: int = 0
-    """0: not stored yet."""
+    """Version; 0: not stored yet."""
     accepted: tuple[str, ...] = ()
-    """Marks of damage whose loss an operator has accepted: it is passed over when the shard is folded."""
+    """Marks of damage whose loss an operator has accepted: it is skipped when the shard is folded."""
     stopped: tuple[StoppedPartition, ...] = ()
-    """Partitions that neither ``checkpoint`` nor ``chain`` is of, for they cannot be served."""
+    """Partitions excluded from ``checkpoint`` and ``chain``, because they cannot be served."""
     files: tuple[tuple[int, int], ...] | None = None
-    """(log id, file) of each file of pieces that the checkpoint rests on; None: not known, it is an older entry."""
+    """(log id, file) of each checkpoint file that the checkpoint uses; None: not known, in an older entry."""
 
     @property
     def files_unknown(self) -> bool:
-        """Any file of pieces may be one that it rests on."""
+        """True if the checkpoint may use any checkpoint file."""
         return self.files is None and self.checkpoint is not None
 
     def logs(self) -> set[int]:
-        """Logs that the shard, or a stopped partition of it, is folded from."""
+        """Logs from which the shard or one of its stopped partitions is folded."""
         chains = (self.chain, *(one.chain for one in self.stopped))
         return {log_id for chain in chains for log_id, _, _ in chain}
 
     def mentions(self) -> set[int]:
-        """All logs that anything here refers to."""
+        """All logs that this entry refers to."""
         pieces = (self.checkpoint, *(one.checkpoint for one in self.stopped))
         marked = {int(mark[4:].partition(":")[0]) for mark in self.accepted if mark.startswith("row ")}
         return {
@@ -429,7 +431,7 @@ class ShardEntry(msgspec.Struct, frozen=True):
         }
 
     def segments(self) -> set[tuple[int, int]]:
-        """(log id, segment) of each segment that a checkpoint of it points into."""
+        """(log id, segment) of each segment that one of its checkpoints points into."""
         return {segment for live in (self.live, *(one.live for one in self.stopped)) for segment in live}
 
 
@@ -438,6 +440,6 @@ class _RedrivePolicy(msgspec.Struct):
 
 
 def dead_letter_arn(attributes: Mapping[str, str]) -> str | None:
-    """ARN of the queue's dead-letter queue: stores keep it beside the queue, so that its sources can be listed."""
+    """ARN of the queue's dead-letter queue; stores keep it beside the queue, so that its sources can be listed."""
     policy = attributes.get("RedrivePolicy")
     return msgspec.json.decode(policy, type=_RedrivePolicy).target if policy else None

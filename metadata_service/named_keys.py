@@ -1,4 +1,4 @@
-"""Changes of a named data key's record that are the same in every store."""
+"""Changes of a named data key's record, shared by every store."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from metadata_service.store import ConditionFailed
 
 
 def updated(stored: NamedKey | None, key: NamedKey) -> NamedKey:
-    """``key`` with the version after the stored one's.
+    """``key`` with the next version.
 
-    Raises :class:`~metadata_service.store.ConditionFailed` unless the stored one has its version.
+    Raises :class:`~metadata_service.store.ConditionFailed` unless the stored key has the same version as
+    ``key``.
     """
     if stored is None or stored.version != key.version:
         found = "not there" if stored is None else f"at version {stored.version}"
@@ -20,7 +21,7 @@ def updated(stored: NamedKey | None, key: NamedKey) -> NamedKey:
 
 
 def destroyed(stored: NamedKey, destroyed_s: int) -> NamedKey:
-    """The key without anything wrapped, at the version after the stored one's; itself, if it was destroyed before."""
+    """The key without its wrapped key material, at the next version; unchanged if it was destroyed before."""
     if stored.destroyed_s is not None:
         return stored
     versions = tuple(msgspec.structs.replace(version, wrapped=b"") for version in stored.versions)

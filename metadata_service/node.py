@@ -1,22 +1,23 @@
-"""A metadata node: serves a store to other processes over HTTP, and keeps the queues in memory that are its own.
+"""A metadata node: serves a store to other processes over HTTP, and caches the queues that it owns.
 
-Each queue belongs to one node, by the ring (:mod:`metadata_service.ring`), and all calls for it go there.  So what the
-node has in memory is what the store has: every change passed through here.  Calls for a queue of another node are
-refused with the owner's name, unless the caller says that the owner does not answer: then they go straight to the
-store, and nothing is kept.  What such a stand-in changes, the owner, if it lives after all, learns by watching the
-store (:mod:`metadata_service.changes`).  In the mode ``full_copy`` every node keeps every queue, and answers for each.
+Each queue has one owner, by the ring (:mod:`metadata_service.ring`), and all calls for it go there.  The
+owner's cache therefore matches the store: every change passes through it.  Calls for another node's queue are
+refused with the owner's name, unless the caller says that the owner does not answer: then they go straight to
+the store, and nothing is cached.  An owner that is alive after all learns of such changes by polling the store
+(:mod:`metadata_service.changes`).  In the mode ``full_copy`` every node caches all queues, and answers for
+each.
 
-Everything else (tenants, keys, roles, logs, shards) is read from the store and written to it, by whichever node is
+Everything else (tenants, keys, roles, logs, shards) is read from and written to the store by whichever node is
 asked.
 
 ::
 
     POST /v1/call/METHOD   a call of the store (:mod:`metadata_service.calls`)
-    PUT  /v1/view          take over this view of the ring, if it is newer
+    PUT  /v1/view          adopt this view of the ring, if it is newer
     GET  /v1/view          the view
-    GET  /health           200, or 503 while draining; the only one that needs no signature
+    GET  /health           200, or 503 while draining; the only route without a signature
 
-A refusal (421, and 401 for the time) says that the call was not begun.
+A refusal (421, and 401 for the time) means that the call was not started.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from metadata_service.signing import ANSWER_HEADER, HEADER, Checker, OutOfTime, 
 from metadata_service.store import MetadataStore, StoreError, StoreUnavailable
 
 BODY_BYTES_MOST = 16 << 20
-"""Longest request: all shards of a node with their checkpoints are some hundred KB."""
+"""Maximum size of a request: all shards of a node with their checkpoints are some hundred KB."""
 _LIST_PAGE = 1000
 
 log = logging.getLogger("holdfast.metadata")
@@ -61,7 +62,7 @@ _decode_view = msgspec.json.Decoder(View).decode
 
 
 class NotInRing(ValueError):
-    """The view does not have the node that is to serve by it."""
+    """The view does not contain this node."""
 
 
 class MetadataNode:
@@ -79,8 +80,8 @@ class MetadataNode:
         cached_most: int = 1_000_000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``hints``: a Redis by which others are told of changes (:mod:`metadata_service.hints`), and this node of
-        those that stand-ins make.
+        """``hints``: URL of a Redis that tells other processes of changes (:mod:`metadata_service.hints`), and
+        this node of changes made by stand-ins.
 
         Raises :class:`NotInRing`, and ``ValueError`` if the secret is too short.
         """
@@ -105,11 +106,11 @@ class MetadataNode:
 
     @property
     def view(self) -> View:
-        """What the node goes by now."""
+        """The node's current view of the ring."""
         return self._ring.view
 
     async def start(self) -> None:
-        """Watch the store, and in the mode ``full_copy`` read all queues.  Raises StoreError."""
+        """Start polling the store, and in the mode ``full_copy`` read all queues.  Raises StoreError."""
         await self._watch.start()
         if self._hints is not None:
             self._hints.start()
@@ -117,11 +118,11 @@ class MetadataNode:
             log.info("queues in memory: %d", await self._read_all())
 
     def drain(self) -> None:
-        """Refuse calls from now on; those that were begun are answered."""
+        """Refuse new calls; calls already started are answered."""
         self._draining = True
 
     async def close(self) -> None:
-        """Let go of what :meth:`start` began.  The store stays open."""
+        """Stop what :meth:`start` has started.  The store stays open."""
         if self._hints is not None:
             await self._hints.close()
         await self._watch.close()
@@ -129,7 +130,7 @@ class MetadataNode:
     # --- requests ---
 
     def _signed(self, handle: Callable[[Request, bytes], Awaitable[tuple[int, bytes]]]) -> Any:
-        """Only who has the secret is heard; and the answer is signed."""
+        """Accept only requests signed with the secret, and sign the answers."""
 
         async def checked(request: Request) -> Response:
             try:
@@ -180,7 +181,7 @@ class MetadataNode:
         return 200, msgspec.json.encode(answer)
 
     def _refusal(self, method: Method, call: Call) -> Refusal | None:
-        """Why the call is not begun."""
+        """Reason to refuse the call before it starts; None: accept it."""
         if self._draining:
             return Refusal("draining", f"node {self._name!r} is about to end")
         view = self._ring.view
@@ -208,7 +209,7 @@ class MetadataNode:
         return queue
 
     async def _own(self, method: Method, key: str, named: dict[str, Any]) -> Queue:
-        """A call for a queue that the node keeps in memory."""
+        """Run a call for a queue that the node caches."""
         queues = self._queues
         if method.name == "get_queue":
             return queues.cached(named["account"], named["name"]) or await queues.get(named["account"], named["name"])
@@ -218,7 +219,7 @@ class MetadataNode:
         try:
             changed: Queue = await _invoke(self._store, method, named)
         except StoreError:
-            queues.invalidate(account, name)  # perhaps it took effect, perhaps what is kept is old
+            queues.invalidate(account, name)  # the call may have taken effect, or the cached queue is stale
             raise
         if method.name == "delete_queue":
             queues.invalidate(changed.account, changed.name)
@@ -271,7 +272,7 @@ async def _invoke(store: MetadataStore, method: Method, named: dict[str, Any]) -
 
 
 async def _body(request: Request) -> bytes | None:
-    """None: it is too long."""
+    """Read the body; None if it is too long."""
     parts, length = [], 0
     async for part in request.stream():
         length += len(part)

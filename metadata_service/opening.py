@@ -1,4 +1,4 @@
-"""What opening a store raises, before there is one to call."""
+"""Errors of opening a store."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from metadata_service.store import StoreError
 
 
 class CannotOpen(StoreError):
-    """What is there cannot be used as a metadata store; the text says why."""
+    """The stored data cannot be used as a metadata store; the text says why."""

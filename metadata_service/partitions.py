@@ -1,13 +1,14 @@
-"""The map of a queue: which partitions it has, and how it becomes another one.  Pure.
+"""A queue's partition map and its changes.  Pure.
 
-A queue's sends are shared out over *slots*: by their tokens, in a FIFO queue by their message groups, others in turn.
-Each slot has one open partition.  A change of the map adds slots with new partitions (a split), takes slots away, whose
-partitions drain (a drain), or puts a new partition in the place of one that drains (a move to another cluster).
+A queue's sends are distributed over *slots*: by token, in a FIFO queue by message group, others in turn.  Each
+slot has one open partition.  A change of the map adds slots with new partitions (a split), removes slots whose
+partitions then drain (a drain), or replaces a partition, which drains, by a new one (a move to another
+cluster).
 
-Where a token goes elsewhere after a change, the partition that it goes to has to know what the earlier one knows of it,
-or a repeated send would be stored twice.  So the partitions that gain tokens *await* those that lose them
-(:attr:`~metadata_service.models.Partition.awaits`) and take no send with a token before they have theirs.  While
-anything is awaited there is no further change: two changes never run into each other.
+If a change routes a token to another partition, that one has to learn what the earlier partition knows of it,
+or a repeated send would be stored twice.  So partitions that gain tokens *await* those that lose them
+(:attr:`~metadata_service.models.Partition.awaits`), and accept no send with a token before.  While anything is
+awaited no further change is possible, so changes never overlap.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ import msgspec
 from metadata_service.models import Partition, Queue
 
 PARTITIONS_MOST = 64
-"""Of one queue that take sends."""
+"""Maximum number of open partitions of a queue."""
 RETIRED_KEPT = 256
-"""So many partitions that have gone are remembered of a queue."""
+"""Number of removed partitions that a queue remembers."""
 
 
 class NotPossible(ValueError):
-    """The map cannot be changed so, or not now; the text says why."""
+    """The map cannot be changed in this way, or not now; the text says why."""
 
 
 def with_partitions(queue: Queue, partitions: Sequence[Partition]) -> Queue:
-    """The queue with these partitions; the caller raises its version by one."""
+    """The queue with these partitions; the caller increments its version."""
     now = tuple(partitions)
     rerouted = routes(now) != routes(queue.partitions)
     left = {one.id for one in now}
@@ -42,22 +43,22 @@ def with_partitions(queue: Queue, partitions: Sequence[Partition]) -> Queue:
 
 
 def routes(partitions: Iterable[Partition]) -> set[tuple[int, int]]:
-    """What sends go by: the slots and their partitions."""
+    """Routes of sends: slots with their open partitions."""
     return {(one.slot, one.id) for one in partitions if one.state == "open"}
 
 
 def open_ones(partitions: Iterable[Partition]) -> list[Partition]:
-    """Those that take sends, by their slots."""
+    """Partitions that accept sends, by slot."""
     return sorted((one for one in partitions if one.state == "open"), key=lambda one: one.slot)
 
 
 def changing(partitions: Iterable[Partition]) -> bool:
-    """Whether tokens are still being handed over."""
+    """True while tokens are still being handed over."""
     return any(one.awaits for one in partitions)
 
 
 def split(queue: Queue, ids: Sequence[int]) -> tuple[Partition, ...]:
-    """The map with further partitions, in new slots.  Raises :class:`NotPossible`."""
+    """The map with additional partitions in new slots.  Raises :class:`NotPossible`."""
     before = _ready(queue)
     if queue.attributes.get("FifoQueue") == "true":
         raise NotPossible("the number of partitions of a FIFO queue is fixed when it is created")
@@ -72,7 +73,7 @@ def split(queue: Queue, ids: Sequence[int]) -> tuple[Partition, ...]:
 
 
 def drain(queue: Queue, ids: Collection[int]) -> tuple[Partition, ...]:
-    """The map in which these partitions take no sends any more; the others get their tokens.
+    """The map in which these partitions accept no sends; the others get their tokens.
 
     Raises :class:`NotPossible`.
     """
@@ -94,7 +95,7 @@ def drain(queue: Queue, ids: Collection[int]) -> tuple[Partition, ...]:
 
 
 def move(queue: Queue, places: dict[int, int]) -> tuple[Partition, ...]:
-    """The map in which new partitions take the slots of others, which drain: ``places`` is old id → new id.
+    """The map in which new partitions replace others, which drain: ``places`` is old id → new id.
 
     Raises :class:`NotPossible`.
     """
@@ -114,20 +115,20 @@ def move(queue: Queue, places: dict[int, int]) -> tuple[Partition, ...]:
 
 
 def settled(partitions: Iterable[Partition]) -> tuple[Partition, ...]:
-    """The map once all tokens have been handed over."""
+    """The map after all tokens have been handed over."""
     return tuple(msgspec.structs.replace(one, awaits=()) for one in partitions)
 
 
 def without(partitions: Iterable[Partition], retired: Collection[int]) -> tuple[Partition, ...]:
-    """The map when these, which were drained, have gone."""
+    """The map without these drained partitions."""
     return tuple(one for one in partitions if one.id not in retired)
 
 
 def received_from(queue: Queue) -> list[Partition]:
-    """The partitions that messages are received from.
+    """The partitions from which messages are received.
 
-    In a FIFO queue the groups of a slot are delivered by the partition that drains, as long as there is one: what was
-    sent to its successor is later in order.
+    In a FIFO queue the draining partition of a slot delivers its groups while there is one: messages sent to
+    its successor are later in order.
     """
     if queue.attributes.get("FifoQueue") != "true":
         return list(queue.partitions)

@@ -1,20 +1,20 @@
-"""Which node has which shard: the in-cluster manager's plan for the next round.  Pure: no clock, no store, no chance.
+"""Placement of shards on nodes: the in-cluster manager's plan for the next round.  Pure: no clock, no store, no
+chance.
 
-Given who has what now and which nodes there are, :func:`plan` says what to move.  Three things move a shard, the most
-urgent first:
+Given the current owners and the live nodes, :func:`plan` computes the moves.  A shard moves for one of three
+reasons, the most urgent first:
 
-1. its node is gone, or it never had one: all of these are placed in this round, whatever the limit;
-2. its node drains;
-3. balance: each node has its share, in proportion to its weight, give or take ``slack``.
+1. its owner is dead, or it has none: all of these are placed in this round, whatever the limit; 2. its owner
+drains; 3. balance: each node has its share, in proportion to its weight, give or take ``slack``.
 
-The second and third keep to ``limit`` together with the first: a round that places the shards of a dead node leaves
-balance for later.  Nothing else moves.  So a node that joins takes its share and no other shard moves, and a plan that
-is carried out is followed by an empty one.
+Moves of the second and third kind are limited to ``limit`` together with the first: a round that places the
+shards of a dead node leaves balance for later.  Nothing else moves.  So a node that joins takes its share and
+no other shard moves, and after a plan is carried out the next one is empty.
 
-Where a shard goes is decided by rendezvous hashing: each shard has its own order of the nodes (weighted: a node is
-first for a part of the shards in proportion to its weight), and goes to the first that has room.  So the shards of a
-dead node spread over all others, a manager that takes over from another in the middle plans the same, and of two shards
-that could leave a full node that one does which prefers the emptier node most.
+Rendezvous hashing chooses a shard's target: each shard has its own order of the nodes (weighted: the part of
+the shards for which a node is first is proportional to its weight), and goes to the first that has room.  So
+the shards of a dead node spread over all others, a manager that replaces another midway computes the same plan,
+and of several shards that could leave a full node, the one that prefers the emptier node most is moved.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from typing import Literal
 import msgspec
 
 SLACK = 0.05
-"""A node may have this part more or less than its share, rounded to whole shards."""
+"""Tolerance: a node may have this part more or less than its share, rounded to whole shards."""
 
 Reason = Literal["dead", "drain", "balance"]
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A live node, as its heartbeats tell."""
+    """A live node, according to its heartbeats."""
 
     name: str
     weight: float = 1.0
     draining: bool = False
-    """It gives its shards up, and gets none."""
+    """True if the node is to give up its shards and gets none."""
 
 
 class Move(msgspec.Struct, frozen=True):
-    """One shard's way."""
+    """The move of one shard."""
 
     shard: int
     source: str | None
-    """Who had it; of a dead node it is to be taken over, of a live one to be handed over.  None: nobody had it."""
+    """Previous owner; a dead one's shard is taken over, a live one's is handed over.  None: the shard had no owner."""
     target: str
     reason: Reason
 
@@ -58,7 +58,7 @@ class Plan(msgspec.Struct, frozen=True):
     assignment: dict[int, str]
     moves: tuple[Move, ...]
     left: int
-    """About how many moves are put off to later rounds; 0 exactly if there are none."""
+    """Approximate number of moves postponed to later rounds; 0 exactly if there are none."""
 
 
 def plan(
@@ -68,10 +68,10 @@ def plan(
     limit: int,
     slack: float = SLACK,
 ) -> Plan:
-    """What to move next.  ``present`` has every shard, with its owner or None; live are ``nodes``, and nobody else.
+    """Compute the next moves.  ``present`` maps every shard to its owner or None; ``nodes`` are all live nodes.
 
-    If all nodes drain, there is nobody to drain to: they keep what they have and take the shards of the dead.  Without
-    any nodes nothing moves, and shards of the dead are left out of the assignment.
+    If all nodes drain, they keep their shards and take those of dead nodes.  Without any nodes nothing moves,
+    and the shards of dead nodes are left out of the assignment.
     """
     if limit < 0:
         raise ValueError(f"a limit on movement cannot be {limit}")
@@ -89,7 +89,7 @@ def plan(
 
 
 class _Round:
-    """One plan in the making."""
+    """Computation of one plan."""
 
     def __init__(
         self,
@@ -124,14 +124,15 @@ class _Round:
         return Plan(self._assignment, tuple(self._moves), left)
 
     def _refuge(self, shard: int, without_choice: int) -> str:
-        """Where a shard goes that cannot stay.  When those that are left would just fill the nodes that have too
-        few, they go there: nothing has to move for balance after them."""
+        """Target of a shard that cannot stay.  If the shards without a choice would just fill the nodes below
+        their share, they go there, so that balance needs no further moves."""
         lacking = sum(max(0, self._least[name] - self._load[name]) for name in self._staying)
         names = self._below() if lacking >= without_choice else self._with_room()
         return max(names, key=lambda name: (self._score(shard, name), name))
 
     def _balance(self) -> int:
-        """Move from those above their bound, or to those below it, until there are none, or no more may move."""
+        """Move shards from nodes above their bound, or to nodes below it, until none is left or the limit is
+        reached."""
         moved = {move.shard for move in self._moves}
         movable: dict[str, set[int]] = {name: set() for name in self._staying}
         for shard, owner in self._assignment.items():
@@ -157,15 +158,16 @@ class _Round:
             self._move(shard, taker, "balance")
 
     def _with_room(self) -> list[str]:
-        """Never empty while a shard has to go somewhere: together the nodes may have more than all shards."""
+        """Nodes below their upper bound.  Never empty while a shard must be placed: the bounds add up to all
+        shards or more."""
         return [name for name in self._staying if self._load[name] < self._most[name]]
 
     def _below(self) -> list[str]:
         return [name for name in self._staying if self._load[name] < self._least[name]]
 
     def _score(self, shard: int, name: str) -> float:
-        """How much the shard prefers the node: the largest of weight / -ln(uniform) is each node's as often as its
-        weight says."""
+        """The shard's preference for the node.  The node with the largest weight / -ln(uniform) is preferred,
+        so each node wins in proportion to its weight."""
         uniform = ((_mix(self._seeds[name] ^ _mix(shard + 1)) >> 12) + 0.5) / (1 << 52)
         return -self._staying[name].weight / math.log(uniform)
 
@@ -186,7 +188,7 @@ _MASK = (1 << 64) - 1
 
 
 def _mix(x: int) -> int:
-    """The finalizer of splitmix64: each bit of the answer depends on all of ``x``."""
+    """The finalizer of splitmix64: each bit of the result depends on all of ``x``."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK
     return x ^ (x >> 31)

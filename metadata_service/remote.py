@@ -1,12 +1,12 @@
-"""A metadata store that is somewhere else: behind metadata nodes, found by the ring.
+"""A remote metadata store: behind metadata nodes, found by the ring.
 
-Each call goes to the node that the ring names for it.  If that one cannot be reached or does not begin the call, the
-ring's next is asked at once, as a stand-in, and the first is avoided for a while that grows with each failure.  So the
-death of a node costs one retry.  A call that may have begun is made again only if that changes nothing
-(:data:`~metadata_service.calls.REPEATABLE`); for any other the error is StoreUnavailable: whether it took effect is not
-known.
+Each call goes to the node that the ring names for it.  If that node cannot be reached or does not start the
+call, the ring's next is asked at once, as a stand-in, and the first is avoided for a time that grows with each
+failure.  So the death of a node costs one retry.  A call that may have started is repeated only if that is
+harmless (:data:`~metadata_service.calls.REPEATABLE`); for any other the error is StoreUnavailable: it is not
+known whether the call took effect.
 
-The ring may be older or newer than a node's: the newer of both holds, and whoever has the older takes it over.
+The ring's view may be older or newer than a node's: the newer one wins, and the other side adopts it.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from metadata_service.store import MetadataStore, QueueNotFound, StoreError, Sto
 
 CONNECT_SECONDS = 1
 ANSWER_SECONDS = 20
-"""Longer than a store takes that is about to say that it is unavailable."""
+"""Timeout of a call; longer than a store retries before it reports that it is unavailable."""
 REPEATABLE_ANSWER_SECONDS = 2
-"""After which another node is asked what can be asked again: one that hangs is as good as dead."""
+"""Timeout of a repeatable call, after which another node is asked: the node may hang."""
 CONNECTIONS_MOST = 64
-"""To all nodes together."""
+"""Maximum number of connections to all nodes together."""
 AVOID_SECONDS_LEAST = 0.5
 AVOID_SECONDS_MOST = 15
-"""A node that does not answer is asked only if no other does, for half to one and a half times so long."""
+"""A node that does not answer is asked last for this time, multiplied by a random factor of 0.5 to 1.5."""
 _REFUSALS_MOST = 4
-"""Of one call by one node: its time, its view and a restart in between are three."""
+"""Maximum number of refusals of one call by one node: its time, its view and a restart in between make three."""
 _FEW = 3
 _KEYS_KNOWN = 100_000
-"""Queues whose names are remembered by their ids."""
+"""Number of queues whose names are remembered by id."""
 
 log = logging.getLogger("holdfast.metadata")
 
@@ -63,22 +63,22 @@ _decode_view = msgspec.json.Decoder(View).decode
 
 
 class _NotBegun(Exception):
-    """This node has done nothing: another may be asked."""
+    """This node did not start the call: another may be asked."""
 
 
 class _Unknown(Exception):
-    """This node may have done it."""
+    """This node may have carried out the call."""
 
 
 class _Peer:
-    """What is known of a node."""
+    """State of a node as known here."""
 
     def __init__(self) -> None:
         self.failures = 0
         self.avoided_until = 0.0
         self.start = UNKNOWN
         self.ahead_ms = 0
-        """Of our clock, the node's time since that start."""
+        """Difference from our clock to the node's time since that start."""
 
 
 class RemoteStore:
@@ -94,7 +94,7 @@ class RemoteStore:
         chance: Callable[[], float] = random.random,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """``tls``: whom to trust, for nodes whose addresses begin with https.
+        """``tls``: trusted authorities, for nodes with https addresses.
 
         Raises ``ValueError`` if the secret is too short.
         """
@@ -116,7 +116,7 @@ class RemoteStore:
 
     @property
     def view(self) -> View:
-        """What the store goes by now."""
+        """Current view of the ring."""
         return self._ring.view
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -126,7 +126,7 @@ class RemoteStore:
         return partial(self._call, method)
 
     async def close(self) -> None:
-        """Let go of the connections.  Repeatable."""
+        """Close the connections.  May be called more than once."""
         self._closed = True
         await self._http.aclose()
 
@@ -134,7 +134,7 @@ class RemoteStore:
 
     async def _call(self, method: Method, *arguments: Any, **options: Any) -> Any:
         if self._closed:
-            raise StoreUnavailable("the metadata are closed")
+            raise StoreUnavailable("the metadata store is closed")
         body = method.encode(*arguments, **options)
         key = await self._key(method, arguments, options)
         answer = await self._anywhere(method, key or method.name + str(arguments[:1]), key, body)
@@ -145,7 +145,7 @@ class RemoteStore:
         return answer
 
     async def _key(self, method: Method, arguments: tuple[Any, ...], options: dict[str, Any]) -> str:
-        """Of the queue, for calls that belong to the node that has it."""
+        """Key of the queue, for calls that go to its owner; empty for others."""
         if method.name not in QUEUE_CALLS:
             return ""
         named = method.signature.bind(*arguments, **options).arguments
@@ -160,7 +160,7 @@ class RemoteStore:
         return queue_key(queue.account, queue.name)
 
     async def _anywhere(self, method: Method, place: str, key: str, arguments: bytes) -> Any:
-        """The answer of the first node that gives one."""
+        """Ask the nodes in the ring's order until one answers."""
         failed: list[str] = []
         asked: set[str] = set()
         while True:
@@ -188,10 +188,10 @@ class RemoteStore:
             self._avoid(member, peer, failed[-1])
 
     def _next(self, place: str, asked: set[str]) -> Member | None:
-        """The first in the ring's order that was not asked yet; those to be avoided come last."""
+        """The first node in the ring's order that was not asked yet; avoided nodes come last."""
         now = self._clock()
         last: Member | None = None
-        for count in (_FEW, len(self._ring)):  # nearly always one of the first will do
+        for count in (_FEW, len(self._ring)):  # the first few suffice almost always
             for member in self._ring.successors(place, count):
                 if member.name not in asked:
                     peer = self._peers.get(member.name)
@@ -208,7 +208,7 @@ class RemoteStore:
         peer.avoided_until = self._clock() + seconds
 
     async def _at(self, member: Member, peer: _Peer, method: Method, key: str, arguments: bytes, stand_in: bool) -> Any:
-        """The answer of this node.  Raises what the call raises, :class:`_NotBegun` and :class:`_Unknown`."""
+        """Make a call to this node.  Raises the call's own errors, :class:`_NotBegun` and :class:`_Unknown`."""
         seconds = REPEATABLE_ANSWER_SECONDS if method.name in REPEATABLE else ANSWER_SECONDS
         for _ in range(_REFUSALS_MOST):
             body = msgspec.json.encode(Call(msgspec.Raw(arguments), self._mark, key, stand_in))
@@ -232,7 +232,7 @@ class RemoteStore:
         raise _NotBegun(refusal.message)
 
     async def _agree(self, member: Member, peer: _Peer, theirs: View) -> None:
-        """Take over the newer view, or make the node take it over."""
+        """Adopt the node's view if it is newer, otherwise send it ours."""
         ours = self._ring.view
         if theirs.version < ours.version:
             await self._ask(member, peer, "PUT", "/v1/view", msgspec.json.encode(ours))
@@ -249,7 +249,7 @@ class RemoteStore:
     async def _ask(
         self, member: Member, peer: _Peer, verb: str, path: str, body: bytes, seconds: float = REPEATABLE_ANSWER_SECONDS
     ) -> tuple[int, bytes]:
-        """One request, and its answer by a node of this cluster."""
+        """Send one request, and verify that the answer is from a node of this cluster."""
         signature = self._signer.sign(member.name, peer.start, self._now_ms() + peer.ahead_ms, verb, path, body)
         headers = {HEADER: signature, "content-type": "application/json"}
         try:
@@ -262,7 +262,7 @@ class RemoteStore:
         except (
             httpx.HTTPError,
             AttributeError,
-        ) as error:  # anyio's, where a new connection is lost at once under uvloop
+        ) as error:  # anyio raises it if a new connection is lost at once under uvloop
             raise _Unknown(str(error) or type(error).__name__) from None
         answer = response.content
         if not self._signer.believes(signature, response.status_code, answer, response.headers.get(ANSWER_HEADER, "")):

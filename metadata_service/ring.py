@@ -1,16 +1,18 @@
-"""A consistent-hash ring: which of many nodes a key belongs to.
+"""Consistent-hash ring that assigns keys to members.
 
-Each member has points on a circle of hashes, in number as its weight; a key belongs to the member of the first point
-at or after the key's own hash.  Points depend on nothing but the member's name, so
+Each member has points on a circle of hashes, in number proportional to its weight; a key belongs to the member
+of the first point at or after the key's own hash.  Points depend only on the member's name, so
 
-* everybody who knows the same members agrees, on each machine and with each Python (the hash is BLAKE2b);
-* a member that joins takes keys only to itself, and one that leaves gives up only its own: on average its share.
+* all processes that know the same members agree, on each machine and with each Python (the hash is BLAKE2b);
+* a member that joins takes keys only to itself, and one that leaves gives up only its own: on average its
+  share.
 
-The points are one sorted array of 64-bit numbers, each the hash in the upper 48 bits and the member's place in the
-list of members in the lower 16: 8 bytes a point, 2 MB for 1,000 members of weight 1, and a look-up is a bisection.
+The points are one sorted array of 64-bit numbers, each the hash in the upper 48 bits and the member's index in
+the list of members in the lower 16: 8 bytes a point, 2 MB for 1,000 members of weight 1; a lookup is a
+bisection.
 
-A :class:`View` is what has to be agreed on: the members, and a version that every change raises.  It is what is stored
-and sent; a :class:`Ring` is made of it wherever it is used.
+A :class:`View` is what processes have to agree on: the members, and a version that every change increments.
+Views are stored and sent; each user builds its own :class:`Ring` from one.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from struct import Struct
 import msgspec
 
 POINTS = 256
-"""Of a member of weight 1.  A member's share then strays by 1/sqrt(256) = 6 % from what it should be."""
+"""Number of points of a member of weight 1.  A member's share then deviates by 1/sqrt(256) = 6 %."""
 WEIGHT_MOST = 64
 MEMBERS_MOST = 1 << 16
 
@@ -33,11 +35,11 @@ _MEMBER_BITS = 16
 _MEMBER = (1 << _MEMBER_BITS) - 1
 _CIRCLE = 1 << 64
 _BLOCK = Struct(">8Q")
-"""One BLAKE2b digest is eight points."""
+"""Layout of a BLAKE2b digest, which makes eight points."""
 
 
 class ViewInvalid(ValueError):
-    """These members cannot be a view: the text says which, and why."""
+    """These members cannot form a view: the text says which, and why."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -45,23 +47,23 @@ class Member(msgspec.Struct, frozen=True):
 
     name: str
     address: str = ""
-    """Where it is reached."""
+    """Address of the node."""
     zone: str = ""
-    """Rack, zone or data centre: what fails together.  Empty: the member stands for itself."""
+    """Failure domain: rack, zone or data centre.  Empty: the member is a domain of its own."""
     weight: float = 1.0
-    """Its share is in proportion to it."""
+    """Weight; the member's share is proportional to it."""
 
 
 class View(msgspec.Struct, frozen=True):
-    """The members at a time.  A change makes the next view; the one with the higher version holds."""
+    """The members at one time.  A change makes the next view; the one with the higher version wins."""
 
     version: int
     members: tuple[Member, ...]
-    """Ordered by name."""
+    """Members, ordered by name."""
 
     @classmethod
     def of(cls, version: int, members: tuple[Member, ...]) -> View:
-        """Checked and in order.  Raises :class:`ViewInvalid`."""
+        """Build a view: validate the members and sort them.  Raises :class:`ViewInvalid`."""
         if len(members) > MEMBERS_MOST:
             raise ViewInvalid(f"a ring has at most {MEMBERS_MOST} members, not {len(members)}")
         names: set[str] = set()
@@ -79,11 +81,11 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> str:
-        """Tells views apart, also two that were made with the same version."""
+        """Identifier that distinguishes views, even two made with the same version."""
         return f"{self.version}-{blake2b(msgspec.json.encode(self), digest_size=8).hexdigest()}"
 
     def joined(self, member: Member) -> View:
-        """The next view, with one member more."""
+        """The next view, with an additional member."""
         return View.of(self.version + 1, (*self.members, member))
 
     def left(self, name: str) -> View:
@@ -95,7 +97,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 def parse_members(text: str) -> tuple[Member, ...]:
-    """Members as a setting names them: ``m1=http://10.0.0.1:9401,m2=http://10.0.0.2:9401;zone=b;weight=2``.
+    """Parse members from a setting: ``m1=http://10.0.0.1:9401,m2=http://10.0.0.2:9401;zone=b;weight=2``.
 
     Raises :class:`ViewInvalid`.
     """
@@ -121,12 +123,12 @@ def parse_members(text: str) -> tuple[Member, ...]:
 
 
 def hash_of(key: str) -> int:
-    """Where a key lies on the circle: 64 bits."""
+    """Position of a key on the circle: 64 bits."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
 
 
 def _points_of(member: Member) -> Iterator[int]:
-    """Its points, of which the heavier has more: a change of the weight only adds or removes some."""
+    """Points of a member, more for a heavier one: a change of the weight only adds or removes some."""
     count = max(1, round(member.weight * POINTS))
     name = member.name.encode()
     for block in range(-(-count // 8)):
@@ -135,7 +137,7 @@ def _points_of(member: Member) -> Iterator[int]:
 
 
 class Ring:
-    """A view, ready to be asked.  Never changes."""
+    """Lookup structure for a view.  Immutable."""
 
     __slots__ = ("_points", "_zones", "view")
 
@@ -153,11 +155,11 @@ class Ring:
 
     @property
     def size_bytes(self) -> int:
-        """Of the points, which is nearly all that a ring takes."""
+        """Size of the points, which is nearly all memory of a ring."""
         return len(self._points) * self._points.itemsize
 
     def owner(self, key: str) -> Member:
-        """Whom the key belongs to.  Raises ``LookupError`` if the ring has no members."""
+        """Member that owns the key.  Raises ``LookupError`` if the ring has no members."""
         points = self._points
         if not points:
             raise LookupError("the ring has no members")
@@ -165,7 +167,7 @@ class Ring:
         return self.view.members[points[at if at < len(points) else 0] & _MEMBER]
 
     def successors(self, key: str, count: int) -> list[Member]:
-        """The owner and those after it, ``count`` distinct members, or all if there are fewer.
+        """The owner and the members after it: ``count`` distinct members, or all if there are fewer.
 
         Members of other zones come first: two share a zone only when every zone has one.
         """
@@ -187,7 +189,7 @@ class Ring:
         return list(chosen.values())[:count]
 
     def shares(self) -> dict[str, float]:
-        """The part of the circle that each member has, by name; all together are 1."""
+        """Part of the circle of each member, by name; the sum is 1."""
         parts = [0] * len(self.view.members)
         points = self._points
         before = points[-1] - _CIRCLE if points else 0
@@ -213,7 +215,7 @@ class Ring:
 
 
 def movement(before: Ring, after: Ring) -> float:
-    """The part of all keys that belong to another member after than before."""
+    """Part of all keys whose owner changes."""
     moved = 0
     edges = sorted({point & ~_MEMBER for ring in (before, after) for point in ring._points})
     if not edges:

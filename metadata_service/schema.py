@@ -1,19 +1,19 @@
-"""Versions of what is stored: which programs may use it, and what leads from one version to the next, and back.
+"""Schema versions of stored data: the programs that may use it, and the steps between versions.
 
-A schema is a list of steps, and what is stored has taken the first so many of them: that is its *version*.  A program
-knows the steps that there were when it was made.  Beside the version is stored the *oldest* version whose programs can
-use it as it is, so that a program need not know the steps that came after it to know whether it may work:
+A schema is a list of steps; the number of steps that stored data has taken is its *version*.  A program knows
+the steps that existed when it was built.  Beside the version the *oldest* version is stored whose programs can
+use the data as it is, so that a program can decide without knowing the later steps:
 
-* what is stored has a version that the program knows: it takes the steps that are missing, and goes on;
-* it has taken more steps, and ``oldest`` is no more than the program knows: the program goes on, and changes nothing;
-* ``oldest`` is more than it knows: it refuses (:meth:`Schema.check`).
+* the stored version is known to the program: it runs the missing steps, and continues;
+* the stored version is newer, and ``oldest`` is known to the program: it continues, and changes nothing;
+* ``oldest`` is newer than the program: it refuses (:meth:`Schema.check`).
 
-So a step *expands*: it adds what the release before neither reads nor has to write, and leaves ``oldest`` alone.
-Then both releases work side by side, whichever made the step, and going back to the release before needs no step back.
-What takes something away, or has to be written by everybody, *contracts*: it comes a release later, when no program is
-left that needs what goes, and raises ``oldest`` (:attr:`Step.oldest`).
+So a step *expands*: it adds what the previous release neither reads nor has to write, and does not change
+``oldest``. Then both releases work side by side, whichever ran the step, and going back to the previous release
+needs no rollback.  A step that removes something, or that every program has to write, *contracts*: it comes a
+release later, when no program needs what is removed, and raises ``oldest`` (:attr:`Step.oldest`).
 
-A step that was released is never changed; what comes later is a step of its own, at the end.
+A released step is never changed; later changes are steps of their own, at the end.
 """
 
 from __future__ import annotations
@@ -24,48 +24,49 @@ from typing import Final, NamedTuple
 from metadata_service.opening import CannotOpen
 
 RESTORING: Final = 1_000_000
-"""The oldest version whose programs can use what is just being restored: none can, also no earlier release."""
+"""Value of ``oldest`` during a restore: higher than any program's version, also of earlier releases."""
 
 RESTORE_AGAIN: Final = (
     "if holdfast restore runs, wait for it; else repeat that command, which goes on, or drop the keyspace and restore "
     "into another"
 )
-"""Advice for one that was not restored to its end."""
+"""Advice for a store whose restore did not finish."""
 
 
 class CannotRollBack(CannotOpen):
-    """Nothing leads back from here, or something would be lost; nothing was changed."""
+    """There is no rollback from here, or it would lose data; nothing was changed."""
 
 
 class Step(NamedTuple):
-    """What leads from one version to the next, and back."""
+    """Statements that lead from one version to the next, and back."""
 
     forward: tuple[str, ...]
     back: tuple[str, ...] | None = None
-    """Undoes it, in this order; None: nothing leads back."""
+    """Statements of the rollback, in this order; None: there is none."""
     lost: tuple[str, ...] = ()
-    """Queries for what the way back would lose: it is refused unless none of them finds a row."""
+    """Queries for data that the rollback would lose: it is refused if one of them finds a row."""
     oldest: int | None = None
-    """The oldest version whose programs can use what has taken this step; None: those that could before it."""
+    """Oldest version whose programs can use data with this step; None: unchanged."""
 
 
 class Stored(NamedTuple):
-    """How far what is stored has come."""
+    """Schema state of stored data."""
 
     version: int
-    """0: nothing is there."""
+    """Version; 0: nothing is stored."""
     oldest: int
     leaving: int = 0
-    """A step back from this version has begun, and has not been seen to end; 0: none has."""
+    """A rollback from this version has begun and was not seen to end; 0: none."""
 
     @property
     def restoring(self) -> bool:
-        """A restore has begun to fill it, and has not ended."""
+        """True while a restore has begun and not ended."""
         return self.oldest == RESTORING
 
 
 class Schema:
-    """All steps that this program knows.  ``first``: the version of the first release, before which nothing leads."""
+    """All steps that this program knows.  ``first``: version of the first release, to which a rollback may go
+    at most."""
 
     def __init__(self, *steps: Step, first: int = 1) -> None:
         assert 1 <= first <= len(steps)
@@ -74,22 +75,23 @@ class Schema:
 
     @property
     def version(self) -> int:
-        """What this program knows."""
+        """Version of this program."""
         return len(self.steps)
 
     def stored(self, version: int) -> Stored:
-        """What is stored when these steps have been taken."""
+        """State of stored data that has taken these steps."""
         oldest = min(version, self.first)
         for step in self.steps[:version]:
             oldest = step.oldest or oldest
         return Stored(version, oldest)
 
     def missing(self, stored: Stored) -> Iterator[tuple[int, Step]]:
-        """The steps that are to be taken, each with the version that it leads to."""
+        """Steps to run, each with the version that it leads to."""
         return enumerate(self.steps[stored.version :], stored.version + 1)
 
     def check(self, stored: Stored, where: str) -> None:
-        """Raises :class:`CannotOpen`, unless this program may use what is stored ``where``, after the missing steps."""
+        """Raise :class:`CannotOpen`, unless this program may use the data stored ``where``, after the missing
+        steps."""
         if stored.restoring:
             raise CannotOpen(f"{where} was not restored to its end: {RESTORE_AGAIN}")
         if stored.oldest > self.version:
@@ -105,9 +107,9 @@ class Schema:
             )
 
     def way_back(self, stored: Stored, to: int | None, where: str) -> Iterator[tuple[int, Step]]:
-        """The steps that are to be undone, each with the version that it leads back to; none, if that is so already.
+        """Steps to undo, each with the version that it leads back to; empty if that is the version already.
 
-        ``to``: a version, or None: one less than this program knows.  So who repeats it goes no further.
+        ``to``: a version, or None: one less than this program's.  Repeating it therefore goes no further.
         Raises :class:`CannotRollBack`.
         """
         if stored.version > self.version:
@@ -133,7 +135,7 @@ class Schema:
 
 
 def would_lose(where: str, query: str) -> CannotRollBack:
-    """What to raise when a query of :attr:`Step.lost` has found a row."""
+    """Error for a query of :attr:`Step.lost` that has found a row."""
     return CannotRollBack(
         f"{where} has something that only the newer release knows, and the step back would lose it: nothing was "
         f"changed. What is in the way is found by: {query}"

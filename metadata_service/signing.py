@@ -1,15 +1,16 @@
-"""How the processes of a cluster know each other over HTTP: HMAC-SHA-256 with the secret that they share.
+"""Mutual authentication of a cluster's processes over HTTP: HMAC-SHA-256 with their shared secret.
 
-A request is signed over whom it is for, its method, path and body, the time and a random number; an answer over the
-request's signature, its status and body.  So nobody without the secret is listened to, or believed; an answer belongs
-to its request; and a request that somebody repeats is refused: at another node, or another start of it, by the name,
-later by the time, and within the time by the number.
+A request's signature covers its recipient, method, path and body, the time and a nonce; an answer's covers the
+request's signature, its status and body.  So requests and answers without the secret are rejected; an answer
+belongs to its request; and a replayed request is refused: at another node, or another start of it, by the name,
+later by the time, and within the time window by the nonce.
 
-No clock is trusted: the time is that of the node, since its start, which has a random name.  Whoever signs for
-another start, as everybody does at first, or is more than :data:`WINDOW_SECONDS` off, is told both, signed, and signs
-again.  So clocks may differ and jump, and a node that starts anew does not hear again what it heard before.
+No clock is trusted: the time is the node's, since its start, which has a random id.  A caller that signs for
+another start, as all do at first, or is more than :data:`WINDOW_SECONDS` off, gets both in a signed answer, and
+signs again. So clocks may differ and jump, and a restarted node does not accept requests made to its earlier
+start.
 
-Nothing here is secret from who listens on the wire: that is what TLS is for.
+This gives no confidentiality on the wire: that is the purpose of TLS.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ ANSWER_HEADER = "x-holdfast-cluster-answer"
 WINDOW_SECONDS = 30
 SECRET_BYTES_LEAST = 16
 UNKNOWN = "-"
-"""In place of the name of a start."""
+"""Placeholder for an unknown start id."""
 
 
 class SignatureRefused(Exception):
-    """The request is not from a process of this cluster, or was heard before."""
+    """The request is not from a process of this cluster, or is a replay."""
 
 
 class OutOfTime(SignatureRefused):
-    """Signed with the right secret, for another start or time of this node: it has to be signed again."""
+    """Signed with the right secret, but for another start or time of this node: it has to be signed again."""
 
 
 class Signer:
-    """Signs requests, and checks the answers to them."""
+    """Signs requests, and verifies the answers to them."""
 
     def __init__(self, secret: bytes) -> None:
         """Raises ``ValueError`` if the secret is too short."""
@@ -56,11 +57,11 @@ class Signer:
         return f"v1 {start} {now_ms} {nonce} {self._request(node, start, str(now_ms), nonce, method, path, body)}"
 
     def answer(self, signature: str, status: int, body: bytes) -> str:
-        """The value of :data:`ANSWER_HEADER`: a node's answer to the request that was signed with ``signature``."""
+        """The value of :data:`ANSWER_HEADER` for a node's answer to the request signed with ``signature``."""
         return self._mac(b"answer", signature.encode(), str(status).encode(), body)
 
     def believes(self, signature: str, status: int, body: bytes, answered: str) -> bool:
-        """Whether an answer to this request is one of this cluster."""
+        """True if an answer to this request is from a node of this cluster."""
         return hmac.compare_digest(self.answer(signature, status, body).encode(), answered.encode())
 
     def _request(self, node: str, start: str, now_ms: str, nonce: str, method: str, path: str, body: bytes) -> str:
@@ -76,13 +77,13 @@ class Signer:
 
 
 class Checker(Signer):
-    """Checks requests, and signs the answers to them."""
+    """Verifies requests, and signs the answers to them."""
 
     def __init__(self, secret: bytes, node: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock``: seconds, never going back.  Raises ``ValueError`` if the secret is too short."""
+        """``clock``: monotonic seconds.  Raises ``ValueError`` if the secret is too short."""
         super().__init__(secret)
         self.start = secrets.token_hex(8)
-        """The random name of this start."""
+        """Random id of this start."""
         self._node = node
         self._clock = clock
         self._began = clock()
@@ -91,11 +92,11 @@ class Checker(Signer):
 
     @property
     def now_ms(self) -> int:
-        """Since the start."""
+        """Milliseconds since the start."""
         return int((self._clock() - self._began) * 1000)
 
     def check(self, signature: str, method: str, path: str, body: bytes) -> None:
-        """Raises :class:`SignatureRefused`, or :class:`OutOfTime`."""
+        """Verify a request.  Raises :class:`SignatureRefused`, or :class:`OutOfTime`."""
         parts = signature.split(" ")
         if len(parts) != 5 or parts[0] != "v1" or not re.fullmatch(r"-?[0-9]{1,16}", parts[2], re.ASCII):
             raise SignatureRefused(f"the header {HEADER} is missing or has another form than v1's")
@@ -108,12 +109,12 @@ class Checker(Signer):
             raise OutOfTime("signed for another time")
         self._forget(now_ms)
         if nonce in self._heard:
-            raise SignatureRefused("heard before")
+            raise SignatureRefused("the request was sent before")
         self._heard.add(nonce)
         self._heard_in_order.append((now_ms, nonce))
 
     def _forget(self, now_ms: int) -> None:
-        """Numbers that would be refused by their time: those that came two windows ago."""
+        """Drop nonces that arrived two windows ago: the time check refuses their requests."""
         order = self._heard_in_order
         while order and now_ms - order[0][0] > 2 * WINDOW_SECONDS * 1000:
             self._heard.discard(order.popleft()[1])

@@ -1,9 +1,8 @@
-"""The metadata in one SQLite file: what `holdfast serve` uses.
+"""Metadata store in one SQLite file, used by `holdfast serve`.
 
-The file is in WAL mode with ``synchronous=FULL``, so a transaction that was committed survives a power loss; but for
-heartbeats and reports, which say nothing after one.
-A row holds its record as JSON, beside the columns that are looked up or compared: a record that gains a
-field with a default needs no migration.
+The file is in WAL mode with ``synchronous=FULL``, so a committed transaction survives a power loss; except
+heartbeats and reports, which are meaningless after one. A row holds its record as JSON, beside the columns that
+are looked up or compared: adding a field with a default needs no migration.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from metadata_service.models import (
 from metadata_service.partitions import with_partitions
 from metadata_service.sqlite_alarms import SQLiteAlarms
 from metadata_service.sqlite_credentials import SQLiteCredentials
+from metadata_service.sqlite_documents import SQLiteDocuments
 from metadata_service.sqlite_named_keys import SQLiteNamedKeys
 from metadata_service.sqlite_registry import SQLiteRegistry
 from metadata_service.sqlite_schema import empty_log, next_id, open_database, text, update_single
@@ -48,11 +48,11 @@ from metadata_service.store import (
 from metadata_service.worker import Worker
 
 _HOLD_SECONDS_LEAST = 3600
-"""A deleted queue's name is remembered at least this long, whatever hold a creation names."""
+"""Minimum time for which a deleted queue's name is remembered, whatever hold a creation names."""
 _FORGOTTEN_AT_ONCE = 16
-"""A creation removes at most this many names whose hold has ended: more than deletions add."""
+"""Maximum number of expired names that a creation removes: more than deletions add."""
 _CHANGES_KEPT = 1000
-"""Changes of queues that other processes can ask for.  Who looks less often forgets all that it knew."""
+"""Number of changes kept for other processes.  A reader that is further behind drops its whole cache."""
 
 _decode_queue = msgspec.json.Decoder(Queue).decode
 _decode_log = msgspec.json.Decoder(LogEntry).decode
@@ -62,11 +62,11 @@ _decode_cluster = msgspec.json.Decoder(ClusterEntry).decode
 _decode_data_key = msgspec.json.Decoder(DataKey).decode
 
 
-class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteNamedKeys, SQLiteCredentials):
-    """A :class:`~metadata_service.store.MetadataStore` in the file ``path``, which only its owner can read."""
+class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteDocuments, SQLiteNamedKeys, SQLiteCredentials):
+    """A :class:`~metadata_service.store.MetadataStore` in the file ``path``, readable only by its owner."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or make it, or bring it to this version's schema.
+        """Open the file, creating it or migrating it to this version's schema.
 
         Raises :class:`~metadata_service.opening.CannotOpen`.
         """
@@ -76,7 +76,7 @@ class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteNamedKeys, SQLiteCredentia
         await self._worker.close()
 
     async def scrub(self) -> None:
-        """What was deleted or overwritten is in none of the files any more."""
+        """Remove deleted and overwritten data from all files of the store."""
 
         def rewrite(db: sqlite3.Connection) -> None:
             db.execute("VACUUM")
@@ -208,7 +208,7 @@ class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteNamedKeys, SQLiteCredentia
         return await self._worker.read(look)
 
     async def _names(self, rows: str, keys: tuple[str, ...], prefix: str, after: str, limit: int) -> list[str]:
-        """Names of a page: one range of the index, however many names there are before and after it."""
+        """Names of one page: a range of the index, independent of the number of names before and after it."""
         beyond = prefix + "\U0010ffff"
         if after >= prefix:
             where, least = "name > ?", after
@@ -371,7 +371,7 @@ class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteNamedKeys, SQLiteCredentia
         return destroyed
 
 
-# --- parts of operations --------------------------------------------------------------------------------
+# --- helpers of operations ------------------------------------------------------------------------------
 
 
 def _partition_ids(db: sqlite3.Connection, cluster: int, count: int) -> list[int]:
@@ -397,7 +397,7 @@ def _store_queue(db: sqlite3.Connection, queue: Queue) -> Queue:
 
 
 def _note_change(db: sqlite3.Connection, queue: Queue) -> None:
-    """Tell the other processes that what they know of the queue is old."""
+    """Record a changed queue, so that other processes drop it from their caches."""
     change = db.execute(
         "INSERT INTO queue_changes (account, name) VALUES (?, ?)", (queue.account, queue.name)
     ).lastrowid
@@ -406,7 +406,7 @@ def _note_change(db: sqlite3.Connection, queue: Queue) -> None:
 
 
 def _check_hold(db: sqlite3.Connection, account: str, name: str, now_ms: int, hold_seconds: float) -> None:
-    """Refuse a name that is still held, and forget some whose hold has ended."""
+    """Refuse a name that is still held, and remove some names whose hold has expired."""
     row = db.execute("SELECT deleted_ms FROM held_names WHERE account = ? AND name = ?", (account, name)).fetchone()
     if row is not None:
         left = min(row[0] / 1000 - now_ms / 1000, 0) + hold_seconds

@@ -1,4 +1,4 @@
-"""Alarms in the SQLite file: the store's part :class:`~metadata_service.alarms.AlarmStore`."""
+"""Alarms in the SQLite file: the :class:`~metadata_service.alarms.AlarmStore` part of the store."""
 
 from __future__ import annotations
 
@@ -6,28 +6,25 @@ import sqlite3
 
 import msgspec
 
-from auth.credentials import Tenant
 from metadata_service.alarm_status import next_status
 from metadata_service.alarms import Alarm, AlarmStatus, WatchedAlarm
 from metadata_service.models import ManagerEntry
+from metadata_service.sqlite_credentials import check_tenant
 from metadata_service.sqlite_schema import text, update_single
 from metadata_service.worker import Worker
 
 _decode = msgspec.json.Decoder(WatchedAlarm).decode
 _decode_keeper = msgspec.json.Decoder(ManagerEntry).decode
-_decode_tenant = msgspec.json.Decoder(Tenant).decode
 
 
 class SQLiteAlarms:
-    """What it keeps is in the file on which ``worker`` works."""
+    """Alarm calls of the store, on the file of ``worker``."""
 
     _worker: Worker
 
     async def put_alarm(self, alarm: Alarm) -> None:
         def put(db: sqlite3.Connection) -> None:
-            row = db.execute("SELECT record FROM tenants WHERE account = ?", (alarm.account,)).fetchone()
-            if row is None or _decode_tenant(row[0]).state in ("deleting", "deleted"):
-                raise ValueError(f"no tenant {alarm.account}")
+            check_tenant(db, alarm.account)
             query = "INSERT OR REPLACE INTO alarms (account, name, record) VALUES (?, ?, ?)"
             db.execute(query, (alarm.account, alarm.name, text(WatchedAlarm(alarm))))
 

@@ -1,6 +1,5 @@
-"""The SQLite file of the metadata, from outside of the service that uses it: a copy of one moment, and what is put
-right in a copy before a service begins with it.
-"""
+"""Copies of the metadata's SQLite file while a service uses it: a snapshot of one moment, and the changes to a
+copy before a service starts with it."""
 
 from __future__ import annotations
 
@@ -22,18 +21,19 @@ from metadata_service.store import StoreUnavailable
 
 BUSY_SECONDS: Final = 10.0
 LOST_EPOCHS: Final = 1 << 12
-"""More often than this no service was restarted, nor has a shard changed hands, between a backup and what made it
-necessary: numbers of messages of that time, which clients may still have, are not given again."""
+"""Number by which shards' epochs are raised in a restored copy.  It exceeds any number of restarts and
+hand-overs between a backup and its restore, so that message numbers of that time, which clients may still have,
+are not reused."""
 LOST_IDS: Final = 1 << 16
-"""The same of the ids of queues, partitions and data keys."""
+"""Number by which counters of queue, partition and data key ids are raised, for the same reason."""
 
 
 class MetadataFile:
-    """The file of a service, which may be running."""
+    """The metadata file of a service, which may be running."""
 
     def __init__(self, path: Path) -> None:
-        """The schema stays as it is.  Raises :class:`~metadata_service.opening.CannotOpen`: also if the file belongs to
-        another user, whom this one would lock out."""
+        """Open the file without changing its schema.  Raises :class:`~metadata_service.opening.CannotOpen`,
+        also if the file belongs to another user, who would be locked out."""
         owner = _owner(path)
         if owner != os.geteuid():
             raise CannotOpen(
@@ -51,11 +51,10 @@ class MetadataFile:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While this lasts nothing is changed in the file but by this object, and its readers see this moment: also
-        afterwards, until :meth:`forget` or the next such moment.
+        """Block all other writers, and fix the snapshot that this object's readers see: also afterwards, until
+        :meth:`forget` or the next call.
 
-        Whoever wants to change something waits, some seconds at the most.  Raises
-        :class:`~metadata_service.store.StoreUnavailable`.
+        Writers wait for some seconds at most.  Raises :class:`~metadata_service.store.StoreUnavailable`.
         """
         self.forget()
         with _told(self._path):
@@ -72,7 +71,7 @@ class MetadataFile:
             self._writer.execute("COMMIT")
 
     def forget(self) -> None:
-        """Readers see what is there now."""
+        """End the snapshot: readers see the current data."""
         if self._reader.in_transaction:
             self._reader.execute("ROLLBACK")
 
@@ -91,7 +90,7 @@ class MetadataFile:
         return [msgspec.json.decode(record, type=Queue) for (record,) in rows]
 
     def master_ids(self) -> list[str]:
-        """Ids of the master keys that data keys are wrapped with."""
+        """Ids of the master keys that wrap data keys."""
         rows = self._reader.execute("SELECT record FROM data_keys").fetchall()
         keys = [msgspec.json.decode(record, type=DataKey) for (record,) in rows]
         if self.schema >= NAMED_KEYS_SINCE:
@@ -103,14 +102,14 @@ class MetadataFile:
         return _cluster(self._reader).pins
 
     def faults(self) -> str:
-        """What SQLite finds damaged, in its words; nothing, if all is well.  Raises
+        """Damage found by SQLite, in its words; empty if there is none.  Raises
         :class:`~metadata_service.store.StoreUnavailable`."""
         with _told(self._path):
             found = [line for (line,) in self._reader.execute("PRAGMA quick_check(5)")]
         return "" if found == ["ok"] else "; ".join(found)
 
     def copy_to(self, path: Path) -> None:
-        """The whole file, as readers see it.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
+        """Copy the whole file, as readers see it.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
         with _told(self._path):
             copy = sqlite3.connect(path, isolation_level=None)
             try:
@@ -121,12 +120,12 @@ class MetadataFile:
     # --- pins of backups ---
 
     def pin(self, pin: BackupPin) -> None:
-        """Say a pin, or say it anew.  Within :meth:`held` only: it holds from then on."""
+        """Set or renew a pin.  Only within :meth:`held`; valid from its end on."""
         others = tuple(one for one in _cluster(self._writer).pins if one.name != pin.name)
         self._set_pins((*others, pin))
 
     def put_off(self, pin: BackupPin) -> bool:
-        """Let a pin last longer; False: it is not there any more."""
+        """Extend a pin; False: it does not exist any more."""
         with _told(self._path):
             self._writer.execute("BEGIN IMMEDIATE")
             try:
@@ -139,7 +138,7 @@ class MetadataFile:
         return found
 
     def unpin(self, gone: Callable[[BackupPin], bool]) -> int:
-        """Take these pins away; how many that were."""
+        """Remove the pins selected by ``gone``; returns their number."""
         with _told(self._path):
             self._writer.execute("BEGIN IMMEDIATE")
             try:
@@ -158,10 +157,10 @@ class MetadataFile:
 
 
 def begin_anew(path: Path) -> None:
-    """Make a copy fit to be the metadata of a service that begins with what a backup has.
+    """Prepare a copy to be the metadata of a service restored from a backup.
 
-    What the service did after the backup is lost, but its clients may still have ids and receipt handles of that time:
-    none of them is given again.  What says that something lives or is under way goes.  Raises
+    Everything after the backup is lost, but clients may still have ids and receipt handles of that time: none
+    of these is reused.  Liveness records and unfinished work are removed.  Raises
     :class:`~metadata_service.opening.CannotOpen`.
     """
     SCHEMA.check(stored_version(path), "what is in the backup")

@@ -1,4 +1,4 @@
-"""Tenants, keys and roles in the SQLite file: the part of the store that is :class:`auth.store.CredentialStore`."""
+"""Tenants, keys and roles in the SQLite file: the :class:`auth.store.CredentialStore` part of the store."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from metadata_service.worker import Worker
 
 R = TypeVar("R", Tenant, AccessKey, ApiKey, TenantRole, ServiceKey)
 V = TypeVar("V", Tenant, AccessKey, ApiKey, TenantRole)
-"""With a version."""
+"""Records with a version."""
 
 _AT_ONCE = 500
-"""Ids in one question: SQLite bounds the parameters of a statement."""
+"""Maximum number of ids per query: SQLite limits the parameters of a statement."""
 
 
 class SQLiteCredentials:
-    """What it keeps is in the file on which ``worker`` works."""
+    """Credential calls of the store, on the file of ``worker``."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -149,7 +149,7 @@ class SQLiteCredentials:
 
         await self._worker.write(delete)
 
-    # --- what they have in common ---
+    # --- shared ---
 
     async def _one(self, kind: type[R], where: str, values: tuple[Any, ...]) -> R | None:
         return await self._worker.read(lambda db: _find(db, kind, where, values))
@@ -162,9 +162,7 @@ class SQLiteCredentials:
 
     async def _put_owned(self, table: str, columns: dict[str, str], record: AccessKey | ApiKey | TenantRole) -> None:
         def put(db: sqlite3.Connection) -> None:
-            tenant = _find(db, Tenant, "tenants WHERE account = ?", (record.account,))
-            if tenant is None or tenant.state in ("deleting", "deleted"):
-                raise ValueError(f"no tenant {record.account}")
+            check_tenant(db, record.account)
             _put(db, table, columns, record)
 
         await self._worker.write(put)
@@ -205,3 +203,10 @@ def _put(db: sqlite3.Connection, table: str, columns: Mapping[str, str | int], r
 def _put_service_key(db: sqlite3.Connection, key: ServiceKey) -> None:
     columns: dict[str, str | int] = {"key_id": key.key_id, "purpose": key.purpose, "created_s": key.created_s}
     _put(db, "service_keys", columns, key)
+
+
+def check_tenant(db: sqlite3.Connection, account: str) -> None:
+    """Raise ``ValueError`` unless the tenant exists and is not being deleted."""
+    tenant = _find(db, Tenant, "tenants WHERE account = ?", (account,))
+    if tenant is None or tenant.state in ("deleting", "deleted"):
+        raise ValueError(f"no tenant {account}")

@@ -1,4 +1,4 @@
-"""Named data keys in the SQLite file: the store's part :class:`~auth.named_keys.NamedKeyStore`."""
+"""Named data keys in the SQLite file: the :class:`~auth.named_keys.NamedKeyStore` part of the store."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ import sqlite3
 
 import msgspec
 
-from auth.credentials import Tenant
 from auth.named_keys import NamedKey
 from metadata_service.named_keys import destroyed, updated
+from metadata_service.sqlite_credentials import check_tenant
 from metadata_service.sqlite_schema import empty_log, text
 from metadata_service.store import ConditionFailed
 from metadata_service.worker import Worker
 
 _decode = msgspec.json.Decoder(NamedKey).decode
-_decode_tenant = msgspec.json.Decoder(Tenant).decode
 
 
 class SQLiteNamedKeys:
-    """The part of the store over the file on which ``worker`` works."""
+    """Named-key calls of the store, on the file of ``worker``."""
 
     _worker: Worker
 
     async def create_named_key(self, key: NamedKey) -> NamedKey:
         def create(db: sqlite3.Connection) -> NamedKey:
-            row = db.execute("SELECT record FROM tenants WHERE account = ?", (key.account,)).fetchone()
-            if row is None or _decode_tenant(row[0]).state in ("deleting", "deleted"):
-                raise ValueError(f"no tenant {key.account}")
+            check_tenant(db, key.account)
             if _find(db, key.account, key.name) is not None:
                 raise ConditionFailed(f"there is a data key {key.name} of account {key.account} already")
             made = msgspec.structs.replace(key, version=1)

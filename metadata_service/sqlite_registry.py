@@ -1,4 +1,4 @@
-"""Backend clusters in the SQLite file: the store's part :class:`~metadata_service.store.ClusterRegistry`."""
+"""Backend clusters in the SQLite file: the :class:`~metadata_service.store.ClusterRegistry` part of the store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _decode_manager = msgspec.json.Decoder(ManagerEntry).decode
 
 
 class SQLiteRegistry:
-    """What it keeps is in the file on which ``worker`` works."""
+    """Cluster calls of the store, on the file of ``worker``."""
 
     _worker: Worker
 

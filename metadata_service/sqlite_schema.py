@@ -1,11 +1,11 @@
-"""The SQLite file of the metadata: its tables, and how an older file gets those that came later.
+"""Tables of the metadata's SQLite file, and their migration.
 
-:mod:`metadata_service.schema` has the rule of its versions.  The file has its version in the table ``schema_version``,
-and the oldest version whose programs can use it in its header (``PRAGMA user_version``; 0, if nobody has said so: then
-it is for programs that know its version).  All steps of a start, or of a way back, are one transaction.
+:mod:`metadata_service.schema` has the rules of versions.  The file's version is in the table
+``schema_version``, and the oldest version whose programs can use it in its header (``PRAGMA user_version``; 0
+means the file's version).  All steps of a start, or of a rollback, are one transaction.
 
-A row holds its record as JSON, beside the columns that are looked up or compared, so a record that gains a field with a
-default needs no step.
+A row holds its record as JSON, beside the columns that are looked up or compared: adding a field with a default
+needs no step.
 """
 
 from __future__ import annotations
@@ -111,24 +111,30 @@ CREATE TABLE named_keys (account TEXT NOT NULL, name TEXT NOT NULL, record TEXT 
         back=("DROP TABLE named_keys",),
         lost=("SELECT 1 FROM named_keys",),
     ),
+    Step(
+        _statements("""
+CREATE TABLE document_jobs (account TEXT PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;
+"""),
+        back=("DROP TABLE document_jobs",),
+    ),
     first=6,
 )
-"""Of all Holdfasts: this program's and, below its version, those before."""
+"""Schema of all Holdfast versions up to this program's."""
 
 NAMED_KEYS_SINCE = 8
-"""The first version that has the table ``named_keys``."""
+"""First version with the table ``named_keys``."""
 
 BUSY_SECONDS = 5.0
-"""So long a connection waits for another that writes."""
+"""Time for which a connection waits for another writer."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """A connection to the file, with this version's schema.  Raises :class:`CannotOpen`."""
+    """Open a connection to the file, migrated to this version's schema.  Raises :class:`CannotOpen`."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        os.chmod(path, 0o600)  # SQLite gives its other files the mode of this one
+        os.chmod(path, 0o600)  # SQLite gives its other files the same mode
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
     except (OSError, sqlite3.Error) as error:
         raise CannotOpen(f"the metadata file {path} cannot be opened: {error}") from error
@@ -153,7 +159,7 @@ def _keep_safely(db: sqlite3.Connection, path: Path) -> None:
             f"the metadata file {path} cannot be kept safely here: "
             f"SQLite uses journal mode {mode} and synchronous level {synchronous} instead of wal and 2"
         )
-    db.execute("PRAGMA secure_delete = ON")  # what is deleted or overwritten is overwritten with zeros
+    db.execute("PRAGMA secure_delete = ON")  # overwrites deleted data with zeros
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
@@ -184,7 +190,7 @@ def _note(db: sqlite3.Connection, stored: Stored) -> None:
 
 
 def stored_version(path: Path) -> Stored:
-    """What a file has, of whatever version; it may be in use.  Raises :class:`CannotOpen`."""
+    """Read the schema version of a file of any version, which may be in use.  Raises :class:`CannotOpen`."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
             return _stored(db)
@@ -193,9 +199,10 @@ def stored_version(path: Path) -> Stored:
 
 
 def roll_back(path: Path, to: int | None = None) -> Stored:
-    """Undo the last step that this program knows, or all beyond the version ``to``, in a file that nobody uses.
+    """Undo the last step that this program knows, or all beyond the version ``to``, in a file that is not in
+    use.
 
-    Whole or not at all.  Raises :class:`~metadata_service.schema.CannotRollBack` and :class:`CannotOpen`.
+    Atomic.  Raises :class:`~metadata_service.schema.CannotRollBack` and :class:`CannotOpen`.
     """
     where = f"the metadata file {path}"
     try:
@@ -215,16 +222,16 @@ def roll_back(path: Path, to: int | None = None) -> Stored:
             db.execute("COMMIT")
             return stored
     except sqlite3.Error as error:
-        raise CannotRollBack(f"{where} cannot be taken back: {error}; it is as it was") from error
+        raise CannotRollBack(f"{where} cannot be rolled back: {error}; it is unchanged") from error
 
 
 def text(record: msgspec.Struct) -> str:
-    """The record as a row holds it."""
+    """Encode a record as the text of a row."""
     return _encode(record).decode()
 
 
 def next_id(db: sqlite3.Connection, counter: str, count: int = 1) -> int:
-    """The first of the next ``count`` numbers of a counter, from 1; never given out again."""
+    """Return the first of the next ``count`` numbers of a counter, from 1; numbers are never reused."""
     db.execute("INSERT OR IGNORE INTO counters (name, next) VALUES (?, 1)", (counter,))
     (number,) = db.execute("SELECT next FROM counters WHERE name = ?", (counter,)).fetchone()
     db.execute("UPDATE counters SET next = ? WHERE name = ?", (number + count, counter))
@@ -236,7 +243,7 @@ def update_single(
 ) -> _Single:
     """Store the only entry of a table if the stored one has ``entry.version`` (0: if there is none yet).
 
-    Returns it with the new version.  Raises :class:`ConditionFailed`, which says ``what`` the entry is.
+    Returns it with the new version.  Raises :class:`ConditionFailed`, with ``what`` as the name of the entry.
     """
     newer = msgspec.structs.replace(entry, version=entry.version + 1)
     if entry.version == 0:
@@ -251,7 +258,7 @@ def update_single(
 
 
 def empty_log(db: sqlite3.Connection) -> None:
-    """Bring the write-ahead log, which holds older versions of pages, into the file, and leave nothing in it."""
+    """Move the write-ahead log, which holds older versions of pages, into the file and truncate it."""
     (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     if busy:
         raise StoreUnavailable("another process reads the metadata, whose log can therefore not be emptied: try again")

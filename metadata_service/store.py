@@ -1,8 +1,8 @@
 """The interface of a metadata store, and its errors.
 
-Every store passes the same conformance suite (``tests/metadata_service/conformance.py``).  A write that
-returns is durable, and every read that begins afterwards sees it.  A write that raises one of the errors
-here has changed nothing, except :class:`StoreUnavailable`: then its outcome is not known.
+Every store passes the same conformance suite (``tests/metadata_service/conformance.py``).  A write that returns
+is durable, and every read that begins afterwards sees it.  A write that raises one of the errors here has
+changed nothing, except :class:`StoreUnavailable`: then its outcome is not known.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from auth.named_keys import NamedKeyStore
 from auth.sealed_store import SealableStore
 from auth.store import Conflict
 from metadata_service.alarms import Alarm, AlarmStatus, WatchedAlarm
+from metadata_service.documents import DocumentJobs
 from metadata_service.models import (
     BackendCluster,
     ClusterEntry,
@@ -29,11 +30,11 @@ from metadata_service.models import (
 
 
 class StoreError(Exception):
-    """Base of what a store raises."""
+    """Base class of a store's errors."""
 
 
 class QueueNotFound(StoreError):
-    """No such queue now."""
+    """The queue does not exist."""
 
 
 class QueueExists(StoreError):
@@ -53,7 +54,7 @@ class QueueDeletedRecently(StoreError):
 
 
 class TooManyQueues(StoreError):
-    """The account has as many queues as it may have."""
+    """The account has reached its maximum number of queues."""
 
 
 class PurgeInProgress(StoreError):
@@ -65,15 +66,15 @@ class PurgeInProgress(StoreError):
 
 
 class ConditionFailed(StoreError, Conflict):
-    """What is stored has another version than the caller knew: read again and decide anew."""
+    """The stored record has another version than the caller expects: read again and decide again."""
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be reached or written now.  Whether a write took effect is not known."""
+    """The store cannot be reached or written now.  It is not known whether a write took effect."""
 
 
 class QueueStore(Protocol):
-    """Which queues exist.  Names are unique in an account."""
+    """Queues.  Names are unique in an account."""
 
     async def create_queue(
         self,
@@ -87,21 +88,21 @@ class QueueStore(Protocol):
         queues_most: int | None = None,
         clusters: Sequence[int] = (0,),
     ) -> Queue:
-        """A new queue with a new id and a new handle key, and with a partition in each of these backend clusters: of a
-        number that is there several times, several.
+        """Create a queue with a new id, a new handle key, and one partition for each entry of ``clusters``, in
+        that backend cluster.
 
         Raises :class:`QueueExists`, :class:`QueueDeletedRecently` within ``hold_seconds`` of a deletion, and
-        :class:`TooManyQueues` if the account has ``queues_most`` already (None: however many).
+        :class:`TooManyQueues` if the account has ``queues_most`` already (None: no limit).
         """
 
     async def new_partition_ids(self, cluster: int, count: int) -> list[int]:
-        """So many ids for partitions in the backend cluster of this number, that nobody had before."""
+        """Allocate ``count`` unused ids for partitions in a backend cluster."""
 
     async def get_queue(self, account: str, name: str) -> Queue:
-        """Raises :class:`QueueNotFound`."""
+        """Read a queue.  Raises :class:`QueueNotFound`."""
 
     async def get_queue_by_id(self, queue_id: int) -> Queue | None:
-        """None: it was deleted, or never existed."""
+        """Read a queue; None: it was deleted, or never existed."""
 
     async def update_queue(
         self,
@@ -113,26 +114,28 @@ class QueueStore(Protocol):
         tags: Mapping[str, str] | None = None,
         partitions: Sequence[Partition] | None = None,
     ) -> Queue:
-        """Replace all attributes, all tags, the partitions; None leaves them.
+        """Replace all attributes, all tags, the partitions; None leaves them unchanged.
 
-        Where other partitions take sends afterwards, the new version is the queue's ``map_version``.
+        If sends go to other partitions afterwards, the new version is the queue's ``map_version``.
 
         Raises :class:`QueueNotFound`, and :class:`ConditionFailed` unless the queue still has ``version``.
         """
 
     async def delete_queue(self, queue_id: int, *, now_ms: int) -> Queue:
-        """The queue as it was last.  Raises :class:`QueueNotFound`."""
+        """Delete a queue and return its last state.  Raises :class:`QueueNotFound`."""
 
     async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
-        """At most ``limit`` names that begin with ``prefix`` and come after ``after``, in code point order.
+        """At most ``limit`` names that begin with ``prefix`` and are greater than ``after``, in code point
+        order.
 
-        The cost depends on ``limit`` alone.
+        The cost depends only on ``limit``.
         """
 
     async def begin_purge(self, queue_id: int, *, now_ms: int, interval_seconds: float) -> Queue:
-        """The queue with the next ``purge_id``, durable before any message goes.
+        """Increment the queue's ``purge_id`` durably, before any message is deleted; returns the queue.
 
-        Raises :class:`QueueNotFound`, and :class:`PurgeInProgress` within ``interval_seconds`` of the latest one.
+        Raises :class:`QueueNotFound`, and :class:`PurgeInProgress` within ``interval_seconds`` of the latest
+        one.
         """
 
     async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
@@ -140,35 +143,35 @@ class QueueStore(Protocol):
 
 
 class QueueChanges(NamedTuple):
-    """What became of queues since an earlier look."""
+    """Changes of queues since an earlier poll."""
 
     last: int
-    """The latest change; to be given at the next look."""
+    """Number of the latest change, to be passed to the next poll."""
     names: list[tuple[str, str]] | None
-    """Account and name of each queue that was changed or deleted, perhaps several times; None: there were too many."""
+    """Account and name of each changed or deleted queue, possibly repeated; None: too many changes."""
 
 
 class ChangeStore(Protocol):
-    """A store that several processes have open: each asks what the others have changed."""
+    """Change feed of a store that several processes have open."""
 
     async def queue_changes(self, after: int | None) -> QueueChanges:
-        """What was changed or deleted after the change ``after``; None: nothing, only where to begin."""
+        """Queues changed or deleted after the change ``after``; None: only the starting point."""
 
 
 class Entries(NamedTuple):
-    """What :meth:`EntryStore.look` has seen."""
+    """Result of :meth:`EntryStore.look`."""
 
     logs: list[LogEntry]
-    """All, ordered by id."""
+    """All logs, ordered by id."""
     shards: list[ShardEntry]
-    """All, ordered by shard."""
+    """All shards, ordered by shard."""
 
 
 class EntryStore(Protocol):
-    """Who writes which log, and who owns which shard.  Every change is conditional on the version."""
+    """Entries of logs and shards.  Every change is conditional on the version."""
 
     async def new_incarnation(self, node: str) -> LogEntry:
-        """An open log with the next id and the node's next incarnation; no log had that id before.
+        """Create an open log with the next id and the node's next incarnation; ids are never reused.
 
         Raises :class:`StoreError` when all ids are used up.
         """
@@ -176,46 +179,46 @@ class EntryStore(Protocol):
     async def logs(self, node: str | None = None) -> list[LogEntry]:
         """All log entries (of one node), ordered by id, for decisions.
 
-        A change that was answered before is there.  One that is under way either is, too, or will take effect only if
-        whoever makes it tries again.
+        Includes every change answered before.  A change in progress is either included, or takes effect only if
+        its writer retries.
         """
 
     async def update_log(self, entry: LogEntry) -> LogEntry:
         """Store ``entry`` if the stored one has ``entry.version``; returns it with the new version.
 
-        Raises :class:`ConditionFailed`, also where no such log exists.
+        Raises :class:`ConditionFailed`, also if no such log exists.
         """
 
     async def shards(self) -> list[ShardEntry]:
-        """All shard entries, ordered by shard, for decisions: as :meth:`logs`."""
+        """All shard entries, ordered by shard, for decisions, with the guarantee of :meth:`logs`."""
 
     async def look(self) -> Entries:
-        """All entries, for one who looks often, and decides by their versions or by reading them again.
+        """All entries, for frequent polls whose decisions depend on versions or another read.
 
-        A change that was answered before is there.  One that is under way may be, or not.
+        Includes every change answered before.  A change in progress may be included or not.
         """
 
     async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
-        """Store all or none, each if the stored one has its version (0: if there is none yet).
+        """Store all or none of the entries, each if the stored one has its version (0: if there is none yet).
 
         Returns them with the new versions.  Raises :class:`ConditionFailed`.
         """
 
 
 class ClusterStore(Protocol):
-    """Which backend nodes live, and which shards each is to have."""
+    """Liveness of backend nodes, and the assignment of shards."""
 
     async def beat(self, heartbeat: Heartbeat) -> None:
         """Store a node's heartbeat, unless a later one is stored: by incarnation, then by count.
 
-        It need not be durable: it says nothing when all nodes have ended.
+        It need not be durable: it is meaningless after all nodes have ended.
         """
 
     async def heartbeats(self) -> list[Heartbeat]:
-        """The latest of each node that there ever was, ordered by name."""
+        """The latest heartbeat of each node that ever existed, ordered by name."""
 
     async def cluster(self) -> ClusterEntry:
-        """The entry; one of version 0 if none is stored."""
+        """The cluster's entry; version 0 if none is stored."""
 
     async def update_cluster(self, entry: ClusterEntry) -> ClusterEntry:
         """Store ``entry`` if the stored one has ``entry.version`` (0: if there is none yet).
@@ -225,37 +228,37 @@ class ClusterStore(Protocol):
 
 
 class MemberStore(EntryStore, ClusterStore, Protocol):
-    """What a node of a cluster needs of the metadata."""
+    """The part of the metadata that a cluster's node uses."""
 
 
 class ClusterRegistry(Protocol):
-    """Which backend clusters there are, what each reports, and who decides about them."""
+    """Registered backend clusters, their reports, and the out-cluster manager's entry."""
 
     async def register_cluster(self, name: str) -> BackendCluster:
-        """The backend cluster of this name, which gets a number if it has none yet.  Repeatable.
+        """Register a backend cluster and return it with its number.  Idempotent.
 
-        :data:`~metadata_service.models.FIRST_CLUSTER` has the number 0, and no other ever has: it is in the ids of the
-        partitions that were made before there were several.
-        Raises ``ValueError`` for what cannot be a name, and :class:`StoreError` when all numbers are used up.
+        :data:`~metadata_service.models.FIRST_CLUSTER` always has the number 0, which is in the ids of
+        partitions created before there were several clusters. Raises ``ValueError`` for an invalid name, and
+        :class:`StoreError` when all numbers are used up.
         """
 
     async def backend_clusters(self) -> list[BackendCluster]:
-        """All, ordered by number."""
+        """All clusters, ordered by number."""
 
     async def update_backend_cluster(self, cluster: BackendCluster) -> BackendCluster:
         """Store ``cluster`` if the stored one has its number and its version; returns it with the new version.
 
-        Raises :class:`ConditionFailed`, also where no such cluster is registered.
+        Raises :class:`ConditionFailed`, also if no such cluster is registered.
         """
 
     async def report_cluster(self, report: ClusterReport) -> None:
         """Store a cluster's report, unless a later one is stored: by term, then by count.  It need not be durable."""
 
     async def cluster_reports(self) -> list[ClusterReport]:
-        """The latest of each cluster that has reported, ordered by number."""
+        """The latest report of each cluster, ordered by number."""
 
     async def manager(self) -> ManagerEntry:
-        """Who is the out-cluster manager; an entry of version 0 if nobody ever was."""
+        """The out-cluster manager's entry; version 0 if there never was one."""
 
     async def update_manager(self, entry: ManagerEntry) -> ManagerEntry:
         """Store ``entry`` if the stored one has ``entry.version`` (0: if there is none yet).
@@ -268,30 +271,46 @@ class AlarmStore(Protocol):
     """Alarms of tenants on their queues."""
 
     async def put_alarm(self, alarm: Alarm) -> None:
-        """Store the alarm, in the place of one of its name.  The tenant must exist (``ValueError``)."""
+        """Store the alarm, replacing one of the same name.  The tenant must exist (``ValueError``)."""
 
     async def get_alarm(self, account: str, name: str) -> WatchedAlarm | None: ...
 
     async def delete_alarm(self, account: str, name: str) -> bool:
-        """Whether there was one."""
+        """Delete an alarm; True if it existed."""
 
     async def list_alarms(self, account: str) -> list[WatchedAlarm]:
-        """All of the account, ordered by name."""
+        """All alarms of the account, ordered by name."""
 
     async def update_alarm_status(self, alarm: Alarm, status: AlarmStatus) -> AlarmStatus:
         """Store the status if the stored one has its version; returns it with the next one.
 
-        Raises :class:`ConditionFailed`, also where the alarm is gone.
+        Raises :class:`ConditionFailed`, also if the alarm does not exist any more.
         """
 
     async def alarm_accounts(self) -> list[str]:
-        """The accounts that have alarms, or had some."""
+        """Accounts that have, or had, alarms."""
 
     async def alarm_keeper(self) -> ManagerEntry:
-        """Which process looks after alarms; an entry of version 0 if none ever did."""
+        """Entry of the process that evaluates alarms; version 0 if there never was one."""
 
     async def update_alarm_keeper(self, entry: ManagerEntry) -> ManagerEntry:
-        """As :meth:`ClusterRegistry.update_manager`."""
+        """Store the entry as :meth:`ClusterRegistry.update_manager` does."""
+
+
+class DocumentStore(Protocol):
+    """Jobs that make documents of invoices."""
+
+    async def document_jobs(self, account: str) -> DocumentJobs:
+        """The jobs that the account has asked for; a record of version 0 if it never asked for any."""
+
+    async def update_document_jobs(self, jobs: DocumentJobs) -> DocumentJobs:
+        """Store the record if the stored one has its version (0: if there is none); returns it with the new version.
+
+        Raises :class:`ConditionFailed`.  The first one needs a tenant that exists (``ValueError``).
+        """
+
+    async def delete_document_jobs(self, account: str) -> None:
+        """Delete the record, if there is one.  Repeatable."""
 
 
 class MetadataStore(
@@ -300,12 +319,13 @@ class MetadataStore(
     EntryStore,
     ClusterRegistry,
     AlarmStore,
+    DocumentStore,
     SealableStore,
     DataKeyStore,
     NamedKeyStore,
     Protocol,
 ):
-    """Everything that a whole service keeps in its metadata."""
+    """The complete metadata of a service."""
 
     async def close(self) -> None:
-        """Finish what is under way and let go of all resources.  Repeatable."""
+        """Finish pending operations and release all resources.  May be called more than once."""

@@ -1,9 +1,9 @@
-"""The thread that works on a SQLite connection, with group commit.
+"""Worker thread of a SQLite connection, with group commit.
 
-SQLite blocks, so one thread has the connection and the event loop sends it functions.  Writes that wait
-while a commit is under way share the next transaction and its one fsync; each runs in a savepoint, so
-that one which is refused takes nothing of the others with it.  Reads that were asked for in between run in
-the same transaction, in order, and are answered with it: nobody sees what could still be undone.
+SQLite blocks, so one thread owns the connection and the event loop submits functions to it.  Writes that wait
+during a commit share the next transaction and its one fsync; each runs in a savepoint, so that a refused one
+does not affect the others.  Reads requested in between run in the same transaction, in order, and are answered
+with it, so that no reader sees what could still be undone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from metadata_service.store import StoreError, StoreUnavailable
 T = TypeVar("T")
 
 _TOGETHER = 256
-"""At most this many operations share a transaction, so that none waits for long."""
+"""Maximum number of operations per transaction, so that none waits long."""
 
 
 class _Operation(NamedTuple):
@@ -31,7 +31,7 @@ class _Operation(NamedTuple):
 
 
 class Worker:
-    """Runs operations on ``connection`` in the order in which they come, until :meth:`close`."""
+    """Runs operations on ``connection`` in order of submission, until :meth:`close`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -41,25 +41,26 @@ class Worker:
         self._thread.start()
 
     async def read(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        """What ``run`` returns or raises.  Errors of SQLite become :class:`StoreUnavailable`."""
+        """Return what ``run`` returns or raises.  Errors of SQLite become :class:`StoreUnavailable`."""
         return await self._submit(run, "read")
 
     async def write(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        """The same, once it is durable."""
+        """Run a write, and return once it is durable."""
         return await self._submit(run, "write")
 
     async def alone(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        """The same outside of any transaction, for what SQLite does only there."""
+        """Run outside of any transaction, for statements that SQLite allows only there."""
         return await self._submit(run, "alone")
 
     async def tell(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        """The same for one statement, seen by all at once, and not synced: a machine that loses power may forget it.
+        """Run one statement without a sync: visible to all at once, but a power loss may undo it.
 
-        For signs of life, which are many and worth nothing after that.
+        For heartbeats, which are frequent and worthless after a power loss.
         """
 
         def unsynced(db: sqlite3.Connection) -> T:
-            db.execute("PRAGMA synchronous = NORMAL")  # in WAL mode: nothing is synced at a commit, and all stays whole
+            # in WAL mode commits are not synced, and the file stays consistent
+            db.execute("PRAGMA synchronous = NORMAL")
             try:
                 return run(db)
             finally:
@@ -68,7 +69,7 @@ class Worker:
         return await self._submit(unsynced, "alone")
 
     async def close(self) -> None:
-        """Work off what waits, then close the connection."""
+        """Finish queued operations, then close the connection."""
         if not self._closed:
             self._closed = True
             self._waiting.put(None)
@@ -106,7 +107,7 @@ class Worker:
         self._connection.close()
 
     def _run(self, operations: list[_Operation]) -> list[Any]:
-        """One outcome for each operation: its value, or the exception to raise."""
+        """Run operations in a transaction; returns a value, or an exception to raise, for each."""
         connection = self._connection
         if all(operation.kind != "write" for operation in operations):
             return [_attempt(operation, connection) for operation in operations]
@@ -147,7 +148,7 @@ def _attempt(operation: _Operation, connection: sqlite3.Connection) -> Any:
 
 
 def _answer(operations: list[_Operation], outcomes: list[Any]) -> None:
-    """Wake each waiting caller in its own event loop; one hop a loop."""
+    """Wake the waiting callers, with one call per event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
     for operation, outcome in zip(operations, outcomes, strict=True):
         by_loop.setdefault(operation.loop, []).append((operation.future, outcome))
@@ -155,7 +156,7 @@ def _answer(operations: list[_Operation], outcomes: list[Any]) -> None:
         try:
             loop.call_soon_threadsafe(_resolve, answers)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
+            pass  # the loop is closed: there are no waiters left
 
 
 def _resolve(answers: list[tuple[asyncio.Future[Any], Any]]) -> None:

@@ -1,15 +1,15 @@
-"""Where limits are kept: the address, checked without loading what would use it."""
+"""Storage address of limits, checked without loading the storage's libraries."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
 
 MEMORY = "memory://"
-"""In each process for itself."""
+"""Address of limits kept by each process separately."""
 
 
 def check_url(url: str) -> str:
-    """The URL, if it is ``memory://`` or that of a Redis (``ValueError``)."""
+    """Return the URL if it is ``memory://`` or that of a Redis (``ValueError``)."""
     if url != MEMORY and not _is_redis(url):
         raise ValueError(
             "limits are kept at memory://, redis://host:port/database, rediss://host:port/database "
@@ -19,7 +19,7 @@ def check_url(url: str) -> str:
 
 
 def check_redis(url: str) -> str:
-    """The URL, if it is that of a Redis (``ValueError``)."""
+    """Return the URL if it is that of a Redis (``ValueError``)."""
     if not _is_redis(url):
         raise ValueError(
             "a Redis is at redis://host:port/database, rediss://host:port/database or unix:///path/of/socket, "
@@ -40,10 +40,10 @@ def _is_redis(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """The URL as logs may show it: without its password, however it is misspelt."""
+    """The URL for logs, without its password, even if it is malformed."""
     scheme, separator, place = url.partition("://")
     _, at, rest = url.rpartition("@")
     if at:
         return f"{scheme}://{rest}" if separator and scheme.isalpha() else rest
-    # with a colon before it that is a password, and the host was forgotten
+    # text after a leading colon is a password, with the host forgotten
     return f"{scheme}://..." if place.startswith(":") else url

@@ -1,4 +1,4 @@
-"""The limits of one process: what a request asks, synchronously."""
+"""The limits of one process, checked synchronously on each request."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ M = TypeVar("M", bound=Meter)
 
 
 class BaseLimiter(Generic[M]):
-    """Meters by key, and the step that lets a call through all of its meters or none."""
+    """Meters by key, and the step that admits a call by all of its meters or none."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._meters: dict[str, M] = {}
         self._dropped: dict[str, M] = {}
-        """Those of them that go when they have drained."""
+        """Unused meters, removed once they have drained."""
 
     def meter(self, key: str, per_second: float, burst: float) -> M:
-        """The meter of this key, with these numbers from now on; what is in its bucket stays.
+        """The meter of this key, set to these numbers; the level of its bucket stays.
 
-        It may be kept by the caller, and has to be asked for again when the numbers change.
+        The caller may keep it, and has to ask for it again when the numbers change.
         """
         meter = self._meters.get(key)
         if meter is None:
@@ -34,8 +34,9 @@ class BaseLimiter(Generic[M]):
         return meter
 
     def admit_now(self, meters: Sequence[M], cost: float = 1.0) -> float | None:
-        """0: the call is let through and counted.  Above 0: it is refused, counts nowhere, and may come again after
-        so many seconds (infinity: its cost is larger than a burst).  None: ask :meth:`admit`, which may wait."""
+        """Admit a call without waiting.  0: it is admitted and counted.  Above 0: it is refused, not counted,
+        and may be retried after so many seconds (infinity: its cost exceeds a burst).  None: ask :meth:`admit`,
+        which may wait."""
         now = self._clock()
         runs_low = False
         for meter in meters:
@@ -55,16 +56,17 @@ class BaseLimiter(Generic[M]):
         return 0.0
 
     async def admit(self, meters: Sequence[M], cost: float = 1.0) -> float:
-        """As :meth:`admit_now`, but with an answer in any case."""
+        """Admit a call as :meth:`admit_now` does, waiting for an answer if necessary."""
         raise NotImplementedError
 
     def give_back(self, meters: Sequence[M], cost: float = 1.0) -> None:
-        """A call that was let through was then refused for another reason: it counts no more."""
+        """Return the cost of an admitted call that was then refused for another reason."""
         for meter in meters:
             meter.level = max(0.0, meter.level - cost)
 
     def drop(self, meters: Iterable[M]) -> None:
-        """The caller keeps these no longer.  Each goes once it has drained, and is as good as a new one."""
+        """Release meters that the caller no longer uses.  Each is removed once it has drained, when it equals a
+        new one."""
         now = self._clock()
         self._dropped.update((meter.key, meter) for meter in meters)
         for key, meter in list(self._dropped.items()):
@@ -73,10 +75,10 @@ class BaseLimiter(Generic[M]):
                 del self._meters[key]
 
     async def start(self) -> None:
-        """Before the first call."""
+        """Start, before the first call."""
 
     async def close(self) -> None:
-        """After the last."""
+        """Stop, after the last call."""
 
     def _make(self, key: str, per_second: float, burst: float) -> M:
         raise NotImplementedError
@@ -95,10 +97,10 @@ class BaseLimiter(Generic[M]):
 
 
 class Limiter(BaseLimiter[Meter]):
-    """Limits that hold in this process alone: every answer is synchronous."""
+    """Limits of this process alone: every answer is synchronous."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, processes: int = 1) -> None:
-        """``processes``: among so many the limits are divided, and this one has its share of each."""
+        """``processes``: number of processes that share the limits; this one gets its part of each."""
         super().__init__(clock)
         self._processes = processes
 

@@ -1,7 +1,7 @@
-"""The leaky bucket as Redis keeps it: one Lua script that looks at several buckets and charges all or none.
+"""The leaky bucket in Redis: one Lua script that checks several buckets and charges all or none.
 
-A bucket is a hash of its ``level`` (calls, at the time ``at``) and ``at`` (microseconds of Redis' own clock, so that
-clocks of those who ask do not matter).  It expires when it has drained, for then it is as good as none.
+A bucket is a hash of its ``level`` (calls, at the time ``at``) and ``at`` (microseconds of Redis' own clock, so
+that the callers' clocks do not matter).  It expires when it has drained, because it then equals a new one.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ for i, key in ipairs(KEYS) do
 end
 return answer
 """
-"""Keys: the buckets.  Arguments, for each: rate, burst, and :class:`Order`'s last three.  Answers three texts for each:
-calls granted, seconds until ``least`` would fit, level."""
+"""Keys: the buckets.  Arguments for each: rate, burst, and :class:`Order`'s last three.  The result has three
+texts for each: calls granted, seconds until ``least`` would fit, level."""
 
 
 class Order(NamedTuple):
-    """What is asked of one bucket."""
+    """A request for tokens of one bucket."""
 
     key: str
     rate: float
-    """Calls a second."""
+    """Drain rate in calls per second."""
     burst: float
     want: float
-    """Tokens to draw, or as many as there is room for; 0 looks and draws nothing."""
+    """Maximum number of tokens to draw, limited by the room; 0 draws nothing."""
     least: float
-    """If one of the buckets has no room for this many, none of them grants any."""
+    """Minimum number of tokens: if one of the buckets has no room for it, none grants any."""
     back: float = 0.0
-    """Tokens that were drawn before and not used: they are poured out first."""
+    """Unused tokens drawn before, returned first."""
 
 
 class Grant(NamedTuple):
-    """What a bucket answers."""
+    """A bucket's answer."""
 
     granted: float
     wait_s: float
-    """Until there would be room for ``least``; 0 when there is."""
+    """Seconds until ``least`` would fit; 0 if it does."""
     level: float
 
 

@@ -1,20 +1,20 @@
 """Limits that several processes share through Redis.
 
-The buckets are Redis' (:mod:`ratelimit.script`).  A process draws tokens from them and spends them itself: a *lease*,
-at most ``lease_seconds`` of the rate, which expires after as long.  So at a high rate most calls need no round trip,
-and at a low one (where a lease would be less than two calls) each call draws its own token.  How much is asked for
-follows what was used: twice as much when a lease was used up early, what was spent when it expired.  What was not
-spent goes back with the next draw.
+The buckets are in Redis (:mod:`ratelimit.script`).  A process draws tokens from them and spends them itself: a
+*lease*, at most ``lease_seconds`` of the rate, which expires after the same time.  So at a high rate most calls
+need no round trip, and at a low one (where a lease would be less than two calls) each call draws its own token.
+The size of a request follows use: twice as much when a lease was used up early, the spent amount when it
+expired.  Unspent tokens are returned with the next draw.
 
-How far that can be off: tokens of a lease are charged when they are drawn, so the rate holds over any time that is
-long against a lease; a burst can exceed the bucket by what the processes hold in leases.
+Accuracy: tokens of a lease are charged when they are drawn, so the rate holds over any time that is long
+against a lease; a burst can exceed the bucket by the tokens that processes hold in leases.
 
-A refusal is remembered for as long as Redis said that it would last, so a caller beyond its limit costs no round
-trips either.
+A refusal is remembered for as long as Redis predicted, so a caller beyond its limit costs no round trips
+either.
 
-When Redis cannot be reached, each process goes on with buckets of its own, of its share of the rates: a part as large
-as it was one among those that were seen there lately.  It notices by a call that waits ``timeout_seconds`` at most;
-afterwards no call waits, until a probe in the background has had answers again.
+When Redis cannot be reached, each process continues with its own buckets, at its share of the rates: divided by
+the number of processes seen there recently.  The failure is detected by a call that waits at most
+``timeout_seconds``; afterwards no call waits, until a background probe has succeeded.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ LEASE_SECONDS = 0.1
 TIMEOUT_SECONDS = 0.25
 HEARTBEAT_SECONDS = 2.0
 PROBE_SECONDS = 0.5
-"""Between two looks whether Redis is back."""
+"""Interval of probes while Redis is down."""
 HOLD_SECONDS_MOST = 0.01
-"""A refused draw is not repeated sooner, so that a full bucket is not asked for each single token."""
+"""Minimum time before a refused draw is repeated, so that a full bucket is not asked for each single token."""
 MEMBER_BEATS = 4
-"""A process that missed so many heartbeats is no longer one of those who share."""
+"""Number of missed heartbeats after which a process no longer counts."""
 COUNTS_KEPT = 16
-"""Heartbeats over which the largest number of processes counts: a flushed Redis knows of nobody at first."""
+"""Number of heartbeats whose maximum process count applies: a flushed Redis does not know the others at first."""
 ASKS_MOST = 32
-"""Draws under way at once, each on a connection of its own."""
+"""Maximum number of concurrent draws, each on its own connection."""
 ROUNDS_MOST = 16
-"""Draws that one call waits for, while others take what was drawn."""
+"""Maximum number of draws that one call waits for, while others take the drawn tokens."""
 
 _log = logging.getLogger("holdfast.limits")
 
 
 class SharedMeter(Meter):
-    """A lease, or while Redis is away a bucket of this process's share."""
+    """A lease, or while Redis is down a bucket with this process's share."""
 
     __slots__ = ("flight", "full_burst", "full_rate", "most", "refused_until", "spare", "waiting", "want")
 
@@ -69,21 +69,21 @@ class SharedMeter(Meter):
         self.full_rate = rate
         self.full_burst = burst
         self.most = 1.0
-        """Tokens of a lease."""
+        """Maximum number of tokens of a lease."""
         self.want = 1.0
-        """Tokens to ask for next."""
+        """Number of tokens to request next."""
         self.waiting = 0.0
-        """Tokens that calls are waiting for."""
+        """Number of tokens that calls are waiting for."""
         self.refused_until = now
         self.flight: asyncio.Future[None] | None = None
-        """The draw that is under way."""
+        """The draw in progress."""
         self.spare = (0.0, now)
         """Level and time of the process's own bucket when it was last used."""
         self.until = now
 
 
 class SharedLimiter(BaseLimiter[SharedMeter]):
-    """Leases of buckets in a Redis.  Everything but Redis' own clock is counted on ``clock``."""
+    """Leases of buckets in a Redis.  Times are by ``clock``, except for Redis' own clock."""
 
     def __init__(
         self,
@@ -97,9 +97,9 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
         probe_seconds: float = PROBE_SECONDS,
         key_prefix: str = "holdfast",
     ) -> None:
-        """``processes``: how many are taken to share this Redis before it was ever reached.
+        """``processes``: number assumed to share this Redis until it is first reached.
 
-        Raises ``ValueError`` for a URL that cannot be one; nothing is connected before :meth:`start`.
+        Raises ``ValueError`` for an invalid URL; connects only in :meth:`start`.
         """
         super().__init__(clock)
         self._storage = _storage(url, key_prefix, timeout_seconds)
@@ -120,15 +120,15 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
         self._failed = asyncio.Event()
         self._closing = False
         self.up = True
-        """Whether Redis answers."""
+        """True while Redis answers."""
 
     @property
     def processes(self) -> int:
-        """How many processes share the limits, as far as is known."""
+        """Number of processes that share the limits, as far as known."""
         return max(self._counts)
 
     async def start(self) -> None:
-        """Look whether Redis is there, and go on looking.  That it is not is logged, and no failure."""
+        """Probe Redis, then periodically.  A Redis that is down is logged, and is no failure."""
         await self._beat()
         self._heart = asyncio.create_task(self._beats(), name="heartbeat of the limits")
 
@@ -144,7 +144,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
                 async with asyncio.timeout(self._timeout_seconds):
                     await self._redis.zrem(self._prefixed("members"), self._member)
             except (RedisError, OSError, TimeoutError):
-                pass  # the others notice by the missing heartbeats
+                pass  # the others notice the missing heartbeats
         await self._redis.aclose()
 
     async def admit(self, meters: Sequence[SharedMeter], cost: float = 1.0) -> float:
@@ -197,7 +197,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
         return now >= meter.until and meter.flight is None
 
     def _to_share(self, meter: SharedMeter) -> None:
-        """From now on a bucket of this process's own."""
+        """Switch to a bucket with this process's share."""
         share = 1 / self.processes
         now = self._clock()
         own = Meter(meter.key, meter.full_rate * share, max(1.0, meter.full_burst * share), now)
@@ -210,23 +210,23 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
         meter.until = meter.low = float("inf")
 
     def _to_lease(self, meter: SharedMeter) -> None:
-        """From now on tokens are drawn; there are none yet."""
+        """Switch to leases, without any tokens yet."""
         now = self._clock()
         meter.spare = (meter.level_at(now), now)
         meter.rate, meter.burst, meter.level, meter.at = 0.0, 0.0, 0.0, now
         meter.until = meter.refused_until = now
         meter.want = 1.0
 
-    # --- drawing ---
+    # --- draws ---
 
     def _draw_ahead(self, meter: SharedMeter) -> None:
-        """The lease runs low: draw while there still are tokens."""
+        """Renew a lease that runs low while it still has tokens."""
         meter.low = float("inf")
         if meter.flight is None and self._clock() >= meter.refused_until:
             self._draw([meter], 0.0)
 
     def _draw(self, meters: Sequence[SharedMeter], least: float) -> asyncio.Future[None]:
-        """Draw for these meters, all or none; with ``least`` 0 add to what there still is of a lease."""
+        """Draw for these meters, all or none; with ``least`` 0 add to the remaining lease."""
         now = self._clock()
         orders = []
         for meter in meters:
@@ -268,7 +268,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
             left = max(0.0, meter.burst - meter.level) if now < meter.until else 0.0
             meter.burst, meter.level, meter.at = left + grant.granted, 0.0, now
             meter.until = now + self._lease_seconds
-            # a draw that brought less than it asked for found the bucket empty: another at once would bring nothing
+            # A draw granted less than requested emptied the bucket: another one at once would get nothing.
             enough = meter.most > 1 and grant.granted >= order.want - SLACK
             meter.low = meter.burst / 2 if enough else float("inf")
         if grant.wait_s or (not order.least and grant.granted < order.want - SLACK):
@@ -280,14 +280,14 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
             answer = await self._script(keys=[self._prefixed(order.key) for order in orders], args=arguments(orders))
         return grants(answer)
 
-    # --- Redis comes and goes ---
+    # --- Redis down and up ---
 
     def _lost(self, error: Exception) -> None:
         if not self.up:
             return
         self.up = False
         _log.warning(
-            "Redis at %s does not answer (%s): until it does, this process lets through 1/%d of each limit",
+            "Redis at %s does not answer (%s): until it does, this process admits 1/%d of each limit",
             self._where,
             str(error) or type(error).__name__,
             self.processes,
@@ -315,7 +315,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
                 await self._beat()
 
     async def _beat(self) -> None:
-        """Say that this process is there, and count who is."""
+        """Report that this process is alive, and count the live ones."""
         key = self._prefixed("members")
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -351,4 +351,4 @@ def _storage(url: str, key_prefix: str, timeout_seconds: float) -> RedisStorage:
     try:
         return RedisStorage(f"async+{url}", implementation="redispy", key_prefix=key_prefix, **options)
     except ConfigurationError as error:
-        raise ValueError(f"{shown(url)!r} is no address of a Redis") from error
+        raise ValueError(f"{shown(url)!r} is not the address of a Redis") from error

@@ -4,9 +4,9 @@
     limiter = LeakyBucketRateLimiter(storage)
     limiter.hit(LeakyBucketItem(100, burst=250), "tenant", "123456789012")
 
-Any of the library's items will do: ``limits.parse("5 per minute")`` drains five calls a minute and has a burst of
-five.  The storage can serve the library's other strategies at the same time, and its ``reset`` clears these
-buckets as well.
+All of the library's items work: ``limits.parse("5 per minute")`` drains five calls a minute and has a burst of
+five. The storage can serve the library's other strategies at the same time, and its ``reset`` also clears these
+buckets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NANO = 1_000_000_000
 
 
 class LeakyBucketItem(RateLimitItemPerSecond):
-    """``amount`` calls per ``multiples`` seconds, with a burst that need not be ``amount``."""
+    """``amount`` calls per ``multiples`` seconds, with a separate burst."""
 
     __slots__ = ["burst"]
 
@@ -37,16 +37,16 @@ class LeakyBucketItem(RateLimitItemPerSecond):
     ) -> None:
         super().__init__(amount, multiples, namespace)
         self.burst = self.amount if burst is None else burst
-        """Calls at once."""
+        """Number of calls at once."""
         if self.burst < 1:
             raise ValueError(f"the burst of a limit is at least 1, not {burst}")
 
 
 class LeakyBucketRateLimiter(RateLimiter):
-    """Lets calls through at an even rate, after a burst.
+    """Admits calls at an even rate, after a burst.
 
-    Works on ``MemoryStorage`` and ``RedisStorage`` (``NotImplementedError`` for others).  In memory use one limiter
-    for a storage: it is what keeps threads apart.
+    Works on ``MemoryStorage`` and ``RedisStorage`` (``NotImplementedError`` for others).  In memory use one
+    limiter per storage: its lock protects the threads.
     """
 
     def __init__(self, storage: Any, clock: Callable[[], float] = time.time) -> None:
@@ -67,7 +67,7 @@ class LeakyBucketRateLimiter(RateLimiter):
         return self._buckets.ask(_order(item, identifiers, 0, cost)).wait_s == 0
 
     def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> WindowStats:
-        """When the bucket will have drained, and how many calls it has room for now."""
+        """Time at which the bucket will have drained, and the number of calls that fit now."""
         order = _order(item, identifiers, 0, 0)
         level = self._buckets.ask(order).level
         return WindowStats(self._clock() + level / order.rate, int(order.burst - level + SLACK))
@@ -77,8 +77,8 @@ class LeakyBucketRateLimiter(RateLimiter):
 
 
 class _MemoryBuckets:
-    """In the library's own dictionaries.  A bucket's entry is the time (nanoseconds) at which it will have drained,
-    which is also when the library may drop it."""
+    """Buckets in the library's own dictionaries.  A bucket's entry is the time (nanoseconds) at which it will
+    have drained, from which on the library may drop it."""
 
     def __init__(self, storage: MemoryStorage, clock: Callable[[], float]) -> None:
         self._storage = storage
@@ -106,7 +106,7 @@ class _MemoryBuckets:
             return Grant(order.want, 0.0, level)
 
     def _sweep(self, now: float) -> None:
-        """The library looks for what has expired only when its own strategies are used."""
+        """Remove expired entries, which the library does only when its own strategies are used."""
         for key in [key for key, expires in self._storage.expirations.items() if expires <= now]:
             self._storage.clear(key)
 
@@ -126,5 +126,5 @@ def _order(item: RateLimitItem, identifiers: tuple[str, ...], want: float, least
 
 
 def _key(item: RateLimitItem, identifiers: tuple[str, ...]) -> str:
-    """Not the key of the library's other strategies, which keep other things under theirs."""
+    """Key of the bucket, different from those of the library's other strategies, which store other values."""
     return f"leaky/{item.key_for(*identifiers)}"

@@ -2,9 +2,12 @@
 
 Instead of a job there may be what Spark calls its own image with in Kubernetes (:mod:`spark_analytics.pod`).
 
+``JOB … then JOB …`` runs one after the other with one Spark, and ends with the first that does not succeed.
+
 A job is a module with ``HELP``, ``arguments(parser)``, which adds its own options, and ``run(options, lake)``, which
 does it, shows how far it is, and returns the exit status.  It raises :class:`ValueError` for options that do not fit
-together.
+together.  If it ends by itself it has ``STEP``, its name as people are shown it, and ``input_bytes(options, lake)``,
+the size of what it will read, which says before Spark starts whether it is small (:mod:`spark_analytics.input_size`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ try:
     from billing.tables import Outrun
     from billing.where import LAKE_VARIABLE, lake_told
     from spark_analytics import pod
-    from spark_analytics.session import SPARK_ERRORS, JobFailed, said
+    from spark_analytics.progress import print_step
+    from spark_analytics.session import SPARK_ERRORS, JobFailed, said, session
 except ModuleNotFoundError as missing:
     sys.exit(f"the package {missing.name} is not installed here: pip install 'holdfast[spark]'")
 
@@ -31,6 +35,10 @@ JOBS: Final = {
     "generate": "spark_analytics.generator",
     "rate": "spark_analytics.rating",
 }
+
+THEN: Final = "then"
+_FOR_ALL: Final = ("lake", "master", "memory")
+"""Options that are said once for all jobs."""
 
 
 def main(given: list[str]) -> int:
@@ -56,13 +64,18 @@ def main(given: list[str]) -> int:
     for name, module in JOBS.items():
         job: Any = import_module(module)
         job.arguments(chosen.add_parser(name, help=job.HELP, description=job.HELP, parents=[for_all]))
-    options = parser.parse_args(given)
-    job = import_module(JOBS[options.job])
-    url = options.lake or lake_told()
+    asked = [parser.parse_args(one) for one in _jobs(given)]
+    for name in _FOR_ALL:
+        values = {value for one in asked if (value := getattr(one, name)) is not None}
+        if len(values) > 1:
+            parser.error(f"--{name} is the same for all jobs: say it once")
+        for one in asked:
+            setattr(one, name, next(iter(values), None))
+    url = asked[0].lake or lake_told()
     if url is None:
         parser.error(f"name the lake with --lake, or set {LAKE_VARIABLE}")
     try:
-        status: int = job.run(options, Lake(url))
+        return _run(asked, Lake(url))
     except KeyboardInterrupt:
         return 130
     except ValueError as error:
@@ -73,7 +86,40 @@ def main(given: list[str]) -> int:
     except SPARK_ERRORS as error:
         print(said(error), file=sys.stderr)
         return 1
-    return status
+
+
+def _jobs(given: list[str]) -> list[list[str]]:
+    """The arguments of each job."""
+    found: list[list[str]] = [[]]
+    for word in given:
+        if word == THEN:
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def _run(asked: list[argparse.Namespace], lake: Lake) -> int:
+    """Run jobs, with what is read by all of them as the size of each; returns the first status other than 0."""
+    jobs: list[Any] = [import_module(JOBS[one.job]) for one in asked]
+    for one, job in zip(asked, jobs, strict=True):
+        if len(asked) > 1 and not hasattr(job, "STEP"):
+            raise ValueError(f"{one.job} runs alone, not before or after {THEN!r}")
+    sized = all(hasattr(job, "input_bytes") for job in jobs)
+    input_bytes = sum(job.input_bytes(one, lake) for one, job in zip(asked, jobs, strict=True)) if sized else None
+    for one in asked:
+        one.input_bytes = input_bytes
+    if len(asked) == 1:
+        status: int = jobs[0].run(asked[0], lake)
+        return status
+    first = asked[0]
+    session("holdfast", lake, master=first.master, memory=first.memory, input_bytes=input_bytes)
+    for one, job in zip(asked, jobs, strict=True):
+        with print_step(job.STEP):
+            status = job.run(one, lake)
+        if status != 0:
+            return status
+    return 0
 
 
 if __name__ == "__main__":

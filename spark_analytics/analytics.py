@@ -38,11 +38,13 @@ from billing.forecast import DAYS_MOST, METHOD, Outlook, outlook, since_first_us
 from billing.lake import Lake
 from billing.months import Month
 from billing.plans import Meter
-from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Tables
+from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
 from spark_analytics import records
+from spark_analytics.input_size import bytes_of_storage, bytes_of_tables
 from spark_analytics.period import month_of
 from spark_analytics.session import session, url_of
 
+STEP: Final = "analysis"
 HELP: Final = "say what a month's usage tells: busy queues, waste, depth, hot partitions, noisy tenants, a forecast"
 
 HOT_TIMES: Final = 2.0
@@ -326,10 +328,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accounts", type=Path, metavar="FILE", help="who has which plan, where there are several")
 
 
+def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
+    """The size of what is read, as it is now.  Raises :class:`billing.lake.LakeUnavailable`."""
+    month: Month = options.month
+    first, last = month.first, month.next.first - timedelta(1)
+    tables = Tables(lake)
+    return bytes_of_tables(tables, days_of(first - timedelta(DAYS_MOST), last)) + bytes_of_storage(
+        tables, days_of(first, last)
+    )
+
+
 def run(options: argparse.Namespace, lake: Lake) -> int:
     month: Month = options.month
     prices = Prices.load(options.plan, options.accounts) if options.plan else None
-    spark = session("holdfast analyse", lake, master=options.master, memory=options.memory)
+    spark = session(
+        "holdfast analyse", lake, master=options.master, memory=options.memory, input_bytes=options.input_bytes
+    )
     made = analyse(spark, lake, month, datetime.now(UTC), prices)
     lake.write_bytes(path_of(str(month)), encode(made))
     days = f"{len(made.days)} days that are over, up to {made.days[-1]}" if made.days else "no day that is over"

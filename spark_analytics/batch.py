@@ -29,11 +29,13 @@ from billing.lake import Lake, LakeFile
 from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of, new_run
 from billing.usage import COUNTS
 from spark_analytics import records
+from spark_analytics.input_size import bytes_of_files
 from spark_analytics.period import add_period, load_prices, month_of, period_of
 from spark_analytics.progress import Estimate, Step
 from spark_analytics.session import JobFailed, session, url_of
 from spark_analytics.usage import storage_hourly, usage_hourly
 
+STEP: Final = "batch"
 HELP: Final = "make usage by tenant, queue, tag, action and hour out of the records of a period"
 
 _DAY = re.compile(r"date=(\d{4}-\d{2}-\d{2})/", re.ASCII)
@@ -206,7 +208,7 @@ def work_of(lake: Lake, days: Sequence[date], *, account: str | None = None, aga
             found = records.files(lake, source.folder, day, day)
             same = there is not None and there.read.digest == digest_of(found)
             made = account is not None or again or not same
-            work[name, day] = sum(file.size_bytes for file in found) if made else 0
+            work[name, day] = bytes_of_files(found) if made else 0
     return work
 
 
@@ -267,20 +269,42 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--again", action="store_true", help="also days for which nothing new has come")
 
 
-def run(options: argparse.Namespace, lake: Lake) -> int:
+def _span(options: argparse.Namespace) -> tuple[date, date]:
+    """The first day and the last one, as far as they have begun.  Raises :class:`ValueError`."""
     first, last = period_of(options)
     last = min(last, datetime.now(UTC).date())
     if last < first:
         raise ValueError(f"{first} has not begun yet")
+    return first, last
+
+
+def _others(options: argparse.Namespace, lake: Lake, first: date, last: date) -> list[date]:
+    """The days outside the period that are made with it.
+
+    Raises :class:`ValueError` and :class:`billing.lake.LakeUnavailable`.
+    """
+    found = set(beside(options, lake, first, last))
+    if options.days is not None:  # what comes for an earlier day is picked up, too
+        found |= {*late_days(lake, first, datetime(first.year, first.month, first.day, tzinfo=UTC))}
+    return sorted(found)
+
+
+def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
+    """The size of the records that are read.  Raises :class:`ValueError` and :class:`billing.lake.LakeUnavailable`."""
+    first, last = _span(options)
+    days = [*_others(options, lake, first, last), *days_of(first, last)]
+    return sum(work_of(lake, days, account=options.account, again=options.again).values())
+
+
+def run(options: argparse.Namespace, lake: Lake) -> int:
+    first, last = _span(options)
     if options.account is not None and not _ACCOUNT.match(options.account):
         raise ValueError(f"{options.account!r} is no account: it has 12 digits")
-    more = beside(options, lake, first, last)
-    spark = session("holdfast batch", lake, master=options.master, memory=options.memory)
+    others = _others(options, lake, first, last)
+    spark = session(
+        "holdfast batch", lake, master=options.master, memory=options.memory, input_bytes=options.input_bytes
+    )
     begun = time.monotonic()
-    late: list[date] = []
-    if options.days is not None:  # what comes for an earlier day is picked up, too
-        late = late_days(lake, first, datetime(first.year, first.month, first.day, tzinfo=UTC))
-    others = sorted({*late, *more})
     work = work_of(lake, [*others, *days_of(first, last)], account=options.account, again=options.again)
     told = _Progress(work)
     done = []

@@ -1,4 +1,5 @@
-"""The lines that the batch prints for each day, with an estimate of the remaining time.
+"""The lines that say what is waited for: a step of several, and each day of the batch, with an estimate of the
+remaining time.
 
 The estimate is made of the work that remains, which is listed before the first day is begun: days for which nothing
 has come, or nothing new, take next to no time, and the time of the others is a fixed part and one that grows with the
@@ -7,7 +8,10 @@ bytes to read.  Both are fitted to the last days of the same table, because Spar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date
 from statistics import median
 from typing import Final, NamedTuple
@@ -17,6 +21,15 @@ Step = tuple[str, date]
 
 _FITTED_MAX: Final = 12
 """Days of a table, the last ones, to which its times are fitted."""
+
+
+@contextmanager
+def print_step(name: str) -> Iterator[None]:
+    """Print a line when a step begins, and one with the seconds it took when it is done."""
+    print(f"{name} …", file=sys.stderr, flush=True)
+    started = time.monotonic()
+    yield
+    print(f"{name}: {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
 
 
 class _Sample(NamedTuple):

@@ -35,9 +35,11 @@ from billing.usage import COUNTS
 from spark_analytics import records
 from spark_analytics.analytics import published
 from spark_analytics.batch import digest_of
+from spark_analytics.input_size import bytes_of_files, bytes_of_tables
 from spark_analytics.period import month_of
 from spark_analytics.session import session
 
+STEP: Final = "checks"
 HELP: Final = "compare what a month comes to at each stage, from what was answered to the invoices; a breach fails"
 
 STORED: Final = "byte_milliseconds"
@@ -359,9 +361,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answered", type=Path, metavar="FILE", help="what clients counted, JSON, where it is known")
 
 
+def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
+    """The size of what is read, as it is now.  Raises :class:`billing.lake.LakeUnavailable`."""
+    days = _days(lake, options.month)
+    files = (file for folder in _FOLDERS.values() for file in records.files(lake, folder, days[0], days[-1]))
+    return bytes_of_files(files) + bytes_of_tables(Tables(lake), days)
+
+
 def run(options: argparse.Namespace, lake: Lake) -> int:
     answered = None if options.answered is None else load_answered(options.answered)
-    spark = session("holdfast check", lake, master=options.master, memory=options.memory)
+    spark = session(
+        "holdfast check", lake, master=options.master, memory=options.memory, input_bytes=options.input_bytes
+    )
     stages, findings = check(spark, lake, options.month, answered)
     print(report(options.month, stages, findings))
     return 1 if any(found.verdict == "breach" for found in findings) else 0

@@ -52,9 +52,11 @@ from billing.months import Month
 from billing.plans import METERS, Book, Customers
 from billing.rated import FewerHours, Rated, Rating, check_hours, folder_of
 from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, new_run
+from spark_analytics.input_size import bytes_of_tables, rows_of_tables
 from spark_analytics.period import load_prices, month_of
-from spark_analytics.session import JobFailed, session, url_of
+from spark_analytics.session import JobFailed, frame_of, session, url_of
 
+STEP: Final = "rating"
 HELP: Final = "what the usage of a month costs: for each queue and set of tags, tier by tier"
 
 _UNITS: Final = DecimalType(38, 0)
@@ -175,7 +177,7 @@ def rates_of(spark: SparkSession, by: Rates) -> DataFrame:
                             segment.version.discounts[meter],
                         )
                     )
-    return spark.createDataFrame(rows, _RATES)
+    return frame_of(spark, rows, _RATES)
 
 
 def named_of(spark: SparkSession, by: Rates) -> DataFrame:
@@ -184,7 +186,7 @@ def named_of(spark: SparkSession, by: Rates) -> DataFrame:
     for account in sorted({*by.customers.named, *by.begins} - {EVERYBODY_ELSE}):
         customer = by.customers.of(account)
         rows.append((account, customer.plan, customer.discount, by.begins.get(account)))
-    return spark.createDataFrame(rows, _NAMED)
+    return frame_of(spark, rows, _NAMED)
 
 
 def _begins(by: Rates) -> Column:
@@ -326,7 +328,8 @@ def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
     units = units_of(_table(spark, lake, USAGE_HOURLY, by), _table(spark, lake, STORAGE_HOURLY, by))
     hours = hours_in_order(units, rates, named, by).persist()
     try:
-        few = spans_of(hours).count() <= _BROADCAST_ROWS
+        few = 2 * rows_of_tables(Tables(lake), by.days()) <= _BROADCAST_ROWS  # a row is units of two meters at most
+        few = few or spans_of(hours).count() <= _BROADCAST_ROWS
         lines = lines_of(placed(units, hours, few), rates, named, by)
         seen = Observation()
         observed = lines.observe(seen, F.count(F.lit(1)).alias("lines"), F.sum("amount").alias("amount"))
@@ -365,7 +368,7 @@ def _table(spark: SparkSession, lake: Lake, name: str, by: Rates) -> DataFrame:
     files = Tables(lake).files(name, days[0], days[-1])
     schema = SCHEMAS[name]
     if not files:
-        return spark.createDataFrame([], schema)
+        return frame_of(spark, [], schema)
     return spark.read.schema(schema).parquet(*(url_of(lake, path) for path in files))
 
 
@@ -406,6 +409,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
+    """The size of what is read, as it is now.
+
+    Raises :class:`ValueError` for prices that cannot be read, and :class:`billing.lake.LakeUnavailable`.
+    """
+    asked = Rates(options.period, *load_prices(options.plan, options.accounts))
+    months = to_rate(lake, asked) or [asked]
+    return bytes_of_tables(Tables(lake), sorted({day for by in months for day in by.days()}))
+
+
 def run(options: argparse.Namespace, lake: Lake) -> int:
     book, customers = load_prices(options.plan, options.accounts)
     asked = Rates(options.period, book, customers)
@@ -413,7 +426,9 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
     if not months:
         print(f"{asked.month} is closed, and no usage has come for it since it was rated")
         return 0
-    spark = session("holdfast rating", lake, master=options.master, memory=options.memory)
+    spark = session(
+        "holdfast rating", lake, master=options.master, memory=options.memory, input_bytes=options.input_bytes
+    )
     for by in months:
         begun = time.monotonic()
         try:

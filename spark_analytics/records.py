@@ -20,7 +20,7 @@ from pyspark.sql.types import IntegerType, LongType, MapType, StringType, Struct
 from billing.lake import Lake, LakeFile
 from billing.tables import days_of
 from billing.usage import COUNTS
-from spark_analytics.session import SPARK_ERRORS, url_of
+from spark_analytics.session import SPARK_ERRORS, frame_of, url_of
 
 _T = TypeVar("_T")
 
@@ -107,7 +107,7 @@ def read(
     if found:
         raw = spark.read.schema(schema).parquet(*(url_of(lake, file.path) for file in found))
     else:
-        raw = spark.createDataFrame(spark.sparkContext.emptyRDD(), schema)
+        raw = frame_of(spark, [], schema)
     return raw if account is None else raw.where(F.col("account") == account)
 
 

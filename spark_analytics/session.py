@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PySparkRuntimeError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from billing.lake import Lake
 from spark_analytics import s3_jars
+from spark_analytics.input_size import SMALL_JAVA, SMALL_MASTER, is_small, settings_for
+from spark_analytics.progress import print_step
 
 LOCAL: Final = "local[*]"
 
@@ -50,17 +57,21 @@ def session(
     master: str | None = None,
     memory: str | None = None,
     partitions: int | None = None,
+    input_bytes: int | None = None,
 ) -> SparkSession:
-    """Spark, which can read and write this lake.
+    """Spark, which can read and write this lake; the session of this process, if it has one already.
 
     ``master`` and ``memory`` (of the driver, such as ``4g``) are those of ``spark-submit`` where it has started this
-    process, else all cores of this machine and Spark's own default.  ``partitions``: of a shuffle, at most; Spark takes
-    fewer where there is little to shuffle.  Raises :class:`JobFailed` if it does not start.
+    process, else the cores of this machine and Spark's own default.  ``partitions``: of a shuffle, at most; Spark takes
+    fewer where there is little to shuffle.  ``input_bytes``: what there is to read, compressed, from which settings
+    follow (:mod:`spark_analytics.input_size`); None: it is not known.  Raises :class:`JobFailed` if it does not start.
     """
-    settings: dict[str, bool | float | int | str | None] = {**_ALWAYS}
+    settings: dict[str, bool | float | int | str | None] = {**_ALWAYS, **settings_for(input_bytes)}
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not submitted:
-        master = LOCAL
+        master = SMALL_MASTER if is_small(input_bytes) else LOCAL
+    if is_small(input_bytes) and not submitted and master is not None and master.startswith("local"):
+        settings["spark.driver.defaultJavaOptions"] = SMALL_JAVA
     if master is not None:
         settings["spark.master"] = master
     if master is not None and master.startswith("local"):
@@ -75,7 +86,8 @@ def session(
     try:
         previous = os.umask(0o077)  # Spark's process inherits it, and makes local folders by it
         try:
-            spark = SparkSession.builder.appName(name).config(map=settings).getOrCreate()
+            with nullcontext() if SparkSession.getActiveSession() else print_step("starting Spark"):
+                spark = SparkSession.builder.appName(name).config(map=settings).getOrCreate()
         finally:
             os.umask(previous)
     except PySparkRuntimeError as error:
@@ -90,6 +102,14 @@ def session(
         for key, value in s3a_settings(lake.url).items():
             spark.conf.set(key, value)  # not at the start: those are seen in the list of processes
     return spark
+
+
+def frame_of(spark: SparkSession, rows: Sequence[Sequence[Any]], schema: StructType) -> DataFrame:
+    """A few rows, which are part of the plan: no task and no Python worker reads them, and none need no join."""
+    columns = zip(*rows, strict=True) if rows else [() for _ in schema.fields]
+    types = to_arrow_schema(schema, timezone="UTC")
+    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, types, strict=True)]
+    return spark.createDataFrame(pa.table(arrays, schema=types), schema)
 
 
 def url_of(lake: Lake, path: str) -> str:

@@ -1,4 +1,4 @@
-"""Seeing inside: what the other rooms count and measure with, and what brings it to those who watch.
+"""Observability: instruments for the other packages, and exporters.
 
-A leaf: it imports no other room, and at import time nothing but the standard library.
+A leaf: it imports no other package, and at import time only the standard library.
 """

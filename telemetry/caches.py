@@ -1,4 +1,4 @@
-"""How often caches have what they are asked for, whatever room they are in."""
+"""Hit rates of caches in all packages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from telemetry.metrics import Counter
 
 LOOKUPS: Final = Counter(
     "holdfast_cache_lookups_total",
-    "Looks into a cache, by what it keeps and whether that was there (hit) or had to be fetched (miss).",
+    "Cache lookups, by cache and result: hit, or miss (the value had to be fetched).",
     labels=("cache", "result"),
     most=32,
 )
@@ -16,12 +16,12 @@ counts: Final = LOOKUPS.counts
 
 
 class Places(NamedTuple):
-    """Where in :data:`counts` one cache counts."""
+    """Indexes in :data:`counts` of one cache's counters."""
 
     hit: int
     miss: int
 
 
 def places(cache: str) -> Places:
-    """Of the caches of this name."""
+    """Indexes for the caches with this name."""
     return Places(LOOKUPS.place(cache, "hit"), LOOKUPS.place(cache, "miss"))

@@ -1,4 +1,4 @@
-"""The call that is being worked on, for whoever has something to tell of it and was not given it."""
+"""The current call, for code that reports about it without being passed it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Final
 
 Calling = list[str | None]
-"""One call of a client: its request id as the client sees it, or None when it is over, for background work that it has
-set off may outlive it.  A list of one, and no class, because it is made for each call."""
+"""One call of a client: its request id as the client sees it, or None when it is over, because background work
+that it started may outlive it.  A list of one, and no class, because it is created for each call."""
 
 current: Final[ContextVar[Calling | None]] = ContextVar("holdfast_call", default=None)

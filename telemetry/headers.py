@@ -1,7 +1,7 @@
-"""Where a call belongs in a trace, as headers say it: ``traceparent`` and ``tracestate`` of W3C's Trace Context
-(level 1), and AWS X-Ray's ``X-Amzn-Trace-Id``, which messages carry as ``AWSTraceHeader``.
+"""Trace context in headers: ``traceparent`` and ``tracestate`` of W3C's Trace Context (level 1), and AWS
+X-Ray's ``X-Amzn-Trace-Id``, which messages carry as ``AWSTraceHeader``.
 
-What is not as its rule has it is as if it were not there: a trace is never worth a refused call.  Pure.
+Malformed values are ignored: no call is refused because of a trace.  Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TRACESTATE: Final = b"tracestate"
 XRAY: Final = b"x-amzn-trace-id"
 
 STATE_BYTES_MOST: Final = 512
-"""A longer ``tracestate`` is left out, which the standard allows from this length on."""
+"""Maximum length of a ``tracestate``; longer ones are dropped, which the standard allows from this length on."""
 STATE_MEMBERS_MOST: Final = 32
 XRAY_BYTES_MOST: Final = 512
 PACKED_BYTES_LEAST: Final = 25
@@ -29,19 +29,19 @@ _segment = re.compile(rb"[0-9a-fA-F]{16}").fullmatch
 
 
 class Place(NamedTuple):
-    """A span, as others know it."""
+    """A reference to a span of another process."""
 
     trace_id: int
-    """128 bits, not 0."""
+    """Trace id of 128 bits, not 0."""
     span_id: int
-    """64 bits, not 0."""
+    """Span id of 64 bits, not 0."""
     sampled: bool | None
-    """None: whoever made it leaves that open."""
+    """Sampling decision; None: left open by the caller."""
     state: str = ""
-    """``tracestate``."""
+    """Value of ``tracestate``."""
 
     def pack(self) -> bytes:
-        """As it travels between processes, and is stored with a message."""
+        """Encode for other processes, and for storage with a message."""
         return b"".join(
             (
                 self.trace_id.to_bytes(16, "big"),
@@ -52,13 +52,13 @@ class Place(NamedTuple):
         )
 
     def to_xray(self) -> str:
-        """As the value of ``AWSTraceHeader``."""
+        """Format as the value of ``AWSTraceHeader``."""
         trace = f"{self.trace_id:032x}"
         return f"Root=1-{trace[:8]}-{trace[8:]};Parent={self.span_id:016x};Sampled={1 if self.sampled else 0}"
 
 
 def unpack(packed: bytes) -> Place | None:
-    """What :meth:`Place.pack` has made; None: it was something else."""
+    """Decode the result of :meth:`Place.pack`; None if malformed."""
     if len(packed) < PACKED_BYTES_LEAST:
         return None
     trace_id, span_id = int.from_bytes(packed[:16], "big"), int.from_bytes(packed[16:24], "big")
@@ -68,7 +68,7 @@ def unpack(packed: bytes) -> Place | None:
 
 
 def read_parent(value: bytes) -> Place | None:
-    """A ``traceparent``, without the state."""
+    """Parse a ``traceparent``, without the state."""
     found = _parent(value.strip())
     if found is None:
         return None
@@ -80,7 +80,7 @@ def read_parent(value: bytes) -> Place | None:
 
 
 def read_state(value: bytes) -> str:
-    """A ``tracestate``, empty if it is not as it should be."""
+    """Parse a ``tracestate``; empty if it is malformed."""
     if len(value) > STATE_BYTES_MOST:
         return ""
     members = [member for each in value.split(b",") if (member := each.strip(b" \t"))]
@@ -92,7 +92,7 @@ def read_state(value: bytes) -> str:
 
 
 def read_xray(value: bytes) -> Place | None:
-    """An ``X-Amzn-Trace-Id`` or ``AWSTraceHeader`` that names a parent; without one there is nothing to go on from."""
+    """Parse an ``X-Amzn-Trace-Id`` or ``AWSTraceHeader``; None unless it names a parent."""
     if _xray(value) is None:
         return None
     parts = dict(part.strip().partition(b"=")[::2] for part in value.split(b";"))
@@ -105,7 +105,7 @@ def read_xray(value: bytes) -> Place | None:
 
 
 def read(headers: Mapping[bytes, bytes]) -> Place | None:
-    """Where a call belongs by its headers, of which W3C's go first; None: they say nothing of it."""
+    """Parent span of a call by its headers, W3C's first; None if there is none."""
     parent = headers.get(TRACEPARENT)
     if parent is not None:
         place = read_parent(parent)
@@ -117,10 +117,11 @@ def read(headers: Mapping[bytes, bytes]) -> Place | None:
 
 
 def for_messages(headers: Mapping[bytes, bytes], span: Place | None) -> str | None:
-    """What the messages of a call that sends carry as ``AWSTraceHeader`` if they have none; None: nothing.
+    """``AWSTraceHeader`` for the messages of a sending call that set none; None: no header.
 
-    As in SQS, what the sender says in ``X-Amzn-Trace-Id`` goes on as it is.  A ``traceparent`` is put in X-Ray's form:
-    the receiver's span follows the service's own ``span`` of the call if there is one, else the sender's.
+    As in SQS, the sender's ``X-Amzn-Trace-Id`` is passed on unchanged.  A ``traceparent`` is converted to
+    X-Ray's format: the receiver's span follows the service's own ``span`` of the call if there is one, else the
+    sender's.
     """
     given = headers.get(XRAY)
     if given is not None and _xray(given) is not None and any(map(_root, re.findall(rb"Root=([^; ]+)", given))):

@@ -1,16 +1,16 @@
-"""The log as JSON: one object on one line for each event, whatever its text holds.
+"""JSON log format: one object on one line per event, whatever its text contains.
 
 ===============  ==============================================================================================
-``time``         UTC, as RFC 3339 has it
+``time``         UTC, in the format of RFC 3339
 ``level``        debug, info, warning, error or critical
-``logger``       which part tells it
-``message``      the text that the other format has
-``role``         of the process: all, supervisor, frontend, backend, metadata or manager
-``process``      its name among those that write one log
-``pid``          of the process
-``request_id``   of the call that the event belongs to, as its client sees it; left out where there is none
-``trace_id``     and ``span_id``, where that call is sampled (:mod:`telemetry.traces`)
-``exception``    the traceback, left out where there is none
+``logger``       component that logged the event
+``message``      the text, as in the other format
+``role``         role of the process: all, supervisor, frontend, backend, metadata or manager
+``process``      name of the process among those that write one log
+``pid``          id of the process
+``request_id``   request id of the event's call, as its client sees it; absent if there is none
+``trace_id``     with ``span_id``, if the call is sampled (:mod:`telemetry.traces`)
+``exception``    traceback, absent if there is none
 ===============  ==============================================================================================
 """
 
@@ -25,15 +25,15 @@ from telemetry import calls, traces
 from telemetry.texts import shown
 
 ARGUMENT_LENGTH_MAX = 500
-"""Characters of a text that a log line repeats: it may be a client's."""
+"""Maximum length of a value in a log line, which may be a client's."""
 MESSAGE_LENGTH_MAX = 4_000
-"""Characters of a log line's message."""
+"""Maximum length of a log line's message."""
 TRACEBACK_LINES_MAX = 400
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """The message of a record, in which no value, and which as a whole, is longer than some hundred or thousand
-    characters: a client can make a value of any length stand in a log line, and have as many lines as it likes."""
+    """Format a record's message with bounded values and bounded total length: clients can put values of any
+    length into log lines, and cause any number of lines."""
     arguments = record.args
     if not arguments:
         return shown(record.getMessage(), MESSAGE_LENGTH_MAX)
@@ -46,7 +46,7 @@ def message_of(record: logging.LogRecord) -> str:
 
 
 def bounded_lines(traceback: str) -> str:
-    """A traceback whose lines, and their number, are bounded: its last lines are the text of the error."""
+    """Bound a traceback's line length and number of lines; the end of the last line is the error's text."""
     lines = traceback.split("\n", TRACEBACK_LINES_MAX)
     if len(lines) > TRACEBACK_LINES_MAX:
         lines[-1] = "..."
@@ -62,7 +62,7 @@ def _bounded(value: object) -> object:
 
 
 class JsonLines(logging.Formatter):
-    """All that is not ASCII is escaped, so that nothing in a text, such as a line break of Unicode, ends a line."""
+    """Formats records as JSON.  Non-ASCII is escaped, so that no Unicode line break in a text ends a line."""
 
     def __init__(self, role: str, process: str, pid: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Instruments: what is counted and measured inside one process.
+"""Instruments: counters and measurements within one process.
 
-An instrument is declared once, as a constant of the module that counts with it.  It holds plain lists of numbers, of
-which each series has a place that its owner looks up once and keeps::
+An instrument is declared once, as a constant of the module that uses it.  It holds plain lists of numbers, and
+each series has an index in them that its owner looks up once and keeps::
 
     REFUSED = Counter("holdfast_logins_refused_total", "Logins that were refused.", labels=("reason",), most=16)
     expired = REFUSED.place("expired")
@@ -14,14 +14,14 @@ which each series has a place that its owner looks up once and keeps::
     OPEN = Gauge("holdfast_connections", "Connections that are open.")
     OPEN.read_by(lambda: len(hall.connections))
 
-Whoever composes the process says in a :class:`Registry` which instruments are its own; exporters read that, when they
-are asked (:mod:`telemetry.prometheus`, :mod:`telemetry.otlp`).  So counting costs an addition, and all else nothing
-until somebody looks.
+The code that composes a process registers its instruments in a :class:`Registry`; exporters read that on
+request (:mod:`telemetry.prometheus`, :mod:`telemetry.otlp`).  So counting costs an addition, and everything
+else is done only when read.
 
-The number of series is bounded: an instrument with labels says how many it has at ``most``, and what comes beyond is
-counted together, with ``other`` for every label.  Nothing that clients choose (queues, accounts, ids) may be a label.
+The number of series is bounded: an instrument with labels has at most ``most``, and further ones are counted
+together, with ``other`` for every label.  Values chosen by clients (queues, accounts, ids) must not be labels.
 
-All of it is for the thread of the event loop.
+Everything here is for the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 OTHER: Final = "other"
-"""For every label of the series that stands for all that are too many."""
+"""Value of every label of the series that collects surplus ones."""
 SECONDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Bounds for what takes from a tenth of a millisecond to seconds."""
+"""Bounds for durations from a tenth of a millisecond to seconds."""
 BYTES: Final = tuple(float(1 << power) for power in range(8, 25, 2))
 """Bounds from 256 bytes to 16 MiB."""
 COUNTS: Final = tuple(float(1 << power) for power in range(13))
@@ -44,7 +44,7 @@ COUNTS: Final = tuple(float(1 << power) for power in range(13))
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[str, ...]
 Readings = Mapping[Labels, float]
-"""Values by the labels' values."""
+"""Values by label values."""
 
 logger = logging.getLogger("holdfast.telemetry")
 
@@ -53,46 +53,47 @@ _LABEL = re.compile(r"[a-z][a-z_]*")
 
 
 class Series(NamedTuple):
-    """One series of a family, as it was read."""
+    """One series of a family, as read."""
 
     labels: Labels
     value: float
-    """Of a histogram: the sum of what was observed."""
+    """Value; for a histogram the sum of the observations."""
     buckets: tuple[int, ...] = ()
-    """Of a histogram: how many observations were within each bound and above the one before; last those beyond all."""
+    """Observations per bucket of a histogram: within each bound and above the one before; the last has those
+    beyond all."""
 
 
 class Family(NamedTuple):
-    """An instrument, as it was read."""
+    """An instrument, as read."""
 
     name: str
     kind: Kind
     help: str
     labels: Labels
     bounds: tuple[float, ...]
-    """Of a histogram: the highest value that each bucket takes, but for the last one."""
+    """Upper bounds of a histogram's buckets, except the last one."""
     series: tuple[Series, ...]
 
 
 class Counter:
-    """Counts what happened; by labels, if it has any."""
+    """Counts events, by labels if it has any."""
 
     kind: Final = "counter"
 
     def __init__(self, name: str, help: str, *, labels: Sequence[str] = (), most: int = 1) -> None:
-        """``most``: so many series there are, beside the one for all others."""
+        """``most``: maximum number of series, besides the one that collects surplus ones."""
         _check(name, help, labels, most)
         if not name.endswith("_total"):
             raise ValueError(f"the name of a counter ends with _total, not {name!r}")
         self.name, self.help, self.labels = name, help, tuple(labels)
         self.counts: list[int] = []
-        """By the series' places."""
+        """Counts by index of the series."""
         self._places = _Places(self.labels, most)
         if not labels:
             self.place()
 
     def place(self, *values: str) -> int:
-        """Where in :attr:`counts` the series of these labels' values is."""
+        """Index in :attr:`counts` of the series with these label values."""
         place = self._places.of(values)
         if place == len(self.counts):
             self.counts.append(0)
@@ -108,30 +109,30 @@ class Counter:
 
 
 class Histogram:
-    """Counts what was observed by its size, between fixed bounds; by labels, if it has any."""
+    """Counts observations by size, between fixed bounds, and by labels if it has any."""
 
     kind: Final = "histogram"
 
     def __init__(
         self, name: str, help: str, *, bounds: Sequence[float], labels: Sequence[str] = (), most: int = 1
     ) -> None:
-        """``bounds``: the highest value that each bucket takes; ``most`` as in :class:`Counter`."""
+        """``bounds``: upper bound of each bucket; ``most`` as in :class:`Counter`."""
         _check(name, help, labels, most)
         if not bounds or list(bounds) != sorted(set(bounds)):
             raise ValueError(f"the bounds of {name} have to rise")
         self.name, self.help, self.labels = name, help, tuple(labels)
         self.bounds = tuple(float(bound) for bound in bounds)
         self.counts: list[int] = []
-        """Of all buckets; those of a series begin at its place times :attr:`width`."""
+        """Counts of all buckets; those of a series begin at its index times :attr:`width`."""
         self.sums: list[float] = []
-        """By the series' places."""
+        """Sums by index of the series."""
         self.width = len(self.bounds) + 1
         self._places = _Places(self.labels, most)
         if not labels:
             self.place()
 
     def place(self, *values: str) -> int:
-        """Which series is that of these labels' values."""
+        """Index of the series with these label values."""
         place = self._places.of(values)
         if place == len(self.sums):
             self.sums.append(0.0)
@@ -139,7 +140,7 @@ class Histogram:
         return place
 
     def observe(self, value: float, place: int = 0) -> None:
-        """Count a value, in the series at this place."""
+        """Count a value, in the series at this index."""
         self.counts[place * self.width + bisect_left(self.bounds, value)] += 1
         self.sums[place] += value
 
@@ -153,12 +154,12 @@ class Histogram:
 
 
 class _Asked:
-    """What nobody keeps: it is asked for when it is read."""
+    """An instrument without a stored value: it calls a function when it is read."""
 
     kind: Kind
 
     def __init__(self, name: str, help: str, *, labels: Sequence[str] = (), most: int = 1) -> None:
-        """``most``: so many series are shown."""
+        """``most``: maximum number of series shown."""
         _check(name, help, labels, most)
         if name.endswith("_total") != (self.kind == "counter"):
             raise ValueError(f"the name of a counter ends with _total, and no other, not {name!r}")
@@ -166,7 +167,8 @@ class _Asked:
         self._ask: Callable[[], float | Readings | None] | None = None
 
     def read_by(self, ask: Callable[[], float | Readings | None]) -> None:
-        """From now on, ``ask`` tells: a number, or with labels numbers by their values; None: it is not known now."""
+        """Set the function to read by: it returns a number, or with labels numbers by label values; None: not
+        known now."""
         self._ask = ask
 
     def read(self) -> Family:
@@ -183,13 +185,13 @@ class _Asked:
 
 
 class Gauge(_Asked):
-    """What is so and so much now."""
+    """A value sampled when it is read."""
 
     kind = "gauge"
 
 
 class Total(_Asked):
-    """What has come to so and so much since the process began, where somebody else counts it already."""
+    """A total since the process began that is counted elsewhere and sampled when it is read."""
 
     kind = "counter"
 
@@ -204,10 +206,10 @@ class Registry:
         self._instruments: dict[str, Instrument] = {}
         self._before: list[Callable[[], Awaitable[None]]] = []
         self._failing: set[str] = set()
-        """What could not be read the last time."""
+        """Names of instruments whose last read failed."""
 
     def add(self, *instruments: Instrument) -> None:
-        """These are shown.  Raises ``ValueError`` if another one has that name."""
+        """Register instruments.  Raises ``ValueError`` if another one has the same name."""
         for instrument in instruments:
             if self._instruments.setdefault(instrument.name, instrument) is not instrument:
                 raise ValueError(f"{instrument.name} is declared twice")
@@ -221,21 +223,21 @@ class Registry:
         labels: Sequence[str] = (),
         most: int = 1,
     ) -> None:
-        """Declare what is told of this process's own objects, and show it: a :class:`Total` by its name, or a
-        :class:`Gauge`."""
+        """Declare and register an instrument for this process's own objects: a :class:`Total` or, by its name,
+        a :class:`Gauge`."""
         kind = Total if name.endswith("_total") else Gauge
         instrument = kind(name, help, labels=labels, most=most)
         instrument.read_by(ask)
         self.add(instrument)
 
     def before(self, look: Callable[[], Awaitable[None]]) -> None:
-        """Await this before each reading: it finds out what gauges tell then."""
+        """Register a function to be awaited before each read, which gathers the values of gauges."""
         self._before.append(look)
 
     async def read(self) -> list[Family]:
-        """All instruments as they are now, in the order of their names.
+        """Read all instruments, ordered by name.
 
-        One that cannot be read now is left out, and the log says why: it is not to hide the others.
+        One whose read fails is left out, with a log line, so that it does not hide the others.
         """
         for look in self._before:
             try:
@@ -257,11 +259,11 @@ class Registry:
     def _failed(self, name: str, error: Exception) -> None:
         if name not in self._failing:
             self._failing.add(name)
-            logger.error("%s cannot be told now", name, exc_info=error)
+            logger.error("%s cannot be read now", name, exc_info=error)
 
 
 def joined(parts: Iterable[tuple[str, Sequence[Family]]], label: str) -> list[Family]:
-    """Families of several processes as one list: each series has the label that says which one it is of."""
+    """Merge the families of several processes: each series gets a label with its process."""
     families: dict[str, Family] = {}
     for part, read in parts:
         for family in read:
@@ -273,7 +275,7 @@ def joined(parts: Iterable[tuple[str, Sequence[Family]]], label: str) -> list[Fa
 
 
 class _Places:
-    """Places of series, by the values of their labels."""
+    """Indexes of series, by label values."""
 
     def __init__(self, labels: Labels, most: int) -> None:
         self._count = len(labels)

@@ -1,8 +1,8 @@
-"""Instruments sent to an OpenTelemetry collector, by OTLP over HTTP, now and then.
+"""Periodic export of instruments to an OpenTelemetry collector, by OTLP over HTTP.
 
-OpenTelemetry's own exporter encodes and sends; it is given what was read here, for its SDK has no histogram that is
-asked only when it is read.  It works in a thread of its own, and is loaded there: a process that sends nothing never
-has it in memory.
+OpenTelemetry's own exporter encodes and sends; it gets the values read here, because its SDK has no histogram
+that is only sampled when read.  It works in its own thread, and is loaded there: a process that exports nothing
+never has it in memory.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.telemetry")
 
 READ_SECONDS: Final = 10.0
-"""For the loop to read its instruments."""
+"""Timeout of reading the instruments in the loop."""
 SEND_SECONDS: Final = 10.0
-"""For the collector to take them."""
+"""Timeout of the collector."""
 PATH: Final = "/v1/metrics"
 
 
 class Pusher:
-    """Sends what a registry has every so many seconds, from :meth:`start` to :meth:`close`, which sends once more."""
+    """Exports a registry at an interval, from :meth:`start` to :meth:`close`, which exports once more."""
 
     def __init__(self, registry: Registry, endpoint: str, seconds: float, about: Mapping[str, str]) -> None:
         """``endpoint``: the collector's URL, without a path; ``about``: attributes of the process, such as
@@ -53,7 +53,7 @@ class Pusher:
 
     async def close(self) -> None:
         self._ended.set()
-        await asyncio.to_thread(self._thread.join)  # it asks this loop for what it sends
+        await asyncio.to_thread(self._thread.join)  # the thread reads the instruments in this loop
 
     def _run(self) -> None:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -76,7 +76,7 @@ class Pusher:
             families = reading.result(READ_SECONDS)
             sent = exporter.export(data(families, resource, self._began_ns)) is MetricExportResult.SUCCESS
             why = "it was refused, or not answered"
-        except Exception as error:  # nothing of this may end the thread: the next attempt may succeed
+        except Exception as error:  # no error may end the thread: the next attempt may succeed
             sent, why = False, str(error) or type(error).__name__
         if sent and self._failing:
             logger.warning("metrics reach %s again", self._url)
@@ -86,7 +86,7 @@ class Pusher:
 
 
 def data(families: Sequence[Family], resource: Resource, began_ns: int) -> MetricsData:
-    """What was read, in the SDK's form.  ``began_ns``: since when it was counted."""
+    """Convert families to the SDK's form.  ``began_ns``: start of counting."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -136,6 +136,6 @@ def _metric(family: Family, began_ns: int, now_ns: int) -> Metric:
 
 
 def _unit(name: str) -> str:
-    """As OpenTelemetry writes it."""
+    """Unit in OpenTelemetry's notation."""
     plain = name.removesuffix("_total")
     return "s" if plain.endswith("_seconds") else "By" if plain.endswith("_bytes") else "1"

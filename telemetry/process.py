@@ -1,4 +1,4 @@
-"""What every process tells of itself: processor, memory, open files, and how late its event loop is."""
+"""Metrics of every process: CPU, memory, open files, and lag of the event loop."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from telemetry.metrics import Histogram, Readings, Registry
 LOOK_SECONDS: Final = 0.5
 LAG: Final = Histogram(
     "holdfast_loop_lag_seconds",
-    "How late the event loop was with a timer that rings twice a second: so long calls waited for their turn.",
+    "Lag of the event loop at a timer that fires twice a second: the time that calls wait for their turn.",
     bounds=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
 )
 
 
 def tell(registry: Registry, version: str, role: str) -> None:
-    """Show what this process, of this role, uses."""
+    """Register the metrics of this process and its role."""
     began = time.time()
     about: Readings = {(version, platform.python_version(), role): 1.0}
     registry.tell(
         "holdfast_build_info",
-        "Always 1: the version of Holdfast and of Python, and what the process is.",
+        "Always 1: versions of Holdfast and Python, and the role of the process.",
         lambda: about,
         labels=("version", "python", "role"),
     )
-    registry.tell("holdfast_process_start_time_seconds", "When the process began, Unix time.", lambda: began)
-    registry.tell("holdfast_process_cpu_seconds_total", "Processor time that was used.", time.process_time)
-    registry.tell("holdfast_process_resident_bytes", "Memory that is in use.", _resident_bytes)
+    registry.tell("holdfast_process_start_time_seconds", "Start time of the process, Unix time.", lambda: began)
+    registry.tell("holdfast_process_cpu_seconds_total", "CPU time used.", time.process_time)
+    registry.tell("holdfast_process_resident_bytes", "Resident memory.", _resident_bytes)
     registry.tell("holdfast_process_open_files", "Open files and connections.", _open_files)
     registry.tell(
         "holdfast_process_open_files_limit",
-        "The most of them that the system lets the process have.",
+        "Maximum number of open files that the system permits.",
         lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     )
-    registry.tell("holdfast_process_threads", "Threads.", threading.active_count)
+    registry.tell("holdfast_process_threads", "Number of threads.", threading.active_count)
     registry.add(LAG)
 
 
 async def watch_lag() -> None:
-    """Observe how late the loop is, until cancelled."""
+    """Observe the loop's lag, until cancelled."""
     while True:
         due = time.monotonic() + LOOK_SECONDS
         await asyncio.sleep(LOOK_SECONDS)
@@ -55,7 +55,7 @@ def _resident_bytes() -> float | None:
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
-    except FileNotFoundError:  # no Linux
+    except FileNotFoundError:  # not Linux
         return None
 
 

@@ -1,6 +1,6 @@
-"""Instruments in the format of Prometheus, as its own library writes it.
+"""Instruments in the Prometheus text format, written by its own library.
 
-The library is loaded when somebody asks for the first time, not when a process starts.
+The library is loaded at the first request, not when a process starts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def text(families: Sequence[Family]) -> bytes:
-    """What answers a scrape.  It takes milliseconds: in a thread, where others wait."""
+    """Format the answer of a scrape.  Takes milliseconds: run it in a thread if other work waits."""
     from prometheus_client import generate_latest
     from prometheus_client.registry import Collector, CollectorRegistry
 

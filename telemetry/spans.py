@@ -1,7 +1,7 @@
-"""Spans of sampled calls, by OpenTelemetry's SDK, and their way to a collector (OTLP over HTTP).
+"""Spans of sampled calls, by OpenTelemetry's SDK, and their export to a collector (OTLP over HTTP).
 
-Imported by :func:`telemetry.traces.start` alone.  Spans that have ended wait in a queue of bounded length for a thread
-that sends them, so no call ever waits for a collector: what cannot be delivered is lost, and counted.
+Imported only by :func:`telemetry.traces.start`.  Ended spans wait in a bounded queue for a thread that sends
+them, so no call ever waits for a collector: spans that cannot be delivered are dropped and counted.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ logger = logging.getLogger("holdfast.telemetry")
 QUEUE_SPANS_MOST: Final = 4096
 BATCH_SPANS: Final = 512
 CLOSE_SECONDS: Final = 3.0
-"""So long at the most a process that ends waits for its last spans to be delivered."""
+"""Maximum time for which an ending process waits for the delivery of its last spans."""
 TELL_SECONDS: Final = 60.0
-"""So often at most the log tells of a collector that is away."""
+"""Minimum interval of log lines about an unreachable collector."""
 
 _NO_CONTEXT: Final = Context()
 _T = TypeVar("_T")
@@ -55,7 +55,7 @@ Attributes = Mapping[str, AttributeValue]
 
 
 class Span:
-    """A piece of work of a sampled call, from its making to :meth:`end`."""
+    """A unit of work of a sampled call, from its creation to :meth:`end`."""
 
     __slots__ = ("_span", "_tracing", "ended", "place")
 
@@ -75,11 +75,11 @@ class Span:
         return f"{self.place.span_id:016x}"
 
     def child(self, name: str) -> Span:
-        """A part of this work, in the same process."""
+        """Create a child span in the same process."""
         return Span(self._tracing, self._tracing.tracer.start_span(name, set_span_in_context(self._span, _NO_CONTEXT)))
 
     async def during(self, name: str, awaited: Awaitable[_T]) -> _T:
-        """The result of what is awaited; the time that it takes is a span."""
+        """Await a result within a child span."""
         child = self.child(name)
         try:
             return await awaited
@@ -93,16 +93,16 @@ class Span:
         self._span.set_attributes(dict(attributes))
 
     def link(self, place: Place, message_id: str) -> None:
-        """This work is about a message that was sent there."""
+        """Link the span to the sending of a message that it handles."""
         self._span.add_link(_context(place), {"messaging.message.id": message_id})
 
     def fail(self, kind: str) -> None:
-        """The work has failed, in this way."""
+        """Mark the work as failed with this kind of error."""
         self._span.set_attribute("error.type", kind)
         self._span.set_status(Status(StatusCode.ERROR))
 
     def end(self, name: str | None = None) -> None:
-        """The work is done; ``name``: what it has turned out to be."""
+        """End the span; ``name``: its final name."""
         if name is not None:
             self._span.update_name(name)
         self.ended = True
@@ -110,14 +110,14 @@ class Span:
 
 
 class Tracing:
-    """The traces of one process.  Made by :func:`telemetry.traces.start`."""
+    """The traces of one process.  Created by :func:`telemetry.traces.start`."""
 
     def __init__(self, endpoint: str, ratio: float, about: Mapping[str, str]) -> None:
-        # the exporter tells of each attempt; what there is to know, we tell
+        # The exporter logs each attempt; the important events are logged here.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self.sampler = Sampler(ratio)
         self._provider = TracerProvider(
-            sampler=ALWAYS_ON,  # it is asked for no others
+            sampler=ALWAYS_ON,  # spans are created only for sampled calls
             resource=Resource.create(dict(about)),
             shutdown_on_exit=False,
             span_limits=SpanLimits(max_attribute_length=1024),
@@ -126,10 +126,10 @@ class Tracing:
         self.tracer = self._provider.get_tracer("holdfast")
 
     def of_call(self, call: Mapping[bytes, bytes]) -> Span | None:
-        """The span of a client's call with these headers, if it is sampled.  Its name is told at its end."""
+        """Create the span of a client's call with these headers, if it is sampled.  Its name is set at its end."""
         sampler = self.sampler
         if headers.TRACEPARENT not in call and headers.XRAY not in call:
-            # so nearly all go: nobody asks, and it is not one of the few
+            # The common case: the caller does not ask for a trace, and the call is not sampled.
             if sampler.left > 1:
                 sampler.left -= 1
                 return None
@@ -146,12 +146,12 @@ class Tracing:
         return self._start("", SpanKind.SERVER, place)
 
     def of_peer(self, packed: bytes, name: str) -> Span | None:
-        """The span of what another process asks for in a sampled call; None: what it says of that is no place."""
+        """Create the span of a peer's request within a sampled call; None if its reference is malformed."""
         place = headers.unpack(packed)
         return None if place is None else self._start(name, SpanKind.SERVER, place)
 
     def of_delivery(self, name: str, links: Sequence[tuple[Place, str]]) -> Span:
-        """The span of a receive that is not sampled, made when it hands out messages whose sends were."""
+        """Create the span of an unsampled receive that returns messages whose sends were sampled."""
         return self._start(name, SpanKind.SERVER, None, links)
 
     def _start(self, name: str, kind: SpanKind, parent: Place | None, links: Sequence[tuple[Place, str]] = ()) -> Span:
@@ -162,7 +162,7 @@ class Tracing:
         return Span(self, self.tracer.start_span(name, context, kind, links=made))
 
     async def close(self) -> None:
-        """Deliver what waits, within :data:`CLOSE_SECONDS`; the rest is lost."""
+        """Deliver queued spans within :data:`CLOSE_SECONDS`; the rest is dropped."""
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
 
@@ -171,9 +171,9 @@ class Tracing:
             try:
                 loop.call_soon_threadsafe(done.set)
             except RuntimeError:
-                pass  # the loop has not waited for it, and is closed
+                pass  # the loop did not wait for it, and is closed
 
-        # no thread of the loop's pool, which is waited for at the end, however long that takes
+        # not a thread of the loop's pool, for which the loop waits at the end without limit
         threading.Thread(target=close, name="the last spans", daemon=True).start()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -183,15 +183,15 @@ class Tracing:
 
 
 class Sampler:
-    """Which calls are sampled that leave it open, and how many at the most of all."""
+    """Sampling of calls whose callers leave it open, and a limit for all."""
 
     def __init__(self, ratio: float, chance: random.Random | None = None) -> None:
-        """``ratio``: so many of all, from 0 to 1; each call by itself."""
+        """``ratio``: sampled part of the calls, from 0 to 1; each call is decided independently."""
         self._chance = chance or random.Random()
         self._ratio = ratio
         self.left = self._gap()
-        """Calls until one is sampled, with that one.  To draw this number costs less than to draw one for each call,
-        and comes to the same."""
+        """Number of calls up to and including the next sampled one.  Drawing this number is cheaper than
+        drawing one per call, and equivalent."""
         self._second = 0
         self._begun = 0
 
@@ -203,7 +203,7 @@ class Sampler:
         return 1 + math.floor(math.log(1 - self._chance.random()) / math.log1p(-self._ratio))
 
     def passes_over(self) -> bool:
-        """Whether the next call is not sampled."""
+        """Count a call; True if it is not sampled."""
         self.left -= 1
         if self.left > 0:
             return True
@@ -211,7 +211,7 @@ class Sampler:
         return False
 
     def has_room(self, now: float) -> bool:
-        """Whether one more may be sampled in this second; ``now`` in seconds of a monotonic clock."""
+        """True if one more call may be sampled in this second; ``now`` in seconds of a monotonic clock."""
         if int(now) != self._second:
             self._second, self._begun = int(now), 0
         self._begun += 1
@@ -219,7 +219,7 @@ class Sampler:
 
 
 class _Queue(SpanProcessor):
-    """The SDK's own queue and thread, but that it says what was lost."""
+    """The SDK's own queue and thread, with counts of dropped spans."""
 
     def __init__(self, exporter: SpanExporter, endpoint: str) -> None:
         self._waiting = 0
@@ -248,7 +248,7 @@ class _Queue(SpanProcessor):
 
 
 class _Delivery(SpanExporter):
-    """Called by the SDK's thread alone."""
+    """Exporter called only by the SDK's thread."""
 
     def __init__(self, exporter: SpanExporter, endpoint: str, taken: Callable[[int], None]) -> None:
         self._exporter = exporter
@@ -279,7 +279,7 @@ class _Delivery(SpanExporter):
 
 
 def _context(place: Place) -> SpanContext:
-    """As the SDK has it, of somebody else's span."""
+    """The SDK's context for a remote span."""
     return SpanContext(
         place.trace_id,
         place.span_id,

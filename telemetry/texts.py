@@ -1,14 +1,14 @@
-"""The length of what is repeated of somebody else's values: in log lines, and in the texts of errors."""
+"""Length limits for foreign values in log lines and error texts."""
 
 from __future__ import annotations
 
 VALUE_LENGTH_MAX = 300
-"""Characters of one value."""
+"""Maximum length of one value."""
 TEXT_LENGTH_MAX = 1_000
-"""Characters of a text as a whole, which may repeat several."""
+"""Maximum length of a whole text, which may contain several values."""
 
 
 def shown(value: object, length_max: int = VALUE_LENGTH_MAX) -> str:
-    """The value as a text; a longer one is cut."""
+    """Format a value, truncated to the maximum length."""
     text = str(value)
     return text if len(text) <= length_max else text[:length_max] + "..."

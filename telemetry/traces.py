@@ -1,12 +1,13 @@
-"""Traces: which calls leave spans, and the span that is being worked in.
+"""Traces: sampling of calls, and the current span.
 
-A call is *sampled* or leaves nothing.  Where the caller's headers say whether (:mod:`telemetry.headers`), so it is, as
-long as callers do not ask for more than :data:`CALLS_PER_SECOND_MOST`; else one call of so many, at random.  A call
-that is not sampled costs a look at two headers and a comparison; spans, and OpenTelemetry with them, are made for
-sampled calls only (:mod:`telemetry.spans`, which nothing imports while no collector is named).
+A call is *sampled* or leaves nothing.  The caller's headers decide (:mod:`telemetry.headers`), as long as
+callers do not ask for more than :data:`CALLS_PER_SECOND_MOST`; otherwise calls are sampled at random at a
+ratio.  A call that is not sampled costs two header lookups and a comparison; spans are created, and
+OpenTelemetry loaded, only for sampled calls (:mod:`telemetry.spans`, which is not imported unless a collector
+is configured).
 
-The span goes where the call goes without being handed on: to the tasks that it starts by :data:`current`, to other
-processes and to messages packed (:meth:`telemetry.headers.Place.pack`).
+The current span is passed on implicitly: to the call's tasks by :data:`current`, to other processes and to
+messages packed (:meth:`telemetry.headers.Place.pack`).
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from telemetry.spans import Span, Tracing
 
 CALLS_PER_SECOND_MOST: Final = 100
-"""Of one process.  Who calls may ask for spans of each call, and they cost about what the call does."""
+"""Limit per process.  Callers may ask for spans of every call, and these cost about as much as the call."""
 
 current: Final[ContextVar[Span | None]] = ContextVar("holdfast_span", default=None)
-"""The span that is being worked in; it may have ended, in what a call has left behind."""
+"""The current span; it may have ended, in background work of a call."""
 
 SPANS_LOST = Counter(
     "holdfast_trace_spans_lost_total",
-    "Spans that have not reached the collector, because it could not be reached or too many waited for it.",
+    "Spans that did not reach the collector, because it was unreachable or too many were waiting.",
     labels=("reason",),
     most=2,
 )
@@ -36,15 +37,16 @@ LOST_WAITING: Final = SPANS_LOST.place("queue_full")
 LOST_UNDELIVERED: Final = SPANS_LOST.place("undelivered")
 CALLS_PASSED_OVER = Counter(
     "holdfast_trace_calls_passed_over_total",
-    "Calls that left no spans though they were to, because there were too many of them in a second.",
+    "Calls without spans although they were requested, because there were too many in one second.",
 )
 
 
 async def start(endpoint: str, ratio: float, about: dict[str, str]) -> Tracing:
-    """Begin to send spans to the collector at this URL.  ``ratio``: of calls whose headers leave it open.
+    """Start sending spans to the collector at this URL.  ``ratio``: for calls whose headers leave sampling
+    open.
 
-    ``about`` says which process this is, by OpenTelemetry's names of a resource's attributes.  Loads OpenTelemetry, in
-    a thread.  The collector need not be there.
+    ``about`` holds the process's resource attributes by OpenTelemetry's names.  Loads OpenTelemetry, in a
+    thread.  The collector need not be running.
     """
 
     def begin() -> Tracing:

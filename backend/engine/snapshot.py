@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from heapq import heappush
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -33,20 +32,6 @@ Fetch: TypeAlias = Callable[[list[Ref]], AsyncGenerator[bytes, None]]
 """Gives pieces one by one, in the order of these refs."""
 
 FORMAT = 1
-
-
-class ReadyBlock(NamedTuple):
-    """A block all of whose messages wait, of no group: as much as can be made of its piece alone.
-
-    For one fold, of which it becomes a part.
-    """
-
-    block: Block
-    stored_bytes: int
-    segments: dict[int, int]
-
-
-NONE_READY: Final[Mapping[Ref, ReadyBlock]] = MappingProxyType({})
 
 
 class _BlockPiece(msgspec.Struct, array_like=True):
@@ -222,36 +207,17 @@ async def hanging(ref: Ref, fetch: Fetch) -> list[Ref]:
     return _hanging(_decode_partition(await _piece(ref, fetch)))
 
 
-async def blocks_and_others(ref: Ref, fetch: Fetch) -> tuple[list[Ref], list[Ref]]:
-    """The same, those of blocks and the others."""
-    piece = _decode_partition(await _piece(ref, fetch))
-    return piece.blocks, _others(piece)
-
-
-def ready(data: bytes) -> ReadyBlock | None:
-    """What can be made ready of a block's piece; None: nothing."""
-    piece = _decode_block(data)
-    return _ready(_block_of(piece)) if _waits(piece) else None
-
-
 async def _piece(ref: Ref, fetch: Fetch) -> bytes:
     async with aclosing(fetch([ref])) as pieces:
         return await anext(pieces)
 
 
 def _hanging(piece: _PartitionPiece) -> list[Ref]:
-    return piece.blocks + _others(piece)
+    return piece.blocks + piece.chunks + piece.retries + [ref for *_, refs in piece.adopted for ref in refs]
 
 
-def _others(piece: _PartitionPiece) -> list[Ref]:
-    return piece.chunks + piece.retries + [ref for *_, refs in piece.adopted for ref in refs]
-
-
-async def read(ref: Ref, fetch: Fetch, made_ready: Mapping[Ref, ReadyBlock] = NONE_READY) -> tuple[Fold, list[Ref]]:
-    """The fold that a checkpoint holds, and the refs that hang on its piece.
-
-    Pieces of which blocks were made ready are not fetched.
-    """
+async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
+    """The fold that a checkpoint holds, and the refs that hang on its piece."""
     piece = _decode_partition(await _piece(ref, fetch))
     if piece.format > FORMAT:
         raise ValueError(f"checkpoint format {piece.format} is newer than this version reads ({FORMAT})")
@@ -290,12 +256,9 @@ async def read(ref: Ref, fetch: Fetch, made_ready: Mapping[Ref, ReadyBlock] = NO
                 tokens.restore(
                     held.keys, _column("Q", held.numbers), _column("Q", held.expires), held.digests, chunk_ref
                 )  # fmt: skip
-    async with aclosing(fetch([one for one in piece.blocks if one not in made_ready])) as pieces:
+    async with aclosing(fetch(piece.blocks)) as pieces:
         for block_ref in piece.blocks:
-            if block_ref in made_ready:
-                _restore_ready(fold, made_ready[block_ref], block_ref)
-            else:
-                _restore_block(fold, _decode_block(await anext(pieces)), block_ref)
+            _restore_block(fold, _decode_block(await anext(pieces)), block_ref)
     fold.restored()
     return fold, _hanging(piece)
 
@@ -330,25 +293,20 @@ def _waits(piece: _BlockPiece) -> bool:
     return piece.lanes is None and size > 0 and piece.states.count(WAITING) == size
 
 
-def _ready(block: Block) -> ReadyBlock:
+def _restore_waiting(fold: Fold, block: Block) -> None:
+    """Restore a block all of whose messages wait, of no group."""
     size, positions = len(block.states), block.positions
     block.live = size
     block.oldest = min(block.sent)
     block.link()
+    fold.blocks[block.base >> BLOCK_BITS] = block
+    fold.visible += size
+    fold.stored_bytes += sum(block.sizes)
+    fold.default_lane.live += size
     first, last = min(positions) >> SEGMENT_SHIFT, max(positions) >> SEGMENT_SHIFT
     # One segment, in all but a few blocks.
     segments = {first: size} if first == last else Counter(position >> SEGMENT_SHIFT for position in positions)
-    return ReadyBlock(block, sum(block.sizes), segments)
-
-
-def _restore_ready(fold: Fold, made: ReadyBlock, ref: Ref) -> None:
-    block = made.block
-    block.ref = ref
-    fold.blocks[block.base >> BLOCK_BITS] = block
-    fold.visible += block.live
-    fold.stored_bytes += made.stored_bytes
-    fold.default_lane.live += block.live
-    for segment, count in made.segments.items():
+    for segment, count in segments.items():
         fold.segments[segment] = fold.segments.get(segment, 0) + count
     fold.order.restore_block(fold.default_lane, block)
     fold.restored_block(block)
@@ -356,8 +314,9 @@ def _restore_ready(fold: Fold, made: ReadyBlock, ref: Ref) -> None:
 
 def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
     block = _block_of(piece)
+    block.ref = ref
     if _waits(piece):
-        _restore_ready(fold, _ready(block), ref)
+        _restore_waiting(fold, block)
         return
     size = len(block.states)
     block.next = _column("Q", bytes(8 * size))
@@ -396,7 +355,6 @@ def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
             fold.timers.add(claim.until, number)
     block.live = live
     block.oldest = oldest
-    block.ref = ref
     fold.restored_block(block)
 
 

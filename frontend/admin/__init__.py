@@ -1,1 +1,1 @@
-"""The REST interface under ``/v1``: administration, and a plain form for messages."""
+"""The REST interface under ``/v1``: administration, and messages in plain JSON."""

@@ -1,4 +1,4 @@
-"""Alarms on queues: made, listed, shown, tried and deleted by who manages the queue."""
+"""Routes of alarms on queues, for callers that manage the queue."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from frontend.sqs.actions.context import Context
 from metadata_service.alarms import WatchedAlarm
 
 ALARMS_MOST = 500
-"""Of an account."""
+"""Maximum number of alarms of an account."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 
-Account = Annotated[str | None, Query(description="the account whose alarms are meant; operators may name any")]
-Name = Annotated[str, Path(description="of the alarm: 1 to 80 letters, digits, - and _")]
+Account = Annotated[str | None, Query(description="account of the alarms; operators may name any")]
+Name = Annotated[str, Path(description="name of the alarm: 1 to 80 letters, digits, - and _")]
 
 
 def create_router(context: Context) -> APIRouter:
-    """The routes of alarms."""
+    """Create the routes of alarms."""
     router = APIRouter(route_class=ManagingRoute, tags=["alarms"])
     services = context.services
 
@@ -37,7 +37,7 @@ def create_router(context: Context) -> APIRouter:
         return services.alarms
 
     async def find(who: Visitor, owner: str, name: str, scope: Scope = "manage") -> WatchedAlarm:
-        """The alarm, if the caller's key may be used for its queue."""
+        """Find the alarm if the caller's key may be used for its queue."""
         who.target = f"alarm {name[:80]} of {owner}"
         found = await alarms().store.get_alarm(owner, name)
         if found is None:
@@ -48,10 +48,11 @@ def create_router(context: Context) -> APIRouter:
 
     @router.put("/alarms/{name}", name="alarm.create", status_code=201)
     async def create(who: Who, name: Name, given: AlarmGiven, account: Account = None) -> AlarmMade:
-        """Make an alarm; one of its name goes.  The answer has the secret that calls of the webhook are signed with.
+        """Create an alarm, replacing one of the same name.  The answer contains the secret that signs the
+        webhook's calls.
 
-        It rings when the metric has been beyond the threshold for so many minutes.  A metric that is counted goes by
-        its rate a minute.
+        The alarm goes off when the metric has been beyond the threshold for the given number of minutes.  Of a
+        counted metric its rate per minute is compared.
         """
         owner = who.account(account)
         kept = alarms()
@@ -79,9 +80,11 @@ def create_router(context: Context) -> APIRouter:
 
     @router.get("/alarms", name="alarm.list")
     async def list_alarms(
-        who: Who, account: Account = None, queue: Annotated[str | None, Query(description="only those on it")] = None
+        who: Who,
+        account: Account = None,
+        queue: Annotated[str | None, Query(description="only alarms on this queue")] = None,
     ) -> AlarmList:
-        """The alarms of an account, by name; those on queues that the key may be used for."""
+        """List the alarms of an account, by name, on queues that the key may be used for."""
         owner = who.account(account)
         who.require_scope("monitor")
         found = [one for one in await alarms().store.list_alarms(owner) if queue is None or one.alarm.queue == queue]
@@ -90,12 +93,12 @@ def create_router(context: Context) -> APIRouter:
 
     @router.get("/alarms/{name}", name="alarm.show")
     async def show(who: Who, name: Name, account: Account = None) -> AlarmShown:
-        """An alarm, how it stands, and whether its webhook has heard of it."""
+        """Show an alarm, its state, and the delivery of its notifications."""
         return _shown(await find(who, who.account(account), name, "monitor"))
 
     @router.delete("/alarms/{name}", name="alarm.delete", status_code=204)
     async def delete(who: Who, name: Name, account: Account = None) -> Response:
-        """Delete an alarm; what its webhook has not heard yet it never will."""
+        """Delete an alarm.  Notifications that were not delivered yet are dropped."""
         owner = who.account(account)
         found = await find(who, owner, name)
         await alarms().store.delete_alarm(owner, found.alarm.name)
@@ -103,7 +106,7 @@ def create_router(context: Context) -> APIRouter:
 
     @router.post("/alarms/{name}/test", name="alarm.test")
     async def test(who: Who, name: Name, account: Account = None) -> AlarmTested:
-        """Call the webhook once, as if the alarm rang now; its state stays as it is."""
+        """Call the webhook once, as if the alarm went off now; its state does not change."""
         found = await find(who, who.account(account), name)
         try:
             await alarms().test(found.alarm)

@@ -1,7 +1,7 @@
-"""Backend clusters, their nodes, and the partitions of queues: for operators.
+"""Routes of backend clusters, their nodes, and the partitions of queues, for operators.
 
-What is changed here is a record that others read: the manager of a cluster, the frontends, the out-cluster manager.
-They follow within some seconds.
+Changes are made to records that others read: the manager of a cluster, the frontends, the out-cluster manager.
+They take effect within some seconds.
 """
 
 from __future__ import annotations
@@ -47,66 +47,67 @@ from metadata_service.models import (
 from metadata_service.store import ClusterRegistry, ConditionFailed, QueueNotFound, StoreError
 
 PINS_MOST = 100
-"""Queues whose number of partitions is set: the manager looks at each of them all the time."""
+"""Maximum number of queues with a fixed number of partitions: the manager checks all of them continuously."""
 
 ASK_SECONDS = 1.0
-"""So long the status waits for the metadata; what is known is shown then."""
+"""Time for which the status waits for the metadata; then it shows the last known state."""
 REPORT_LATE_SECONDS = 3 * LOOK_SECONDS
 SUSPECT_MS = 2_500
-"""A heartbeat comes every second, and is seen half a second later."""
+"""Silence after which a node is suspect: heartbeats arrive every second, and are seen half a second later."""
 ACTING_LATE_SECONDS = 8.0
 STANDING_LATE_SECONDS = 3 * STAND_BY_SECONDS
-"""By the clocks of two machines, which may be some seconds apart."""
+"""Silence after which a manager or standby process is suspect, by the clocks of two machines, which may differ
+by some seconds."""
+
+REPORTS = "how the backend clusters are, in the metadata: shown is what they reported last"
+"""Entry of ``not_asked`` for the clusters' reports."""
 
 T = TypeVar("T")
 
-Account = Annotated[str | None, Query(description="the account whose queue is meant")]
+Account = Annotated[str | None, Query(description="account of the queue")]
 Name = Annotated[str, Path(description="the cluster's name")]
 Node = Annotated[str, Path(description="the node's name")]
 QueueName = Annotated[str, Path(description="the queue's name")]
 
 
 def create_router(services: Services) -> APIRouter:
-    """The routes of clusters."""
+    """Create the routes of clusters."""
     router = APIRouter(route_class=ManagingRoute, tags=["clusters"])
 
     @router.get("/clusters", name="cluster.list")
     async def list_clusters(who: Who) -> ClusterList:
-        """All backend clusters, by number."""
+        """List all backend clusters, by number.
+
+        Answers within two seconds: sources that did not answer by then are named, and their last known state is
+        shown.
+        """
         who.require_role("operator")
-        await _refresh()
+        not_asked: list[str] = []
+        await _ask(REPORTS, _refresh(), not_asked)
         shown = [_shown(known, silent_s, services.clock()) for known, silent_s in await _known()]
         return ClusterList(
+            not_asked=not_asked,
             clusters=[
                 ClusterLine(
                     **one.model_dump(include=ClusterLine.model_fields.keys() - {"nodes"}),
                     nodes=sum(node.state not in ("suspect", "gone") for node in one.nodes),
                 )
                 for one in shown
-            ]
+            ],
         )
 
     @router.get("/cluster", name="cluster.status")
     async def status(who: Who) -> ClusterStatus:
-        """All backend clusters with their nodes, and what the out-cluster manager has decided lately.
+        """Show all backend clusters with their nodes, and the latest decisions of the out-cluster manager.
 
-        It is answered within two seconds: what could not be asked by then is named, and what was known of it last is
+        Answers within two seconds: sources that did not answer by then are named, and their last known state is
         shown.
         """
         who.require_role("operator")
         not_asked: list[str] = []
-
-        async def ask(what: str, question: Awaitable[T]) -> T | None:
-            try:
-                async with asyncio.timeout(ASK_SECONDS):
-                    return await question
-            except (TimeoutError, StoreError):
-                not_asked.append(what)
-                return None
-
         _, manager = await asyncio.gather(
-            ask("how the backend clusters are, in the metadata: shown is what they reported last", _refresh()),
-            ask("the out-cluster manager's entry, in the metadata", _managing()),
+            _ask(REPORTS, _refresh(), not_asked),
+            _ask("the out-cluster manager's entry, in the metadata", _managing(), not_asked),
         )
         now_s = services.clock()
         known = await _known()
@@ -121,7 +122,7 @@ def create_router(services: Services) -> APIRouter:
 
     @router.post("/clusters/{name}/nodes/{node}/drain", name="cluster.drain")
     async def drain(who: Who, name: Name, node: Node) -> ClusterShown:
-        """Let a node give up all its shards, and get none until it is undrained, also when it starts anew."""
+        """Drain a node: it gives up all its shards, and gets none until it is undrained, also after a restart."""
         fleet = _several(who, f"{name}/{node}")
         if node not in _nodes_of(fleet, name):
             raise not_found(f"node {node} in cluster {name}")
@@ -129,13 +130,13 @@ def create_router(services: Services) -> APIRouter:
 
     @router.post("/clusters/{name}/nodes/{node}/undrain", name="cluster.undrain")
     async def undrain(who: Who, name: Name, node: Node) -> ClusterShown:
-        """Let a node have shards again."""
+        """Allow a node to have shards again."""
         fleet = _several(who, f"{name}/{node}")
         return await _change(fleet, name, lambda cluster: _with_drained(cluster, {*cluster.drained} - {node}))
 
     @router.post("/clusters/{name}/retire", name="cluster.retire")
     async def retire(who: Who, name: Name) -> ClusterShown:
-        """Make no more queues in a cluster, and let the out-cluster manager move those that it has to others."""
+        """Retire a cluster: it gets no new queues, and the out-cluster manager moves its queues to other clusters."""
         fleet = _several(who, name)
         await fleet.look()
         if all(one.cluster.name == name or one.cluster.state == "retiring" for one in fleet.known()):
@@ -144,26 +145,26 @@ def create_router(services: Services) -> APIRouter:
 
     @router.post("/clusters/{name}/serve", name="cluster.serve")
     async def serve(who: Who, name: Name) -> ClusterShown:
-        """Let a cluster that was being retired take queues again; those that have left it stay where they are."""
+        """Return a retiring cluster to service; queues that were moved off stay where they are."""
         fleet = _several(who, name)
         return await _change(fleet, name, _serving)
 
     @router.put("/clusters/{name}/weight", name="cluster.weight")
     async def weigh(who: Who, name: Name, given: WeightGiven) -> ClusterShown:
-        """Set how many of the new queues a cluster gets beside others: with 2, twice as many as one with 1."""
+        """Set the weight of a cluster for new queues: with 2 it gets twice as many as one with 1."""
         fleet = _several(who, name)
         return await _change(fleet, name, lambda cluster: msgspec.structs.replace(cluster, weight=given.weight))
 
     @router.get("/queues/{name}/partitions", name="cluster.queue")
     async def partitions(who: Who, name: QueueName, account: Account = None) -> PartitionList:
-        """The partitions of a queue, and the clusters that have them."""
+        """Show the partitions of a queue, and their clusters."""
         queue = await _queue(who, name, account)
         entry = ManagerEntry() if services.fleet is None else await services.fleet.registry.manager()
         return _partitions(queue, entry.pins)
 
     @router.put("/queues/{name}/partitions", name="cluster.split")
     async def split(who: Who, name: QueueName, given: SplitGiven, account: Account = None) -> PartitionList:
-        """Set how many partitions a standard queue is to have; the out-cluster manager sees to it."""
+        """Set the number of partitions of a standard queue; the out-cluster manager carries it out."""
         who.require_role("operator")
         who.target = who.arn(who.account(account), name)
         fleet = _several(who, who.target)
@@ -172,10 +173,19 @@ def create_router(services: Services) -> APIRouter:
             raise Problem(409, "FixedPartitions", "The number of partitions of a FIFO queue is set when it is created.")
         return _partitions(queue, await _pin(fleet.registry, queue, given.partitions))
 
-    # --- parts ---
+    # --- helpers ---
+
+    async def _ask(what: str, question: Awaitable[T], not_asked: list[str]) -> T | None:
+        """Query the metadata with a timeout; on failure add ``what`` to ``not_asked`` and return None."""
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                return await question
+        except (TimeoutError, StoreError):
+            not_asked.append(what)
+            return None
 
     async def _known() -> Sequence[tuple[Known, float]]:
-        """Every cluster, and how long ago it reported."""
+        """Every cluster, with the age of its report in seconds."""
         fleet = services.fleet
         if fleet is not None:
             return [(known, fleet.silent_s(known)) for known in fleet.known()]
@@ -184,7 +194,7 @@ def create_router(services: Services) -> APIRouter:
         return []
 
     async def _refresh() -> None:
-        """Read anew what the clusters report.  Raises :class:`~metadata_service.store.StoreError`."""
+        """Read the clusters' reports again.  Raises :class:`~metadata_service.store.StoreError`."""
         if services.fleet is not None:
             await services.fleet.look()
 
@@ -193,7 +203,7 @@ def create_router(services: Services) -> APIRouter:
         return await _manager(entry) if entry.version else None
 
     def _several(who: Visitor, target: str) -> Fleet:
-        """For what changes something."""
+        """The directory of clusters, for changes by an operator."""
         who.target = target
         who.require_role("operator")
         if services.fleet is None:
@@ -223,15 +233,15 @@ def create_router(services: Services) -> APIRouter:
             entry = await registry.manager()
             if not entry.version:
                 raise Problem(
-                    409, "NoManager", "The out-cluster manager would do this, and there never was one: start it first."
+                    409, "NoManager", "This is done by the out-cluster manager, which has never run: start it first."
                 )
             others = [pin for pin in entry.pins if pin.queue_id != queue.queue_id]
             if len(others) >= PINS_MOST:
                 others = [pin for pin in others if await _of_queue(pin) is not None]
             if count is not None and len(others) >= PINS_MOST:
-                raise invalid(f"The partitions of {PINS_MOST} queues are set, and that is all that can be.")
+                raise invalid(f"The partitions of {PINS_MOST} queues are set, which is the maximum.")
             pins = (*others, *([] if count is None else [Pin(queue.queue_id, count)]))
-            with contextlib.suppress(ConditionFailed):  # the manager said just then that it lives
+            with contextlib.suppress(ConditionFailed):  # the manager has updated its entry at the same time
                 await registry.update_manager(msgspec.structs.replace(entry, pins=pins))
                 return pins
 
@@ -317,7 +327,7 @@ def _shown(known: Known, silent_s: float, now_s: float) -> ClusterShown:
 
 
 def _node(node: ReportedNode, reported_at_s: float, late: bool) -> NodeShown:
-    """``late``: nobody has reported on it for some time."""
+    """Convert a node; ``late``: its cluster has not reported for some time."""
     state = "suspect" if late and not node.gone else _state(node)
     since = None
     if state == "suspect":

@@ -1,4 +1,4 @@
-"""Named data keys of a tenant: listed, rotated and destroyed by who administers the account."""
+"""Routes of a tenant's named data keys, for administrators of the account."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from frontend.admin.visitor import ManagingRoute, Visitor, Who
 from frontend.services import Services
 from telemetry.texts import shown
 
-Account = Annotated[str | None, Query(description="the account whose data keys are meant; operators may name any")]
+Account = Annotated[str | None, Query(description="account of the data keys; operators may name any")]
 
 
 def create_router(services: Services) -> APIRouter:
-    """The routes of named data keys."""
+    """Create the routes of named data keys."""
     router = APIRouter(route_class=ManagingRoute, tags=["data keys"])
 
     def keys() -> NamedKeys:
@@ -26,7 +26,7 @@ def create_router(services: Services) -> APIRouter:
         return services.keyring.named
 
     def named(who: Visitor, owner: str, text: str) -> str:
-        """The name of the key that is meant, in whatever spelling."""
+        """Normalize the name of a key."""
         name = key_name(text, services.settings.region, owner)
         who.target = f"data key {shown(name or text)} of {owner}"
         if not name:
@@ -35,14 +35,16 @@ def create_router(services: Services) -> APIRouter:
 
     @router.get("/data-keys", name="data_key.list")
     async def list_data_keys(who: Who, account: Account = None) -> DataKeyList:
-        """The named data keys of an account, destroyed ones too, by name.  Each was made by its first use."""
+        """List the named data keys of an account, including destroyed ones, by name.  Each was created by its
+        first use."""
         owner = who.account(account)
         who.require_role("operator", "admin")
         return DataKeyList(data_keys=[_shown(key) for key in await keys().all(owner)])
 
     @router.post("/data-keys/rotate", name="data_key.rotate")
     async def rotate(who: Who, asked: DataKeyNamed, account: Account = None) -> DataKeyShown:
-        """Add a version, which encrypts what is sent from now on; what the others have encrypted can still be read."""
+        """Add a version, which encrypts messages sent from now on; messages encrypted by older versions can
+        still be read."""
         owner = who.account(account)
         name = named(who, owner, asked.name)
         who.require_role("operator", "admin")
@@ -57,7 +59,8 @@ def create_router(services: Services) -> APIRouter:
 
     @router.post("/data-keys/destroy", name="data_key.destroy")
     async def destroy(who: Who, asked: DataKeyDestruction, account: Account = None) -> DataKeyShown:
-        """Destroy a data key: nobody can ever again read what it has encrypted, and its name makes no other key.
+        """Destroy a data key: everything that it has encrypted becomes unreadable for ever, and its name is not
+        reused.
 
         It can be repeated.
         """

@@ -1,7 +1,7 @@
-"""The way into the REST interface: nothing under ``/v1/`` is reached by anybody who is not signed in.
+"""Entry of the REST interface: only authenticated requests reach anything under ``/v1/``.
 
-A raw ASGI callable before the FastAPI application, because a signature covers the whole body, and because FastAPI would
-read a body of any length.
+A raw ASGI callable before the FastAPI application, because a signature covers the whole body, and because
+FastAPI would read a body of any length.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from metadata_service.store import StoreUnavailable
 from telemetry import calls
 
 PREFIX = "/v1/"
-"""No URL of a queue begins so: there the first part is an account, or the only one is a name."""
+"""Prefix of the interface.  It cannot begin a queue's URL, whose first part is an account, or whose only part
+is a name."""
 
 
 STATUS_PATH: Final = "/v1/cluster"
 STATUS_SECONDS: Final = 0.8
-"""So long the status waits for the metadata to say who calls; what it tells then takes a second at most."""
+"""Timeout of authentication for the status, whose answer then takes a second at most."""
 BODY_BYTES_MAX = 256 * 1024
-"""Length of the body of a request that is no message."""
+"""Maximum size of a body other than a message's."""
 QUERY_BYTES_MAX = 16 * 1024
 _OF_MESSAGES = "/messages"
 
@@ -51,7 +52,7 @@ class AdminDoor:
         visit = Visit(self._sqs, scope)
         body = b""
         dropping = False
-        """The answer that is being sent is not to be given: another one was."""
+        """True if the answer being sent is dropped because another one was sent."""
 
         async def send_with_id(message: Any) -> None:
             nonlocal dropping
@@ -105,23 +106,23 @@ class AdminDoor:
 
 
 async def _entered(visit: Visit, scope: Scope, body: bytes, receive: AsgiReceive) -> Call:
-    """Let the caller in: as :meth:`Visit.enter`, but for the status, which is answered soon whatever is away."""
+    """Authenticate the caller as :meth:`Visit.enter` does; for the status with a timeout, whatever is unavailable."""
     if scope["path"] != STATUS_PATH:
         return await visit.enter(body, receive)
     try:
         async with asyncio.timeout(STATUS_SECONDS):
             return await visit.enter(body, receive)
     except TimeoutError:
-        raise StoreUnavailable("who calls could not be found out in time") from None
+        raise StoreUnavailable("the caller could not be authenticated in time") from None
 
 
 def _length(headers: list[tuple[bytes, bytes]]) -> int:
-    """Of the body that follows, by its header; 0 where it is not known."""
+    """Length of the body by its header; 0 if not known."""
     return next((int(value) for name, value in headers if name == b"content-length"), 0)
 
 
 def _again(body: bytes, receive: AsgiReceive) -> AsgiReceive:
-    """What has been received of a request, and then what comes of it."""
+    """Replay the received body, then continue with the original stream."""
     given = False
 
     async def receive_again() -> Any:

@@ -1,9 +1,9 @@
-"""The records of keys of both kinds: how many an account may have, and when those that ended are forgotten.
+"""Records of both kinds of keys: the quota of an account, and the removal of ended keys.
 
-A key that was revoked or has expired stays for a while, so that people see what became of it.  With the next change
-of the account's keys those are forgotten that ended long ago, or before many others; what was done with them, and that
-they were revoked, the audit log keeps.  Keys of operators are never forgotten: one that the settings give would be good
-again.
+A key that was revoked or has expired is kept for a while, so that users see its state.  The next change of the
+account's keys removes those that ended long ago, or before many others; the audit log keeps what was done with
+them and their revocation.  Keys of operators are never removed: one configured in the settings would become
+valid again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from frontend.admin.problems import Problem, not_found
 from frontend.services import Services
 
 KEYS_MOST = 1_000
-"""Good ones, of an account whose limits say nothing else."""
+"""Maximum number of valid keys of an account whose limits do not set another."""
 ENDED_SECONDS = 30 * 86_400
-"""For so long a key that has ended is kept."""
+"""Time for which an ended key is kept."""
 ENDED_MOST = 100
-"""Keys of an account that have ended and are kept; the oldest go first."""
+"""Maximum number of ended keys kept per account; the oldest are removed first."""
 _TRIES = 4
 _API = api_keys.PREFIX
 
@@ -37,9 +37,9 @@ log = logging.getLogger("holdfast.admin")
 
 
 class KeyRecords:
-    """Over the credentials, to be used from one event loop.
+    """Records of keys, to be used from one event loop.
 
-    Of several frontends each may add a key at the same moment, so together they can exceed a quota by their number.
+    Frontends that add keys at the same time can exceed a quota together by their number.
     """
 
     def __init__(self, services: Services) -> None:
@@ -52,13 +52,13 @@ class KeyRecords:
         return [*await self._store.list_access_keys(account), *await self._store.list_api_keys(account)]
 
     async def get(self, key_id: str) -> Key | None:
-        """As callers name it (:func:`id_of`)."""
+        """Find a key by its public id (:func:`id_of`)."""
         if key_id.startswith(_API):
             return await self._store.get_api_key(key_id.removeprefix(_API))
         return await self._store.get_access_key(key_id)
 
     async def add(self, key: Key) -> None:
-        """Store a new key.  Raises :class:`Problem` over the quota; then nothing was stored."""
+        """Store a new key.  Raises :class:`Problem` over the quota, without storing it."""
         async with self._adding:
             now_s = int(self._services.clock())
             good = sum(ended_s(one, now_s) is None for one in await self.of(key.account))
@@ -76,7 +76,7 @@ class KeyRecords:
                 await self._credentials.put_api_key(key)
 
     async def change(self, key: Key, changes: Callable[[Key], dict[str, Any]]) -> Key:
-        """Store the key with changes, made of it as it is by then.  Raises :class:`Problem`."""
+        """Store the key with changes computed from its stored state.  Raises :class:`Problem`."""
         current: Key | None = key
         for _ in range(_TRIES):
             if current is None:
@@ -98,7 +98,7 @@ class KeyRecords:
         return KEYS_MOST if limits.keys is None else limits.keys
 
     async def forget_ended(self, account: str) -> None:
-        """Forget keys that ended long ago, or before many others."""
+        """Remove keys that ended long ago, or before many others."""
         now_s = int(self._services.clock())
         keys = [key for key in await self.of(account) if key.role != "operator"]
         ended = [(ends_s, key) for key in keys if (ends_s := ended_s(key, now_s)) is not None]
@@ -112,24 +112,24 @@ class KeyRecords:
             else:
                 await self._credentials.delete_api_key(key.key_id)
         if gone:
-            log.info("%d keys of account %s that ended long ago are forgotten", len(gone), account)
+            log.info("removed %d keys of account %s that ended long ago", len(gone), account)
 
 
 def id_of(key: Key) -> str:
-    """As callers name it."""
+    """Public id of a key."""
     return _API + key.key_id if isinstance(key, ApiKey) else key.access_key_id
 
 
 def stored_id_of(key: Key) -> str:
-    """As the store names it."""
+    """Id of a key in the store."""
     return key.key_id if isinstance(key, ApiKey) else key.access_key_id
 
 
 def ended_s(key: Key, now_s: int) -> int | None:
-    """Since when the key has been of no use; None: it is good."""
+    """Time since when the key is invalid; None: it is valid."""
     revoked_s = None
     if not key.active:
-        # an older Holdfast did not write down when it was
+        # an older Holdfast did not record the time of revocation
         revoked_s = key.created_s if key.revoked_s is None else key.revoked_s
     expired_s = key.expires_s if key.expires_s is not None and key.expires_s <= now_s else None
     ends = [moment for moment in (revoked_s, expired_s) if moment is not None]

@@ -1,7 +1,8 @@
-"""Access keys and API keys: create, rotate, revoke, list.  A secret is shown once, in the answer that made it.
+"""Access keys and API keys: create, rotate, revoke, list.  A secret is shown once, in the answer that created
+it.
 
-Nobody can make a key that may do more than its own, nor touch one that may, or that is of a higher role.  A
-credential that ends makes no key of its own role that ends later.
+Callers can neither create a key with more rights than their own, nor change one with more rights or a higher
+role.  A credential that expires creates no key of its own role that expires later.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from frontend.services import Services
 
 _RANK: dict[str, int] = {"user": 0, "admin": 1, "operator": 2}
 _NAME = re.compile(r"[\w+=,.@-]{1,64}\Z", re.ASCII)
-"""As IAM's names of users."""
+"""Pattern of user names, as in IAM."""
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 
-Account = Annotated[str | None, Query(description="the account whose keys are meant; operators may name any")]
-KeyId = Annotated[str, Path(description="an access key's id, or hf_... and an API key's id", max_length=140)]
+Account = Annotated[str | None, Query(description="account of the keys; operators may name any")]
+KeyId = Annotated[str, Path(description="id of an access key, or hf_... with the id of an API key", max_length=140)]
 
 
 def create_router(services: Services) -> APIRouter:
-    """The routes of keys."""
+    """Create the routes of keys."""
     router = APIRouter(route_class=ManagingRoute, tags=["keys"])
     store, records = services.credentials.store, KeyRecords(services)
 
@@ -41,7 +42,7 @@ def create_router(services: Services) -> APIRouter:
 
     @router.post("/keys", name="key.create", status_code=201)
     async def create(who: Who, given: KeyGiven, account: Account = None) -> KeyMade:
-        """Make a key.  The answer is the only one that shows its secret."""
+        """Create a key.  Only this answer shows its secret."""
         owner = who.account(account)
         who.target = user_arn(owner, given.name)
         who.require_role("operator", "admin")
@@ -74,7 +75,7 @@ def create_router(services: Services) -> APIRouter:
 
     @router.get("/keys", name="key.list")
     async def list_keys(who: Who, account: Account = None) -> KeyList:
-        """All keys of an account, also those that were revoked or have expired lately."""
+        """List all keys of an account, including recently revoked or expired ones."""
         owner = who.account(account)
         who.require_role("operator", "admin")
         keys = await records.of(owner)
@@ -83,16 +84,16 @@ def create_router(services: Services) -> APIRouter:
 
     @router.post("/keys/{key_id}/rotate", name="key.rotate", status_code=201)
     async def rotate(who: Who, key_id: KeyId, asked: KeyRotation, account: Account = None) -> KeyMade:
-        """Make a key like this one, which stays good for a while so that its users can change over."""
+        """Create a key like this one, which stays valid for a while so that its users can switch."""
         old = await _found(who, key_id, account)
-        # whoever rotates a key holds the new one: so this, too, gives nobody more than they have
+        # The caller receives the new key, so rotation must not give more rights than the caller has.
         _check_rank(who.principal, old.name, old.role)
         check_rights(who.principal, old.scopes, old.prefixes)
         if not old.active:
             raise Problem(409, "KeyRevoked", f"The key {key_id} is revoked; make a new one.")
         expires_s = None if old.expires_s is None else now_s() + old.expires_s - old.created_s
         if who.principal.credential == id_of(old):
-            expires_s = old.expires_s  # no key prolongs its own life
+            expires_s = old.expires_s  # no key extends its own lifetime
         _check_end(who.principal, old.account, old.name, old.role, expires_s, now_s())
         made, secret = _new(
             "api" if isinstance(old, ApiKey) else "access",
@@ -115,7 +116,7 @@ def create_router(services: Services) -> APIRouter:
 
     @router.delete("/keys/{key_id}", name="key.revoke")
     async def revoke(who: Who, key_id: KeyId, account: Account = None) -> KeyShown:
-        """Refuse the key from now on, everywhere within a second.  It cannot be made good again."""
+        """Revoke the key, everywhere within a second.  It cannot be made valid again."""
         key = await _found(who, key_id, account)
         check_rights(who.principal, key.scopes, key.prefixes)
         if key.active and key.role == "operator":
@@ -137,7 +138,7 @@ def create_router(services: Services) -> APIRouter:
         return made, made.secret
 
     async def _found(who: Visitor, key_id: str, account: str | None) -> Key:
-        """The key, which the caller may change."""
+        """Find a key that the caller may change."""
         owner = who.account(account)
         who.target = key_id
         who.require_role("operator", "admin")
@@ -172,7 +173,7 @@ def create_router(services: Services) -> APIRouter:
 
 
 def _check_rank(principal: Principal, name: str, role: Role) -> None:
-    """Whether the caller may hold a key of this user and role."""
+    """Check that the caller may hold a key of this user and role."""
     if name == "root" and not (principal.role == "operator" or principal.is_root):
         raise not_permitted("Only the account's root, or an operator, can make a key for root.")
     if _RANK[role] > _RANK[principal.role]:
@@ -180,10 +181,10 @@ def _check_rank(principal: Principal, name: str, role: Role) -> None:
 
 
 def _check_end(principal: Principal, account: str, name: str, role: Role, expires_s: int | None, now_s: int) -> None:
-    """Whether the caller, whose own credential may end, can hand out a key with this end.
+    """Check that the caller, whose own credential may expire, can create a key with this expiry.
 
-    Who administers makes keys for others, and those may last.  But one of the caller's own rank would be the caller's
-    credential with another end.
+    Administrators create keys for others, which may last longer.  But a key of the caller's own rank would
+    extend the caller's credential.
     """
     ends_s = principal.expires_s
     equal = role == principal.role or (name == "root" and account == principal.account)
@@ -197,7 +198,7 @@ def _check_end(principal: Principal, account: str, name: str, role: Role, expire
 
 
 def check_rights(principal: Principal, scopes: Sequence[Scope], prefixes: Sequence[str]) -> None:
-    """Whether the caller may hand out such rights, or take them away: no more than its own."""
+    """Check that the caller may grant or revoke these rights: no more than its own."""
     for prefix in prefixes:
         if not _PREFIX.match(prefix):
             raise invalid(f"{prefix[:100]!r} cannot begin the name of a queue.")

@@ -1,6 +1,6 @@
-"""The REST form for messages: send, receive and delete with nothing but an HTTP client.
+"""Messages over REST: send, receive and delete with any HTTP client.
 
-The same actions as SQS's, by the same code; only the form is another one.
+The same actions as SQS's, by the same code, in another format.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _JSON = "application/json"
 
 
 def create_router() -> APIRouter:
-    """The routes of messages."""
+    """Create the routes of messages."""
     router = APIRouter(route_class=AdminRoute, tags=["messages"])
 
     @router.post(
@@ -47,7 +47,9 @@ def create_router() -> APIRouter:
         account: Account = None,
         delay: Annotated[int | None, Query(description="seconds until it becomes visible")] = None,
         group: Annotated[str | None, Query(description="message group")] = None,
-        deduplication_id: Annotated[str | None, Query(description="FIFO: of twins only one is stored")] = None,
+        deduplication_id: Annotated[
+            str | None, Query(description="FIFO: messages with the same id are stored once")
+        ] = None,
     ) -> MessageSent:
         """Send a message."""
         owner = who.owner(account)
@@ -81,7 +83,7 @@ def create_router() -> APIRouter:
         who: Who,
         name: Name,
         account: Account = None,
-        most: Annotated[int, Query(alias="max", description="messages at most, 1 to 10")] = 1,
+        most: Annotated[int, Query(alias="max", description="maximum number of messages, 1 to 10")] = 1,
         wait: Annotated[int | None, Query(description="seconds to wait for the first one, 0 to 20")] = None,
         visibility: Annotated[int | None, Query(description="seconds until they are visible again")] = None,
     ) -> Any:
@@ -108,10 +110,10 @@ def create_router() -> APIRouter:
     async def delete(
         who: Who,
         name: Name,
-        receipt_handle: Annotated[str, Query(description="as it was received")],
+        receipt_handle: Annotated[str, Query(description="receipt handle from the receive")],
         account: Account = None,
     ) -> Response:
-        """Delete a message that was received."""
+        """Delete a received message."""
         owner = who.owner(account)
         who.require_queue("receive", owner, name)
         await who.carry_out("DeleteMessage", {"QueueUrl": f"/{owner}/{name}", "ReceiptHandle": receipt_handle})
@@ -121,7 +123,7 @@ def create_router() -> APIRouter:
 
 
 def _given(content_type: str, body: bytes) -> Members:
-    """The message that a request's body is."""
+    """Parse the message in a request's body."""
     if content_type.partition(";")[0].strip().lower() != _JSON:
         if len(body) > bounds.CONTENT_BYTES_MAX:
             raise bounds.too_much_content("SendMessage")

@@ -1,4 +1,4 @@
-"""What queues tell of themselves: one as JSON, an account's as a page for Prometheus."""
+"""Metrics of queues: one queue as JSON, an account's queues in Prometheus's format."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from telemetry.prometheus import CONTENT_TYPE
 
 
 def create_router(context: Context) -> APIRouter:
-    """The routes of metrics."""
+    """Create the routes of metrics."""
     router = APIRouter(route_class=AdminRoute, tags=["metrics"])
     services = context.services
     pages = QueueMetrics(context.backend, services.now_ms)
 
     @router.get("/queues/{name}/metrics", name="queue.metrics")
     async def queue_metrics(who: Who, name: Name, account: Account = None) -> QueueMetricsShown:
-        """What is in the queue now, and how often what was done with it, under CloudWatch's names."""
+        """Show the queue's current messages and its counters, under CloudWatch's names."""
         owner = who.account(account)
         who.require_queue_by_any_scope(owner, name)
 
@@ -57,15 +57,16 @@ def create_router(context: Context) -> APIRouter:
     async def scrape(
         who: Who,
         account: Account = None,
-        prefix: Annotated[str, Query(description="only queues whose names begin so")] = "",
-        limit: Annotated[int, Query(ge=1, le=QUEUES_MOST, description="queues at most, by name")] = 1000,
+        prefix: Annotated[str, Query(description="only queues with this name prefix")] = "",
+        limit: Annotated[int, Query(ge=1, le=QUEUES_MOST, description="maximum number of queues, by name")] = 1000,
     ) -> Response:
-        """The queues that the key may be used for, in Prometheus's format; made anew every ten seconds at most."""
+        """Show the queues that the key may be used for, in Prometheus's format; refreshed every ten seconds at
+        most."""
         owner = who.account(account)
         principal = who.principal
         if "monitor" not in held(principal.scopes) and not (principal.scopes and principal.prefixes):
             raise not_permitted(
-                "Which queues there are is told to keys with the scope 'monitor' or 'manage', and to keys for queues "
+                "Queues can be listed by keys with the scope 'monitor' or 'manage', and by keys for queues "
                 "of certain prefixes."
             )
 

@@ -1,4 +1,4 @@
-"""What the REST interface takes and gives, as its OpenAPI document describes it.
+"""Requests and responses of the REST interface, as described in its OpenAPI document.
 
 Times are in seconds since the epoch.
 """
@@ -14,20 +14,20 @@ from auth.named_keys import NAME_LENGTH_MAX
 from auth.principal import SCOPES, Scope
 
 PREFIXES_MOST = 50
-"""Of a key, a role or a token: they are compared at each call, those of a role with those of a key one by one, and what
-a session or a token carries of them has to go into a header."""
+"""Maximum number of prefixes of a key, role or token: they are compared at each call, those of a role with
+those of a key pairwise, and those in a session or token have to fit into a header."""
 TRUSTED_MOST = 1_000
 LIFETIME_SECONDS_MOST = 100 * 365 * 86_400
 
 
 class Given(BaseModel):
-    """What is sent here: a member that is not known is refused, so that a misspelt one cannot go unnoticed."""
+    """Base class of requests: unknown members are refused, so that misspelt ones are noticed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class ProblemDocument(BaseModel):
-    """RFC 9457."""
+    """A problem document of RFC 9457."""
 
     type: str
     title: str
@@ -41,12 +41,12 @@ class ProblemDocument(BaseModel):
 
 
 class Counted(BaseModel):
-    """Messages of a queue; together they are all that is stored."""
+    """Number of messages of a queue by state; together they are all that is stored."""
 
     visible: int
     in_flight: int
     delayed: int
-    stored_bytes: int = Field(description="of all of them, as they are stored")
+    stored_bytes: int = Field(description="stored bytes of all messages")
 
 
 class QueueLine(BaseModel):
@@ -54,12 +54,12 @@ class QueueLine(BaseModel):
 
     name: str
     account: str
-    messages: Counted | None = Field(None, description="when counters were asked for")
+    messages: Counted | None = Field(None, description="present if counters were requested")
 
 
 class QueuePage(BaseModel):
     queues: list[QueueLine]
-    next: str | None = Field(None, description="give it as `after` to get the next page; null: this is the last one")
+    next: str | None = Field(None, description="value of `after` for the next page; null: this is the last one")
 
 
 class MoveTaskShown(BaseModel):
@@ -73,7 +73,7 @@ class MoveTaskShown(BaseModel):
 
 
 class QueueShown(BaseModel):
-    """Everything about a queue."""
+    """All properties of a queue."""
 
     name: str
     account: str
@@ -82,47 +82,49 @@ class QueueShown(BaseModel):
     messages: Counted
     attributes: dict[str, str]
     tags: dict[str, str]
-    move_tasks: list[MoveTaskShown] = Field(description="the latest ones of a dead-letter queue, newest first")
+    move_tasks: list[MoveTaskShown] = Field(description="latest move tasks of a dead-letter queue, newest first")
 
 
 class MessagePeeked(BaseModel):
-    """A message as it is stored; it was not received."""
+    """A stored message, shown without receiving it."""
 
     id: str
     state: str = Field(description="visible, in_flight, delayed, or moving (to another queue)")
-    due: float | None = Field(description="in flight: when it is visible again; delayed: when it becomes visible")
+    due: float | None = Field(description="in flight or delayed: time when it becomes visible")
     sent: float
     receives: int
     first_received: float | None
     group: str | None
-    origin: str | None = Field(description="ARN of the queue whose dead letter it is")
+    origin: str | None = Field(description="ARN of the queue from which it came as a dead letter")
     body: str | None = Field(
-        description="null: it cannot be read, for the journal is damaged there or it cannot be decrypted"
+        description="null: it cannot be read, because the journal is damaged there or it cannot be decrypted"
     )
     attributes: dict[str, Any]
-    deduplication_id: str | None = Field(None, description="FIFO: as it was sent, or the hash of the body")
-    sequence_number: str | None = Field(None, description="FIFO")
+    deduplication_id: str | None = Field(None, description="FIFO: id given by the sender, or the hash of the body")
+    sequence_number: str | None = Field(None, description="FIFO queues only")
     sender: str | None = None
     trace_header: str | None = None
 
 
 class Peek(BaseModel):
     messages: list[MessagePeeked] = Field(
-        description="fewer than there are, and than were asked for, where they take more than about 4 MiB"
+        description="messages of the page; fewer than requested if they exceed about 4 MiB"
     )
 
 
 class Stored(Peek):
-    """A page of all that a queue stores."""
+    """A page of all messages that a queue stores."""
 
-    next: str | None = Field(description="give it as `after` to get the next page; null: this is the last one")
+    next: str | None = Field(description="value of `after` for the next page; null: this is the last one")
 
 
 class MoveAsked(Given):
-    """Move the messages of a dead-letter queue."""
+    """Request to move the messages of a dead-letter queue."""
 
-    destination: str | None = Field(None, description="name of a queue of the account; without it, back where each was")
-    rate_per_second: int | None = Field(None, ge=1, le=500, description="without it, as fast as it goes")
+    destination: str | None = Field(
+        None, description="name of a queue of the account; by default each message goes back to its original queue"
+    )
+    rate_per_second: int | None = Field(None, ge=1, le=500, description="default: as fast as possible")
 
 
 class MoveStarted(BaseModel):
@@ -135,12 +137,12 @@ class MoveStarted(BaseModel):
 class AttributeValue(Given):
     """The value of a message attribute."""
 
-    type: str = Field("String", description="String, Number or Binary, perhaps with a suffix such as String.json")
-    value: str = Field(description="Binary: in base64")
+    type: str = Field("String", description="String, Number or Binary, optionally with a suffix such as String.json")
+    value: str = Field(description="value of the attribute; Binary: in base64")
 
 
 class MessageGiven(Given):
-    """A message, where the request's Content-Type is application/json."""
+    """A message, for requests with the Content-Type application/json."""
 
     body: str
     delay_seconds: int | None = None
@@ -157,7 +159,7 @@ class MessageSent(BaseModel):
 
 class MessageReceived(BaseModel):
     id: str
-    receipt_handle: str = Field(description="deletes the message, for as long as it is in flight")
+    receipt_handle: str = Field(description="handle for deleting the message while it is in flight")
     body: str
     md5_of_body: str
     attributes: dict[str, AttributeValue]
@@ -179,10 +181,12 @@ class Receipt(BaseModel):
 
 
 class MetricShown(BaseModel):
-    name: str = Field(description="as CloudWatch calls it, where it knows such a metric")
+    name: str = Field(description="name of the metric; CloudWatch's, if it has one")
     unit: Literal["Count", "Seconds", "Bytes"]
     value: float
-    counter: bool = Field(description="false: as it is now; true: since counting began, for each partition by itself")
+    counter: bool = Field(
+        description="false: current value; true: count since counting began, for each partition separately"
+    )
 
 
 class QueueMetricsShown(BaseModel):
@@ -190,10 +194,10 @@ class QueueMetricsShown(BaseModel):
     account: str
     time: float
     counted_since: float = Field(
-        description="when counting began anew for the last time, in one of the queue's partitions: if it changes, "
-        "counters may have fallen back"
+        description="time of the latest reset of counters in one of the queue's partitions: if it changes, "
+        "counters may have decreased"
     )
-    metrics: list[MetricShown] = Field(description="those that the queue has: some are of FIFO or fair queues only")
+    metrics: list[MetricShown] = Field(description="metrics of the queue; some exist for FIFO or fair queues only")
 
 
 # --- alarms --------------------------------------------------------------------------------------------------
@@ -204,14 +208,16 @@ AlarmComparison = Literal[
 
 
 class AlarmGiven(Given):
-    """When an alarm rings, and who is called then."""
+    """Condition of an alarm, and the webhook to be called."""
 
     queue: str
-    metric: str = Field(description="one of a queue's metrics; of one that is counted, how many in a minute")
+    metric: str = Field(description="a queue metric; of a counter its rate per minute is used")
     comparison: AlarmComparison
     threshold: float = Field(allow_inf_nan=False)
-    minutes: int = Field(1, ge=1, le=1440, description="for so long it has to be so")
-    webhook: str = Field(description="an https URL that is called by POST")
+    minutes: int = Field(
+        1, ge=1, le=1440, description="number of minutes for which the metric must be beyond the threshold"
+    )
+    webhook: str = Field(description="https URL, called by POST")
 
 
 class AlarmShown(BaseModel):
@@ -222,20 +228,22 @@ class AlarmShown(BaseModel):
     comparison: str
     threshold: float
     minutes: int
-    webhook_host: str = Field(description="the rest of its URL is not shown: it may hold secrets")
+    webhook_host: str = Field(
+        description="host of the webhook's URL; the rest is not shown, because it may contain secrets"
+    )
     created: int
     state: str = Field(description="OK, ALARM or INSUFFICIENT_DATA")
     since: int | None
-    value: float | None = Field(description="of the metric, at the last change of anything here")
+    value: float | None = Field(description="value of the metric at the last change of this record")
     breaching_since: int | None
-    waiting: int = Field(description="changes of which the webhook has not heard yet")
-    told: int | None = Field(description="when the webhook heard something the last time")
-    trouble: str | None = Field(description="why the webhook could not be called, if the last attempt failed")
-    lost: int = Field(description="changes of which the webhook never heard")
+    waiting: int = Field(description="number of notifications not delivered yet")
+    told: int | None = Field(description="time of the last successful delivery")
+    trouble: str | None = Field(description="error of the last delivery, if it failed")
+    lost: int = Field(description="number of notifications that were dropped")
 
 
 class AlarmMade(AlarmShown):
-    secret: str = Field(description="what calls of the webhook are signed with; it is never shown again")
+    secret: str = Field(description="key for the signatures of webhook calls; it is never shown again")
 
 
 class AlarmList(BaseModel):
@@ -253,11 +261,13 @@ class AlarmTested(BaseModel):
 class DataKeyNamed(Given):
     """A named data key, by its id, alias or ARN."""
 
-    name: str = Field(min_length=1, max_length=NAME_LENGTH_MAX, description="as KmsMasterKeyId of a queue has it")
+    name: str = Field(
+        min_length=1, max_length=NAME_LENGTH_MAX, description="name in the form of a queue's KmsMasterKeyId"
+    )
 
 
 class DataKeyDestruction(DataKeyNamed):
-    """The data key that is to be destroyed for good."""
+    """A data key to be destroyed for good."""
 
     confirm: str = Field(description="the same text as `name`: this cannot be undone")
 
@@ -266,9 +276,11 @@ class DataKeyShown(BaseModel):
     name: str = Field(description="an id, an alias, or the ARN of a key of another account or region")
     account: str
     state: Literal["active", "destroyed"]
-    versions: int = Field(description="the newest encrypts, and each decrypts what it has encrypted")
+    versions: int = Field(
+        description="number of versions: the newest encrypts, and each decrypts what it has encrypted"
+    )
     created: int
-    rotated: int | None = Field(description="when the newest version was made; null: it has only the first")
+    rotated: int | None = Field(description="time when the newest version was created; null: it has only the first")
     destroyed: int | None
 
 
@@ -287,7 +299,7 @@ class RateShown(Given):
 
 
 class LimitsGiven(Given):
-    """What is named is set; null removes a limit."""
+    """Changes of limits: members that are present are set; null removes a limit."""
 
     calls: RateShown | None = Field(None, description="all calls of the tenant")
     send: RateShown | None = Field(None, description="calls that send")
@@ -296,18 +308,18 @@ class LimitsGiven(Given):
     each_queue: RateShown | None = Field(None, description="calls to any one queue")
     queues: int | None = None
     keys: int | None = Field(None, description="access keys and API keys; null: 1,000")
-    stored_bytes: int | None = Field(None, description="of messages in all queues together")
-    connections: int | None = Field(None, description="calls under way at once")
-    long_polls: int | None = Field(None, description="receives that wait at once")
+    stored_bytes: int | None = Field(None, description="stored bytes in all queues together")
+    connections: int | None = Field(None, description="concurrent calls")
+    long_polls: int | None = Field(None, description="receives waiting at once")
 
 
 class LimitsShown(LimitsGiven):
-    """null: no limit."""
+    """Limits of a tenant; null: no limit."""
 
 
 class TenantGiven(Given):
     name: str = Field(min_length=1, max_length=128)
-    account: str | None = Field(None, description="12 digits; without it a free one is chosen")
+    account: str | None = Field(None, description="12 digits; by default a free one is chosen")
 
 
 class TenantShown(BaseModel):
@@ -318,26 +330,26 @@ class TenantShown(BaseModel):
     deleted: int | None
     limits: LimitsShown
     stored_bytes: int | None = Field(
-        None, description="of messages in all its queues; told of a single tenant, if they can be counted now"
+        None, description="stored bytes in all its queues; shown for a single tenant, if they can be counted now"
     )
 
 
 class TenantPage(BaseModel):
     tenants: list[TenantShown]
-    next: str | None = Field(None, description="give it as `after` to get the next page; null: this is the last one")
+    next: str | None = Field(None, description="value of `after` for the next page; null: this is the last one")
 
 
 class KeyGiven(Given):
-    name: str = Field(description="of the user whom the key is for; policies name it arn:aws:iam::ACCOUNT:user/NAME")
+    name: str = Field(description="name of the key's user; policies name it arn:aws:iam::ACCOUNT:user/NAME")
     kind: Literal["access", "api"] = Field("access", description="access: signs requests; api: a bearer key")
     role: Literal["operator", "admin", "user"] = "user"
     scopes: list[Scope] = Field(list(SCOPES), min_length=1)
-    prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="of queue names; empty: all queues")
+    prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="prefixes of queue names; empty: all queues")
     expires_in_seconds: int | None = Field(None, ge=1, le=LIFETIME_SECONDS_MOST)
 
 
 class KeyRotation(Given):
-    keep_seconds: int = Field(86_400, ge=0, le=31_536_000, description="how long the old key stays good")
+    keep_seconds: int = Field(86_400, ge=0, le=31_536_000, description="time for which the old key stays valid")
 
 
 class KeyShown(BaseModel):
@@ -351,7 +363,7 @@ class KeyShown(BaseModel):
     state: str = Field(description="active, expired or revoked")
     created: int
     expires: int | None
-    last_used: int | None = Field(description="exact to a minute")
+    last_used: int | None = Field(description="time of the last use, exact to a minute")
 
 
 class KeyMade(KeyShown):
@@ -367,7 +379,7 @@ class KeyList(BaseModel):
 
 class RoleGiven(Given):
     scopes: list[Scope] = Field(list(SCOPES), min_length=1)
-    prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="of queue names; empty: all queues")
+    prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="prefixes of queue names; empty: all queues")
     trusted_accounts: list[str] = Field(
         [], max_length=TRUSTED_MOST, description="other accounts whose keys may assume the role"
     )
@@ -390,12 +402,14 @@ class RoleList(BaseModel):
 
 class TokenAsked(Given):
     seconds: int = Field(3600, ge=60, le=3600)
-    scopes: list[Scope] | None = Field(None, description="without it, those of the key")
-    prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="of queue names; empty: those of the key")
+    scopes: list[Scope] | None = Field(None, description="default: those of the key")
+    prefixes: list[str] = Field(
+        [], max_length=PREFIXES_MOST, description="prefixes of queue names; empty: those of the key"
+    )
 
 
 class TokenMade(BaseModel):
-    token: str = Field(description="for Authorization: Bearer")
+    token: str = Field(description="token for Authorization: Bearer")
     expires: int
 
 
@@ -408,17 +422,20 @@ class ClusterLine(BaseModel):
     name: str
     number: int
     state: str = Field(
-        description="serving; retiring: its queues move to others; retired: no queue is there any more, and it is not "
-        "listed when it has been turned off for a minute"
+        description="serving; retiring: its queues move to other clusters; retired: it has no queues any "
+        "more, and is no longer listed a minute after it was turned off"
     )
-    weight: float = Field(description="how many of the new queues it gets beside others")
-    utilisation: float | None = Field(description="of CPU or storage, whichever is used more; null: it never reported")
-    reported_seconds: float | None = Field(description="how long ago it reported; null: never")
-    nodes: int = Field(description="that live")
+    weight: float = Field(description="relative share of new queues")
+    utilisation: float | None = Field(
+        description="utilisation of CPU or storage, whichever is higher; null: it never reported"
+    )
+    reported_seconds: float | None = Field(description="seconds since its last report; null: never")
+    nodes: int = Field(description="number of live nodes")
 
 
 class ClusterList(BaseModel):
     clusters: list[ClusterLine]
+    not_asked: list[str] = Field(description="descriptions of sources that did not answer in time; empty: all did")
 
 
 class NodeShown(BaseModel):
@@ -427,24 +444,25 @@ class NodeShown(BaseModel):
     name: str
     address: str
     state: str = Field(
-        description="live, draining (it gives up its shards, or has none), cut off (it lives, but most of those who "
-        "call the cluster do not reach it: the others get its shards), suspect (its heartbeat stands still, and nobody "
-        "has its shards yet) or gone (it ended without taking leave, and others have its shards)"
+        description="live, draining (it gives up its shards, or has none), cut off (it is alive, but most "
+        "callers of the cluster cannot reach it: other nodes get its shards), suspect (its "
+        "heartbeats have stopped, and its shards have not been taken over yet) or gone (it "
+        "died, and other nodes have its shards)"
     )
     since: float | None = Field(
-        description="of a suspect node, when it was heard last; of one that is gone, when its shards were taken over; "
-        "null: it lives, or that is not known"
+        description="suspect node: time of its last heartbeat; gone node: time when its shards were taken "
+        "over; null: it is alive, or the time is not known"
     )
-    taken_over_by: list[str] = Field(description="of a node that is gone, the nodes that its shards went to")
-    silent_seconds: float = Field(description="since its heartbeat moved last, when the cluster reported")
+    taken_over_by: list[str] = Field(description="gone node: nodes that took its shards over")
+    silent_seconds: float = Field(description="seconds since its last heartbeat, at the time of the cluster's report")
     shards: int
-    cpu: float = Field(description="part of a core that it uses")
-    storage: float = Field(description="part that it uses of its disk, or of its memory for messages: which is more")
-    release: str | None = Field(description="of Holdfast, that it runs; null: one that does not say so")
+    cpu: float = Field(description="used part of a core")
+    storage: float = Field(description="used part of its disk, or of its memory for messages, whichever is higher")
+    release: str | None = Field(description="Holdfast release of the node; null: a release that does not report it")
 
 
 class ClusterShown(BaseModel):
-    """Everything about a backend cluster."""
+    """All properties of a backend cluster."""
 
     name: str
     number: int
@@ -452,9 +470,9 @@ class ClusterShown(BaseModel):
     weight: float
     utilisation: float | None
     reported_seconds: float | None
-    manager: str | None = Field(description="the node that manages the others")
-    moving: int = Field(description="shards on their way from one node to another")
-    homeless: int = Field(description="shards that no living node has: their queues cannot be used")
+    manager: str | None = Field(description="node that manages the cluster")
+    moving: int = Field(description="number of shards being handed over")
+    homeless: int = Field(description="number of shards without a live owner: their queues cannot be used")
     nodes: list[NodeShown]
 
 
@@ -472,33 +490,36 @@ class PinShown(BaseModel):
 
 
 class CandidateShown(BaseModel):
-    """A process that is the out-cluster manager, or would take over."""
+    """A process that is, or could become, the out-cluster manager."""
 
     name: str
     state: str = Field(
-        description="acting, standing by, suspect (it was not heard for some time) or gone (another one took its place)"
+        description="acting, standing by, suspect (it has not reported for some time) or gone (another "
+        "process replaced it)"
     )
-    heard: float = Field(description="when it said last that it lives, by its clock")
-    since: float | None = Field(description="of one that is gone, when its place was taken")
-    taken_over_by: str | None = Field(description="of one that is gone, who took its place")
+    heard: float = Field(description="time of its last report, by its clock")
+    since: float | None = Field(description="gone process: time when it was replaced")
+    taken_over_by: str | None = Field(description="gone process: the process that replaced it")
 
 
 class ManagerShown(BaseModel):
     """The out-cluster manager."""
 
-    name: str | None = Field(description="of its process; null: there is none at the moment")
-    heard: float = Field(description="when it said last that it lives")
-    processes: list[CandidateShown] = Field(description="the manager, those that stand by, and those that are missed")
-    decisions: list[DecisionShown] = Field(description="the latest, oldest first")
+    name: str | None = Field(description="name of its process; null: there is none at the moment")
+    heard: float = Field(description="time of its last report")
+    processes: list[CandidateShown] = Field(
+        description="the manager, processes standing by, and those that stopped reporting"
+    )
+    decisions: list[DecisionShown] = Field(description="latest decisions, oldest first")
     pins: list[PinShown]
 
 
 class ClusterStatus(BaseModel):
-    """Everything about all of them."""
+    """State of all backend clusters and of the out-cluster manager."""
 
     clusters: list[ClusterShown]
-    manager: ManagerShown | None = Field(description="null: this service never had one, or could not be asked")
-    not_asked: list[str] = Field(description="what could not be asked within the time, in words; empty: nothing")
+    manager: ManagerShown | None = Field(description="null: this service never had one, or the query failed")
+    not_asked: list[str] = Field(description="descriptions of sources that did not answer in time; empty: all did")
 
 
 class WeightGiven(Given):
@@ -506,21 +527,24 @@ class WeightGiven(Given):
 
 
 class SplitGiven(Given):
-    partitions: int | None = Field(ge=1, le=64, description="null: as the manager sees fit, by the queue's rate")
+    partitions: int | None = Field(
+        ge=1, le=64, description="number of partitions; null: the manager decides by the queue's rate"
+    )
 
 
 class PartitionShown(BaseModel):
     id: int
     cluster: str
     state: str = Field(
-        description="open; opening: it waits for what others know of recent sends; draining: it takes no sends any more"
+        description="open; opening: it waits for the tokens of recent sends from other partitions; "
+        "draining: it accepts no sends any more"
     )
     slot: int
 
 
 class PartitionList(BaseModel):
     partitions: list[PartitionShown]
-    pinned: int | None = Field(description="how many an operator wants")
+    pinned: int | None = Field(description="number of partitions set by an operator")
 
 
 # --- usage ---------------------------------------------------------------------------------------------------
@@ -529,20 +553,20 @@ class PartitionList(BaseModel):
 class UsageLine(BaseModel):
     """A sum of usage."""
 
-    account: str | None = Field(description="whose; null: of all that were asked for")
+    account: str | None = Field(description="account; null: all requested accounts")
     name: str = Field(
-        description="the queue, tag (`team=shop`), action, account, hour or day; empty: calls about no queue, or what "
-        "has no such tag"
+        description="queue, tag (`team=shop`), action, account, hour or day; empty: calls without a queue, "
+        "or usage without such a tag"
     )
-    calls: int = Field(description="answered with success")
-    refused: int = Field(description="answered with an error that the caller can mend")
-    throttled: int = Field(description="refused by a limit")
-    failed: int = Field(description="answered with an error of the service: they cost nothing")
-    chunks: int = Field(description="of 64 KiB, that successful calls carried; at least one a call")
+    calls: int = Field(description="calls answered with success")
+    refused: int = Field(description="calls answered with a client error")
+    throttled: int = Field(description="calls refused by a limit")
+    failed: int = Field(description="calls answered with an error of the service: they are free")
+    chunks: int = Field(description="chunks of 64 KiB in successful calls; at least one per call")
     messages: int
     bytes_in: int
     bytes_out: int
-    empty: int = Field(description="calls that came to no message, such as receives from an empty queue")
+    empty: int = Field(description="calls without a message, such as receives from an empty queue")
     byte_milliseconds: int = Field(description="stored bytes, integrated over time; zero by action")
 
 
@@ -553,10 +577,12 @@ class UsageShown(BaseModel):
     last: str
     account: str | None = Field(description="null: all")
     by: str
-    total: UsageLine = Field(description="of everything, also of what was left off")
-    lines: list[UsageLine] = Field(description="hours and days in their order; else those with most calls first")
-    more: int = Field(description="so many lines were left off")
-    missing: list[str] = Field(description="days up to today that the batch has not summed up yet")
+    total: UsageLine = Field(description="total, including lines that were left out")
+    lines: list[UsageLine] = Field(
+        description="hours and days in chronological order; others by number of calls, descending"
+    )
+    more: int = Field(description="number of lines left out")
+    missing: list[str] = Field(description="days up to today that the batch has not summed yet")
 
 
 class BadHour(BaseModel):
@@ -566,7 +592,7 @@ class BadHour(BaseModel):
 
 
 class AvailabilityShown(BaseModel):
-    """All parts are percent."""
+    """Availability in a month; all ratios are percentages."""
 
     month: str
     account: str
@@ -575,15 +601,15 @@ class AvailabilityShown(BaseModel):
         description="100 less the mean of the hours' error rates (answers of 5xx among all; 0 without calls); null: no "
         "hour is known yet"
     )
-    met: bool | None = Field(description="whether that is as the objective says; so far, where final is false")
-    budget_left: float | None = Field(description="of the errors that the objective leaves room for, in these hours")
+    met: bool | None = Field(description="true if the objective is met; preliminary while final is false")
+    budget_left: float | None = Field(description="unused part of the errors that the objective permits in these hours")
     calls: int
-    failed: int = Field(description="those that were answered with an error of the service (5xx)")
-    hours: int = Field(description="of which this tells")
+    failed: int = Field(description="calls answered with an error of the service (5xx)")
+    hours: int = Field(description="number of hours covered")
     hours_with_failures: int
-    worst: list[BadHour] = Field(description="those with the highest error rates")
-    missing: list[date] = Field(description="days that are not summed up, of which this tells nothing")
-    final: bool = Field(description="the month is over, and all of it is known")
+    worst: list[BadHour] = Field(description="hours with the highest error rates")
+    missing: list[date] = Field(description="days that are not summed yet, and not covered")
+    final: bool = Field(description="true if the month is over and completely summed")
 
 
 class InvoiceLine(BaseModel):
@@ -605,4 +631,4 @@ class InvoiceLine(BaseModel):
 
 class InvoiceList(BaseModel):
     invoices: list[InvoiceLine]
-    next: str | None = Field(None, description="give it as `after` to get the next page; null: this is the last one")
+    next: str | None = Field(None, description="value of `after` for the next page; null: this is the last one")

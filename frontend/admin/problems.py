@@ -1,4 +1,4 @@
-"""What goes wrong, as ``application/problem+json`` (RFC 9457)."""
+"""Errors as ``application/problem+json`` (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STATUS = {
     errors.REQUEST_THROTTLED.shape: 429,
     errors.OVER_LIMIT.shape: 429,
 }
-"""Where HTTP has a better status than SQS uses."""
+"""HTTP statuses for errors where SQS's own are less specific."""
 _TITLES = {
     400: "The request is not valid",
     401: "Not signed in",
@@ -44,16 +44,16 @@ _SIGN_IN = "The request does not say who sends it: add an API key (Authorization
 
 
 class Problem(Exception):
-    """A request cannot be answered as asked."""
+    """An error answer to a request."""
 
     def __init__(self, status: int, code: str, detail: str, *, retry_after_s: float | None = None) -> None:
         detail = shown(detail, TEXT_LENGTH_MAX)
         super().__init__(detail)
         self.status = status
         self.code = code
-        """One word, for programs."""
+        """Code, one word, for programs."""
         self.detail = detail
-        """A sentence, for people."""
+        """Description, a sentence, for people."""
         self.retry_after_s = retry_after_s
 
     def document(self, request_id: str) -> bytes:
@@ -87,7 +87,7 @@ def invalid(detail: str) -> Problem:
 
 
 def of_request(error: HTTPException | RequestValidationError) -> Problem:
-    """What the framework has found wrong with a request."""
+    """Convert an error of the framework."""
     if isinstance(error, RequestValidationError):
         found = "; ".join(f"{_place(one['loc'])}: {one['msg']}" for one in error.errors()[:5])
         return invalid(found)
@@ -99,7 +99,7 @@ def of_request(error: HTTPException | RequestValidationError) -> Problem:
 
 
 def of_sqs(error: SqsError, cause: Exception) -> Problem:
-    """What an action has answered; ``cause`` is the error before it was put into SQS's terms."""
+    """Convert an action's error; ``cause`` is the error before its conversion to SQS's terms."""
     kind = error.kind
     if isinstance(cause, AuthError):
         if kind.query_code == "MissingAuthenticationToken":

@@ -35,7 +35,7 @@ PAGE_MOST = 1_000
 PEEK_MOST = 100
 EXPORT_MOST = 1_000
 
-Account = Annotated[str | None, Query(description="the account whose queues are meant; operators may name any")]
+Account = Annotated[str | None, Query(description="account of the queues; operators may name any")]
 Name = Annotated[str, Path(description="the queue's name")]
 _COUNTERS = (*COUNTERS, STORED_BYTES)
 _STATES = {state: state.name.lower() for state in PeekState}
@@ -43,19 +43,19 @@ _PLACE = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20}){2,1000}\Z")
 
 
 def create_router(context: Context) -> APIRouter:
-    """The routes of queues."""
+    """Create the routes of queues."""
     router = APIRouter(route_class=AdminRoute, tags=["queues"])
 
     @router.get("/queues", name="queue.list")
     async def list_queues(
         who: Who,
         account: Account = None,
-        prefix: Annotated[str, Query(description="only names that begin so")] = "",
-        after: Annotated[str, Query(description="only names after this one")] = "",
+        prefix: Annotated[str, Query(description="only names with this prefix")] = "",
+        after: Annotated[str, Query(description="only names greater than this one")] = "",
         limit: Annotated[int, Query(ge=1, le=PAGE_MOST)] = 100,
-        counters: Annotated[bool, Query(description="whether messages are counted too")] = False,
+        counters: Annotated[bool, Query(description="count messages, too")] = False,
     ) -> QueuePage:
-        """The queues of an account, by name; those that the key may be used for."""
+        """List the queues of an account, by name, that the key may be used for."""
         owner = who.account(account)
         who.require_scope("manage")
 
@@ -71,7 +71,7 @@ def create_router(context: Context) -> APIRouter:
 
     @router.get("/queues/{name}", name="queue.show")
     async def show_queue(who: Who, name: Name, account: Account = None) -> QueueShown:
-        """A queue's attributes, tags, counters and move tasks."""
+        """Show a queue's attributes, tags, counters and move tasks."""
         owner = who.account(account)
         who.require_queue("manage", owner, name)
         queue = _url(owner, name)
@@ -99,9 +99,9 @@ def create_router(context: Context) -> APIRouter:
         who: Who,
         name: Name,
         account: Account = None,
-        limit: Annotated[int, Query(ge=1, le=PEEK_MOST, description="messages at most")] = 10,
+        limit: Annotated[int, Query(ge=1, le=PEEK_MOST, description="maximum number of messages")] = 10,
     ) -> Peek:
-        """The first messages, in the order in which they were stored, without receiving them."""
+        """Show the first messages, in the order in which they were stored, without receiving them."""
         owner = who.account(account)
         who.require_queue("manage", owner, name)
         who.require_scope("receive")
@@ -118,13 +118,13 @@ def create_router(context: Context) -> APIRouter:
         who: Who,
         name: Name,
         account: Account = None,
-        after: Annotated[str, Query(description="`next` of the page before")] = "",
-        limit: Annotated[int, Query(ge=1, le=EXPORT_MOST, description="messages at most")] = 100,
+        after: Annotated[str, Query(description="`next` of the previous page")] = "",
+        limit: Annotated[int, Query(ge=1, le=EXPORT_MOST, description="maximum number of messages")] = 100,
     ) -> Stored:
-        """All messages, page by page, without receiving them.
+        """Export all messages, page by page, without receiving them.
 
-        Each message that is stored when the first page is asked for, and still there when its page is, is in exactly
-        one of them, each partition's in the order in which they were stored.  A page may be empty.
+        Each message that is stored when the first page is requested, and still there when its page is, is in
+        exactly one page, each partition's in the order in which they were stored.  A page may be empty.
         """
         owner = who.account(account)
         who.require_queue("manage", owner, name)
@@ -143,7 +143,7 @@ def create_router(context: Context) -> APIRouter:
 
     @router.post("/queues/{name}/purge", name="queue.purge", status_code=204)
     async def purge(who: Who, name: Name, account: Account = None) -> Response:
-        """Delete all messages of the queue.  They cannot be had back."""
+        """Delete all messages of the queue, irrevocably."""
         owner = who.account(account)
         who.require_queue("manage", owner, name)
         await who.carry_out_for(owner, "PurgeQueue", {"QueueUrl": _url(owner, name)})
@@ -151,7 +151,7 @@ def create_router(context: Context) -> APIRouter:
 
     @router.post("/queues/{name}/move", name="queue.move", status_code=202)
     async def move(who: Who, name: Name, asked: MoveAsked, account: Account = None) -> MoveStarted:
-        """Begin to move the messages of a dead-letter queue to where they came from, or to another queue."""
+        """Start moving the messages of a dead-letter queue to their original queues, or to another queue."""
         owner = who.account(account)
         if asked.destination is not None:
             who.require_queue("manage", owner, asked.destination)
@@ -166,7 +166,7 @@ def create_router(context: Context) -> APIRouter:
 
     @router.delete("/queues/{name}", name="queue.delete", status_code=204)
     async def delete(who: Who, name: Name, account: Account = None) -> Response:
-        """Delete the queue with all its messages.  They cannot be had back."""
+        """Delete the queue with all its messages, irrevocably."""
         owner = who.account(account)
         who.require_queue("manage", owner, name)
         await who.carry_out_for(owner, "DeleteQueue", {"QueueUrl": _url(owner, name)})
@@ -176,36 +176,36 @@ def create_router(context: Context) -> APIRouter:
 
 
 class _Place(NamedTuple):
-    """How far an export has come."""
+    """Position of an export."""
 
     queue: int
     number: int
-    """In the first of the partitions: the last message that was shown."""
+    """Number of the last message shown of the first partition."""
     partitions: list[int]
-    """What is left of those that the queue had when the export began."""
+    """Remaining partitions of those that the queue had when the export began."""
 
     def __str__(self) -> str:
         return ".".join(map(str, (self.queue, self.number, *self.partitions)))
 
     @classmethod
     def first(cls, view: QueueView) -> _Place:
-        # Those that drain have the older messages of their groups.
+        # Draining partitions have the older messages of their groups.
         is_open = {part.id for part in view.open_parts}
         parts = sorted(view.parts, key=lambda part: (part.id in is_open, part.slot, part.id))
         return cls(view.queue.queue_id, 0, [part.id for part in parts])
 
     @classmethod
     def parse(cls, text: str, view: QueueView) -> _Place:
-        """Raises :class:`Problem`."""
+        """Parse a position.  Raises :class:`Problem`."""
         if not _PLACE.match(text):
             raise invalid("`after` is the `next` of the page before, as it was given.")
         queue, number, *partitions = map(int, text.split("."))
         if queue != view.queue.queue_id:
-            raise Problem(409, "QueueReplaced", "The queue was deleted, and made anew, since its export began.")
+            raise Problem(409, "QueueReplaced", "The queue was deleted and created again since its export began.")
         return cls(queue, number, partitions)
 
     def following(self, peeked: Sequence[Peeked]) -> _Place | None:
-        """None: there is nothing more."""
+        """The next position; None at the end."""
         if peeked:
             return self._replace(number=peeked[-1].number)
         left = self.partitions[1:]
@@ -239,7 +239,7 @@ async def _names(
     names: list[str] = []
     for one in sorted(wanted):
         if any(one != other and one.startswith(other) for other in wanted):
-            continue  # the shorter one has its names too
+            continue  # included in the names of the shorter prefix
         names += await context.metadata.list_queues(account, prefix=one, after=after, limit=limit - len(names))
         if len(names) >= limit:
             break
@@ -247,7 +247,7 @@ async def _names(
 
 
 async def _counted(context: Context, account: str, name: str) -> Counted | None:
-    """None: the queue was deleted meanwhile, or cannot be counted now: the others can."""
+    """Count the queue's messages; None if the queue was deleted meanwhile, or cannot be counted now."""
     try:
         counters = await context.queues.run(await context.queues.find(account, name), context.backend.counters)
     except (SqsError, BackendError):
@@ -297,7 +297,7 @@ def _peeked(message: Peeked, stored: Payload | None, *, fifo: bool) -> MessagePe
 
 
 def described(attributes: tuple[md5.Attribute, ...]) -> dict[str, Any]:
-    """Message attributes as the REST interface shows them."""
+    """Convert message attributes to the REST format."""
     return {
         name: {"type": type_, "value": b64encode(value).decode() if isinstance(value, bytes) else value}
         for name, type_, value in attributes

@@ -1,13 +1,14 @@
-"""The end of a tenant, in steps that can be repeated wherever they were cut off.
+"""Deletion of a tenant, in steps that can be repeated after an interruption.
 
-First its state becomes ``deleting``, which refuses all its credentials; then its keys, roles, alarms, queues and data
-keys go; then its state becomes ``deleted``.  What is left is the record with its times, for the last invoice, and the
-account is never given out again.  A tenant that is found ``deleting`` at a start is finished then.
+First its state becomes ``deleting``, which refuses all its credentials; then its keys, roles, alarms, queues
+and data keys are deleted; then its state becomes ``deleted``.  Its record with its times remains, for the last
+invoice, and the account number is not reused.  A tenant found in state ``deleting`` at a start is finished
+then.
 
-A queue may be created while this goes on, by a call that was let in before.  Whoever creates one looks at the tenant's
-state afterwards, and takes the queue back unless the tenant still exists (:func:`frontend.sqs.actions.queues.
-ensure_queue`): either the queue is there when the queues are listed here, or the state is there when it is looked at.
-Only if that process ends in between is a queue left, which the next start finds.
+A call accepted before may create a queue meanwhile.  After creating a queue, calls therefore check the tenant's
+state, and delete the queue again unless the tenant still exists
+(:func:`frontend.sqs.actions.queues.ensure_queue`): either the queue exists when the queues are listed here, or
+the call sees the new state.  Only if that process ends in between does a queue remain, until the next start.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ log = logging.getLogger("holdfast.admin")
 
 
 async def delete_tenant(services: Services, tenant: Tenant) -> Tenant:
-    """Delete the tenant, or go on deleting it.  Raises what the stores raise; then it can be repeated."""
+    """Delete the tenant, or continue its deletion.  Raises the stores' errors, after which it can be repeated."""
     if tenant.state == "deleted":
         return tenant
     if tenant.state != "deleting":
@@ -45,6 +46,8 @@ async def delete_tenant(services: Services, tenant: Tenant) -> Tenant:
     if services.alarms is not None:
         for watched in await services.alarms.store.list_alarms(account):
             await services.alarms.store.delete_alarm(account, watched.alarm.name)
+    if services.documents is not None:
+        await services.documents.store.delete_document_jobs(account)
     await _delete_queues(services, account)
     if services.keyring is not None:
         await services.keyring.destroy_tenant_keys(account)
@@ -52,7 +55,7 @@ async def delete_tenant(services: Services, tenant: Tenant) -> Tenant:
 
 
 async def finish_deletions(services: Services) -> None:
-    """Go on with what a process that ended has begun.  What cannot be done now is told, and left for the next start."""
+    """Continue deletions that an ended process began.  Failures are logged, and left for the next start."""
     after = ""
     while tenants := await services.credentials.store.list_tenants(after=after, limit=_PAGE):
         for tenant in tenants:
@@ -82,7 +85,7 @@ async def _delete_queue(services: Services, queues: Queues, account: str, name: 
     try:
         await queues.drop(queues.view(queue))
     except BackendError as error:
-        # As with DeleteQueue: what the backend still has of it, it drops when it next starts.
+        # As with DeleteQueue, the backend drops the rest of its messages when it next starts.
         log.warning("the messages of queue %r of deleted account %s are still stored: %s", name, account, error)
 
 

@@ -1,4 +1,4 @@
-"""Roles of tenants, with which sessions are begun (STS's AssumeRole), and tokens that API keys buy."""
+"""Roles of tenants, for sessions (STS's AssumeRole), and tokens bought with API keys."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from frontend.admin.visitor import ManagingRoute, Who
 from frontend.services import Services
 
 ROLES_MOST = 1_000
-"""Of an account, as in IAM."""
+"""Maximum number of roles of an account, as in IAM."""
 _TRIES = 4
 _NAME = re.compile(r"[\w+=,.@-]{1,64}\Z", re.ASCII)
 _SUBJECT = re.compile(r"[!-~]{1,255}\Z")
 
-Account = Annotated[str | None, Query(description="the account whose roles are meant; operators may name any")]
-Name = Annotated[str, Path(description="of the role: arn:aws:iam::ACCOUNT:role/NAME", max_length=64)]
+Account = Annotated[str | None, Query(description="account of the roles; operators may name any")]
+Name = Annotated[str, Path(description="name of the role: arn:aws:iam::ACCOUNT:role/NAME", max_length=64)]
 
 
 def create_router(services: Services) -> APIRouter:
-    """The routes of roles and tokens."""
+    """Create the routes of roles and tokens."""
     router = APIRouter(route_class=ManagingRoute, tags=["roles"])
     credentials, store = services.credentials, services.credentials.store
 
     @router.put("/roles/{name}", name="role.set")
     async def set_role(who: Who, name: Name, given: RoleGiven, account: Account = None) -> RoleShown:
-        """Make the role, or make it so.  Sessions under way lose at once what the role loses.
+        """Create or change a role.  Rights removed from it are removed from its running sessions at once.
 
-        A role that may do more than the caller is not the caller's to change.
+        Callers cannot change a role with more rights than their own.
         """
         owner = who.account(account)
         who.target = f"arn:aws:iam::{owner}:role/{name}"
@@ -80,14 +80,14 @@ def create_router(services: Services) -> APIRouter:
 
     @router.get("/roles", name="role.list")
     async def list_roles(who: Who, account: Account = None) -> RoleList:
-        """All roles of an account."""
+        """List all roles of an account."""
         owner = who.account(account)
         who.require_role("operator", "admin")
         return RoleList(roles=[_shown(role) for role in await store.list_roles(owner)])
 
     @router.delete("/roles/{name}", name="role.delete", status_code=204)
     async def delete_role(who: Who, name: Name, account: Account = None) -> None:
-        """Delete the role, if it may do no more than the caller; its sessions end, everywhere within a second."""
+        """Delete a role with no more rights than the caller's; its sessions end, everywhere within a second."""
         owner = who.account(account)
         who.target = f"arn:aws:iam::{owner}:role/{name}"
         who.require_role("operator", "admin")
@@ -99,7 +99,7 @@ def create_router(services: Services) -> APIRouter:
 
     @router.post("/token", name="token.buy", tags=["tokens"], status_code=201)
     async def buy(who: Who, asked: TokenAsked) -> TokenMade:
-        """A short-lived token (JWT) with the rights of the API key that asks, or with fewer."""
+        """Issue a short-lived token (JWT) with the rights of the calling API key, or fewer."""
         who.target = who.principal.credential
         known = await credentials.find_api_key(who.principal.credential.removeprefix(PREFIX))
         if known is None or who.principal != known.principal:

@@ -1,4 +1,4 @@
-"""All routes under ``/v1``, and how errors outside of them are answered there."""
+"""All routes under ``/v1``, and error answers for paths outside of them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,28 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
-from frontend.admin import alarms, clusters, data_keys, keys, messages, metrics, queues, roles, tenants, usage
+from frontend.admin import (
+    alarms,
+    clusters,
+    data_keys,
+    documents,
+    keys,
+    messages,
+    metrics,
+    queues,
+    roles,
+    tenants,
+    usage,
+)
 from frontend.admin.models import ProblemDocument
 from frontend.admin.problems import MEDIA_TYPE, of_request
 from frontend.admin.visitor import KEY, problem_response
 from frontend.sqs.actions.context import Context
 
 _BEARER = HTTPBearer(
-    auto_error=False, description="An API key.  Requests signed with AWS Signature Version 4 are taken too."
+    auto_error=False, description="An API key.  Requests signed with AWS Signature Version 4 are accepted, too."
 )
-"""For the documentation: who calls has been decided before a route is reached."""
+"""Security scheme for the documentation only: requests are authenticated before they reach a route."""
 _PROBLEM: dict[int | str, dict[str, Any]] = {
     "default": {
         "description": "The request was not carried out.",
@@ -29,7 +41,7 @@ _PROBLEM: dict[int | str, dict[str, Any]] = {
 
 
 def add_routes(rest: FastAPI, context: Context) -> None:
-    """Add what is under ``/v1`` to the application."""
+    """Add the routes under ``/v1`` to the application."""
     services = context.services
     routers = (
         tenants.create_router(services),
@@ -42,6 +54,7 @@ def add_routes(rest: FastAPI, context: Context) -> None:
         alarms.create_router(context),
         messages.create_router(),
         usage.create_router(services),
+        documents.create_router(services),
     )
     for router in routers:
         rest.include_router(router, prefix="/v1", dependencies=[Depends(_BEARER)], responses=_PROBLEM)
@@ -49,7 +62,7 @@ def add_routes(rest: FastAPI, context: Context) -> None:
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:
-    """An error of a path or method that no route has."""
+    """Answer for a path or method without a route."""
     assert isinstance(error, HTTPException)
     visitor = request.scope.get(KEY)
     if visitor is None:

@@ -1,4 +1,4 @@
-"""Tenants and their limits: for operators; a tenant's own administrators may look at theirs."""
+"""Tenants and their limits: for operators; a tenant's own administrators may read theirs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Account = Annotated[str, Path(description="the tenant's account, 12 digits")]
 
 
 def create_router(services: Services) -> APIRouter:
-    """The routes of tenants."""
+    """Create the routes of tenants."""
     router = APIRouter(route_class=ManagingRoute, tags=["tenants"])
     store = services.credentials.store
 
     @router.post("/tenants", name="tenant.create", status_code=201)
     async def create(who: Who, given: TenantGiven) -> TenantShown:
-        """Make a tenant.  It has no keys yet."""
+        """Create a tenant, without any keys."""
         who.target = given.account or ""
         who.require_role("operator")
         if not given.name.isprintable() or given.name != given.name.strip():
@@ -53,10 +53,10 @@ def create_router(services: Services) -> APIRouter:
     @router.get("/tenants", name="tenant.list")
     async def list_tenants(
         who: Who,
-        after: Annotated[str, Query(description="only accounts after this one")] = "",
+        after: Annotated[str, Query(description="only accounts greater than this one")] = "",
         limit: Annotated[int, Query(ge=1, le=PAGE_MOST)] = 100,
     ) -> TenantPage:
-        """All tenants, by account; deleted ones too."""
+        """List all tenants, including deleted ones, by account."""
         who.require_role("operator")
         tenants = await store.list_tenants(after=after, limit=limit + 1)
         shown = [_shown(tenant) for tenant in tenants[:limit]]
@@ -64,37 +64,37 @@ def create_router(services: Services) -> APIRouter:
 
     @router.get("/tenants/{account}", name="tenant.show")
     async def show(who: Who, account: Account) -> TenantShown:
-        """One tenant, and the bytes that its queues store."""
+        """Show one tenant, with the bytes that its queues store."""
         tenant = await _own_or_any(who, account)
         try:
             return _shown(tenant, await services.backend.stored_bytes(account))
         except BackendError:
-            return _shown(tenant)  # the rest can be told all the same
+            return _shown(tenant)  # the other members are still useful
 
     @router.post("/tenants/{account}/suspend", name="tenant.suspend")
     async def suspend(who: Who, account: Account) -> TenantShown:
-        """Refuse all calls of the tenant, until it is resumed.  Its messages stay."""
+        """Suspend a tenant: all its calls are refused until it is resumed.  Its messages stay."""
         return _shown(await _set_state(who, account, "suspended"))
 
     @router.post("/tenants/{account}/resume", name="tenant.resume")
     async def resume(who: Who, account: Account) -> TenantShown:
-        """Let a suspended tenant in again."""
+        """Resume a suspended tenant."""
         return _shown(await _set_state(who, account, "active"))
 
     @router.delete("/tenants/{account}", name="tenant.delete")
     async def delete(who: Who, account: Account) -> TenantShown:
-        """Delete the tenant with its keys, queues and messages.  Nothing of it can be had back; its record stays."""
+        """Delete the tenant with its keys, queues and messages, irrevocably; its record stays."""
         tenant = await _others(who, account)
         return _shown(await delete_tenant(services, tenant))
 
     @router.get("/tenants/{account}/limits", name="limits.show")
     async def show_limits(who: Who, account: Account) -> LimitsShown:
-        """What the tenant may do at most."""
+        """Show the tenant's limits."""
         return _limits(await _own_or_any(who, account))
 
     @router.patch("/tenants/{account}/limits", name="limits.set")
     async def set_limits(who: Who, account: Account, given: LimitsGiven) -> LimitsShown:
-        """Change the limits that are named; null removes one.  They hold within a second."""
+        """Change the given limits; null removes one.  They apply within a second."""
         who.target = account
         who.require_role("operator")
         try:
@@ -141,7 +141,7 @@ def create_router(services: Services) -> APIRouter:
         who.target = account
         who.require_role("operator")
         if account == who.principal.account:
-            raise Problem(409, "OwnTenant", "An operator cannot suspend or delete the account that its own key is of.")
+            raise Problem(409, "OwnTenant", "An operator cannot suspend or delete the account of its own key.")
         return await _tenant(account)
 
     return router

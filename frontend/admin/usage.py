@@ -13,26 +13,27 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from billing.availability import availability
 from billing.periods import Period
 from billing.questions import (
+    DIRECT_FORMATS,
     LINES_MOST,
     MEDIA_TYPES,
     SUFFIXES,
     By,
-    Format,
+    DirectFormat,
     InvoiceAsked,
     InvoicesAsked,
     UsageAsked,
 )
-from billing.reader import NotFound, Refused, Unavailable, Unmade
 from frontend.admin.models import AvailabilityShown, InvoiceList, UsageShown
 from frontend.admin.problems import Problem, invalid, not_permitted
 from frontend.admin.visitor import ManagingRoute, Visitor, Who
+from frontend.documents import READER_ERRORS, ReaderError, described, sentence
 from frontend.services import Services
 from telemetry.texts import shown
 
 ALL = "all"
 """In place of an account: every one."""
 
-_SHOWN = ("json", "html", "pdf")
+_SHOWN = ("json", "html")
 """By a browser; the others are saved."""
 _QUALITY = re.compile(r"(0(\.\d{0,3})?|1(\.0{0,3})?)\Z", re.ASCII)
 
@@ -65,7 +66,7 @@ def create_router(services: Services) -> APIRouter:
         try:
             period = Period.asked(month, day, first, last, today=datetime.fromtimestamp(services.clock(), UTC).date())
         except ValueError as error:
-            raise invalid(_sentence(error)) from None
+            raise invalid(sentence(error)) from None
         return _json(await _ask(UsageAsked(period, by, whose, tag, limit)))
 
     @router.get("/availability", name="availability.show")
@@ -84,7 +85,7 @@ def create_router(services: Services) -> APIRouter:
         try:
             period = Period.asked(month, None, None, None, today=now.date())
         except ValueError as error:
-            raise invalid(_sentence(error)) from None
+            raise invalid(sentence(error)) from None
         found = await _ask(UsageAsked(period, "hour", whose, None, LINES_MOST))
         told = availability(orjson.loads(found), period, whose, services.settings.availability_objective, now)
         return AvailabilityShown.model_validate(msgspec.to_builtins(told))
@@ -100,13 +101,13 @@ def create_router(services: Services) -> APIRouter:
         """The invoices of months that are closed, by number."""
         whose = _whose(who, account)
         if period is not None:
-            _month(period)
+            check_month(period)
         return _json(await _ask(InvoicesAsked(whose, period, after, limit)))
 
     @router.get(
         "/invoices/{period}",
         name="invoice.show",
-        responses={200: {"content": {kind.partition(";")[0]: {} for kind in MEDIA_TYPES.values()}}},
+        responses={200: {"content": {MEDIA_TYPES[form].partition(";")[0]: {} for form in DIRECT_FORMATS}}},
     )
     async def show_invoice(
         who: Who,
@@ -114,14 +115,14 @@ def create_router(services: Services) -> APIRouter:
         period: Annotated[str, Path(description="the month, such as 2026-11")],
         account: Annotated[str | None, Query(description="operators: another account than that of the key")] = None,
         format_: Annotated[
-            Format | None, Query(alias="format", description="without it, as the header Accept asks; else JSON")
+            DirectFormat | None, Query(alias="format", description="without it, as the header Accept asks; else JSON")
         ] = None,
         draft: Annotated[bool, Query(description="of a month that is not closed: as if it ended now")] = False,
     ) -> Response:
-        """An invoice with all its lines, as JSON or as a document."""
+        """An invoice with all its lines.  As PDF or as an e-mail it is made by a job: POST …/documents."""
         who.require_role("operator", "admin")
         whose = who.account(account)
-        _month(period)
+        check_month(period)
         wanted = format_ or _accepted(request.headers.get("accept", ""))
         content = await _ask(InvoiceAsked(whose, period, wanted, draft))
         name = f"invoice-{period}-{whose}{SUFFIXES[wanted]}"
@@ -143,22 +144,11 @@ def create_router(services: Services) -> APIRouter:
 
     async def _ask(asked: UsageAsked | InvoicesAsked | InvoiceAsked) -> bytes:
         if services.lake is None:
-            raise Problem(
-                409,
-                "UsageNotCounted",
-                'This service does not count usage.  Its operator switches that on with the setting usage = "on" '
-                "(HOLDFAST_USAGE=on).",
-            )
+            raise usage_not_counted()
         try:
             return await services.lake.ask(asked)
-        except NotFound as error:
-            raise Problem(404, "NotFound", _sentence(error)) from None
-        except Refused as error:
-            raise invalid(_sentence(error)) from None
-        except Unmade as error:
-            raise Problem(409, "NotInstalled", f"The service cannot make this: {error}.") from None
-        except Unavailable as error:
-            raise Problem(503, "UsageUnavailable", _sentence(f"{error}; try again later")) from None
+        except READER_ERRORS as error:
+            raise reader_problem(error) from None
 
     return router
 
@@ -167,34 +157,55 @@ def _json(content: bytes) -> Response:
     return Response(content, media_type="application/json")
 
 
-def _sentence(text: object) -> str:
-    said = str(text)
-    return f"{said[:1].upper()}{said[1:]}."
+def usage_not_counted() -> Problem:
+    """The problem of a service that has no usage lake."""
+    return Problem(
+        409,
+        "UsageNotCounted",
+        'This service does not count usage.  Its operator switches that on with the setting usage = "on" '
+        "(HOLDFAST_USAGE=on).",
+    )
 
 
-def _month(period: str) -> None:
+def reader_problem(error: ReaderError) -> Problem:
+    """The problem of a question about the lake that has no answer."""
+    status, cause = described(error)
+    return Problem(status, cause.code, cause.detail)
+
+
+def check_month(period: str) -> None:
+    """Raises :class:`Problem`."""
     try:
         Period.of_month(period)
     except ValueError as error:
-        raise invalid(_sentence(error)) from None
+        raise invalid(sentence(error)) from None
 
 
-def _accepted(header: str) -> Format:
+def _accepted(header: str) -> DirectFormat:
     """The format that the header asks for; JSON where it says nothing.
 
     Of FOCUS's two files each has its own media type, so all formats can be asked for.
     """
-    asked: list[tuple[float, Format]] = []
+    asked: list[tuple[float, DirectFormat]] = []
     for part in header.split(",") if header.strip() else ["*/*"]:
         kind, *parameters = (one.strip().lower() for one in part.split(";"))
         quality = next((one[2:] for one in parameters if one.startswith("q=")), "1")
-        found = next((name for name, media in MEDIA_TYPES.items() if _matches(kind, media.partition(";")[0])), None)
+        found = next((form for form in DIRECT_FORMATS if _matches(kind, _media(form))), None)
         if found is not None and _QUALITY.match(quality) and float(quality) > 0:
             asked.append((float(quality), found))
     if not asked:
-        there_are = ", ".join(media.partition(";")[0] for media in MEDIA_TYPES.values())
-        raise Problem(406, "NotAcceptable", f"An invoice is made as {there_are}, not as {shown(header)}.")
+        there_are = ", ".join(map(_media, DIRECT_FORMATS))
+        raise Problem(
+            406,
+            "NotAcceptable",
+            f"An invoice is answered as {there_are}, not as {shown(header)}.  PDF and e-mail are made by a job: "
+            "POST /v1/invoices/{period}/documents.",
+        )
     return max(asked, key=lambda one: one[0])[1]
+
+
+def _media(form: DirectFormat) -> str:
+    return MEDIA_TYPES[form].partition(";")[0]
 
 
 def _matches(asked: str, media: str) -> bool:

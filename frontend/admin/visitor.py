@@ -1,4 +1,4 @@
-"""Who calls the REST interface, what they may do there, and what is written about it."""
+"""The authenticated caller of the REST interface, its permissions, and the audit of its acts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from frontend.sqs.validation import is_queue_name
 from telemetry.texts import shown
 
 KEY = "holdfast.visitor"
-"""Where the request's scope has the :class:`Visitor`."""
+"""Key of the :class:`Visitor` in the request's scope."""
 READS = frozenset(
     (
         "queue.list",
@@ -47,38 +47,39 @@ READS = frozenset(
         "availability.show",
         "invoice.list",
         "invoice.show",
+        "document.show",
+        "document.content",
         "message.send",
         "message.receive",
         "message.delete",
     )
 )
-"""What the audit log says nothing of unless it is refused: it changes nothing and shows no message, or is no
-administration."""
+"""Acts that are audited only if refused: they change nothing and show no message, or are not administration."""
 
 NEVER_LIMITED = frozenset(("limits.show", "limits.set"))
-"""What an operator can always do: else a limit on their own account might keep them from taking it back."""
+"""Acts exempt from an operator's limits: otherwise a limit on the own account could not be removed."""
 
 
 class Visitor:
-    """A caller who is signed in, on one visit."""
+    """An authenticated caller, during one request."""
 
     def __init__(self, services: Services, visit: Visit, call: Call) -> None:
         self.services = services
         self.visit = visit
         self.call = call
         self.target = ""
-        """What is acted on, as the audit log names it."""
+        """Object of the act, for the audit log."""
         self.made = ""
-        """The id of the credential that was made, for the audit log."""
+        """Id of a credential that the act created, for the audit log."""
 
     @property
     def principal(self) -> Principal:
         return self.call.principal
 
-    # --- what is permitted ---
+    # --- permissions ---
 
     def account(self, asked: str | None) -> str:
-        """The account that is worked on: the caller's own, or another one for operators."""
+        """The account to work on: the caller's own, or for operators any other."""
         own = self.principal.account
         if asked is None or asked == own:
             return own
@@ -92,7 +93,7 @@ class Visitor:
         return asked
 
     def owner(self, asked: str | None) -> str:
-        """The account whose queue is used; if it is not the caller's own, the queue's policy decides."""
+        """The account whose queue is used; for another than the caller's own, the queue's policy decides."""
         if asked is None:
             return self.principal.account
         try:
@@ -105,19 +106,19 @@ class Visitor:
             raise not_permitted(f"The key does not have the scope {scope!r}.")
 
     def require_role(self, *roles: str, scope: Scope = "manage") -> None:
-        """The caller administers, or with another scope looks on: its role is one of these, its key has the scope."""
+        """Require one of these roles and a scope: the default for administration, another for reading."""
         if self.principal.role not in roles:
             raise not_permitted(f"This takes the role {' or '.join(roles)}; this key's role is {self.principal.role}.")
         self.require_scope(scope)
 
     def require_queue(self, scope: Scope, account: str, name: str) -> None:
-        """The caller's key may be used for the queue in this way; ``name`` could be that of one."""
+        """Require that the caller's key may be used for the queue with this scope, and that ``name`` is valid."""
         self.target = self.arn(account, name)
         self.require_scope(scope)
         self.require_queue_by_any_scope(account, name)
 
     def require_queue_by_any_scope(self, account: str, name: str) -> None:
-        """The same where it does not matter for what the key may be used."""
+        """Require that the caller's key may be used for the queue with any scope."""
         self.target = self.arn(account, name)
         if not is_queue_name(name):
             raise invalid(f"{name[:100]!r} cannot be the name of a queue.")
@@ -128,18 +129,18 @@ class Visitor:
     def arn(self, account: str, name: str) -> str:
         return f"arn:aws:sqs:{self.services.settings.region}:{account}:{name}"
 
-    # --- what is done ---
+    # --- actions ---
 
     async def carry_out(self, action: str, members: Members | Callable[[], Members]) -> Members:
-        """An SQS action, as the caller: the request is counted as a call of it.
+        """Carry out an SQS action as the caller; the request is counted as a call of it.
 
-        ``members`` may be a function that reads them, once the caller's limits have let the call through.
+        ``members`` may be a function that parses them, called after the caller's limits have admitted the call.
         """
         self.visit.count_as(action)
         return await self.visit.carry_out(self.call, action, members) or {}
 
     async def carry_out_for(self, account: str, action: str, members: Members) -> Members:
-        """An SQS action, as if the caller belonged to the account that it administers."""
+        """Carry out an SQS action as if the caller belonged to the account that it administers."""
         return await self.visit.carry_out(self.call_of(account), action, members) or {}
 
     def call_of(self, account: str) -> Call:
@@ -180,7 +181,7 @@ Who = Annotated[Visitor, Depends(_visitor)]
 
 
 class AdminRoute(APIRoute):
-    """A route whose errors become problems, and whose acts are audited under the route's name before the answer."""
+    """A route that converts errors to problems, and audits its acts under its name before answering."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         handle: Callable[[Request], Any] = super().get_route_handler()
@@ -209,7 +210,7 @@ class AdminRoute(APIRoute):
 
 
 class ManagingRoute(AdminRoute):
-    """One that is no action of SQS's, and counts towards the limits of the caller's tenant as managing."""
+    """A route that is no SQS action; it counts as ``manage`` towards the limits of the caller's tenant."""
 
     async def carry_out(self, visitor: Visitor, handle: Callable[[], Awaitable[Response]]) -> Response:
         if self.name in NEVER_LIMITED and visitor.principal.role == "operator":
@@ -218,12 +219,12 @@ class ManagingRoute(AdminRoute):
 
 
 def _parameters(dependant: Dependant) -> set[str]:
-    """The names of what a route and its dependencies read of the query."""
+    """Names of the query parameters that a route and its dependencies read."""
     return {one.alias for one in dependant.query_params}.union(*map(_parameters, dependant.dependencies))
 
 
 def _require_known(request: Request, known: set[str]) -> None:
-    """A misspelt parameter cannot go unnoticed.  Those of a signature in the query are the authenticator's."""
+    """Refuse unknown query parameters, so that misspelt ones are noticed.  Signature parameters are accepted."""
     for name in request.query_params:
         if name not in known and not name.lower().startswith("x-amz-"):
             there_are = f"; there are {', '.join(sorted(known))}" if known else ""

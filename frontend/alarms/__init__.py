@@ -1,1 +1,1 @@
-"""Alarms of tenants on their queues: what makes one ring, who looks, and how a webhook is told."""
+"""Alarms of tenants on their queues: evaluation, the keeper that runs it, and webhook delivery."""

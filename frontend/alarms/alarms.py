@@ -1,4 +1,4 @@
-"""Alarms as the frontend works with them: made with a secret that is shown once, and told to their webhooks."""
+"""Creation of alarms, with a signing secret that is shown once, and delivery of notifications to their webhooks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SECRET_PREFIX: Final = "hfwh_"
 
 
 class _Webhook(msgspec.Struct):
-    """What is sealed of an alarm."""
+    """The encrypted part of an alarm."""
 
     url: str
     secret: str
 
 
 class Asked(NamedTuple):
-    """What an alarm is to be."""
+    """Requested definition of an alarm."""
 
     queue: str
     metric: str
@@ -38,10 +38,10 @@ class Asked(NamedTuple):
 
 
 class Alarms:
-    """Over the store in which they are kept."""
+    """The alarms in a store."""
 
     def __init__(self, store: AlarmStore, keyring: Keyring, webhooks: Webhooks, clock: Callable[[], float]) -> None:
-        """``clock``: seconds since the epoch.  The webhooks are closed here."""
+        """``clock``: seconds since the epoch.  Closing this object closes the webhooks."""
         self.store = store
         self._keyring = keyring
         self._webhooks = webhooks
@@ -51,10 +51,10 @@ class Alarms:
         await self._webhooks.close()
 
     async def create(self, account: str, name: str, asked: Asked) -> tuple[Alarm, str]:
-        """The alarm, which takes the place of one of its name, and the secret that its calls are signed with.
+        """Create an alarm, replacing one of the same name; returns it with the secret that signs its calls.
 
-        Raises ``ValueError`` (of the URL, or because there is no such tenant), and what the store and the keyring
-        raise.
+        Raises ``ValueError`` (for the URL, or if there is no such tenant), and the errors of the store and the
+        keyring.
         """
         host = host_of(asked.webhook)
         secret = SECRET_PREFIX + urlsafe_b64encode(secrets.token_bytes(24)).decode()
@@ -78,17 +78,17 @@ class Alarms:
         return alarm, secret
 
     async def tell(self, alarm: Alarm, notification: Notification, *, test: bool = False) -> None:
-        """Call the webhook.  Raises :class:`NotTold`, and what the keyring raises for lack of its master keys."""
+        """Call the webhook.  Raises :class:`NotTold`, and the keyring's errors for missing master keys."""
         try:
             opened = await self._keyring.open(alarm.account, alarm.webhook, _what(alarm.alarm_id))
         except (SealBroken, DataKeyMissing) as error:
-            raise NotTold(f"the webhook cannot be unsealed, make the alarm anew: {error}") from None
+            raise NotTold(f"the webhook cannot be decrypted, create the alarm again: {error}") from None
         webhook = msgspec.json.decode(opened, type=_Webhook)
         body = told(alarm, notification, test=test)
         await self._webhooks.tell(webhook.url, webhook.secret.encode(), notification.id, body, int(self._clock()))
 
     async def test(self, alarm: Alarm) -> None:
-        """Call the webhook as if the alarm rang now.  Raises as :meth:`tell`."""
+        """Call the webhook as if the alarm went off now.  Raises as :meth:`tell` does."""
         text = reason(alarm, "ALARM", alarm.threshold)
         await self.tell(
             alarm,
@@ -98,7 +98,7 @@ class Alarms:
 
 
 def told(alarm: Alarm, notification: Notification, *, test: bool) -> bytes:
-    """What a webhook gets: JSON."""
+    """Body of a webhook call: JSON."""
     return msgspec.json.encode(
         {
             "id": notification.id,
@@ -122,5 +122,5 @@ def told(alarm: Alarm, notification: Notification, *, test: bool) -> bytes:
 
 
 def _what(alarm_id: str) -> bytes:
-    """What a sealed webhook is bound to."""
+    """Purpose to which an encrypted webhook is bound."""
     return b"webhook of alarm " + alarm_id.encode()

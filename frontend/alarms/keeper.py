@@ -1,12 +1,13 @@
-"""Who looks after the alarms: one frontend of all, which the others replace when it ends.
+"""Evaluation of alarms by one frontend, which another replaces when it ends.
 
-Each stands for it (:mod:`metadata_service.election`) as soon as there are alarms, and else does no more than ask now
-and then whether there are.  There is no lease, so two may take themselves for the keeper for a moment: a status changes
-only from the version that was read, so that a change is one notification, which the webhook may get twice, with one id.
+Each frontend is a candidate (:mod:`metadata_service.election`) as soon as there are alarms; before, it only
+checks periodically if there are any.  There is no lease, so two may act as the keeper for a moment: a status
+changes only from the version that was read, so that a change causes one notification, which the webhook may get
+twice, with the same id.
 
-A change of state is stored with its notification before the webhook is called, and the notification is taken out after
-the webhook has heard.  So each is told at least once, whoever is killed in between; unless the webhook cannot be told
-for :data:`GIVE_UP_SECONDS`.
+A change of state is stored with its notification before the webhook is called, and the notification is removed
+after its delivery.  So each is delivered at least once, whichever process ends in between; unless the webhook
+cannot be called for :data:`GIVE_UP_SECONDS`.
 """
 
 from __future__ import annotations
@@ -36,23 +37,24 @@ from metadata_service.store import AlarmStore, ConditionFailed, StoreError
 LOOK_SECONDS: Final = 60.0
 STAND_SECONDS: Final = 2.0
 ASK_SECONDS: Final = 15.0
-"""How often it is asked which accounts have alarms."""
+"""Interval at which the accounts with alarms are read."""
 QUEUES_AT_ONCE: Final = 16
 CALLS_AT_ONCE: Final = 32
 CALLS_OF_ACCOUNT_AT_ONCE: Final = 4
-"""Of webhooks: one tenant's, which do not answer, do not keep another's waiting."""
+"""Maximum number of concurrent webhook calls for an account, so that a tenant's webhooks that do not answer do
+not delay others."""
 PAUSE_SECONDS_FIRST: Final = 5.0
 PAUSE_SECONDS_MOST: Final = 300.0
 GIVE_UP_SECONDS: Final = 6 * 3600
 RATE_SECONDS_LEAST: Final = 0.4
-"""Of the time between two looks, as a part: what is counted in less is no rate."""
+"""Minimum part of the evaluation interval: counts over a shorter time give no rate."""
 _TRIES: Final = 4
 
 logger = logging.getLogger("holdfast.alarms")
 
 
 class _Office:
-    """Implements :class:`metadata_service.election.Office`."""
+    """Adapter of :class:`metadata_service.election.Office` to the alarm keeper's entry."""
 
     def __init__(self, store: AlarmStore) -> None:
         self._store = store
@@ -65,12 +67,12 @@ class _Office:
 
 
 class Keeper:
-    """One frontend's part, from :meth:`start` to :meth:`close`."""
+    """One frontend's candidate for the keeper, from :meth:`start` to :meth:`close`."""
 
     def __init__(
         self, services: Services, alarms: Alarms, name: str, *, election: Election | None = None, seconds: float
     ) -> None:
-        """``seconds``: between two looks at the alarms."""
+        """``seconds``: interval between two evaluations of the alarms."""
         self._services = services
         self._alarms = alarms
         self._store = alarms.store
@@ -86,18 +88,18 @@ class Keeper:
         self._running: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._telling: dict[str, asyncio.Task[None]] = {}
-        """By the alarm's id."""
+        """Running deliveries, by the alarm's id."""
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
         self._calls_of: dict[str, asyncio.Semaphore] = {}
         self._before: dict[tuple[str, str], tuple[int, dict[int, Measures]]] = {}
-        """By account and queue: when it was looked at, and what its partitions told."""
+        """Last evaluation by account and queue: its time, and the measures of the partitions."""
         self._failing = False
 
     def start(self) -> None:
         self._running = asyncio.get_running_loop().create_task(self._run(), name="the keeper of alarms")
 
     async def close(self) -> None:
-        """Another one may look after the alarms at once."""
+        """Stop, and let another frontend become the keeper at once."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
@@ -107,7 +109,7 @@ class Keeper:
             try:
                 await self._election.resign()
             except StoreError as error:
-                logger.warning("nobody looks after alarms until this process is missed: %s", error)
+                logger.warning("alarms are not evaluated until another process takes over: %s", error)
 
     async def _run(self) -> None:
         while True:
@@ -116,16 +118,16 @@ class Keeper:
             except StoreError as error:
                 await self._stop_keeping()
                 if not self._failing:
-                    logger.error("alarms of tenants cannot be looked after now: %s", error)
+                    logger.error("alarms of tenants cannot be evaluated now: %s", error)
                 self._failing = True
             except Exception:
-                logger.exception("alarms of tenants cannot be looked after now")
+                logger.exception("alarms of tenants cannot be evaluated now")
             else:
                 self._failing = False
             await asyncio.sleep(STAND_SECONDS)
 
     async def turn(self) -> None:
-        """What there is to do every other second.  Raises :class:`StoreError`."""
+        """Run one round, every other second.  Raises :class:`StoreError`."""
         now = asyncio.get_running_loop().time()
         if now >= self._ask_due:
             self._accounts = await self._store.alarm_accounts()
@@ -161,16 +163,16 @@ class Keeper:
             try:
                 await work
             except (StoreError, KeyringError) as error:
-                logger.error("%s cannot go on now: %s", name, error)
+                logger.error("%s cannot continue now: %s", name, error)
             except Exception:
                 logger.exception("%s has failed", name)
 
         return asyncio.get_running_loop().create_task(guarded(), name=name)
 
-    # --- looking --------------------------------------------------------------------------------------------
+    # --- evaluation -----------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Judge all alarms, and begin to tell what is to be told."""
+        """Evaluate all alarms, and start the delivery of notifications."""
         seen: set[tuple[str, str]] = set()
         for account in self._accounts:
             tenant = await self._services.credentials.store.get_tenant(account)
@@ -200,12 +202,12 @@ class Keeper:
                 self._before[account, queue] = now_ms, {one.partition: one for one in parts}
 
     async def _measures(self, account: str, queue: str) -> list[Measures]:
-        """None, if it cannot be known."""
+        """Measures of the queue's partitions; empty if they are not available."""
         try:
             view = await self._queues.find(account, queue)
             return await self._queues.run(view, self._services.backend.measures)
         except (SqsError, BackendError) as error:
-            logger.debug("queue %s of account %s cannot be looked at: %s", queue, account, error)
+            logger.debug("queue %s of account %s cannot be measured: %s", queue, account, error)
             return []
 
     def _value(
@@ -228,7 +230,7 @@ class Keeper:
     async def _change(
         self, alarm: Alarm, change: Callable[[AlarmStatus], AlarmStatus], known: AlarmStatus | None = None
     ) -> AlarmStatus | None:
-        """The status after the change; None: the alarm is gone.  Raises :class:`StoreError`."""
+        """Change an alarm's status; returns None if the alarm is gone.  Raises :class:`StoreError`."""
         for _ in range(_TRIES):
             if known is None:
                 watched = await self._store.get_alarm(alarm.account, alarm.name)
@@ -244,14 +246,14 @@ class Keeper:
                 known = None
         raise StoreError(f"alarm {alarm.name} of account {alarm.account} is being changed by others")
 
-    # --- telling --------------------------------------------------------------------------------------------
+    # --- delivery -------------------------------------------------------------------------------------------
 
     def _begin_to_tell(self, alarm: Alarm) -> None:
         telling = self._telling[alarm.alarm_id] = self._task(self._tell(alarm), f"telling of alarm {alarm.name}")
         telling.add_done_callback(lambda _: self._telling.pop(alarm.alarm_id, None))
 
     async def _tell(self, alarm: Alarm) -> None:
-        """Until nothing waits any more."""
+        """Deliver notifications until none is waiting."""
         failures = 0
         of_account = self._calls_of.setdefault(alarm.account, asyncio.Semaphore(CALLS_OF_ACCOUNT_AT_ONCE))
         while True:
@@ -266,7 +268,12 @@ class Keeper:
                 given_up = self._services.clock() - first.at_s >= GIVE_UP_SECONDS
                 await self._change(alarm, _not_told(first.id, str(error), given_up=given_up))
                 if given_up:
-                    logger.warning("alarm %s of account %s could not be told: %s", alarm.name, alarm.account, error)
+                    logger.warning(
+                        "a notification of alarm %s of account %s could not be delivered: %s",
+                        alarm.name,
+                        alarm.account,
+                        error,
+                    )
                     failures = 0
                 else:
                     pause = min(PAUSE_SECONDS_FIRST * 2**failures, PAUSE_SECONDS_MOST)
@@ -278,12 +285,12 @@ class Keeper:
 
 
 def _counted_since(metric: Metric, parts: Sequence[Measures], before: dict[int, Measures], now_ms: int) -> float:
-    """How much more was counted than at the look before."""
+    """Increase of a counter since the previous evaluation."""
     total = 0.0
     for one in parts:
         earlier = before.get(one.partition)
         if earlier is not None and earlier.since_ms != one.since_ms:
-            earlier = None  # it was counted anew
+            earlier = None  # the counter was reset
         total += (metric.read(one, now_ms) or 0.0) - ((metric.read(earlier, now_ms) or 0.0) if earlier else 0.0)
     return total
 

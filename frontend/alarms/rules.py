@@ -1,9 +1,9 @@
-"""When an alarm changes its state: a function of its status, of what its metric is, and of the time.
+"""State transitions of an alarm: a function of its status, the metric's value, and the time.
 
-An alarm is looked at about once a minute.  It goes to ALARM when its metric has been beyond the threshold at each look
-for its minutes, and to OK at the first look at which it is not.  When the metric has not been known for its minutes,
-and for three at least, it is INSUFFICIENT_DATA; until then it stays what it is.  How long that has been so is in the
-status, so another process goes on where one has ended.
+An alarm is evaluated about once a minute.  It changes to ALARM when its metric has been beyond the threshold at
+each evaluation for its minutes, and to OK at the first evaluation at which it is not.  When the metric has been
+unknown for its minutes, and for at least three, it changes to INSUFFICIENT_DATA; until then it keeps its state.
+The start times are part of the status, so another process can continue.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from metadata_service.alarms import Alarm, AlarmStatus, Comparison, Notification
 
 MISSING_MINUTES_LEAST: Final = 3
 EARLY_SECONDS: Final = 10
-"""Looks are not a minute apart to the second."""
+"""Tolerance for the interval of evaluations, which is not exactly a minute."""
 WAITING_MOST: Final = 10
-"""Notifications that wait for a webhook which cannot be told; beyond, the oldest is given up."""
+"""Maximum number of waiting notifications of an alarm; beyond it the oldest is dropped."""
 
 COMPARISONS: Final[dict[Comparison, tuple[str, Callable[[float, float], bool]]]] = {
     "GreaterThanThreshold": (">", lambda value, threshold: value > threshold),
@@ -31,9 +31,9 @@ COMPARISONS: Final[dict[Comparison, tuple[str, Callable[[float, float], bool]]]]
 
 
 def judged(alarm: Alarm, status: AlarmStatus, value: float | None, now_s: int) -> AlarmStatus:
-    """The status after a look at which the metric had this value (None: it could not be known).
+    """Compute the status after an evaluation with this value (None: not known).
 
-    The same object, if nothing has changed that has to be stored.
+    Returns the same object if there is no change to store.
     """
     if value is None:
         missing_since = status.missing_since_s or now_s
@@ -60,7 +60,8 @@ def judged(alarm: Alarm, status: AlarmStatus, value: float | None, now_s: int) -
 
 
 def _lasts(since_s: int, minutes: int, now_s: int) -> bool:
-    """Whether something that was seen first at ``since_s`` has been seen for so many minutes: one look is one."""
+    """True if a condition first seen at ``since_s`` has lasted so many minutes; one evaluation counts as one
+    minute."""
     return now_s - since_s >= (minutes - 1) * 60 - EARLY_SECONDS
 
 
@@ -75,7 +76,7 @@ def _changed(
     missing_since_s: int = 0,
 ) -> AlarmStatus:
     waiting, lost = status.waiting, status.lost
-    if status.since_s or state != "OK":  # that a new alarm is in order is no news
+    if status.since_s or state != "OK":  # no notification that a new alarm is OK
         told = Notification(secrets.token_hex(16), now_s, status.state, state, value, reason(alarm, state, value))
         waiting = (*waiting, told)[-WAITING_MOST:]
         lost += len(status.waiting) + 1 - len(waiting)
@@ -92,7 +93,7 @@ def _changed(
 
 
 def reason(alarm: Alarm, state: State, value: float | None) -> str:
-    """A sentence for people."""
+    """Explain the state in a sentence."""
     what = f"{alarm.metric} of queue {alarm.queue}"
     if value is None:
         return f"{what} is not known: there is no such queue, or it has no such metric, or it cannot be asked."

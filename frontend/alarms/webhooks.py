@@ -1,9 +1,9 @@
-"""Calls to webhooks that tenants name.
+"""Calls to webhooks named by tenants.
 
-Whoever names a URL has the service call it, from inside its network.  So a webhook is called only at an address that is
-public, unless the operator has named its network; at the very address that was looked at, so that no second answer of a
-name server counts; with TLS, but for the networks that the operator has named; and what is answered is not read, and
-no redirect followed.  Of what goes wrong a tenant hears no more than that.
+A tenant's URL makes the service send a request from inside its network.  Therefore a webhook is called only at
+a public address, unless the operator has allowed its network; at exactly the address that was checked, so that
+a second DNS answer does not matter; with TLS, except in the allowed networks; and the answer's body is not
+read, and redirects are not followed.  Tenants learn of failures without details.
 
 A call is signed::
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import httpx
 
 SECONDS: Final = 10.0
-"""A webhook that has not answered within this has not heard."""
+"""Timeout of a call, including name resolution."""
 URL_LENGTH_MOST: Final = 2048
 CONNECTIONS_MOST: Final = 64
 
@@ -37,11 +37,11 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 class NotTold(Exception):
-    """A webhook could not be told; the text says why, without what is secret of its URL."""
+    """A webhook could not be called; the text says why, without the secret parts of its URL."""
 
 
 def host_of(url: str) -> str:
-    """The host of a webhook's URL.  Raises ``ValueError``, whose text says what is wrong with it."""
+    """Host of a webhook's URL.  Raises ``ValueError``, whose text says what is wrong with it."""
     import httpx
 
     if len(url) > URL_LENGTH_MOST:
@@ -61,23 +61,23 @@ def host_of(url: str) -> str:
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is an address of the internet at large, also behind what translates between IPv4 and IPv6."""
+    """True for a public internet address, also when it is embedded in a transition address between IPv4 and IPv6."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
         if inner is None and address in _NAT64:
             inner = IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
-        if address.is_site_local:  # fec0::/10, deprecated by RFC 3879 and still routed inside of networks
+        if address.is_site_local:  # fec0::/10, deprecated by RFC 3879 but still routed within networks
             return False
     return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
 class Webhooks:
-    """Calls webhooks; loads an HTTP client with the first one."""
+    """Calls webhooks; creates its HTTP client at the first call."""
 
     def __init__(self, networks: Sequence[Network] = ()) -> None:
-        """``networks``: those in which webhooks may be though they are not public; there they may be without TLS."""
+        """``networks``: non-public networks where webhooks are allowed, also without TLS."""
         self._networks = tuple(networks)
         self._http: httpx.AsyncClient | None = None
 
@@ -86,7 +86,7 @@ class Webhooks:
             await self._http.aclose()
 
     async def tell(self, url: str, secret: bytes, id_: str, body: bytes, now_s: int) -> None:
-        """POST ``body``, signed; an answer of 2xx says that it was heard.  Raises :class:`NotTold`."""
+        """POST ``body``, signed; success is an answer of 2xx.  Raises :class:`NotTold`."""
         host = host_of(url)
         try:
             async with asyncio.timeout(SECONDS):
@@ -114,16 +114,17 @@ class Webhooks:
         request = client.build_request(
             "POST", target.copy_with(host=str(address)), headers=headers, content=body, timeout=SECONDS
         )
-        request.extensions["sni_hostname"] = host  # whose certificate it has to be, too
+        request.extensions["sni_hostname"] = host  # the certificate must match it, too
         try:
             answer = await client.send(request, stream=True)
-        except (httpx.HTTPError, AttributeError) as error:  # the second is anyio's, of a connection that is cut at once
+        # anyio raises AttributeError for a connection that is cut at once
+        except (httpx.HTTPError, AttributeError) as error:
             raise NotTold(f"the webhook at {host} cannot be reached: {type(error).__name__}") from None
         await answer.aclose()
         return answer.status_code
 
     async def _address(self, host: str, port: int, *, secure: bool) -> Address:
-        """Where the host is called.  Raises :class:`NotTold`."""
+        """Resolve the host to a permitted address.  Raises :class:`NotTold`."""
         found: list[Address] = []
         try:
             found.append(ip_address(host.strip("[]")))
@@ -150,13 +151,13 @@ class Webhooks:
             self._http = httpx.AsyncClient(
                 verify=ssl.create_default_context(),
                 limits=httpx.Limits(max_connections=CONNECTIONS_MOST, max_keepalive_connections=0),
-                trust_env=False,  # a proxy would look up the name again
+                trust_env=False,  # a proxy would resolve the name again
                 follow_redirects=False,
             )
         return self._http
 
 
 def signature(secret: bytes, body: bytes, now_s: int) -> str:
-    """What the header ``Holdfast-Signature`` says."""
+    """Value of the header ``Holdfast-Signature``."""
     digest = hmac.new(secret, b"%d." % now_s + body, hashlib.sha256).hexdigest()
     return f"t={now_s},v1={digest}"

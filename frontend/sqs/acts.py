@@ -1,6 +1,6 @@
-"""What of SQS is administration, and the line that each such call gets in the audit log before it is answered.
+"""The administrative SQS actions, each written to the audit log before it is answered.
 
-The actions that send, receive, delete and look pass by here: for them it is a look into a set.
+The other actions (send, receive, delete, read) cost only a lookup in a set.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ ACTS = frozenset(
         "UntagQueue",
     )
 )
-"""What changes more than messages one by one."""
+"""Actions that change more than single messages."""
 
 T = TypeVar("T")
 
 
 class Acts:
-    """Carries acts out and writes them down."""
+    """Carries out administrative actions and audits them."""
 
     def __init__(self, services: Services, as_sqs_error: Callable[[Exception], SqsError]) -> None:
         self._audit: AuditLog | None = services.audit
@@ -45,9 +45,9 @@ class Acts:
         self._as_sqs_error = as_sqs_error
 
     async def carry_out(self, call: Call, action: str, target: str, act: Callable[[], Awaitable[T]]) -> T:
-        """What ``act`` gives or raises, once its line is on the disk.
+        """Result or error of ``act``, after its audit line is on disk.
 
-        A call that limits refuse has none: a limit would not be one if each refusal cost a write.
+        A call refused by limits is not audited: a limit would be useless if each refusal cost a write.
         """
         try:
             result = await act()
@@ -63,14 +63,15 @@ class Acts:
     async def write(
         self, call: Call, action: str, target: str, outcome: Outcome = "done", reason: str = "", made: str = ""
     ) -> None:
-        """A line with these members of :class:`auth.audit.Act`.  Waits until it is on the disk."""
+        """Write a line with these members of :class:`auth.audit.Act`.  Waits until it is on disk."""
         if self._audit is not None:
             principal, address = call.principal, client_address(call.scope) or ""
             about = (call.request_id, principal.arn, principal.credential, address)
             await self._audit.act(Act(*about, action, target, outcome, reason, made))
 
     def target(self, call: Call, action: str, members: Members, path: str | None) -> str:
-        """The ARN of the queue that an act is on, as the caller names it.  ``path``: the request's, if a queue's."""
+        """ARN of the queue that an action applies to, as named by the caller.  ``path``: the request's, if a
+        queue's."""
         match action:
             case "CreateQueue":
                 return self._arn(call.principal.account, str(members.get("QueueName", "")))

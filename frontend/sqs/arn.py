@@ -15,7 +15,7 @@ class QueueArn(NamedTuple):
 
 
 def parse(text: str) -> QueueArn | None:
-    """None: not the ARN of a queue."""
+    """Parse the ARN of a queue; None for any other text."""
     parts = text.split(":")
     if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs" or not all(parts[1:]):
         return None

@@ -1,7 +1,7 @@
-"""Who waits for messages of queues with several partitions, and what tells them that there are some.
+"""Long polls on queues with several partitions.
 
-However many wait, each partition is asked once.  When one says that it has something, one of those who wait is told,
-the longest waiting first; when that one has claimed what it wanted, the partition is asked again for the next.
+However many calls wait, each partition is watched once.  When a partition reports messages, the longest waiting
+call is woken; after its claim the partition is watched again for the next.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 20.0
 RETRY_SECONDS = 0.5
-"""Before a partition that could not be asked is asked again."""
+"""Pause before a partition that could not be watched is watched again."""
 
 
 class _Waiting:
-    """Of one queue."""
+    """Waiting calls of one queue."""
 
     def __init__(self) -> None:
         self.waiters: OrderedDict[asyncio.Future[int | None], None] = OrderedDict()
         self.watches: dict[int, asyncio.Task[None]] = {}
-        """By partition: the question that is under way."""
+        """Running watches, by partition."""
 
     def tell(self, partition: int) -> None:
-        """One of those who wait: this partition has something."""
+        """Wake one waiting call: this partition has messages."""
         while self.waiters:
             waiter, _ = self.waiters.popitem(last=False)
             if not waiter.done():
@@ -38,16 +38,16 @@ class _Waiting:
 
 
 class Arrivals:
-    """Of all queues with several partitions that somebody waits for here."""
+    """Waiting calls of all queues with several partitions."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._queues: dict[int, _Waiting] = {}
 
     async def wait(self, view: QueueView, seconds: float) -> int | None:
-        """The id of a partition that has something, or whose map may have changed; None: the time is over.
+        """Wait for the id of a partition with messages, or with a possibly changed map; None: the time is over.
 
-        Whoever gets one calls :meth:`again` when it has asked that partition.
+        The caller has to call :meth:`again` after it has asked that partition.
         """
         loop = asyncio.get_running_loop()
         waiting = self._queues.setdefault(view.queue.queue_id, _Waiting())
@@ -62,7 +62,7 @@ class Arrivals:
             if waiter.done() and not waiter.cancelled():
                 partition = waiter.result()
                 if partition is not None:
-                    waiting.tell(partition)  # somebody else's turn
+                    waiting.tell(partition)  # pass it on to another waiting call
             raise
         finally:
             timeout.cancel()
@@ -70,7 +70,7 @@ class Arrivals:
             self._leave(view.queue.queue_id, waiting)
 
     def again(self, view: QueueView, partition: int) -> None:
-        """Ask the partition again, if there are others who wait."""
+        """Watch the partition again, if other calls wait."""
         waiting = self._queues.get(view.queue.queue_id)
         part = view.part(partition)
         if waiting is not None and waiting.waiters and part is not None:
@@ -97,14 +97,14 @@ class Arrivals:
                     if await self._backend.watch(target, WATCH_SECONDS):
                         break
                     if loop.time() - asked < WATCH_SECONDS / 2:
-                        await asyncio.sleep(RETRY_SECONDS)  # it lets go of all who wait, for it is about to end
+                        await asyncio.sleep(RETRY_SECONDS)  # its node is about to end and releases all watches
                 except PartitionGone:
                     await asyncio.sleep(RETRY_SECONDS)  # it has retired, and may be in the map for a moment more
                     break
                 except (PartitionUnknown, SettingsStale, MapStale):
-                    break  # whoever is told asks the partition, and learns what has changed
+                    break  # the woken call asks the partition, and learns of the change
                 except BackendError:
-                    await asyncio.sleep(RETRY_SECONDS)  # those who wait go on waiting for the others
+                    await asyncio.sleep(RETRY_SECONDS)  # the calls go on waiting for the other partitions
         finally:
             del waiting.watches[target.partition]
         waiting.tell(target.partition)

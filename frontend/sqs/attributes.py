@@ -1,7 +1,7 @@
-"""Queue attributes: what may be set, canonical values, defaults, and which of them hold together.
+"""Queue attributes: settable names, canonical values, defaults, and consistency rules.
 
-Stored are the canonical values that were set; defaults are added where attributes are read.  Attributes of this
-service's own begin with ``Holdfast`` and stay out of ``All`` while they are not set.
+The store holds the canonical values that were set; defaults are added when attributes are read.  This service's
+own attributes begin with ``Holdfast`` and are left out of ``All`` unless set.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from metadata_service.partitions import PARTITIONS_MOST
 MAXIMUM_DELAY = "HoldfastMaximumDelaySeconds"
 MAXIMUM_MESSAGES = "HoldfastMaximumMessages"
 MAXIMUM_BYTES = "HoldfastMaximumBytes"
-"""0: no limit."""
+"""Maximum size of the queue; 0: no limit."""
 DELIVERY_GUARANTEE = "HoldfastDeliveryGuarantee"
 ACK_LEVEL = "HoldfastAckLevel"
 PARTITIONS = "HoldfastPartitions"
-"""How many the queue is made with.  Fixed from then on: of a standard queue the service itself may change the number,
-which does not show here."""
+"""Number of partitions at creation.  Fixed afterwards: the service itself may change the number for a standard
+queue, which does not show here."""
 STORED_BYTES = "HoldfastStoredBytes"
-"""A counter, beside those of SQS; it can be asked for by name only."""
+"""A counter besides those of SQS; returned only if requested by name."""
 
 Attributes = dict[str, str]
 
@@ -64,7 +64,7 @@ _CHOICES = {
     ACK_LEVEL: ("all", "quorum", "leader", "none"),
 }
 _REMOVABLE = ("Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId")
-"""Set to an empty string, they are removed."""
+"""Attributes that are removed by setting them to an empty string."""
 SETTABLE = (*_NUMBERS, *_CHOICES, *_REMOVABLE)
 
 _DEFAULTS_ALL = {
@@ -87,23 +87,23 @@ COUNTERS = (
     "ApproximateNumberOfMessagesDelayed",
 )
 _UNKNOWN_ON_STANDARD = ("FifoQueue", "ContentBasedDeduplication")
-"""A standard queue does not know these at all, neither to set nor to read (seen)."""
+"""Attributes unknown to standard queues, both to set and to read (observed)."""
 OWN = {name: str(_NUMBERS[name].default) for name in (MAXIMUM_DELAY, MAXIMUM_MESSAGES, MAXIMUM_BYTES, PARTITIONS)} | {
     DELIVERY_GUARANTEE: "at-least-once",
     ACK_LEVEL: "quorum",
 }
-"""What can be set and SQS does not have, and what holds where it was not."""
+"""Settable attributes that SQS does not have, with their defaults."""
 READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, *OWN, STORED_BYTES))
 
 
 def number(stored: Mapping[str, str], name: str) -> int:
-    """The value of a number, or its default."""
+    """Value of a numeric attribute, or its default."""
     value = stored.get(name)
     return _NUMBERS[name].default if value is None else int(value)
 
 
 def effective(stored: Mapping[str, str], *, encryption: bool = True) -> Attributes:
-    """Everything that was set or has a default.  ``encryption``: whether the service encrypts messages at all."""
+    """All attributes that are set or have a default.  ``encryption``: the service encrypts messages."""
     defaults = _DEFAULTS_ALL | _DEFAULTS_FIFO if stored.get("FifoQueue") == "true" else _DEFAULTS_ALL
     every = defaults | dict(stored)
     if not encryption:
@@ -113,12 +113,12 @@ def effective(stored: Mapping[str, str], *, encryption: bool = True) -> Attribut
 
 
 def is_encrypted(stored: Mapping[str, str]) -> bool:
-    """Whether messages of the queue are to be stored encrypted, in the one way or the other."""
+    """True if messages of the queue are stored encrypted, in either way."""
     return stored.get("SqsManagedSseEnabled", "true") == "true" or "KmsMasterKeyId" in stored
 
 
 def check_readable(name: str, *, fifo: bool) -> None:
-    """Whether GetQueueAttributes may ask for it.  Raises InvalidAttributeName."""
+    """Check that GetQueueAttributes may return it.  Raises InvalidAttributeName."""
     if name not in READABLE or (not fifo and name in _UNKNOWN_ON_STANDARD):
         raise unknown(name)
 
@@ -130,7 +130,7 @@ def unknown(name: str) -> SqsError:
 def canonical(given: Mapping[str, str], *, fifo: bool, encryption: bool = True) -> Attributes:
     """Canonical values of attributes for a queue of this type; an empty one is to be removed.
 
-    ``encryption``: whether the service encrypts messages at all.
+    ``encryption``: the service encrypts messages.
 
     Raises InvalidAttributeName, InvalidAttributeValue, InvalidParameterValue.
     """
@@ -153,9 +153,9 @@ def canonical(given: Mapping[str, str], *, fifo: bool, encryption: bool = True) 
 
 
 def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
-    """What is stored after ``values``, which are canonical, have been set.
+    """Stored attributes after canonical ``values`` have been set.
 
-    Raises InvalidAttributeName and InvalidAttributeValue where the result does not hold together.
+    Raises InvalidAttributeName and InvalidAttributeValue if the result is inconsistent.
     """
     result = {name: value for name, value in (dict(stored) | dict(values)).items() if value != ""}
     if values.get("KmsMasterKeyId") and values.get("SqsManagedSseEnabled") is None:
@@ -188,13 +188,13 @@ def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
 
 
 def check_partitions_stay(stored: Mapping[str, str], values: Mapping[str, str]) -> None:
-    """Raises InvalidAttributeValue where ``values``, which are canonical, would change the number of partitions."""
+    """Raise InvalidAttributeValue if canonical ``values`` would change the number of partitions."""
     if number(values, PARTITIONS) != number(stored, PARTITIONS) and PARTITIONS in values:
         raise invalid_attribute_value(PARTITIONS, "It can be set only when the queue is created.")
 
 
 def first_difference(stored: Mapping[str, str], values: Mapping[str, str], *, encryption: bool = True) -> str | None:
-    """The name of the first of ``values``, which are canonical, that the queue has with another value."""
+    """Name of the first of the canonical ``values`` that differs from the queue's."""
     current = effective(stored, encryption=encryption)
     for name, value in values.items():
         default = OWN.get(name) or (str(_NUMBERS[name].default) if name in _NUMBERS else "")

@@ -1,9 +1,9 @@
-"""Bounds of the contents of a request's body, checked in one pass before it is parsed.
+"""Limits of a body's content, checked in one pass before it is parsed.
 
-Parsers make an object of each string, list and map, which takes up to 60 times the memory of ``[],`` or ``"a",``, and
-where one character is wide a text takes four bytes for each of its characters.  So a long body is first counted: its
-strings, its brackets and commas outside of strings, and its length without escapes.  All of this is done by routines in
-C over the whole body, takes milliseconds for 8 MiB, and makes no more than two copies.
+Parsers create an object per string, list and map, which takes up to 60 times the memory of ``[],`` or ``"a",``,
+and one wide character makes a text take four bytes per character.  So a long body is counted first: its
+strings, its brackets and commas outside of strings, and its length without escapes.  C routines over the whole
+body do all of this, in milliseconds for 8 MiB, with at most two copies.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from frontend.sqs.errors import BATCH_REQUEST_TOO_LONG, REQUEST_TOO_LARGE, SERIA
 from frontend.sqs.validation import too_long
 
 SMALL_BYTES = 16 * 1024
-"""A body of this length is parsed without a count: what it can cost is small."""
+"""Maximum length of a body that is parsed without a count, because its cost is small."""
 STRINGS_MAX = 5_000
-"""Strings in a JSON text, names of members included.  A batch of 10 with all its attributes has fewer than 1,000."""
+"""Maximum number of strings in a JSON text, including names of members.  A batch of 10 with all its attributes
+has fewer than 1,000."""
 STRUCTURE_MAX = 20_000
-"""Brackets that open and commas in a JSON text, outside of strings."""
+"""Maximum number of opening brackets and commas in a JSON text, outside of strings."""
 CONTENT_BYTES_MAX = limits.MESSAGE_BYTES_MOST * 4 // 3 + 256 * 1024
-"""Length of a request without escapes, in bytes: a whole batch as base64, and its other members."""
+"""Maximum length of a request without escapes, in bytes: a whole batch as base64, and its other members."""
 
 
 def check_json(action: str, text: bytes) -> None:
@@ -35,14 +36,15 @@ def check_json(action: str, text: bytes) -> None:
 
 
 def check_structure(text: bytes) -> int:
-    """Check that a JSON text has few enough strings, lists and maps to be parsed.  Raises SerializationException.
+    """Check that a JSON text has few enough strings, lists and maps to be parsed.  Raises
+    SerializationException.
 
-    Returns its least length without escapes, in bytes.  In what is valid of the text, up to its first error, the counts
-    are exact; a parser goes no further.
+    Returns its minimum length without escapes, in bytes.  The counts are exact for the valid part of the text,
+    up to its first error; a parser stops there.
     """
     content_bytes = len(text)
     if b"\\" in text:
-        # without escaped backslashes, the next character belongs to each backslash that is left
+        # with escaped backslashes removed, each remaining backslash belongs to the next character
         unpaired = text.replace(rb"\\", b"")
         pairs = (len(text) - len(unpaired)) // 2
         points = unpaired.count(rb"\u")
@@ -56,7 +58,7 @@ def check_structure(text: bytes) -> int:
 
 
 def _outside_strings(text: bytes) -> Iterator[bytes]:
-    """The parts of a JSON text without escaped quotes that lie between its strings.  Raises SerializationException."""
+    """Parts of a JSON text without escaped quotes that lie between its strings.  Raises SerializationException."""
     start = 0
     for _ in range(STRINGS_MAX + 1):
         first = text.find(b'"', start)
@@ -70,7 +72,7 @@ def _outside_strings(text: bytes) -> Iterator[bytes]:
 
 
 def too_much_content(action: str) -> SqsError:
-    """The error for a request whose content is longer than any valid one of this action."""
+    """Error for a request whose content is longer than any valid one of this action."""
     if action == "SendMessage":
         return too_long(limits.MESSAGE_BYTES_MOST)
     if action == "SendMessageBatch":

@@ -1,4 +1,4 @@
-"""One call of an action: who calls, and how."""
+"""The call of an action, with its caller."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 Members = dict[str, Any]
 Scope = MutableMapping[str, Any]
-"""An HTTP request as ASGI has it."""
+"""An HTTP request in ASGI's form."""
 
 
 def client_address(scope: Scope) -> str | None:
-    """Where the request came from, as the door knows it; None: it does not."""
+    """Address of the client; None if the server does not know it."""
     client = scope.get("client")
     return client[0] if client else None
 
@@ -30,21 +30,21 @@ def client_address(scope: Scope) -> str | None:
 class Call(msgspec.Struct, eq=False):
     request_id: str
     principal: Principal
-    """The caller."""
+    """The authenticated caller."""
     base_url: str
-    """What the URLs of queues begin with, without a slash at the end."""
+    """Beginning of queue URLs, without a trailing slash."""
     receive: AsgiReceive
-    """The connection's next event: how a waiting call learns that its client has left."""
+    """The connection's next event, by which a waiting call learns that its client has disconnected."""
     tenant: Tenant
-    """The caller's."""
+    """Tenant of the caller."""
     scope: Scope
-    """Where the request came from and how: what conditions of queue policies ask."""
+    """The HTTP request, for conditions of queue policies."""
     allowance: Allowance | None = None
-    """What the tenant has left; None: it has no limits."""
+    """Remaining limits of the tenant; None: it has no limits."""
     retry: Retry | None = None
-    """How repeats of a call that sends are known, if they can be."""
+    """Token of a sending call, if it has one."""
     handed: Handed | None = None
-    """What of the trace of a call that sends goes with its messages."""
+    """Trace context that a sending call gives its messages."""
 
     def queue_url(self, account: str, name: str) -> str:
         return f"{self.base_url}/{account}/{name}"

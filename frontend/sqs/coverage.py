@@ -1,7 +1,7 @@
-"""The tables of ``docs/sqs-coverage.md``, made from the action table and the error registry.
+"""Generator of the tables in ``docs/sqs-coverage.md``, from the action table and the error registry.
 
-``python -m frontend.sqs.coverage docs/sqs-coverage.md`` writes them into the page, between the two marks; what
-stands outside the marks is written by hand.
+``python -m frontend.sqs.coverage docs/sqs-coverage.md`` writes them into the page, between the two marks; the
+text outside the marks is written by hand.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ END = "<!-- made by frontend/sqs/coverage.py: end -->"
 
 
 def tables() -> str:
-    """Markdown."""
+    """Tables in Markdown."""
     return "\n".join([*_actions(), "", *_attributes(), "", *_errors()])
 
 
 def updated(page: str) -> str:
-    """The page with its tables made anew."""
+    """The page with its tables generated again."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"

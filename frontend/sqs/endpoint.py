@@ -1,8 +1,8 @@
 """The SQS endpoint: one raw ASGI callable for both protocols.
 
-The order of a request: its protocol, its body within bounds, its signature, its action, its members, the queue,
-the operation.  Whatever goes wrong on the way is answered in the caller's protocol, with the request's id, which
-the log of errors carries as well.
+The steps of a request: its protocol, its body within bounds, its signature, its action, its members, the queue,
+the operation.  Errors on the way are answered in the caller's protocol, with the request's id, which is also in
+the error log.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 LINES_OF_CLIENTS = 10
-"""Calls refused for the same reason that lies with the same caller have so many lines, and are counted then."""
+"""Number of lines logged per caller and client error; further ones are counted."""
 _TARGET_PREFIX = b"AmazonSQS."
 _NO_TENANT = Tenant("", "nobody")
 _NO_HEADERS: list[tuple[bytes, bytes]] = []
@@ -73,7 +73,7 @@ _AUTH_KINDS = {
 
 
 class _Request(Counted, kw_only=True, eq=False):
-    """What is known of a request while it is answered; the defaults hold for errors on the first steps."""
+    """State of a request while it is answered; the defaults apply to errors in the first steps."""
 
     request_id: str
     method: str
@@ -84,17 +84,18 @@ class _Request(Counted, kw_only=True, eq=False):
     is_sts: bool = False
     accept_json: bool = False
     body_read: bool = False
-    """What was not read of a request would be taken for the next one: then the connection is closed."""
+    """True once the body was read.  Otherwise its rest would be taken for the next request, so the connection
+    is closed."""
     action: str = ""
     who: str = ""
     throttled: bool = False
-    """It was refused by a limit."""
+    """True if a limit has refused the request."""
     span: Span | None = None
-    """None: the call is not sampled."""
+    """Span of the call; None: it is not sampled."""
 
     @classmethod
     def begun(cls, request_id: str, scope: Scope) -> Self:
-        """The request of an ASGI scope, of which nothing else is known yet."""
+        """The request of an ASGI scope, before any processing."""
         return cls(
             request_id=request_id,
             method=scope["method"],
@@ -104,7 +105,7 @@ class _Request(Counted, kw_only=True, eq=False):
         )
 
     def rename(self, request_id: str) -> None:
-        """Another id is what the client sees."""
+        """Change the request id that the client sees."""
         self.request_id = request_id
         calling = calls.current.get()
         assert calling is not None
@@ -116,7 +117,7 @@ S = TypeVar("S")
 
 
 class RequestIds:
-    """Ids of the form of a UUID: random for each process, then counted."""
+    """Generates ids in the form of a UUID: random for each process, then counted."""
 
     def __init__(self) -> None:
         seed = os.urandom(12).hex()
@@ -129,16 +130,16 @@ class RequestIds:
 
 
 class Source(NamedTuple, Generic[S]):
-    """The content of a request that nobody has signed, and how it is read."""
+    """Content of an unsigned request, with functions that parse it."""
 
     queue_url: Callable[[S], str | None]
-    """Reads nothing but the queue's URL; raises an :class:`SqsError` where that is not possible."""
+    """Function that parses only the queue's URL; raises an :class:`SqsError` where that is not possible."""
     read: Callable[[str, S], Members]
     content: S
 
 
 class SqsEndpoint:
-    """An ASGI callable for HTTP requests."""
+    """An ASGI callable for SQS requests."""
 
     def __init__(self, services: Services) -> None:
         self.context = Context(services)
@@ -154,7 +155,7 @@ class SqsEndpoint:
         self._refusals = Refusals(self.context.log)
         self._wrong = Refusals(self.context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
         self._strange = Refusals(self.context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
-        """Apart, so that who cannot sign in crowds out nobody who can."""
+        """Separate from ``_wrong``, so that unauthenticated callers cannot displace the lines of others."""
         self.guesses = Guesses()
         self.strangers = Strangers()
 
@@ -196,10 +197,10 @@ class SqsEndpoint:
                 service = "STS" if request.is_sts else "SQS"
                 tell_call(request.span, request, service, request.action, request.request_id, status)
 
-    # --- the way of a request ---
+    # --- processing of a request ---
 
     async def _answer(self, request: _Request, scope: Scope, receive: AsgiReceive) -> tuple[bytes, bytes]:
-        """Content type and body of the answer."""
+        """Answer a request: content type and body."""
         sent = scope["headers"]
         headers = request.headers
         if len(sent) > limits.HEADERS_MOST:
@@ -304,7 +305,7 @@ class SqsEndpoint:
         return self._written(request, name, result)
 
     def _written(self, request: _Request, name: str, result: Members | None) -> tuple[bytes, bytes]:
-        """The answer to a Query request."""
+        """Encode the answer to a Query request."""
         action = ACTIONS[name]
         if request.accept_json:
             return query_protocol.JSON, query_protocol.write_as_json(action, result, request.request_id)
@@ -330,9 +331,9 @@ class SqsEndpoint:
         *,
         audited: bool = True,
     ) -> Members | None:
-        """The action's result, if the limits of the caller's tenant let it; administration is ``audited``.
+        """Carry out an action within the limits of the caller's tenant; administration is ``audited``.
 
-        Its members are read from ``source`` once the limits of the account have let the call through.
+        Its members are parsed from ``source`` after the account's limits have admitted the call.
         """
         throttle = self._throttle
         act = self._act_audited if audited and name in ACTS else self._act
@@ -350,7 +351,7 @@ class SqsEndpoint:
             allowance.calls -= 1
 
     async def _act(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
-        """The result of an action that the limits of the caller's account have let through."""
+        """Carry out an action that the account's limits have admitted."""
         operation = ON_QUEUE.get(name)
         if operation is None:
             return await self._act_on_account(request, call, name, members)
@@ -369,7 +370,7 @@ class SqsEndpoint:
         return await operation(self.context, call, view, members)
 
     async def _act_audited(self, request: _Request, call: Call, name: str, members: Members) -> Members | None:
-        """The same for administration."""
+        """Carry out an administrative action with an audit record."""
         target = self._acts.target(call, name, members, _queue_in(request.path))
         return await self._acts.carry_out(call, name, target, lambda: self._act(request, call, name, members))
 
@@ -380,7 +381,7 @@ class SqsEndpoint:
         return await ON_ACCOUNT[name](self.context, call, members)
 
     def _before_send(self, request: _Request, call: Call, view: QueueView, members: Members) -> None:
-        """What the headers of a call that sends say of its repeats, and of its trace."""
+        """Take the retry token and the trace context from the headers of a sending call."""
         headers = request.headers
         call.retry = self.context.retries.of(headers, call.principal, view, members)
         if request.span is not None or (self._fills and (XRAY in headers or TRACEPARENT in headers)):
@@ -395,10 +396,10 @@ class SqsEndpoint:
         source: Source[Any],
         refusal: MissingAuthenticationToken,
     ) -> Members | None:
-        """The result of what the policy of a queue lets anybody do.
+        """Carry out an action that a queue's policy allows to everybody.
 
-        Until then nothing but the queue's URL is read of the request.  Whatever stands against it is answered with
-        ``refusal``, so that those who do not sign learn nothing but that: not even whether their request could be read.
+        Until then only the queue's URL is parsed.  Every refusal is answered with ``refusal``, so that unsigned
+        callers learn nothing else: not even if their request could be parsed.
         """
         if name not in UNSIGNED or b"authorization" in request.headers:
             raise refusal
@@ -459,9 +460,10 @@ class SqsEndpoint:
     # --- errors ---
 
     async def _refused(self, request: _Request, scope: Scope, error: Exception) -> None:
-        """A sign-in was refused: that is audited, and answered slowly when it happens again and again.
+        """Audit a refused sign-in, and delay its answer after repeated failures.
 
-        Nothing but the answer may be kept until then: so the frames go that have the request's body.
+        Only the answer may be kept in memory meanwhile: the exception's frames, which hold the body, are
+        released.
         """
         code = _let_go(error)
         address = client_address(scope) or ""
@@ -492,7 +494,7 @@ class SqsEndpoint:
         return answer.kind.status, query_protocol.XML, body, headers
 
     def _logged(self, request: _Request, error: Exception) -> SqsError:
-        """What the client is told of the error; the log has the rest."""
+        """Error for the client; details go to the log."""
         answer = as_sqs_error(error)
         request.throttled = answer.kind is errors.REQUEST_THROTTLED
         if request.span is not None:
@@ -521,13 +523,14 @@ class SqsEndpoint:
 
 
 class Visit:
-    """A request of another form than SQS's, on the same way: signed in, carried out and logged as an SQS call is."""
+    """A request in another format than SQS's that is authenticated, carried out and logged like an SQS call."""
 
     def __init__(self, endpoint: SqsEndpoint, scope: Scope) -> None:
         self._endpoint = endpoint
         self._scope = scope
         self._request = _Request.begun(endpoint._request_ids(), scope)
-        self._request.headers = _joined(scope["headers"][: limits.HEADERS_MOST])  # a request with more is refused
+        # requests with more headers are refused
+        self._request.headers = _joined(scope["headers"][: limits.HEADERS_MOST])
         self.request_id = self._request.request_id
         self._counted_as = ""
         self._began = time.perf_counter()
@@ -552,17 +555,17 @@ class Visit:
 
     @property
     def address(self) -> str:
-        """The client's."""
+        """Address of the client."""
         return client_address(self._scope) or ""
 
     def count_as(self, action: str) -> None:
-        """The request is to be counted as a call of this action."""
+        """Meter the request as a call of this action."""
         self._counted_as = action
 
     def count(self, status: int, bytes_in: int, bytes_out: int) -> None:
-        """It is about to be answered with this status, and is counted if :meth:`count_as` was called.
+        """Count the answer with this status, and meter it if :meth:`count_as` was called.
 
-        Raises :class:`~billing.meter.UsageNotCounted`: then it must not be answered with success.
+        Raises :class:`~billing.meter.UsageNotCounted`: it must then not be answered with success.
         """
         self._status = status
         usage, request = self._endpoint._usage, self._request
@@ -574,58 +577,58 @@ class Visit:
         instruments.answered(action, status, request.throttled, seconds, polled)
 
     def is_act(self, act: str) -> None:
-        """What the request turned out to ask for, as the audit log names it."""
+        """Set the name of the act for the audit log."""
         self._request.action = act
 
     def failed(self, code: str) -> None:
-        """It is refused, or has failed, with this code."""
+        """Mark the request as refused or failed with this code."""
         if self._request.span is not None:
             self._request.span.fail(code)
 
     def end(self) -> None:
-        """It is over, whether it was answered or nobody was there."""
+        """End the request, answered or not."""
         request = self._request
         if request.span is not None:
             tell_visit(request.span, request, request.method, request.action, self.request_id, self._status)
 
     async def enter(self, body: bytes, receive: AsgiReceive) -> Call:
-        """Who calls.  Raises :class:`~auth.errors.AuthError`, of which :meth:`refused` has to be told."""
+        """Authenticate the caller.  Raises :class:`~auth.errors.AuthError`, to be reported to :meth:`refused`."""
         endpoint, request = self._endpoint, self._request
         caller = await endpoint._authenticated(request, body)
         return endpoint._call(request, caller, receive, self._scope)
 
     async def refused(self, error: AuthError) -> None:
-        """Somebody was not let in: that goes to the audit log, and may have to wait.  Who calls keeps no body."""
+        """Audit a refused sign-in, with a delay if necessary.  The caller must not keep the body."""
         await self._endpoint._refused(self._request, self._scope, error)
 
     async def carry_out(self, call: Call, action: str, members: Members | Callable[[], Members]) -> Members | None:
-        """The result of an SQS action.  A queue is named by its URL among the members.  Raises what actions raise.
+        """Carry out an SQS action.  A queue is named by its URL among the members.  Raises the action's errors.
 
-        ``members`` may be a function that reads them, once the caller's limits have let the call through.
+        ``members`` may be a function that parses them, called after the caller's limits have admitted the call.
         """
         result = await self._endpoint._carry_out(self._request, call, action, _as_given, members, audited=False)
         self._request.result = result
         return result
 
     async def within_limits(self, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
-        """What ``act`` gives; it counts towards the tenant's limits as that SQS action, or as one of that class.
+        """Run ``act``, counted towards the tenant's limits as that SQS action, or as one of that class.
 
         Raises RequestThrottled.
         """
         return await self._endpoint._throttle.limited(call, action, act)
 
     def logged(self, error: Exception) -> SqsError:
-        """What the client is told of the error; the log has the rest."""
+        """Error for the client; details go to the log."""
         return self._endpoint._logged(self._request, error)
 
 
 def _is_sign_in(error: BaseException | None) -> bool:
-    """Whether the error tells that somebody was not let in."""
+    """True for an authentication error."""
     return isinstance(error, AuthError) or (error is not None and isinstance(error.__cause__, AuthError))
 
 
 def _let_go(error: Exception) -> str:
-    """Forget the frames in which a sign-in was refused, and all that they hold; the refusal's code."""
+    """Release the frames in which a sign-in was refused, with everything they hold; returns the refusal's code."""
     refusal = error if isinstance(error, AuthError) else error.__cause__
     assert isinstance(refusal, AuthError)
     seen: BaseException | None = error
@@ -640,7 +643,7 @@ class _UnknownOperation(Exception):
 
 
 def as_sqs_error(error: Exception) -> SqsError:
-    """The error in SQS's terms, without what clients need not know."""
+    """Convert an error to SQS's terms, without internal details."""
     match error:
         case SqsError():
             return error
@@ -671,17 +674,17 @@ def as_sqs_error(error: Exception) -> SqsError:
 
 
 def _as_given(action: str, members: Members | Callable[[], Members]) -> Members:
-    """Members that were read already, or that a function reads."""
+    """Return members, parsing them if a function is given."""
     return members() if callable(members) else members
 
 
 def _action_in(target: bytes) -> str:
-    """The action that X-Amz-Target names; empty: none of SQS's."""
+    """Action named by X-Amz-Target; empty if it is not one of SQS's."""
     return target[len(_TARGET_PREFIX) :].decode("latin-1") if target.startswith(_TARGET_PREFIX) else ""
 
 
 def _url_of(request: _Request, members: Members) -> str:
-    """The URL of the queue that a call is about: a member, which is taken out, or where the request went."""
+    """URL of the call's queue: a member, which is removed, or the request's path."""
     url: str | None = members.pop("QueueUrl", None)
     if url is None:
         url = _queue_in(request.path)
@@ -691,7 +694,7 @@ def _url_of(request: _Request, members: Members) -> str:
 
 
 def _waits(request: _Request) -> bool:
-    """Whether a receive was to wait for messages."""
+    """True for a receive with a wait time."""
     wait: int | None = (request.members or {}).get("WaitTimeSeconds")
     if wait is None and request.view is not None:
         wait = request.view.wait_seconds
@@ -703,7 +706,7 @@ def _invalid_action(name: str) -> SqsError:
 
 
 def _queue_in(path: bytes) -> str | None:
-    """The path, if it is that of a queue: a name, perhaps with an account before it."""
+    """The path if it is a queue's: a name, optionally after an account."""
     if len(path) < 2:
         return None
     text = path.decode("latin-1").strip("/")

@@ -1,8 +1,8 @@
 """All errors that the SQS interface answers with: one registry, as data.
 
-Each has two names: the shape of the service model (JSON protocol, ``__type``), and the code of the older
-Query protocol, which SDKs go by in both (in JSON it travels in the header ``x-amzn-query-error``).  HTTP
-status and Query codes are those of the Smithy trait ``awsQueryError`` and of recorded answers.
+Each has two names: the shape of the service model (JSON protocol, ``__type``), and the code of the older Query
+protocol, which SDKs use in both (in JSON it is in the header ``x-amzn-query-error``).  HTTP status and Query
+codes are those of the Smithy trait ``awsQueryError`` and of recorded answers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from metadata_service.store import StoreError
 from telemetry.texts import TEXT_LENGTH_MAX, shown
 
 FULL_RETRY_SECONDS = 1.0
-"""When to come again to a queue that is full: nobody knows when it will not be."""
+"""Retry time for a full queue: it is not known when there will be room."""
 
 MASK = "***"
-"""In the log, in place of a receipt handle, or of an id that a client has chosen."""
+"""Text in the log instead of a receipt handle, or of an id chosen by a client."""
 _PREFIX = "AWS.SimpleQueueService."
 
 
@@ -32,9 +32,9 @@ class ErrorKind(msgspec.Struct, frozen=True):
     query_code: str
     status: int = 400
     retryable: bool = False
-    """Whether the same request may succeed later without a change."""
+    """True if the same request may succeed later unchanged."""
     text: str = ""
-    """What is said when nothing more exact is known."""
+    """Default message."""
     query_text: str = ""
     """The Query protocol's own text, where it differs."""
 
@@ -54,17 +54,17 @@ class SqsError(Exception):
         retry_after_s: float | None = None,
         logged: str | None = None,
     ) -> None:
-        """``logged``: the text for the log, where the client's repeats what no log may have."""
+        """``logged``: text for the log, if the client's contains what must not be logged."""
         text = shown(message or kind.text, TEXT_LENGTH_MAX)
         self.logged = text if logged is None else shown(logged, TEXT_LENGTH_MAX)
         super().__init__(self.logged)
         self.kind = kind
         self.message = text
         self.retry_after_s = retry_after_s
-        """When the same request may come again, where that is known."""
+        """Time after which the request may be repeated, if known."""
 
     def retry_headers(self) -> list[tuple[bytes, bytes]]:
-        """When to come again, for everybody (whole seconds) and for AWS SDKs (milliseconds)."""
+        """Retry headers: whole seconds for all clients, milliseconds for AWS SDKs."""
         if self.retry_after_s is None:
             return []
         return [
@@ -73,13 +73,13 @@ class SqsError(Exception):
         ]
 
     def text_for_query(self) -> str:
-        """The message in the Query protocol, which for a few errors has a wording of its own."""
+        """Message for the Query protocol, which words a few errors differently."""
         if self.kind.query_text and self.message == self.kind.text:
             return self.kind.query_text
         return self.message
 
 
-# --- in the service model ---------------------------------------------------------------------------------
+# --- errors of the service model ----------------------------------------------------------------------------
 
 BATCH_ENTRY_IDS_NOT_DISTINCT = ErrorKind(
     "BatchEntryIdsNotDistinct", _PREFIX + "BatchEntryIdsNotDistinct", text="Two or more batch entries have the same Id."
@@ -177,7 +177,7 @@ UNSUPPORTED_OPERATION = ErrorKind(
     "UnsupportedOperation", _PREFIX + "UnsupportedOperation", text="Unsupported operation."
 )
 
-# --- of SQS, but not in its model -------------------------------------------------------------------------
+# --- errors of SQS outside its model ------------------------------------------------------------------------
 
 IDEMPOTENT_PARAMETER_MISMATCH = ErrorKind(
     "IdempotentParameterMismatch",
@@ -192,7 +192,7 @@ MISSING_REQUIRED_PARAMETER = ErrorKind(
     "MissingRequiredParameterException", "MissingParameter", text="A required parameter is missing."
 )
 
-# --- common to AWS services: the request itself ----------------------------------------------------------
+# --- common errors of AWS services: the request itself ------------------------------------------------------
 
 INVALID_ACTION = ErrorKind("InvalidAction", "InvalidAction", text="The action is not valid for this endpoint.")
 MISSING_ACTION = ErrorKind(
@@ -208,7 +208,7 @@ METHOD_NOT_ALLOWED = ErrorKind(
     "MethodNotAllowed", "MethodNotAllowed", 405, text="Only GET and POST are allowed on this resource."
 )
 
-# --- common to AWS services: who asks --------------------------------------------------------------------
+# --- common errors of AWS services: the caller --------------------------------------------------------------
 
 ACCESS_DENIED = ErrorKind("AccessDenied", "AccessDenied", 403, text="Access to the resource is denied.")
 INCOMPLETE_SIGNATURE = ErrorKind(
@@ -240,7 +240,7 @@ SIGNATURE_DOES_NOT_MATCH = ErrorKind(
     text="The request signature we calculated does not match the signature you provided.",
 )
 
-# --- the service's own fault ------------------------------------------------------------------------------
+# --- errors of the service ----------------------------------------------------------------------------------
 
 INTERNAL_FAILURE = ErrorKind(
     "InternalFailure",
@@ -261,7 +261,7 @@ REGISTRY: dict[str, ErrorKind] = {kind.shape: kind for kind in list(globals().va
 """Every kind by its shape name."""
 
 
-# --- the few that are raised from many places --------------------------------------------------------------
+# --- errors that are raised from many places ---------------------------------------------------------------
 
 
 def missing_parameter(name: str) -> SqsError:
@@ -269,7 +269,7 @@ def missing_parameter(name: str) -> SqsError:
 
 
 def invalid_value(value: object, name: str, reason: str, *, secret: bool = False) -> SqsError:
-    """``secret``: the value is not for the log."""
+    """Error for an invalid value; ``secret``: the value must not be logged."""
 
     def text(value: str) -> str:
         return f"Value {value} for parameter {name} is invalid. Reason: {reason}"
@@ -283,7 +283,7 @@ def invalid_attribute_value(name: str, reason: str = "") -> SqsError:
 
 
 def too_many_queues(account: str, most: int) -> SqsError:
-    """The quota of queues is used up."""
+    """Error for an exhausted quota of queues."""
     return SqsError(
         OVER_LIMIT,
         f"The account {account} may have {most} queues, its quota 'queues', and has as many. "
@@ -292,7 +292,7 @@ def too_many_queues(account: str, most: int) -> SqsError:
 
 
 def queue_full(error: Exception) -> SqsError:
-    """The queue is as long as it may be, of which the backend says how much that is."""
+    """Error for a queue that has reached its maximum, which the backend's error states."""
     return SqsError(
         REQUEST_THROTTLED,
         f"{error} Receive and delete messages, and try again.",
@@ -305,17 +305,17 @@ def queue_does_not_exist() -> SqsError:
 
 
 def no_access_to_queue() -> SqsError:
-    """For those who do not own the queue: it tells nothing of whether there is one."""
+    """Error for callers that do not own the queue: it does not reveal if the queue exists."""
     return SqsError(QUEUE_DOES_NOT_EXIST, "The specified queue does not exist or you do not have access to it.")
 
 
-# --- what does not answer -----------------------------------------------------------------------------------
+# --- unavailable parts ----------------------------------------------------------------------------------------
 
 _SOON = "Try again in some seconds."
 
 
 def unavailable(cause: Exception) -> SqsError:
-    """The error for a part of the service that cannot answer now: which one, and whether to repeat the call.
+    """Error for a part of the service that cannot answer now: which one, and if the call should be repeated.
 
     It names no machines, and nothing of other tenants.
     """

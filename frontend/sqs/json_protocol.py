@@ -1,7 +1,7 @@
-"""AWS JSON 1.0: a body to a dict of members, a result to a body.  Knows the protocol and nothing else.
+"""AWS JSON 1.0: conversion of a body to a dict of members, and of a result to a body.
 
-What SQS does with a body that does not fit the model is kept: null counts as absent, members that the model does
-not know are ignored, and everything else that does not fit is a SerializationException.
+Bodies that do not fit the model are treated as in SQS: null counts as absent, unknown members are ignored, and
+everything else that does not fit is a SerializationException.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _Check = Callable[[Any], Any]
 _JSON_TYPES = {STRING: str, BLOB: str, INTEGER: int, LONG: int, BOOLEAN: bool}
 _INT64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _encode = msgspec.json.Encoder().encode
-"""Binary values become base64.  It takes one and a half times as much memory as it writes."""
+"""Encoder; binary values become base64.  It uses one and a half times the memory of its output."""
 _LONE_SURROGATES_MAX = 1_000
-"""Text with more of them is not valid JSON here."""
+"""Maximum number of lone surrogates; text with more counts as invalid JSON."""
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -37,9 +37,9 @@ _LONE_SURROGATE = re.compile(
 
 
 def read(action: str, body: bytes) -> Members:
-    """The members of the action's input, with binary values decoded.
+    """Parse the members of the action's input, with binary values decoded.
 
-    Raises SerializationException, and what :func:`bounds.check_json` raises.
+    Raises SerializationException, and the errors of :func:`bounds.check_json`.
     """
     if not body:
         return {}
@@ -48,7 +48,7 @@ def read(action: str, body: bytes) -> Members:
     try:
         return _DECODERS[action](body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        pass  # null, perhaps, or something that does not fit: what follows takes the one and explains the other
+        pass  # possibly null or a value that does not fit: the following accepts the former and explains the latter
     text = _without_lone_surrogates(body)
     if text is not body:
         try:
@@ -60,7 +60,7 @@ def read(action: str, body: bytes) -> Members:
 
 
 def queue_url(body: bytes) -> str | None:
-    """The member QueueUrl of an input, if it has one.  All others are passed over, and cost no memory.
+    """Member QueueUrl of an input, if it has one.  Other members are skipped without using memory.
 
     Raises SerializationException.
     """
@@ -81,7 +81,7 @@ def write(result: Members | None) -> bytes:
 
 
 def write_error(error: SqsError) -> tuple[bytes, bytes]:
-    """The body, and the value of the header ``x-amzn-query-error``."""
+    """Body of an error answer, and the value of the header ``x-amzn-query-error``."""
     kind = error.kind
     body = _encode({"__type": NAMESPACE + kind.shape, "message": error.message})
     return body, f"{kind.query_code};{'Sender' if kind.sender_fault else 'Receiver'}".encode()
@@ -95,14 +95,14 @@ def _any_value(text: bytes) -> Any:
 
 
 def _without_lone_surrogates(body: bytes) -> bytes:
-    """The text with the escape of U+FFFF in place of its first lone surrogates, in one pass and without parsing.
+    """Replace the first lone surrogates by the escape of U+FFFF, in one pass and without parsing.
 
-    Escapes of half a character are legal JSON that no UTF-8 can hold.  They are read as U+FFFF, which is as invalid in
-    a message, so that the one message gets its own error.
+    Escapes of half a character are legal JSON that UTF-8 cannot represent.  They are read as U+FFFF, which is
+    equally invalid in a message, so that only the message concerned gets an error.
     """
     if b"\0" in body or (b"\\ud" not in body and b"\\uD" not in body):
-        return body  # there are none, or the text is no JSON
-    # while escaped backslashes are out of the way, each backslash begins an escape
+        return body  # there are none, or the text is not JSON
+    # with escaped backslashes replaced, each backslash begins an escape
     text = _LONE_SURROGATE.sub(rb"\\uffff", body.replace(rb"\\", b"\0\0"), _LONE_SURROGATES_MAX)
     return text.replace(b"\0\0", rb"\\")
 
@@ -135,7 +135,7 @@ def _json_type(type_: Type) -> type:
 
 
 def _checker(type_: Type) -> _Check | None:
-    """What has to be done with a value that has the right JSON type; None: nothing."""
+    """Check to apply to a value of the right JSON type; None: no check."""
     match type_:
         case Scalar():
             return _decoded if type_ is BLOB else _in_64_bits if type_ in (INTEGER, LONG) else None
@@ -208,7 +208,7 @@ def _map_checker(value_type: Type) -> _Check:
 
 
 def _typed(name: str, type_: Type) -> Any:
-    """The type as annotations that msgspec decodes by, several times faster than the checkers look."""
+    """Annotations of the type for msgspec's decoder, which is several times faster than the checkers."""
     match type_:
         case Scalar():
             return bytes if type_ is BLOB else _INT64 if type_ in (INTEGER, LONG) else _JSON_TYPES[type_]

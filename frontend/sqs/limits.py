@@ -1,7 +1,7 @@
 """Every limit of the SQS interface, each with its source.
 
 Sources: [guide] is the Amazon SQS Developer Guide, "Quotas"; [api] the SQS API Reference; [seen] recorded
-answers of the service; [own] is a bound of this service, where SQS has none or does not tell.
+answers of the service; [own] is a limit of this service, where SQS has none or does not document it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ MESSAGE_BYTES_LEAST_SETTING = 1_024
 """Smallest MaximumMessageSize of a queue [api, SetQueueAttributes]."""
 
 BATCH_ENTRIES_MOST = 10
-"""[api, SendMessageBatch]"""
+"""Entries of a batch [api, SendMessageBatch]."""
 BATCH_ID_LENGTH_MOST = 80
-"""[api, SendMessageBatchRequestEntry]"""
+"""Length of a batch entry's id [api, SendMessageBatchRequestEntry]."""
 
 MESSAGE_ATTRIBUTES_MOST = 10
-"""[guide]"""
+"""Attributes of a message [guide]."""
 MESSAGE_ATTRIBUTE_NAME_LENGTH_MOST = 256
-"""[guide]"""
+"""Length of a message attribute's name [guide]."""
 MESSAGE_ATTRIBUTE_TYPE_LENGTH_MOST = 256
-"""[guide]"""
+"""Length of a message attribute's data type [guide]."""
 NUMBER_DIGITS_MOST = 38
 """Significant digits of a Number attribute [guide]."""
 NUMBER_EXPONENT_LEAST = -128
 NUMBER_EXPONENT_MOST = 126
-"""A Number lies between 10**-128 and 10**126 [guide]."""
+"""Decimal exponents of a Number: it lies between 10**-128 and 10**126 [guide]."""
 
 RETENTION_SECONDS_LEAST = 60
 RETENTION_SECONDS_MOST = 1_209_600
@@ -35,22 +35,22 @@ RETENTION_SECONDS_DEFAULT = 345_600
 DELAY_SECONDS_MOST = 900
 """DelaySeconds of a queue and of a message [api]."""
 HOLDFAST_DELAY_SECONDS_MOST = 1_209_600
-"""The most that HoldfastMaximumDelaySeconds can raise that to: the longest retention [own]."""
+"""Maximum of HoldfastMaximumDelaySeconds: the longest retention [own]."""
 HOLDFAST_LENGTH_MOST = 10**15
-"""The most that HoldfastMaximumMessages and HoldfastMaximumBytes can say: more than a queue can hold [own]."""
+"""Maximum of HoldfastMaximumMessages and HoldfastMaximumBytes: more than a queue can hold [own]."""
 VISIBILITY_SECONDS_MOST = 43_200
 VISIBILITY_SECONDS_DEFAULT = 30
-"""[api]"""
+"""VisibilityTimeout [api]."""
 WAIT_SECONDS_MOST = 20
-"""Long poll [api]."""
+"""Wait time of a long poll [api]."""
 RECEIVE_MESSAGES_MOST = 10
-"""[api]"""
+"""Messages of one receive [api]."""
 ATTEMPT_ID_LENGTH_MOST = 128
 GROUP_ID_LENGTH_MOST = 128
 DEDUPLICATION_ID_LENGTH_MOST = 128
-"""[api]"""
+"""Length of a ReceiveRequestAttemptId, MessageGroupId and MessageDeduplicationId [api]."""
 IN_FLIGHT_MOST = 120_000
-"""Messages that a queue may have in flight [guide]."""
+"""Messages in flight per queue [guide]."""
 KMS_REUSE_SECONDS_LEAST = 60
 KMS_REUSE_SECONDS_MOST = 86_400
 KMS_REUSE_SECONDS_DEFAULT = 300
@@ -62,35 +62,35 @@ REDRIVE_SOURCES_MOST = 10
 """sourceQueueArns of a RedriveAllowPolicy [guide]."""
 
 QUEUE_NAME_LENGTH_MOST = 80
-"""With the suffix .fifo [guide]."""
+"""Length of a queue's name with the suffix .fifo [guide]."""
 QUEUE_URL_LENGTH_MAX = 2_048
-"""Characters of a QueueUrl [own]: a longer one is the URL of no queue."""
+"""Length of a QueueUrl in characters [own]."""
 LIST_QUEUES_PAGE_MOST = 1_000
-"""ListQueues and ListDeadLetterSourceQueues [api]."""
+"""Page size of ListQueues and ListDeadLetterSourceQueues [api]."""
 
 TAGS_MOST = 50
-"""Tags of a queue [guide: advice; refused beyond that by the service, seen]."""
+"""Tags of a queue [guide: advice; the service refuses more, seen]."""
 TAG_KEY_LENGTH_MOST = 128
 TAG_VALUE_LENGTH_MOST = 256
-"""[guide]"""
+"""Length of a tag's value [guide]."""
 
 POLICY_BYTES_MOST = 8_192
 POLICY_STATEMENTS_MOST = 20
 POLICY_PRINCIPALS_MOST = 50
 PERMISSION_ACTIONS_MOST = 7
-"""[guide, "Quotas related to policies"]"""
+"""Limits of policies [guide, "Quotas related to policies"]."""
 PERMISSION_LABEL_LENGTH_MOST = 80
-"""[api, AddPermission]"""
+"""Length of a Label [api, AddPermission]."""
 
 MOVE_RATE_MOST = 500
 """MaxNumberOfMessagesPerSecond [api, StartMessageMoveTask]."""
 MOVE_TASKS_PAGE_MOST = 10
 MOVE_TASKS_PAGE_DEFAULT = 1
-"""[api, ListMessageMoveTasks]"""
+"""MaxResults [api, ListMessageMoveTasks]."""
 
 QUERY_PARAMETERS_MOST = 1_200
 """Parameters of one Query request [own]: a batch of 10 with all its attributes needs fewer than 500."""
 QUERY_NAME_LENGTH_MOST = 512
-"""Length of a Query parameter's name [own]: the longest that the model knows has fewer than 100 characters."""
+"""Length of a Query parameter's name [own]: the longest in the model has fewer than 100 characters."""
 HEADERS_MOST = 200
 """Header lines of a request [own]."""

@@ -1,4 +1,4 @@
-"""The MD5 digests that SDKs check: of a body, and of message attributes."""
+"""MD5 digests that SDKs verify: of a body, and of message attributes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ Attribute = tuple[str, str, str | bytes]
 
 
 def of_body(body: bytes) -> bytes:
-    """16 bytes."""
+    """Digest of a body, 16 bytes."""
     return md5(body, usedforsecurity=False).digest()
 
 
 def of_attributes(attributes: Iterable[Attribute]) -> bytes:
-    """16 bytes, over name, type and value of each, sorted by name; lengths are 4 bytes, big-endian.
+    """Digest of attributes, 16 bytes, over name, type and value of each, sorted by name; lengths are 4 bytes,
+    big-endian.
 
     Source: SQS Developer Guide, "Calculating the MD5 message digest for message attributes".
     """

@@ -1,9 +1,9 @@
 """The table of SQS's actions: members, types, and names on the wire in both protocols.
 
-Names, types, what is required and which errors an action declares are those of AWS's service model
-(``botocore/data/sqs/2012-11-05``; a test compares the two).  The model no longer says how things are called in
-the Query protocol, so those names stand here: lists and maps are flattened, ``Member.wire`` is the name that is
-followed by ``.1``, ``.2`` … in a request and that is the repeated element in an answer.
+Names, types, required members and declared errors are those of AWS's service model
+(``botocore/data/sqs/2012-11-05``; a test compares the two).  The model no longer has the names of the Query
+protocol, so these are listed here: lists and maps are flattened, ``Member.wire`` is the name that is followed
+by ``.1``, ``.2`` … in a request and that is the repeated element in an answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Scalar(NamedTuple):
-    """A value that is not composed."""
+    """An elementary value."""
 
     name: str
 
@@ -47,11 +47,11 @@ class Action(NamedTuple):
     name: str
     input: Structure
     output: Structure | None
-    """None: the answer has no content (in Query not even a result element)."""
+    """Type of the answer; None: it has no content (in Query not even a result element)."""
     errors: tuple[str, ...]
-    """The shapes that the service model declares.  Any action can also answer what all AWS services can."""
+    """Shapes of errors that the service model declares.  Any action can also answer with AWS's common errors."""
     on_queue: bool
-    """Whether it names a queue by QueueUrl."""
+    """True if the action names a queue by QueueUrl."""
 
 
 STRING = Scalar("string")
@@ -365,7 +365,7 @@ SYSTEM_ATTRIBUTE_NAMES = (
     "AWSTraceHeader",
     "DeadLetterQueueSourceArn",
 )
-"""What ReceiveMessage's AttributeNames and MessageSystemAttributeNames may ask for."""
+"""Names accepted in ReceiveMessage's AttributeNames and MessageSystemAttributeNames."""
 
 QUEUE_ATTRIBUTE_NAMES = (
     "All",
@@ -391,4 +391,4 @@ QUEUE_ATTRIBUTE_NAMES = (
     "RedriveAllowPolicy",
     "SqsManagedSseEnabled",
 )
-"""What GetQueueAttributes may ask for, beside attributes of this service's own."""
+"""Names accepted by GetQueueAttributes, besides this service's own attributes."""

@@ -1,4 +1,4 @@
-"""Which function carries out which action."""
+"""Dispatch of actions to functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ON_QUEUE: dict[str, QueueOperation] = {
     "TagQueue": tags.tag_queue,
     "UntagQueue": tags.untag_queue,
 }
-"""Actions that name a queue by its URL; it is found before anything else is looked at."""
+"""Actions that name a queue by its URL; the queue is found first."""
 
 ON_ACCOUNT: dict[str, AccountOperation] = {
     "CancelMessageMoveTask": moves.cancel_message_move_task,
@@ -43,10 +43,10 @@ ON_ACCOUNT: dict[str, AccountOperation] = {
 }
 
 NOT_AT_A_QUEUE_URL = frozenset(("CreateQueue", "ListQueues"))
-"""What SQS calls not valid for the endpoint when the request goes to the URL of a queue."""
+"""Actions that are invalid for the endpoint, as in SQS, when sent to the URL of a queue."""
 
 UNSIGNED = frozenset(ON_QUEUE)
-"""What can be asked without a signature, if the queue's policy lets anybody: to ask for a URL one has to sign."""
+"""Actions possible without a signature if the queue's policy allows everybody; asking for a URL needs one."""
 
 SENDS = frozenset(("SendMessage", "SendMessageBatch"))
-"""What creates a queue, when the settings say so."""
+"""Actions that create the queue, if the settings say so."""

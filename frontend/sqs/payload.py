@@ -1,4 +1,4 @@
-"""What the frontend stores with a message: written at a send, read at a receive, opaque to the backend."""
+"""The frontend's content of a stored message: written at a send, read at a receive, opaque to the backend."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 
 FORMAT = 1
-"""Of what is encoded here; what is sealed (:mod:`frontend.sqs.seals`) begins with another byte than an array."""
+"""Format of this encoding; encrypted payloads (:mod:`frontend.sqs.seals`) begin with a byte that is no array's."""
 
 
 class Payload(msgspec.Struct, array_like=True):
-    """Fields are only ever added at the end, with a default, so that stored messages stay readable."""
+    """Stored content of a message.  Fields are only added at the end, with a default, so that stored messages
+    stay readable."""
 
     format: int
     body: str
@@ -19,12 +20,12 @@ class Payload(msgspec.Struct, array_like=True):
     sender: str
     """SenderId: the principal that sent the message."""
     attributes: tuple[tuple[str, str, Any], ...] = ()
-    """As :data:`frontend.sqs.md5.Attribute`: msgpack itself tells text and bytes apart."""
+    """Attributes in the form of :data:`frontend.sqs.md5.Attribute`; msgpack distinguishes text and bytes."""
     attributes_md5: bytes | None = None
     deduplication_id: str | None = None
     trace_header: str | None = None
     span: bytes | None = None
-    """Of the send, if it left one: a :class:`telemetry.headers.Place`, packed."""
+    """Span of the send, if sampled: a packed :class:`telemetry.headers.Place`."""
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -1,6 +1,6 @@
 """Queue attributes whose value is JSON: Policy, RedrivePolicy, RedriveAllowPolicy.
 
-Each is kept and answered in one canonical form, compact JSON, so that infrastructure tools see no drift.
+Each is stored and answered in one canonical form, compact JSON, so that infrastructure tools see no drift.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SHAREABLE_ACTIONS = (
     "ReceiveMessage",
     "SendMessage",
 )
-"""What AddPermission can allow; the rest is the owner's alone (SQS Developer Guide, "Actions")."""
+"""Actions that AddPermission can allow; the others are reserved to the owner (SQS Developer Guide, "Actions")."""
 GOVERNED_BY = {action: action.removesuffix("Batch") for action in ACTIONS}
-"""Whose name in a policy decides about an action: that of a single call also about its batch."""
+"""Name in a policy that governs an action: a single call's name also governs its batch."""
 _GOVERNED = frozenset(GOVERNED_BY.values())
 
 
@@ -47,7 +47,7 @@ class RedrivePolicy(NamedTuple):
 
 
 def redrive_policy(text: str) -> tuple[str, RedrivePolicy]:
-    """The canonical form, and what it says.  Raises InvalidParameterValue."""
+    """Canonical form of a RedrivePolicy, and its content.  Raises InvalidParameterValue."""
     name = "RedrivePolicy"
     given = _json_map(text, name, "Redrive policy is not a valid JSON map.")
     for wanted in ("deadLetterTargetArn", "maxReceiveCount"):
@@ -72,13 +72,13 @@ def redrive_policy(text: str) -> tuple[str, RedrivePolicy]:
 
 
 def stored_redrive_policy(text: str) -> RedrivePolicy:
-    """What a canonical form says."""
+    """Content of a RedrivePolicy in canonical form."""
     given = orjson.loads(text)
     return RedrivePolicy(given["deadLetterTargetArn"], given["maxReceiveCount"])
 
 
 def redrive_allow_policy(text: str) -> str:
-    """The canonical form.  Raises InvalidParameterValue."""
+    """Canonical form of a RedriveAllowPolicy.  Raises InvalidParameterValue."""
     name = "RedriveAllowPolicy"
     given = _json_map(text, name, "Redrive allow policy is not a valid JSON map.")
     permission, sources = given.get("redrivePermission"), given.get("sourceQueueArns")
@@ -106,7 +106,7 @@ def redrive_allow_policy(text: str) -> str:
 
 
 def allows_source(policy: str | None, source_arn: str) -> bool:
-    """Whether a canonical RedriveAllowPolicy lets ``source_arn`` use the queue for its dead letters."""
+    """True if a canonical RedriveAllowPolicy lets ``source_arn`` use the queue for its dead letters."""
     if not policy:
         return True
     given = orjson.loads(policy)
@@ -115,7 +115,7 @@ def allows_source(policy: str | None, source_arn: str) -> bool:
 
 
 def access_policy(text: str) -> str:
-    """The canonical form of a Policy, its keys in the order in which they were given.  Raises InvalidAttributeValue."""
+    """Canonical form of a Policy, with its keys in the given order.  Raises InvalidAttributeValue."""
     if len(text) > limits.POLICY_BYTES_MOST or len(text.encode()) > limits.POLICY_BYTES_MOST:
         raise invalid_attribute_value("Policy", f"A policy can have at most {limits.POLICY_BYTES_MOST} bytes.")
     try:
@@ -143,17 +143,19 @@ def access_policy(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def stored_access_policy(text: str) -> Policy:
-    """What a canonical form says."""
+    """Compiled form of a Policy in canonical form."""
     try:
         return compile_policy(orjson.loads(text), _GOVERNED)
     except PolicyError as error:
-        # The queue goes on serving its owner, who can set another policy.
-        logging.getLogger("holdfast.sqs").error("a stored policy lets nobody in, for it cannot be read: %s", error)
+        # The queue still serves its owner, who can set another policy.
+        logging.getLogger("holdfast.sqs").error(
+            "a stored policy cannot be read, and therefore allows nothing: %s", error
+        )
         return NOBODY
 
 
 def with_permission(policy: str | None, queue_arn: str, label: str, accounts: list[str], actions: list[str]) -> str:
-    """The policy with one more statement.  Raises InvalidParameterValue and OverLimit."""
+    """Add a statement to a policy.  Raises InvalidParameterValue and OverLimit."""
     if not _LABEL.match(label):
         raise invalid_value(
             label, "Label", "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length."
@@ -208,7 +210,7 @@ def with_permission(policy: str | None, queue_arn: str, label: str, accounts: li
 
 
 def without_permission(policy: str | None, label: str) -> str | None:
-    """The policy without the statement of this label; None when nothing is left.  Raises InvalidParameterValue."""
+    """Remove the statement of this label; None when nothing is left.  Raises InvalidParameterValue."""
     document = orjson.loads(policy) if policy else {}
     statements = _statements(document)
     kept = [statement for statement in statements if statement.get("Sid") != label]

@@ -1,7 +1,7 @@
-"""The Query protocol: parameters of a form or a query string to a dict of members, a result to XML.
+"""The Query protocol: conversion of a form or query string to a dict of members, and of a result to XML.
 
-Knows the protocol and nothing else.  Parameters that the model does not know are ignored, as SQS does it.
-An answer can also be written as JSON of the same shape (``Accept: application/json``).
+Unknown parameters are ignored, as in SQS.  An answer can also be written as JSON of the same shape (``Accept:
+application/json``).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ UNKNOWN_OPERATION = b"<UnknownOperationException/>\n"
 Members = dict[str, Any]
 
 _Node = dict[str, Any]
-"""Parameters as a tree: the parts of a name that are separated by dots lead to a string or a further node."""
+"""Parameters as a tree: the dot-separated parts of a name lead to a string or a further node."""
 
 
 class _Place(NamedTuple):
-    """A part of a source."""
+    """A slice of a source."""
 
     source: bytes
     start: int
@@ -49,28 +49,28 @@ class _Place(NamedTuple):
 
 
 _Value = str | bytes | _Place
-"""A parameter's value: decoded, as it was sent, or its place."""
+"""A parameter's value: decoded, as it was sent, or as a slice."""
 _NAME_BYTES_MOST = 3 * QUERY_NAME_LENGTH_MOST
 _COPIED_BYTES = 32 * 1024
-"""Values of a source up to this length are copied out of it."""
+"""Maximum length of a source whose values are copied out of it."""
 _encode = msgspec.json.Encoder().encode
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
 _INDEX = re.compile(r"[0-9]{1,6}\Z")
 _SPECIAL = re.compile('[&<>"\r\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]')
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]+")
 _ESCAPES = ((b"&", b"&amp;"), (b"<", b"&lt;"), (b">", b"&gt;"), (b'"', b"&quot;"), (b"\r", b"&#xD;"))
-"""In this order: the first makes the characters that the others are written with."""
+"""Escapes, in this order: the first one's character is used by the others."""
 _JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
-"""Members that the JSON form of an answer spells in another way."""
+"""Members with another spelling in the JSON form of an answer."""
 
 
 # --- requests ----------------------------------------------------------------------------------------------
 
 
 class Parameters:
-    """The parameters of one request, each decoded when it is asked for: what nobody asks for costs nothing.
+    """The parameters of one request, each decoded on demand, so that unused ones cost nothing.
 
-    Values are kept as their places in the sources, so that a long one is not copied before it is decoded.
+    Values are kept as slices of the sources, so that a long one is not copied before it is decoded.
     """
 
     __slots__ = ("_found", "source_bytes")
@@ -81,7 +81,7 @@ class Parameters:
         """Length of query string and form together, as they were sent."""
 
     def __iter__(self) -> Iterator[str]:
-        """The names."""
+        """Iterate over the names."""
         return iter(self._found)
 
     def decoded_bytes(self, name: str) -> int:
@@ -93,22 +93,23 @@ class Parameters:
         return end - start - 2 * source.count(b"%", start, end)
 
     def get(self, name: str, default: str = "") -> str:
-        """The value of a parameter, or ``default`` if it was not given.  Raises MalformedInput."""
+        """Value of a parameter, or ``default`` if it was not given.  Raises MalformedInput."""
         value = self._found.get(name)
         if value is None:
             return default
         if isinstance(value, str):
             return value
         text = _text_of(value)
-        if isinstance(value, bytes):  # a long text is not kept a second time
+        if isinstance(value, bytes):  # a long text is not stored twice
             self._found[name] = text
         return text
 
 
 def read_parameters(*sources: bytes) -> Parameters:
-    """The parameters of query string and form.  Raises MalformedInput.
+    """Parse the parameters of query string and form.  Raises MalformedInput.
 
-    A signature does not bind the order of parameters of one name, so none may be given twice with other values.
+    A signature does not bind the order of parameters with the same name, so none may be repeated with another
+    value.
     """
     found: dict[str, _Value] = {}
     for source in sources:
@@ -141,16 +142,17 @@ def _pairs(source: bytes) -> Iterator[tuple[bytes, bytes | _Place]]:
         equals = source.find(b"=", start, end)
         name_end = end if equals < 0 else equals
         if name_end > start:
-            # a name that is too long is refused for its length, and need not be whole
+            # a name that is too long is refused by its length, and may be truncated
             name = source[start : min(name_end, start + _NAME_BYTES_MOST + 1)]
             yield name, _Place(source, min(name_end + 1, end), end)
         start = end + 1
 
 
 def read(name: str, parameters: Parameters) -> Members:
-    """The members of an action's input.
+    """Parse the members of an action's input.
 
-    Raises MalformedInput, InvalidParameterValue, MissingParameter, and what :func:`bounds.too_much_content` gives.
+    Raises MalformedInput, InvalidParameterValue, MissingParameter, and the error of
+    :func:`bounds.too_much_content`.
     """
     if parameters.source_bytes > bounds.CONTENT_BYTES_MAX:
         content_bytes = sum(map(parameters.decoded_bytes, parameters))
@@ -170,7 +172,7 @@ def read(name: str, parameters: Parameters) -> Members:
 
 
 def queue_url(parameters: Parameters) -> str | None:
-    """The parameter QueueUrl, if there is one.  Raises MalformedInput."""
+    """Parameter QueueUrl; None if it was not given.  Raises MalformedInput."""
     return parameters.get("QueueUrl") or None
 
 
@@ -183,7 +185,7 @@ def _value_at(place: _Place) -> str:
     if source.find(b"%", start, end) >= 0 or source.find(b"+", start, end) >= 0:
         return _decoded(source[start:end])
     try:
-        return str(memoryview(source)[start:end], "utf-8")  # without a copy of the bytes
+        return str(memoryview(source)[start:end], "utf-8")  # without copying the bytes
     except UnicodeDecodeError:
         raise SqsError(MALFORMED_INPUT, "A parameter is not valid UTF-8.") from None
 
@@ -191,7 +193,7 @@ def _value_at(place: _Place) -> str:
 def _decoded(part: bytes) -> str:
     try:
         if b"%" in part or b"+" in part:
-            part = percent.decode(part, plus=True)  # lets go of what was sent
+            part = percent.decode(part, plus=True)  # releases the encoded bytes
         return part.decode()
     except UnicodeDecodeError:
         raise SqsError(MALFORMED_INPUT, "A parameter is not valid UTF-8.") from None
@@ -288,10 +290,10 @@ def _numbered(node: _Node, where: str) -> list[tuple[str, Any]]:
 
 
 def _wires(structure: Structure) -> dict[str, tuple[str, Type]]:
-    """Name on the wire → name and type of the member."""
+    """Map names on the wire to names and types of members."""
     wires = _WIRES.get(structure.name)
     if wires is None:
-        # a member's own name leads to it as well: old SDKs send an empty list under it
+        # a member's own name is accepted as well: old SDKs send an empty list under it
         wires = {name: (name, member.type) for name, member in structure.members.items()}
         wires |= {member.wire: (name, member.type) for name, member in structure.members.items()}
         _WIRES[structure.name] = wires
@@ -299,14 +301,14 @@ def _wires(structure: Structure) -> dict[str, tuple[str, Type]]:
 
 
 _WIRES: dict[str, dict[str, tuple[str, Type]]] = {}
-"""Of each structure that was read so far."""
+"""Cache of :func:`_wires` by structure."""
 
 
 # --- answers -----------------------------------------------------------------------------------------------
 
 
 def escape(text: str) -> str:
-    """Text as the content of an element.  What no XML document can hold becomes U+FFFD."""
+    """Escape text for an element's content.  Characters that XML cannot contain become U+FFFD."""
     if _SPECIAL.search(text) is None:
         return text
     if _UNWRITABLE.search(text) is not None:
@@ -340,7 +342,7 @@ def write_error(error: SqsError, request_id: str) -> bytes:
 
 
 def write_as_json(action: Action, result: Members | None, request_id: str) -> bytes:
-    """The Query answer's shape as JSON: absent members are null, maps are lists of name and value."""
+    """Encode the Query answer's shape as JSON: absent members are null, maps are lists of name and value."""
     answer: Members = {}
     if action.output is not None:
         answer[f"{action.name}Result"] = _jsonable(action.output, result or {})

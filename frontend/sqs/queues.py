@@ -1,4 +1,4 @@
-"""Queues as operations see them: found by URL or ARN, their attributes read once, their partitions called."""
+"""Queues for operations: lookup by URL or ARN, parsed attributes, and calls to their partitions."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from metadata_service.store import ConditionFailed, QueueNotFound
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _H = TypeVar("_H", bound=str | tuple[str, int])
-"""A receipt handle, alone or with what is to become of it."""
+"""A receipt handle, alone or with its new visibility timeout."""
 
 _OTHER = HandleOutcome.OTHER_QUEUE
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 _TRIES = 4
 _VIEWS_MOST = 10_000
 _URL_KEPT = 256
-"""What longer URLs say is not kept."""
+"""Maximum length of URLs whose parsed form is cached."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One partition of a queue, as it is called."""
+    """One partition of a queue, with the arguments for calling it."""
 
     id: int
     slot: int
@@ -61,7 +61,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class QueueView(msgspec.Struct, frozen=True):
-    """A queue with its attributes in the types in which they are used."""
+    """A queue with its parsed attributes."""
 
     queue: Queue
     arn: str
@@ -74,25 +74,25 @@ class QueueView(msgspec.Struct, frozen=True):
     wait_seconds: int
     redrive: policies.RedrivePolicy | None
     sealed: bool
-    """Whether what is sent is stored encrypted."""
+    """True if sent messages are stored encrypted."""
     key_name: str
-    """Name of the data key that encrypts what is sent; empty: the tenant's own does, or none."""
+    """Name of the data key for sent messages; empty: the tenant's own key, or none."""
     policy: Policy | None
-    """None: only the owning account gets in."""
+    """Compiled policy; None: only the owning account has access."""
     token_key: bytes
-    """What deduplication ids are hashed with: who reads the journal cannot try out what a body may be."""
+    """Key for hashes of deduplication ids, so that readers of the journal cannot test guesses of a body."""
     target: Target
-    """Of the queue's only partition, or its first one that takes sends; as are ``settings``."""
+    """Target of the queue's only partition, or of its first open one; ``settings`` likewise."""
     settings: PartitionSettings
     unawaited: bool
-    """A send is answered before the backend has answered."""
+    """True if sends are answered before the backend has answered."""
     spread: bool
-    """Whether it has several partitions."""
+    """True if the queue has several partitions."""
     parts: tuple[Part, ...]
     open_parts: tuple[Part, ...]
-    """Those that take sends."""
+    """Partitions that accept sends."""
     receive_parts: tuple[Part, ...]
-    """Those that messages are received from."""
+    """Partitions from which messages are received."""
 
     def part(self, partition: int) -> Part | None:
         """The partition with this id."""
@@ -100,24 +100,24 @@ class QueueView(msgspec.Struct, frozen=True):
 
 
 class Update(NamedTuple):
-    """What is to be stored of a queue; None: as it is."""
+    """A change of a queue's record; None: unchanged."""
 
     attributes: Mapping[str, str] | None = None
     tags: Mapping[str, str] | None = None
 
 
 class Queues:
-    """Looks queues up, and calls the backend for them."""
+    """Looks up queues, and calls the backend for them."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._views: dict[int, QueueView] = {}
         self._spread = Spread(self, services)
 
-    # --- finding ---
+    # --- lookup ---
 
     async def find(self, account: str, name: str) -> QueueView:
-        """The queue as the store has it, whoever asks.  Raises QueueDoesNotExist."""
+        """Read the queue from the store, without authorization.  Raises QueueDoesNotExist."""
         if is_queue_name(name):
             try:
                 return self.view(await self._services.metadata.get(account, name))
@@ -126,7 +126,7 @@ class Queues:
         raise queue_does_not_exist()
 
     async def by_arn(self, text: str, account: str) -> QueueView | None:
-        """The account's queue with this ARN; None if there is none, here."""
+        """The account's queue with this ARN; None if there is none here."""
         parsed = arn.parse(text)
         if parsed is None or parsed.account != account or parsed.region != self._services.settings.region:
             return None
@@ -149,7 +149,7 @@ class Queues:
             self._views[queue.queue_id] = view
         return view
 
-    # --- calling the backend ---
+    # --- calls to the backend ---
 
     async def run(
         self,
@@ -158,8 +158,8 @@ class Queues:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T:
-        """Call a method of the backend for the queue, whose partition is opened or given its newest settings first
-        where it has to be.  Where there are several, it depends on the method which of them are called."""
+        """Call a method of the backend for the queue, opening its partition or updating its settings first if
+        necessary. For several partitions the method determines which of them are called."""
         if view.spread:
             return await self._spread_out(view, method, *args, **kwargs)
         try:
@@ -194,10 +194,10 @@ class Queues:
         asked: Sequence[_H],
         gone: HandleOutcome,
     ) -> Sequence[HandleOutcome]:
-        """What becomes of each receipt handle that the backend's ``method`` is asked about.
+        """Outcomes of the backend's ``method`` for receipt handles.
 
-        The queue may have got the partition of a handle since the ``view``; then the call is made again.  Or it had one
-        that has retired: that was empty then, so the handle's message is ``gone``.
+        If the queue got the partition of a handle after the ``view`` was made, the call is repeated.  If the
+        partition has retired, it was empty, so the handle's message is ``gone``.
         """
         outcomes = await self.run(view, method, asked)
         return await self._of_others(view, method, asked, gone, outcomes) if any(outcomes) else outcomes
@@ -210,7 +210,7 @@ class Queues:
         gone: HandleOutcome,
         outcomes: list[HandleOutcome],
     ) -> list[HandleOutcome]:
-        """The outcomes, with another look at those of other partitions."""
+        """Outcomes after a check of handles that name other partitions."""
         handles = [one if isinstance(one, str) else one[0] for one in asked]
         others = {partition_of(one) for one, was in zip(handles, outcomes, strict=True) if was == _OTHER}
         if not others:
@@ -224,23 +224,24 @@ class Queues:
         ]
 
     async def refreshed(self, view: QueueView) -> QueueView:
-        """The queue as it is now, for a call under way.  Raises QueueDoesNotExist, and ServiceUnavailable if whoever
-        was let in by the policy of before has to ask again."""
+        """Read the queue again during a call.  Raises QueueDoesNotExist, and ServiceUnavailable if its policy
+        has changed, so that authorization has to be repeated."""
         fresh = await self.refresh(view)
         if fresh.queue.attributes.get("Policy") != view.queue.attributes.get("Policy"):
-            # perhaps it is that of another queue of this name
+            # it may be the policy of another queue with this name
             raise SqsError(SERVICE_UNAVAILABLE, "The queue's policy has changed during the call. Try again.")
         return fresh
 
     async def refresh(self, view: QueueView) -> QueueView:
-        """The queue of this name as the metadata has it now.  Raises QueueDoesNotExist."""
+        """Read the queue with this name from the metadata.  Raises QueueDoesNotExist."""
         try:
             return self.view(await self._services.metadata.get(view.queue.account, view.queue.name))
         except QueueNotFound:
             raise queue_does_not_exist() from None
 
     async def change(self, view: QueueView, make: Callable[[Queue], Update | None]) -> QueueView:
-        """Store what ``make`` makes of the queue as it is now; None: nothing.  Returns the queue afterwards.
+        """Store the change that ``make`` computes for the current queue (None: no change); returns the queue
+        afterwards.
 
         ``make`` may be called several times, when others change the queue as well.  Raises QueueDoesNotExist.
         """
@@ -265,21 +266,21 @@ class Queues:
         raise SqsError(SERVICE_UNAVAILABLE)
 
     async def configure(self, view: QueueView) -> None:
-        """Tell the backend the queue's settings, and the latest purge that was asked for."""
+        """Send the backend the queue's settings, and its latest purge."""
         for part in view.parts:
             await self.configure_part(part)
 
     async def configure_part(self, part: Part) -> None:
-        """The same for one partition."""
+        """Send the backend the settings of one partition."""
         try:
             await self._services.backend.configure(part.settings)
         except (SettingsStale, PartitionGone):
-            # the metadata changed in between: whoever calls reads it again
+            # the metadata changed in between: the caller reads it again
             return
 
     async def peek_at(self, view: QueueView, partition: int, most: int, after: int) -> list[Peeked]:
-        """The first messages of one partition with numbers above ``after``; none if it is not the queue's any more:
-        then it was emptied first.  Raises what the backend raises."""
+        """Peek at the first messages of one partition with numbers above ``after``; empty if the partition has
+        retired, because it was empty then.  Raises the backend's errors."""
         for _ in range(_TRIES):
             part = view.part(partition)
             if part is None:
@@ -295,8 +296,8 @@ class Queues:
         raise SqsError(SERVICE_UNAVAILABLE)
 
     async def drop(self, view: QueueView) -> None:
-        """The queue is deleted: let the backend forget all of its partitions.  Raises what the backend raises, when
-        all have been asked."""
+        """Drop all partitions of a deleted queue in the backend.  Raises the backend's errors, after all have
+        been asked."""
         failed: BackendError | None = None
         for part in view.parts:
             try:
@@ -307,7 +308,7 @@ class Queues:
             raise failed
 
     def settings_of(self, queue: Queue, partition: int) -> PartitionSettings:
-        """The settings of a partition; one that is none of the queue's any more has retired."""
+        """Settings of a partition, also of a retired one."""
         view = self.view(queue)
         part = view.part(partition)
         if part is not None:
@@ -315,7 +316,7 @@ class Queues:
         return msgspec.structs.replace(view.settings, partition=partition, routing=routing_of(queue, partition))
 
     def target_of(self, view: QueueView, group: str | None = None) -> Target:
-        """Where a message that comes from another queue is sent to."""
+        """Target for a message that is moved from another queue."""
         if not view.spread:
             return view.target
         if view.fifo:
@@ -323,7 +324,8 @@ class Queues:
         return self._spread.any_open(view).target
 
     async def dead_letter(self, view: QueueView) -> DeadLetter | None:
-        """The destination of dead letters; None: messages stay, for the target is gone or the queue itself."""
+        """Destination of dead letters; None: messages stay, because the target does not exist or is the queue
+        itself."""
         redrive = view.redrive
         if redrive is None:
             return None
@@ -369,7 +371,7 @@ class Queues:
         )
 
     def _parts(self, queue: Queue, queue_arn: str, fifo: bool) -> tuple[Part, ...]:
-        """The partitions; the limits of the queue are shared out among those that take sends."""
+        """Build the partitions; the limits of the queue are divided among the open ones."""
         stored, settings = queue.attributes, self._services.settings
         shares = len(open_ones(queue.partitions))
         whole = PartitionSettings(
@@ -402,9 +404,9 @@ class Queues:
 
 
 def locate(url: str, own_account: str) -> tuple[str, str]:
-    """Account and name of a queue URL.  Host and port do not matter, and a bare name is the caller's own queue.
+    """Account and name of a queue URL.  Host and port are ignored, and a bare name is the caller's own queue.
 
-    Raises QueueDoesNotExist when there is no name in it, or it is too long.
+    Raises QueueDoesNotExist when it contains no name, or is too long.
     """
     if len(url) <= _URL_KEPT:
         return _located(url, own_account)
@@ -432,6 +434,6 @@ def _located(url: str, own_account: str) -> tuple[str, str]:
 
 
 def _of_retired(handle: str, queue: Queue) -> bool:
-    """Whether it was issued by a partition of the queue that has gone."""
+    """True if a retired partition of the queue issued the handle."""
     partition = partition_of(handle)
     return partition in queue.retired and isinstance(Handles(partition, queue.handle_key).read(handle), tuple)

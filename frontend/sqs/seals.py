@@ -1,8 +1,8 @@
-"""Encrypting what is stored with messages, and decrypting it: between the operations and the keyring.
+"""Encryption and decryption of messages' payloads, between the operations and the keyring.
 
-Messages are encrypted for the tenant that owns the queue, whoever sends them: under the named data key that the queue's
-KmsMasterKeyId means, or else under the tenant's own.  They only ever move to queues of the same tenant, and move as
-they are, under the key that they were sent with.
+Messages are encrypted for the tenant that owns the queue, whoever sends them: under the named data key of the
+queue's KmsMasterKeyId, or else under the tenant's own.  They only move between queues of the same tenant, and
+stay encrypted under the key with which they were sent.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _SEALED = bytes([FORMAT])
 
 
 class Opened(NamedTuple):
-    """The messages of a receive."""
+    """The decrypted messages of a receive."""
 
     messages: list[tuple[Received, Payload]]
-    """Those that are delivered, each with what is stored with it."""
+    """Messages to be delivered, each with its payload."""
     destroyed: DataKeyDestroyed | None
-    """The reason why some others cannot be read, if it is this."""
+    """Set if others cannot be decrypted because their key was destroyed."""
 
 
 class Seals:
-    """``keyring`` None: messages are stored as they are, and what is sealed cannot be opened."""
+    """Encrypts and decrypts; ``keyring`` None: messages are stored in clear, and encrypted ones cannot be read."""
 
     def __init__(self, keyring: Keyring | None) -> None:
         self._keyring = keyring
 
     def cached(self, view: QueueView, messages: int = 1) -> Seal | None:
-        """What seals so many messages of the queue until something else is waited for; None: ask :meth:`ready`."""
+        """Function that encrypts ``messages`` messages until the caller's next await; None: ask :meth:`ready`."""
         if self._keyring is None or not view.sealed:
             return _as_it_is
         if view.key_name:
@@ -55,10 +55,11 @@ class Seals:
         return None if keys is None else keys.seal
 
     async def ready(self, view: QueueView, messages: int = 1) -> Seal:
-        """The same.
+        """Function that encrypts ``messages`` messages until the caller's next await, loading keys if
+        necessary.
 
-        Raises :class:`~auth.named_keys.DataKeyDestroyed`, other :class:`~auth.master_keys.KeyringError` and what the
-        store raises.
+        Raises :class:`~auth.named_keys.DataKeyDestroyed`, other :class:`~auth.master_keys.KeyringError` and the
+        store's errors.
         """
         if self._keyring is None or not view.sealed:
             return _as_it_is
@@ -67,10 +68,10 @@ class Seals:
         return (await self._keyring.ready(view.queue.account, messages)).seal
 
     async def open(self, account: str, stored: bytes, *, deleted: bool = False) -> Payload:
-        """Decrypt what is stored with a message, sealed or not; ``deleted``: there is no later chance to read it.
+        """Decrypt and decode a stored payload, encrypted or not; ``deleted``: it cannot be read again later.
 
         Raises :class:`SealBroken`, :class:`DataKeyMissing`, :class:`~auth.named_keys.DataKeyDestroyed`,
-        :class:`msgspec.DecodeError`, and what the store raises.
+        :class:`msgspec.DecodeError`, and the store's errors.
         """
         if stored[:1] == _SEALED:
             if self._keyring is None:
@@ -81,8 +82,8 @@ class Seals:
     async def before_receiving(self, view: QueueView) -> None:
         """Check that the queue's named key was not destroyed, and load the keys for a receive that deletes.
 
-        A receive for which this fails is not begun, so it claims nothing and deletes nothing.  Raises what
-        :meth:`ready` raises.
+        If this fails the receive is not started, so it claims and deletes nothing.  Raises as :meth:`ready`
+        does.
         """
         if self._keyring is None:
             return
@@ -92,11 +93,11 @@ class Seals:
             await self._keyring.ready(view.queue.account)
 
     async def opened(self, view: QueueView, received: Sequence[Received]) -> Opened:
-        """The messages, each with what is stored with it.
+        """Decrypt received messages.
 
-        One that cannot be opened is left out, and unless its key was destroyed reported in the log.  It stays as it is:
-        in flight for a while, and in the end where the queue's dead letters go.  A key that cannot be loaded is an
-        error of the whole receive, except where the others are deleted already.
+        Messages that cannot be decrypted are left out, and logged unless their key was destroyed.  They remain
+        in flight for a while, and end up in the dead-letter queue.  If a key cannot be loaded, the whole
+        receive fails, unless the other messages are deleted already.
         """
         messages: list[tuple[Received, Payload]] = []
         destroyed: DataKeyDestroyed | None = None
@@ -107,7 +108,9 @@ class Seals:
             except DataKeyDestroyed as error:
                 destroyed = error
                 if deleted:
-                    log.error("message %s of %s is deleted, and was not read: %s", message.message_id, view.arn, error)
+                    log.error(
+                        "message %s of %s was deleted without being delivered: %s", message.message_id, view.arn, error
+                    )
                 continue
             except (KeyringError, StoreError) as error:
                 if not deleted:
@@ -119,9 +122,9 @@ class Seals:
         return Opened(messages, destroyed)
 
     async def look_into(self, view: QueueView, message_id: str, stored: bytes) -> Payload | None:
-        """Decrypt what is stored with one message.
+        """Decrypt the payload of one message.
 
-        None: it cannot be opened, which is reported in the log unless its key was destroyed.
+        None: it cannot be decrypted, which is logged unless its key was destroyed.
         """
         try:
             return await self._opened(view, message_id, stored)
@@ -131,7 +134,7 @@ class Seals:
     async def _opened(
         self, view: QueueView, message_id: str, stored: bytes, *, deleted: bool = False
     ) -> Payload | None:
-        """The same.  Raises :class:`~auth.named_keys.DataKeyDestroyed`."""
+        """Decrypt the payload of one message.  Raises :class:`~auth.named_keys.DataKeyDestroyed`."""
         try:
             return await self.open(view.queue.account, stored, deleted=deleted)
         except (SealBroken, DataKeyMissing, msgspec.DecodeError) as error:

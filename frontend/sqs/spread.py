@@ -1,12 +1,13 @@
-"""Calls for queues with several partitions: to the one that a token, a group or a receipt handle names, or to all.
+"""Calls for queues with several partitions: to the one that a token, group or receipt handle selects, or to
+all.
 
-:meth:`frontend.sqs.queues.Queues.run` comes here with every call for such a queue.  The methods are those of
-:class:`backend.api.Backend` that are called for queues, with a view in the place of the target.  The map that a view
-has may be old: a partition that knows a newer one refuses the call, and it is made again by the newer one.
+:meth:`frontend.sqs.queues.Queues.run` delegates every call for such a queue.  The methods are those of
+:class:`backend.api.Backend` for queues, with a view instead of the target.  A view's map may be old: a
+partition that knows a newer one refuses the call, which is then repeated with the newer map.
 
-A receive claims from one partition at a time.  It goes first to those that had messages a moment ago; where these have
-none, and now and then, all are asked at once which of them have (:meth:`backend.api.Backend.watch` claims nothing).
-Those who wait for messages share one such question to each partition (:mod:`frontend.sqs.arrivals`).
+A receive claims from one partition at a time.  It first asks those that recently had messages; if these have
+none, and at intervals, it asks all at once which of them have (:meth:`backend.api.Backend.watch` claims
+nothing).  Waiting receives share one such watch per partition (:mod:`frontend.sqs.arrivals`).
 """
 
 from __future__ import annotations
@@ -52,33 +53,33 @@ _T = TypeVar("_T")
 
 TRIES = 6
 LOOK_SECONDS = 0.2
-"""After this all partitions are asked again which of them have messages, though some of those known still have."""
+"""Interval after which all partitions are asked again for messages, even if some of the known ones still have any."""
 FULL_KEPT = 10_000
-"""Queues of which it is remembered where messages were."""
+"""Maximum number of queues whose partitions with messages are remembered."""
 
 STALE = (PartitionUnknown, SettingsStale, PartitionGone, MapStale)
-"""What the caller knows of the queue is old, or the partition's knowledge is."""
+"""Errors that mean that the caller's view of the queue, or the partition's, is old."""
 
 
 class Spread:
-    """Made by :class:`~frontend.sqs.queues.Queues`."""
+    """Calls over several partitions.  Created by :class:`~frontend.sqs.queues.Queues`."""
 
     def __init__(self, queues: Queues, services: Services) -> None:
         self._queues = queues
         self._backend = services.backend
         self._sent = 0
-        """Sends without a token, which go to the partitions in turn."""
+        """Number of sends without a token, which go to the partitions in turn."""
         self._received = 0
         self._full: dict[int, tuple[float, list[int]]] = {}
-        """By queue: until when it is believed, and the partitions that had messages, the next one to be asked first."""
+        """Partitions with messages by queue, next one first, and the time until which this is assumed."""
         self._arrivals = Arrivals(services.backend)
 
     def any_open(self, view: QueueView) -> Part:
-        """A partition that takes what comes from another queue."""
+        """A random open partition, for messages from another queue."""
         return random.choice(view.open_parts)
 
     def of_group(self, view: QueueView, group: str) -> Part:
-        """The partition that has the messages of a group of a FIFO queue."""
+        """The partition for a message group of a FIFO queue."""
         return _at_slot(view.open_parts, slot_of_name(group, [part.slot for part in view.open_parts]))
 
     # --- one partition ----------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ class Spread:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T:
-        """Call a method of the backend for the partition that ``pick`` finds, in the map as it is by then."""
+        """Call a method of the backend for the partition that ``pick`` selects, with newer maps as necessary."""
         part = pick(view)
         for _ in range(TRIES):
             try:
@@ -127,7 +128,7 @@ class Spread:
         deadline = loop.time() + command.wait_seconds
         once = msgspec.structs.replace(command, wait_seconds=0, partial=True)
         if command.attempt is not None:
-            # A repeat has to find what the first one claimed: an attempt looks at one partition only.
+            # A retry has to find what the first attempt claimed: an attempt asks one partition only.
             attempt = command.attempt
 
             def pick(view: QueueView) -> Part:
@@ -146,14 +147,14 @@ class Spread:
             finally:
                 self._arrivals.again(view, arrived)
         if not received:
-            # The last one is asked as if it were the only one, and counts it if it has nothing either.
+            # The last partition is asked like an only one, so that it counts an empty receive.
             place = self._received = self._received + 1
             last = view.receive_parts[place % len(view.receive_parts)]
             received = await self._claim(view, last.id, msgspec.structs.replace(once, partial=False))
         return received
 
     async def _receive_now(self, view: QueueView, once: Receive) -> list[Received]:
-        """What there is now; nothing only if no partition had anything when it was asked."""
+        """Receive without waiting; empty only if every partition was empty when asked."""
         queue_id = view.queue.queue_id
         now = asyncio.get_running_loop().time()
         until, full = self._full.get(queue_id, (0.0, []))
@@ -162,7 +163,7 @@ class Spread:
         for partition in list(full):
             received = await self._claim(view, partition, once)
             if received:
-                if full and full[0] == partition:  # else somebody else has moved on meanwhile
+                if full and full[0] == partition:  # else a concurrent receive has changed the order
                     full.append(full.pop(0))
                 return received
             if partition in full:
@@ -184,7 +185,7 @@ class Spread:
         return []
 
     async def _ready(self, view: QueueView) -> tuple[QueueView, list[int]]:
-        """The partitions that have messages now.  Raises what they raise if none can be asked."""
+        """Partitions that have messages now.  Raises their errors if none can be asked."""
         view, parts, answers = await self._ask_all(view, lambda view: view.receive_parts, self._backend.watch, 0)
         failed = [
             answer for answer in answers if isinstance(answer, BaseException) and not isinstance(answer, PartitionGone)
@@ -202,10 +203,10 @@ class Spread:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> tuple[QueueView, Sequence[Part], list[_T | BaseException]]:
-        """Ask all partitions that ``choose`` finds, in the map as it is by then: which they are, and their answers or
-        errors.  Where one says that the map is another one, all are asked again.
+        """Ask all partitions that ``choose`` selects; returns them with their answers or errors.  If one knows
+        a newer map, all are asked again with that.
 
-        One that has retired leaves the map a moment later: until then its answer is that it has gone.
+        A retired partition leaves the map a moment later: until then its answer is PartitionGone.
         """
         for _ in range(TRIES):
             parts = choose(view)
@@ -226,15 +227,15 @@ class Spread:
         raise SqsError(SERVICE_UNAVAILABLE)
 
     async def _claim(self, view: QueueView, partition: int, once: Receive) -> list[Received]:
-        """Claim from one partition, which may have gone; at its limit, or where it cannot be asked, there is nothing:
-        the others are."""
+        """Claim from one partition; empty if it has gone, is at its limit, or cannot be asked, because others
+        follow."""
         part = view.part(partition)
         if part is None:
             return []
         try:
             return await self._backend.receive(part.target, once)
         except STALE:
-            return []  # whoever asks all of them next finds the newer map
+            return []  # the next query of all partitions finds the newer map
         except OverLimit:
             return []
         except BackendError as error:
@@ -243,7 +244,7 @@ class Spread:
             return []
 
     async def _known(self, view: QueueView, partition: int) -> QueueView:
-        """A view that has the partition, if there is one."""
+        """A view that contains the partition, if there is one."""
         return view if view.part(partition) is not None else await self._queues.refreshed(view)
 
     # --- receipt handles --------------------------------------------------------------------------------------
@@ -266,10 +267,10 @@ class Spread:
         for place, handle in enumerate(handles):
             by_partition.setdefault(partition_of(handle), []).append(place)
         if any(partition and view.part(partition) is None for partition in by_partition):
-            view = await self._queues.refreshed(view)  # it may be a newer one than this view knows
+            view = await self._queues.refreshed(view)  # the partition may be newer than this view
         partitions = list(by_partition)
         outcomes = await _all(
-            # Of a handle that names none of its partitions any one says what is wrong with it.
+            # Any partition can report what is wrong with a handle that names none of them.
             self._at(view, _id_picker(partition), method, [asked[place] for place in by_partition[partition]])
             for partition in partitions
         )
@@ -285,7 +286,7 @@ class Spread:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> list[_T]:
-        """The answers of all partitions."""
+        """Answers of all partitions."""
         _, _, answers = await self._ask_all(view, lambda view: view.parts, method, *args, **kwargs)
         return [_answer(one) for one in answers]
 
@@ -311,7 +312,7 @@ class Spread:
     # --- move tasks -------------------------------------------------------------------------------------------
 
     async def start_move(self, view: QueueView, destination_arn: str | None, rate_per_second: int) -> MoveTask:
-        """One task of each partition, all with the same id; each may move its share of the rate."""
+        """Start one task per partition, all with the same id; each gets a share of the rate."""
         task_id = str(uuid.uuid4())
         count = len(view.parts)
         started: list[MoveTask] = []
@@ -326,7 +327,7 @@ class Spread:
             for place, part in enumerate(view.parts):
                 started += [await start(place, part)]
         except MoveTaskRefused:
-            if started:  # else another one is running, as before
+            if started:  # else another task was running before
                 await self.cancel_move(view, task_id)
             raise
         return _together(started)
@@ -339,21 +340,21 @@ class Spread:
         return sorted(map(_together, by_id.values()), key=lambda task: task.started_ms, reverse=True)
 
     async def cancel_move(self, view: QueueView, task_id: str) -> MoveTask:
-        """Raises :class:`MoveTaskUnknown` where no partition has it running."""
+        """Cancel a task.  Raises :class:`MoveTaskUnknown` if it runs on no partition."""
         running = False
         for part in view.parts:
             try:
                 await self._at(view, _id_picker(part.id), self._backend.cancel_move, task_id)
                 running = True
             except MoveTaskUnknown:
-                pass  # this one's part of it has ended
+                pass  # it has ended on this partition
         if not running:
             raise MoveTaskUnknown(task_id)
         return next(task for task in await self.list_moves(view) if task.task_id == task_id)
 
 
 def _together(tasks: Sequence[MoveTask]) -> MoveTask:
-    """The tasks of several partitions, as the one that was asked for."""
+    """Combine the tasks of several partitions into one."""
     states = {task.status for task in tasks}
     status = next(state for state in ("CANCELLING", "RUNNING", "FAILED", "CANCELLED", "COMPLETED") if state in states)
     return msgspec.structs.replace(
@@ -380,12 +381,12 @@ def _slot_picker(slot: int) -> Callable[[QueueView], Part]:
 
 
 def _id_picker(partition: int) -> Callable[[QueueView], Part]:
-    """The partition with this id; any one if it is none of the queue's, or not any more."""
+    """Select the partition with this id; any one if it is not, or no longer, the queue's."""
     return lambda view: view.part(partition) or view.parts[0]
 
 
 def _in_order(count: int, parts: Any) -> list[Any]:
-    """Answers in the order of the questions: of each part the places and its answers."""
+    """Answers in the order of the questions, from the positions and answers of each part."""
     answers: list[Any] = [None] * count
     for places, part in parts:
         for place, answer in zip(places, part, strict=True):
@@ -394,7 +395,7 @@ def _in_order(count: int, parts: Any) -> list[Any]:
 
 
 async def _all(calls: Any) -> list[Any]:
-    """The results of all, which run side by side.  The first error is raised when all have ended."""
+    """Run calls concurrently and return their results.  The first error is raised when all have ended."""
     made: list[Coroutine[Any, Any, Any]] = list(calls)
     if len(made) == 1:
         return [await made[0]]
@@ -402,7 +403,7 @@ async def _all(calls: Any) -> list[Any]:
 
 
 def _answer(result: _T | BaseException) -> _T:
-    """What was answered, not raised."""
+    """Return an answer, or raise it if it is an error."""
     if isinstance(result, BaseException):
         raise result
     return result

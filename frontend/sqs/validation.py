@@ -1,4 +1,4 @@
-"""Rules for single values of messages.  Each raises the error that SQS gives, or returns what is to be stored."""
+"""Validation of single values of messages.  Functions raise SQS's errors, or return the value to be stored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TRACE_HEADER = "AWSTraceHeader"
 
 
 def is_queue_name(name: str) -> bool:
-    """Whether a queue could have this name."""
+    """True if a queue can have this name."""
     return _QUEUE_NAME.match(name) is not None or _FIFO_NAME.match(name) is not None
 
 
@@ -74,7 +74,7 @@ def visibility_timeout(value: int | None) -> None:
 
 
 def delay_seconds(value: int | None, most: int, fifo: bool) -> int | None:
-    """None: the queue's own delay holds."""
+    """Delay of a message; None: the queue's own delay applies."""
     if value is None:
         return None
     if fifo:
@@ -120,7 +120,7 @@ def is_batch_id(value: str) -> bool:
 
 
 def has_invalid_characters(text: bytes) -> bool:
-    """Whether UTF-8 text has a character outside #x9 #xA #xD #x20-#xD7FF #xE000-#xFFFD #x10000-#x10FFFF."""
+    """True if UTF-8 text has a character outside #x9 #xA #xD #x20-#xD7FF #xE000-#xFFFD #x10000-#x10FFFF."""
     return len(text.translate(None, _CONTROLS)) != len(text) or (
         not text.isascii() and (_NONCHARACTERS[0] in text or _NONCHARACTERS[1] in text)
     )
@@ -162,7 +162,7 @@ def message_attributes(given: dict[str, dict[str, Any]]) -> tuple[Attribute, ...
 
 
 def trace_header(given: dict[str, dict[str, Any]]) -> str | None:
-    """The one system attribute that can be sent."""
+    """Parse the only system attribute that can be sent."""
     for name, value in given.items():
         if name != TRACE_HEADER:
             raise SqsError(

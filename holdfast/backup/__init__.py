@@ -1,5 +1,5 @@
-"""Backups: what is taken together, where it is kept, and how a service begins with it.
+"""Backups: their creation, storage, and restore into a service.
 
-:mod:`~holdfast.backup.take` makes them, :mod:`~holdfast.backup.restore` and :mod:`~holdfast.backup.verify` read them;
-``docs/backup.md`` says what they promise.
+:mod:`~holdfast.backup.take` makes them, :mod:`~holdfast.backup.restore` and :mod:`~holdfast.backup.verify` read
+them; ``docs/backup.md`` describes their guarantees.
 """

@@ -1,7 +1,6 @@
-"""A folder in the place of Cassandra: a backup is written into it as into keyspaces, and is read from it as the tables
-that a journal reads and the entries that it goes by.  So a backup is opened by the code that a start recovers with,
-without a Cassandra.
-"""
+"""A folder that replaces Cassandra for a backup: the backup is written into it like into keyspaces, and read
+from it through the interfaces of a journal's tables and entries.  So the code of a recovering start opens a
+backup without Cassandra."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import Entries
 
 _SEGMENTS_KNOWN: Final = 32
-"""Of which it is remembered where each row is."""
+"""Number of segments whose row positions are cached."""
 
 
 class Scratch:
-    """A folder that is filled.  Implements :class:`~holdfast.backup.contents.Destination`; raises :class:`OSError`."""
+    """A folder to be filled.  Implements :class:`~holdfast.backup.contents.Destination`; raises :class:`OSError`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,10 +49,10 @@ class Scratch:
         await asyncio.to_thread(write)
 
     async def put_cluster(self, name: str, rows: Filling) -> None:
-        """Entries are read from the backup itself."""
+        """Do nothing: entries are read from the backup itself."""
 
     async def put_metadata(self, rows: Filling) -> None:
-        """So are the metadata."""
+        """Do nothing: the metadata are read from the backup itself."""
 
     def _new(self, path: str) -> BinaryIO:
         place = self._folder / path
@@ -62,7 +61,7 @@ class Scratch:
 
 
 class BackedUpTables:
-    """Implements :class:`backend.journal.cassandra_journal.Server`, for readers alone."""
+    """Read-only implementation of :class:`backend.journal.cassandra_journal.Server`."""
 
     def __init__(self, folder: Path, cluster: str) -> None:
         """``folder``: filled by :class:`Scratch`."""
@@ -71,7 +70,7 @@ class BackedUpTables:
         self._places = lru_cache(_SEGMENTS_KNOWN)(self._places_of)
 
     async def check(self) -> None:
-        """Nothing is written there."""
+        """Do nothing: the tables are not written."""
 
     def everyone(self) -> BackedUpTables:
         return self
@@ -123,7 +122,7 @@ class BackedUpTables:
     def _open(self, log_id: int, segment: int) -> BinaryIO:
         return open(self._folder / segment_path(self._cluster, log_id, segment), "rb")
 
-    # --- what no reader asks for ---
+    # --- calls that readers do not make ---
 
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         _refuse()
@@ -152,7 +151,7 @@ def _refuse() -> NoReturn:
 
 
 class BackedUpEntries:
-    """The entries of a cluster for readers: what :func:`backend.damage.examine` asks an entry store for."""
+    """Read-only entries of a cluster, for :func:`backend.damage.examine`."""
 
     def __init__(self, copy: ClusterCopy) -> None:
         self._copy = copy
@@ -177,7 +176,7 @@ class BackedUpEntries:
 
 
 class BackedUpKeys:
-    """The data keys for who tries master keys on them: what :meth:`auth.keyring.Keyring.check` asks a store for."""
+    """Read-only data keys, for :meth:`auth.keyring.Keyring.check`."""
 
     def __init__(self, copy: MetadataCopy) -> None:
         self._keys = copy.data_keys()

@@ -1,26 +1,26 @@
-"""Finds the moment of a backup of a service in Cassandra: where all logs end, and entries that agree with that.
+"""Determines the moment of a backup of a service in Cassandra: the end of every log, and entries consistent
+with it.
 
-Nothing in Cassandra can be locked as a whole, and logs do not stand still.  So each log is *held* for a moment
-(:meth:`~metadata_service.cassandra_entries.CassandraEntries.hold`): its writer goes on writing rows, and answers
-nothing, for its fence reads say that it is held.  While all are held,
+Cassandra cannot be locked as a whole, and logs keep growing.  So each log is *held* for a moment
+(:meth:`~metadata_service.cassandra_entries.CassandraEntries.hold`): its writer still writes rows, but does not
+answer, because its fence reads say that it is held.  While all are held,
 
-1. the entries of the logs are read, then those of the shards, at SERIAL;
-2. it is looked where each log ends, at a quorum;
-3. the entries of the shards are read again: they are the same;
+1. the entries of the logs are read, then those of the shards, at SERIAL; 2. the end of each log is determined,
+at a quorum; 3. the entries of the shards are read again, and must be unchanged;
 
-and then the holds are taken away, by transactions that find them: so all of them lasted from the first step to the
-last.
+and then the holds are ended, by transactions that find them, which proves that all lasted from the first step
+to the last.
 
-**Why this is what a kill of all processes would have left.**  Say that something in a log rests on a row of another
-log.  Then something had left the process that wrote this row: an answer, a message to another node.  For that its fence
-had been read as open, by a read that was sent when the row was on a quorum, and before the hold was: so the row is
-found in step 2.  Within a process the same is so because a log is copied from its front.  What the entries of the
-shards rest on was durable before they were committed (step 1), so it is found, too; and since they are the same in step
-3, no row that was found is of an owner that they do not know.  Floors of logs are read before the shards, so none is
-ahead of the checkpoints that it rests on.
+**Why this is a state that a kill of all processes could have left.**  Suppose that a row in one log depends on
+a row of another log.  Then an answer or a message to another node had left the process that wrote the latter.
+Before that, its fence had been read as open, by a read sent after the row was on a quorum, and before the hold:
+so the row is found in step 2.  Within a process the same holds because a log is copied from its front.  Data on
+which the shards' entries depend were durable before the entries were committed (step 1), so they are found,
+too; and since the entries are unchanged in step 3, no row that was found belongs to an owner unknown to them.
+Floors of logs are read before the shards, so none is ahead of the checkpoints it depends on.
 
-If a hold does not last (its writer waits a second or so, and then ends it), or an entry has changed, nothing was found,
-and it is tried again.  No clock decides anything here.
+If a hold does not last (its writer waits for about a second, and then ends it), or an entry has changed, the
+attempt is repeated.  Nothing depends on clocks here.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from metadata_service.store import ConditionFailed, StoreUnavailable
 T = TypeVar("T")
 
 PIN_SECONDS: Final = 600.0
-"""So long after a backup was killed its pin is void."""
+"""Time after which the pin of a killed backup is void."""
 TRIES: Final = 20
 PAUSE_SECONDS: Final = (0.2, 3.0)
-"""The first between two tries, and the longest: the service is to get on meanwhile."""
+"""The first and the longest pause between two attempts, which lets the service make progress."""
 PIN_TRIES: Final = 20
 FILES_MOST: Final = (1 << 31) - 1
-"""Of pieces, of a log."""
+"""Maximum number of a log's checkpoint file."""
 
 
 class Moment(NamedTuple):
-    """What one backend cluster has at it."""
+    """State of one backend cluster at the moment."""
 
     logs: list[LogEntry]
-    """All that anything rests on, or that are not sealed."""
+    """All logs that are needed, or not sealed."""
     shards: list[ShardEntry]
     ends: dict[int, End]
-    """Of the logs that are not sealed."""
+    """Ends of the logs that are not sealed."""
     seqs: dict[int, int]
-    """Of the same, the last row."""
+    """Last rows of the logs that are not sealed."""
 
 
 class Held:
-    """A backend cluster whose logs can be held, and what keeps its nodes from dropping what is being copied."""
+    """A backend cluster whose logs can be held, with the pin that protects the data being copied."""
 
     def __init__(self, cluster: BackendCluster, store: CassandraStore, tables: CassandraTables, backup: str) -> None:
         self.cluster = cluster
@@ -79,22 +79,22 @@ class Held:
     # --- the pin ------------------------------------------------------------------------------------------
 
     async def pin(self, logs: Iterable[tuple[int, int, int]]) -> None:
-        """From now on nothing of these logs goes, up to this segment and file of each.  Raises :class:`StoreError`."""
+        """Pin these logs, each up to this segment and checkpoint file.  Raises :class:`StoreError`."""
         self._pin = BackupPin(self._backup, now_ms() + int(PIN_SECONDS * 1000), tuple(logs))
         await self._change_pins(self._pin)
 
     async def narrow(self, logs: Iterable[tuple[int, int, int]]) -> None:
-        """Hold only this much from now on.  Raises as :meth:`put_off`."""
+        """Reduce the pin to this.  Raises as :meth:`put_off` does."""
         await self._say_again(tuple(logs))
 
     async def put_off(self) -> None:
-        """Let the pin last longer.  Raises :class:`CannotBackUp` if it is not there any more, or was void for a while,
-        and :class:`StoreError`."""
+        """Extend the pin.  Raises :class:`CannotBackUp` if it is gone or was void for a while, and
+        :class:`StoreError`."""
         await self._say_again(self._pin.logs)
 
     async def _say_again(self, logs: tuple[tuple[int, int, int], ...]) -> None:
         if not self._pin.logs:
-            return  # there was nothing to be kept
+            return  # there was nothing to pin
         before, self._pin = self._pin, BackupPin(self._backup, now_ms() + int(PIN_SECONDS * 1000), logs)
         if not await self._change_pins(self._pin, again=True) or before.until_ms < now_ms():
             raise CannotBackUp(
@@ -103,12 +103,12 @@ class Held:
             )
 
     async def unpin(self) -> None:
-        """Raises :class:`StoreError`."""
+        """Remove the pin.  Raises :class:`StoreError`."""
         await self._change_pins(None)
 
     async def _change_pins(self, pin: BackupPin | None, *, again: bool = False) -> bool:
-        """Put this one in the place of the backup's, or take that away, and those that are void; ``again``: only if
-        there was one.  Whether there was."""
+        """Set, replace or remove (None) the backup's pin, and remove void ones; ``again``: only replace.
+        Returns True if the backup had one."""
         for left in reversed(range(PIN_TRIES)):
             entry = await self.store.cluster()
             mine = any(one.name == self._backup for one in entry.pins)
@@ -119,7 +119,7 @@ class Held:
             try:
                 await self.store.update_cluster(msgspec.structs.replace(entry, pins=pins))
                 return mine
-            except ConditionFailed:  # its manager has just changed it
+            except ConditionFailed:  # the cluster's manager has just changed it
                 if not left:
                     raise
         raise AssertionError("one of the tries ends it")
@@ -127,7 +127,7 @@ class Held:
     # --- the moment ---------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Pin everything that the moment may need, and do what takes long while nobody waits.
+        """Pin everything that the moment may need, and do the long reads before anybody has to wait.
 
         Raises :class:`CannotBackUp`, :class:`StoreError` and :class:`Unanswered`.
         """
@@ -136,7 +136,7 @@ class Held:
             known = {entry.log_id for entry in logs} <= {log_id for log_id, _, _ in self._pin.logs}
             if known and (not logs or self._pin.until_ms > now_ms() + PIN_SECONDS * 500):
                 break
-            await self.pin((entry.log_id, SEGMENT_MAX, FILES_MOST) for entry in logs)  # and then read what there is
+            await self.pin((entry.log_id, SEGMENT_MAX, FILES_MOST) for entry in logs)  # before listing the content
         unable = {beat.log_id: beat.node for beat in await self.store.heartbeats() if not beat.can_be_held}
         if names := [unable[entry.log_id] for entry in logs if entry.state == "open" and entry.log_id in unable]:
             raise CannotBackUp(
@@ -146,21 +146,21 @@ class Held:
         await asyncio.gather(*(tail.catch_up() for tail in self._follow(logs)))
 
     async def hold(self, name: str) -> None:
-        """Raises :class:`StoreError`."""
+        """Hold all open logs.  Raises :class:`StoreError`."""
         self._held = set()
         logs = [entry.log_id for entry in await self.store.logs() if entry.state == "open"]
-        self._held = set(logs)  # what fails may take effect, too, and then is to be taken away
+        self._held = set(logs)  # a failed hold may have taken effect, and has to be ended, too
         held = await together(self.store.hold(log_id, name) for log_id in logs)
         self._held = {log_id for log_id, one in zip(logs, held, strict=True) if one}
 
     async def look(self) -> Moment | None:
-        """Steps 1 to 3; None: something has changed.  Raises :class:`StoreError` and :class:`Unanswered`."""
+        """Take steps 1 to 3; None if something has changed.  Raises :class:`StoreError` and :class:`Unanswered`."""
         known = await self.store.logs()
         shards = await self.store.shards()
         logs = needed(known, shards)
         owners = {entry.owner_log for entry in shards}
         if any(log.state == "open" and log.log_id in owners and log.log_id not in self._held for log in logs):
-            return None  # it has begun since
+            return None  # started after the holds
         if not {entry.log_id for entry in logs} <= {log_id for log_id, _, _ in self._pin.logs}:
             return None
         tails = self._follow(logs)
@@ -170,7 +170,7 @@ class Held:
         return Moment(logs, shards, {tail.log_id: tail.end for tail in tails}, {})
 
     async def release(self, name: str) -> bool:
-        """Whether all holds lasted until now."""
+        """End the holds; True if all lasted until now."""
         lasted = await asyncio.gather(*(self.store.release(one, name) for one in self._held), return_exceptions=True)
         self._held = set()
         return all(one is True for one in lasted)
@@ -185,7 +185,7 @@ class Held:
         return found
 
     def _follow(self, logs: list[LogEntry]) -> list[CassandraTail]:
-        """Those of the logs that are not sealed."""
+        """Followers of the logs that are not sealed."""
         found = []
         for entry in logs:
             if entry.state == "sealed":
@@ -197,13 +197,13 @@ class Held:
 
 
 def needed(logs: Iterable[LogEntry], shards: Sequence[ShardEntry]) -> list[LogEntry]:
-    """The logs that a copy is to have: those that are not sealed, and those that a shard refers to."""
+    """The logs that a copy needs: those not sealed, and those that a shard refers to."""
     mentioned = {log_id for shard in shards for log_id in shard.mentions()}
     return [entry for entry in logs if entry.state != "sealed" or entry.log_id in mentioned]
 
 
 async def find(clusters: Sequence[Held], name: str, tell: Tell) -> tuple[int, float, list[Moment]]:
-    """The moment: when, how many seconds answers had to wait for it at most, and what each cluster has then.
+    """Find the moment: its time, the longest time that answers had to wait, and the state of each cluster.
 
     Raises :class:`CannotBackUp`, :class:`StoreError` and :class:`Unanswered`.
     """
@@ -243,7 +243,7 @@ async def find(clusters: Sequence[Held], name: str, tell: Tell) -> tuple[int, fl
 
 
 async def together(work: Iterable[Awaitable[T]]) -> list[T]:
-    """What all of them give; where one fails, when the others have come to their ends, too."""
+    """Run all, and return their results; if one fails, raise its error when all have ended."""
     done = await asyncio.gather(*work, return_exceptions=True)
     for one in done:
         if isinstance(one, BaseException):

@@ -1,10 +1,10 @@
-"""Keyspaces out of a backup of a service in Cassandra.
+"""Restore of a backup into keyspaces of Cassandra.
 
-Everything in the backup is read and checked first, and the keyspaces have to be empty.  While they are filled their
-schema says that no program can use them: what was cut off is never taken for a service.  The same command, repeated,
-goes on: each write can be repeated without harm, and a note in each keyspace names the backup and the run that fills
-it, so that of two runs at a time the earlier one stops.  The logs that were restored are sealed, so whichever nodes
-start take all shards over, as of nodes that have died.
+The whole backup is read and verified first, and the keyspaces have to be empty.  While they are filled their
+schema says that no program can use them, so an unfinished restore is never taken for a service.  Repeating the
+command continues it: all writes are idempotent, and a note in each keyspace names the backup and the run that
+fills it, so that of two concurrent runs the earlier one stops.  The restored logs are sealed, so any nodes that
+start take all shards over, as from dead nodes.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from metadata_service.cassandra_copy import (
 from metadata_service.store import StoreError
 
 ROWS_AT_ONCE: Final = 16
-"""Under way to Cassandra."""
+"""Number of rows written to Cassandra concurrently."""
 
 
 async def restore(target: Target, manifest: Manifest, settings: Settings, tell: Tell = lambda text: None) -> None:
-    """Fill the keyspaces that the settings name, which must be empty or not be there, or those that an earlier run
-    with the same backup has left unfinished.
+    """Fill the keyspaces named in the settings, which must be empty, not exist, or be an unfinished restore of
+    the same backup.
 
     Nothing is written if the backup is damaged.  Raises :class:`CannotRestore`,
     :class:`~holdfast.backup.manifest.BackupUnusable`, :class:`~holdfast.backup.target.TargetUnusable`,
@@ -75,7 +75,7 @@ async def restore(target: Target, manifest: Manifest, settings: Settings, tell: 
 
 
 def _names(settings: Settings, contents: Contents) -> dict[str, str]:
-    """The keyspace of each cluster.  Raises :class:`CannotRestore`."""
+    """Keyspace of each cluster.  Raises :class:`CannotRestore`."""
     names = {cluster: cluster_keyspace(settings, cluster) for cluster in contents.clusters}
     if len(set(names.values())) < len(names):
         raise CannotRestore(
@@ -86,14 +86,14 @@ def _names(settings: Settings, contents: Contents) -> dict[str, str]:
 
 
 class Keyspaces:
-    """The keyspaces that are filled.  Implements :class:`~holdfast.backup.contents.Destination`.
+    """The keyspaces to be filled.  Implements :class:`~holdfast.backup.contents.Destination`.
 
-    Each method raises :class:`~backend.journal.tables.Unanswered` and :class:`StoreError`, among them one that says
-    that another restore has begun.
+    Each method raises :class:`~backend.journal.tables.Unanswered` and :class:`StoreError`, also if another
+    restore has begun.
     """
 
     def __init__(self, opened: dict[str, _Opened], metadata: str, clusters: dict[str, str], note: str) -> None:
-        """``opened``: by name of the keyspace.  ``clusters``: the keyspace of each."""
+        """``opened``: stores by keyspace.  ``clusters``: keyspace of each cluster."""
         self._opened = opened
         self._metadata = opened[metadata]
         self._clusters = {cluster: opened[keyspace] for cluster, keyspace in clusters.items()}
@@ -101,12 +101,12 @@ class Keyspaces:
         self._tables: dict[str, PatientTables] = {}
 
     async def close_all(self) -> None:
-        """From now on no program can use them: the metadata first, without which no service starts."""
+        """Forbid all programs to use them, beginning with the metadata, without which no service starts."""
         for one in (self._metadata, *(one for one in self._opened.values() if one is not self._metadata)):
             await close_to_all(one.store, self._note)
 
     async def open_all(self) -> None:
-        """Let programs use them: the metadata last."""
+        """Allow programs to use them, the metadata last."""
         for one in (*(one for one in self._opened.values() if one is not self._metadata), self._metadata):
             await open_to_all(one.store, self._note)
 
@@ -123,7 +123,7 @@ class Keyspaces:
     async def put_cluster(self, name: str, rows: Filling) -> None:
         await self._check()
         one = self._clusters[name]
-        await one.store.bring(JOURNAL)  # also where it has no files
+        await one.store.bring(JOURNAL)  # creates the tables also for a cluster without files
         await fill(one.store, rows, again=one.again)
 
     async def put_metadata(self, rows: Filling) -> None:
@@ -145,17 +145,17 @@ class Keyspaces:
 
 
 class _Opened(NamedTuple):
-    """A keyspace."""
+    """An opened keyspace."""
 
     store: CassandraStore
     again: bool
-    """An earlier run has filled it, in part or all of it."""
+    """True if an earlier run has filled all or part of it."""
 
 
 async def _open_all(
     connection: CassandraConnection, metadata: str, names: dict[str, str], manifest: Manifest, stack: AsyncExitStack
 ) -> dict[str, _Opened]:
-    """The keyspaces by their names, each made if it is not there.  Raises :class:`CannotRestore`."""
+    """Open the keyspaces by name, creating missing ones.  Raises :class:`CannotRestore`."""
     found: dict[str, _Opened] = {}
     goes_on = False
     for name in dict.fromkeys((metadata, *names.values())):
@@ -171,7 +171,7 @@ async def _open_all(
                 f"the keyspace {name} has part of another backup ({backup or 'of an earlier release'}), whose restore "
                 f"has not ended: drop it (DROP KEYSPACE {name};), or name another one"
             )
-        # One that was opened to all just before the run was cut off is known by its note.
+        # If the run was interrupted after some keyspaces were opened to all, their notes identify it.
         again = is_unfinished or (goes_on and backup == manifest.name)
         if name == metadata:
             goes_on = again
@@ -185,7 +185,7 @@ async def _open_all(
 
 
 def _check_tables(connection: CassandraConnection, name: str) -> None:
-    """Raises :class:`CannotRestore` if the keyspace has somebody else's tables."""
+    """Raise :class:`CannotRestore` if the keyspace has tables of another application."""
     if foreign := (connection.tables(name) or {}).keys() - {"records", "marks", *_JOURNALS}:
         raise CannotRestore(f"the keyspace {name} has tables that are not Holdfast's: {', '.join(sorted(foreign))}")
 
@@ -200,7 +200,7 @@ _JOURNALS: Final = ("journal", "journal_segments", "checkpoints", "checkpoint_fi
 
 
 def _has_rows(connection: CassandraConnection, keyspace: str, tables: Iterable[str]) -> bool:
-    """Whether there is a journal.  Blocks."""
+    """True if there is a journal.  Blocks."""
     return any(
         connection.session.execute(f"SELECT log FROM {keyspace}.{table} LIMIT 1").one() is not None
         for table in _JOURNALS

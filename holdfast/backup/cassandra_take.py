@@ -1,10 +1,10 @@
-"""Takes a backup of a service in Cassandra, while it runs or when it does not.
+"""Backup of a service in Cassandra, running or not.
 
-In this order: the metadata are read; the moment is found (:mod:`holdfast.backup.cassandra_moment`) of which the
-journals and entries of all backend clusters are; the metadata are read again, which therefore have every queue and
-every key that the journals know of, and once more, for what these refer to.  What the journals consist of at the
-moment never changes afterwards, and a pin, which was said before, keeps the nodes from dropping it: so it is copied at
-leisure, a segment or file at a time.
+The metadata are read; then the moment of the journals and entries of all backend clusters is determined
+(:mod:`holdfast.backup.cassandra_moment`); then the metadata are read again, so that they contain every queue
+and key that the journals refer to, and once more, for the targets of these.  The journals' content up to the
+moment never changes afterwards, and a pin that was set before protects it from deletion: so it is copied
+without haste, a segment or file at a time.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from metadata_service.store import StoreError
 
 PUT_OFF_SECONDS: Final = 30.0
 ROUNDS: Final = 10
-"""To find a moment around which no queue gets another map."""
+"""Maximum number of attempts to find a moment without a change of a queue's map."""
 AT_ONCE: Final = 4
-"""Segments and files that are copied together; each is on the disk of this machine meanwhile."""
+"""Number of segments and files copied concurrently; each is on this machine's disk meanwhile."""
 ROW_BYTES: Final = 64 << 10
-"""Of a row whose size is not known."""
+"""Assumed size of a row of unknown size."""
 PIECES_BYTES: Final = 2 << 20
 _AGAIN: Final = "Take the backup again; what was copied need not be copied twice"
 
@@ -64,16 +64,16 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class _Part(NamedTuple):
-    """A segment of a log, or a file of pieces that lies under it."""
+    """A segment of a log, or a checkpoint file in it."""
 
     path: str
     cluster: Held
     log: LogEntry
     number: int
     end_row: int = ROWS_MOST
-    """Of a segment, the row that it ends before."""
+    """For a segment, the row before which it ends."""
     size_bytes: int | None = None
-    """Of a file of pieces; None: it is a segment."""
+    """Size of a checkpoint file; None: it is a segment."""
 
 
 async def take(
@@ -84,10 +84,11 @@ async def take(
     signer: ManifestSigner | None = None,
     tell: Tell = lambda text: None,
 ) -> tuple[Taken, float]:
-    """Take a backup of the service that the settings name; also how many seconds its answers waited for it, once.
+    """Take a backup of the service in the settings; also returns for how many seconds its answers were delayed
+    once.
 
-    ``keep``: leave so many in the target, and remove older ones.  Cut off anywhere, it leaves the backups in the target
-    as they were.  Raises :class:`CannotBackUp`, :class:`TargetUnusable`,
+    ``keep``: number of backups to keep in the target; older ones are removed.  An interrupted run leaves the
+    target's backups unchanged.  Raises :class:`CannotBackUp`, :class:`TargetUnusable`,
     :class:`~metadata_service.store.StoreError`.
     """
     name, began = manifests.new_name(), now_ms()
@@ -141,14 +142,14 @@ async def _clusters(
 
 
 async def _unpinned(cluster: Held) -> None:
-    with contextlib.suppress(StoreError):  # else time does it
+    with contextlib.suppress(StoreError):  # otherwise the pin expires
         await cluster.unpin()
 
 
 async def _copy(
     metadata: CassandraStore, clusters: list[Held], name: str, tell: Tell
 ) -> tuple[int, float, list[Moment], MetadataCopy]:
-    """The moment, and the metadata that go with it."""
+    """Determine the moment, and the metadata that belong to it."""
     tell("reading the metadata")
     before = await read_all(metadata)
     for _ in range(ROUNDS):
@@ -167,7 +168,7 @@ async def _copy(
 
 
 class _Pinned:
-    """Keeps the pins from becoming void while rows are copied."""
+    """Renews the pins while rows are copied."""
 
     def __init__(self, clusters: list[Held]) -> None:
         self._clusters = clusters
@@ -186,7 +187,7 @@ class _Pinned:
 async def _files(
     clusters: list[Held], moments: list[Moment], copy: MetadataCopy, target: Target, tell: Tell
 ) -> tuple[list[BackedUpFile], list[str], int]:
-    """Copy everything: what there is, what should be, and how much was not in the target yet."""
+    """Copy everything; returns the copied files, the missing ones, and the number of bytes new to the target."""
     pinned = _Pinned(clusters)
     files, missing, written = [], [], 0
     parts: list[_Part] = []
@@ -231,7 +232,7 @@ async def _files(
 
 
 def _bounds(moment: Moment) -> Iterator[tuple[int, int, int]]:
-    """Of each log, the last segment and the last file of pieces that are copied."""
+    """For each log, the last segment and the last checkpoint file to copy."""
     last: dict[int, int] = {}
     unknown = any(entry.files_unknown for entry in moment.shards)
     for log_id, number in (file for entry in moment.shards for file in entry.files or ()):
@@ -246,7 +247,7 @@ def _bounds(moment: Moment) -> Iterator[tuple[int, int, int]]:
 
 
 async def _parts(cluster: Held, moment: Moment) -> tuple[list[_Part], list[str]]:
-    """What a recovery would read, and what of it is not there."""
+    """Parts that a recovery would read, and those of them that are missing."""
     tables = PatientTables(cluster.tables)
     pins = pins_of(0, None, {entry.log_id: entry for entry in moment.logs}, moment.shards)
     pointed = {segment for entry in moment.shards for segment in entry.segments()}
@@ -260,7 +261,7 @@ async def _parts(cluster: Held, moment: Moment) -> tuple[list[_Part], list[str]]
             if not pins.why(log.log_id, segment):
                 continue
             if end is not None and (segment > end.segment or (segment == end.segment and not end.row)):
-                continue  # made ahead, or written since
+                continue  # preallocated, or written since
             end_row = end.row if end is not None and segment == end.segment else ROWS_MOST
             parts.append(_Part(segment_path(name, log.log_id, segment), cluster, log, segment, end_row))
             pointed.discard((log.log_id, segment))
@@ -274,7 +275,7 @@ async def _parts(cluster: Held, moment: Moment) -> tuple[list[_Part], list[str]]
 
 
 async def _rows(part: _Part, file: BinaryIO, pinned: _Pinned) -> bool:
-    """Copy a segment; whether it has any rows."""
+    """Copy a segment; True if it has any rows."""
     tables, log_id = PatientTables(part.cluster.tables), part.log.log_id
     sizes = dict(await tables.row_sizes(log_id, part.number))
     rows.begin(file)
@@ -288,7 +289,7 @@ async def _rows(part: _Part, file: BinaryIO, pinned: _Pinned) -> bool:
         for number in page:
             data = found.get(number)
             if data is None:
-                continue  # a recovery says so
+                continue  # a recovery reports it
             header = decode_row_header(data, 0)
             if part.log.state == "sealed" and header is not None and header.seq > (part.log.sealed_seq or 0):
                 return count > 0
@@ -298,7 +299,7 @@ async def _rows(part: _Part, file: BinaryIO, pinned: _Pinned) -> bool:
 
 
 async def _pieces(part: _Part, size_bytes: int, file: BinaryIO, pinned: _Pinned) -> bool:
-    """Copy a file of pieces; what is missing in it becomes zeros, which are no piece."""
+    """Copy a checkpoint file; missing parts become zeros, which no checksum accepts."""
     tables, log_id = PatientTables(part.cluster.tables), part.log.log_id
     for offset in range(0, size_bytes, PIECES_BYTES):
         await pinned.keep()
@@ -316,7 +317,7 @@ async def _pieces(part: _Part, size_bytes: int, file: BinaryIO, pinned: _Pinned)
 
 
 async def _stored(target: Target, path: str, file: BinaryIO) -> tuple[BackedUpFile, int]:
-    """Bring a file's content to the target, unless it is there; and how much was not."""
+    """Store a file's content in the target, unless it is there; also returns the number of new bytes."""
 
     def chunks() -> Iterator[bytes]:
         file.seek(0)
@@ -327,9 +328,9 @@ async def _stored(target: Target, path: str, file: BinaryIO) -> tuple[BackedUpFi
 
 
 async def _check_still_there(parts: list[_Part]) -> None:
-    """Nothing of what was copied has been dropped meanwhile, not even in part.
+    """Check that none of the copied data has been deleted meanwhile, not even in part.
 
-    The pins see to that, unless the clock of a node is far ahead.  Raises :class:`CannotBackUp`.
+    The pins prevent that, unless the clock of a node is far ahead.  Raises :class:`CannotBackUp`.
     """
     there: dict[tuple[str, int, bool], set[int]] = {}
     for part in parts:

@@ -27,7 +27,7 @@ from metadata_service.models import check_cluster_name, cluster_of
 T = TypeVar("T")
 
 _NAMED_MAX: Final = 3
-"""Queues that an error names."""
+"""Maximum number of queues named in an error."""
 
 
 class File(NamedTuple):
@@ -38,16 +38,16 @@ class File(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """Everything that a backup has, decoded but for the journals."""
+    """The content of a backup, decoded except for the journals."""
 
     metadata: MetadataCopy
     clusters: dict[str, ClusterCopy]
-    """By name."""
+    """Clusters by name."""
     files: list[File]
     """Journals and checkpoints of all clusters."""
     metadata_rows: Filling
     cluster_rows: dict[str, Filling]
-    """By name of the cluster."""
+    """Rows by name of the cluster."""
 
     @property
     def size_bytes(self) -> int:
@@ -58,13 +58,13 @@ class Destination(Protocol):
     """The receiver of a backup's contents."""
 
     async def put_segment(self, place: Place, found: Iterator[tuple[int, bytes]]) -> None:
-        """Write a segment: numbers of its rows, and the rows."""
+        """Write a segment, from the numbers and bytes of its rows."""
 
     async def put_pieces(self, place: Place, chunks: Sequence[bytes]) -> None:
         """Write a file of checkpoint chunks."""
 
     async def put_cluster(self, name: str, rows: Filling) -> None:
-        """Write the entries of a cluster, all of whose files were written."""
+        """Write the entries of a cluster, after all its files."""
 
     async def put_metadata(self, rows: Filling) -> None:
         """Write the metadata, after everything else."""
@@ -74,7 +74,7 @@ class Destination(Protocol):
 
 
 def read_contents(target: Target, manifest: Manifest) -> Contents:
-    """Decode a backup, and check that each of its parts has its place.
+    """Decode a backup, and check that all its parts belong together.
 
     Raises :class:`BackupUnusable` and :class:`~holdfast.backup.target.TargetUnusable`.
     """
@@ -126,7 +126,7 @@ def _placed(manifest: Manifest, file: BackedUpFile) -> File:
 
 
 def _check_numbers(manifest: Manifest, metadata: MetadataCopy, clusters: dict[str, ClusterCopy]) -> None:
-    """Every queue has its partitions in a cluster of the backup, and each cluster's entries are its own."""
+    """Check that every queue has its partitions in the backup's clusters, and that clusters' entries are their own."""
     if wrong := [name for name, copy in clusters.items() if copy.name != name]:
         raise BackupUnusable(f"the backup {manifest.name} has entries of another cluster for {wrong[0]}")
     numbers = {copy.number for copy in clusters.values()}
@@ -157,8 +157,9 @@ async def write_contents(
 ) -> None:
     """Write everything, journals first and the metadata last.
 
-    Each file lies in ``scratch`` (None: the folder of temporary files) while it is written.  Raises
-    :class:`BackupUnusable`, :class:`~holdfast.backup.target.TargetUnusable`, :class:`OSError`, and as ``to`` does.
+    Each file is in ``scratch`` (None: the folder for temporary files) while it is written.  Raises
+    :class:`BackupUnusable`, :class:`~holdfast.backup.target.TargetUnusable`, :class:`OSError`, and the errors
+    of ``to``.
     """
     done = 0
     for place, file in contents.files:
@@ -182,7 +183,7 @@ def _spool(target: Target, file: BackedUpFile, copy: BinaryIO) -> None:
 
 
 class FileChunks(Sequence[bytes]):
-    """A file, as the chunks in which Cassandra stores it; each is read when it is asked for."""
+    """A file as the chunks in which Cassandra stores it; each is read on demand."""
 
     def __init__(self, file: BinaryIO, size_bytes: int) -> None:
         self._file = file

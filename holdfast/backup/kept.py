@@ -1,4 +1,4 @@
-"""The backups of a target: their names and lists, making one of them the latest, and removing older ones."""
+"""The backups of a target: their names and manifests, publication of a new one, and removal of older ones."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from metadata_service.store import StoreError
 
 UNDER_WAY: Final = "under-way"
 REMOVING: Final = "removing"
-"""Folders of the marks of those who write to a target, and of those who remove from it.  Each makes its mark first, and
-looks for the others' then: so nobody counts on a content that another is about to remove."""
+"""Folders of marks, for writers to a target and for removals from it.  Each sets its own mark first and checks
+the others' then, so that no backup relies on content that is about to be removed."""
 STALE_SECONDS: Final = 86_400.0
-"""A mark that is older was left by a backup that was killed."""
+"""Age from which a mark counts as left by a killed backup."""
 
 Tell = Callable[[str], None]
 
@@ -29,25 +29,25 @@ class CannotBackUp(Exception):
 
 
 class Taken(NamedTuple):
-    """What was made."""
+    """Result of a backup."""
 
     manifest: Manifest
     written_bytes: int
-    """What was not in the target yet."""
+    """Number of bytes that were new to the target."""
     removed: int
-    """Older backups that were removed."""
+    """Number of older backups that were removed."""
     left: bool
-    """What only removed backups needed is still there, for another backup is being written to the target."""
+    """True if content of removed backups is still there, because another backup is being written to the target."""
 
 
 @contextlib.contextmanager
 def written_to(target: Target, name: str) -> Iterator[None]:
-    """While this lasts nobody removes what the backup of this name counts on.
+    """Protect the content that the backup of this name relies on from removal.
 
     Raises :class:`CannotBackUp` and :class:`TargetUnusable`.
     """
     mark = f"{UNDER_WAY}/{name}"
-    target.write(mark, [b""])  # also: is there a target at all?
+    target.write(mark, [b""])  # also checks that the target exists
     try:
         if any(one.age_seconds < STALE_SECONDS for one in target.files(REMOVING)):
             raise CannotBackUp(f"older backups are just being removed from {target.name}: try again in some minutes")
@@ -57,9 +57,9 @@ def written_to(target: Target, name: str) -> Iterator[None]:
 
 
 def store(target: Target, path: str, chunks: Callable[[], Iterator[bytes]], source: str) -> tuple[BackedUpFile, int]:
-    """Bring what is read from the ``source`` to the target, unless it is there; and how many bytes were not.
+    """Store the ``source``'s content in the target, unless it is there; also returns the number of new bytes.
 
-    ``chunks`` reads it from its beginning, each time.  Raises :class:`CannotBackUp`, :class:`TargetUnusable`.
+    ``chunks`` reads it from the beginning at each call.  Raises :class:`CannotBackUp`, :class:`TargetUnusable`.
     """
     check, size_bytes = sha256(), 0
     for chunk in chunks():
@@ -80,17 +80,18 @@ def store(target: Target, path: str, chunks: Callable[[], Iterator[bytes]], sour
         target.remove(file.content)
         raise CannotBackUp(f"{source} changed while it was copied: has the disk errors?  Take the backup again")
     if target.size(file.content) != size_bytes:
-        raise TargetUnusable(f"{target.name} does not have {file.content} as it was written")
+        raise TargetUnusable(f"{target.name} has lost or damaged {file.content} after it was written")
     return file, size_bytes
 
 
 def finish(
     target: Target, manifest: Manifest, keep: int | None, signer: ManifestSigner | None = None
 ) -> tuple[int, bool]:
-    """Make it a backup: its contents are there.  ``keep``: leave so many, and remove older ones.
+    """Publish a backup whose contents are complete.  ``keep``: number of backups to keep; older ones are
+    removed.
 
-    Returns how many were removed, and whether what only they needed is left there.  Raises :class:`CannotBackUp` and
-    :class:`TargetUnusable`.
+    Returns how many were removed, and True if content that only they needed is left.  Raises
+    :class:`CannotBackUp` and :class:`TargetUnusable`.
     """
     target.write(manifests.path_of(manifest.name), [manifests.encode(manifest, signer)])
     if keep is None:
@@ -102,7 +103,7 @@ def finish(
 
 
 def _thin_out(target: Target, keep: int, own: str) -> tuple[int, bool]:
-    """Remove all but the latest backups, and what only they needed; how many, and whether the latter is left there."""
+    """Remove all but the latest backups, and their content; returns their number, and True if content is left."""
     names = names_in(target)
     gone = names[:-keep]
     for name in gone:
@@ -126,16 +127,17 @@ def _thin_out(target: Target, keep: int, own: str) -> tuple[int, bool]:
 
 
 def names_in(target: Target) -> list[str]:
-    """The names of the backups in a target, the oldest first."""
+    """Names of the backups in a target, oldest first."""
     files = (kept.path.removeprefix(f"{manifests.FOLDER}/") for kept in target.files(manifests.FOLDER))
     names = (file.removesuffix(".json") for file in files if file.endswith(".json"))
     return sorted(name for name in names if manifests.is_name(name))
 
 
 def read_manifest(target: Target, name: str | None = None, signer: ManifestSigner | None = None) -> Manifest:
-    """The backup of this name, or the latest; with a signer, it has to be signed.
+    """Read the manifest of this backup, or of the latest; with a signer, it has to be signed.
 
-    Raises :class:`BackupUnusable` and :class:`TargetUnusable`."""
+    Raises :class:`BackupUnusable` and :class:`TargetUnusable`.
+    """
     if name is None:
         names = names_in(target)
         if not names:
@@ -148,7 +150,7 @@ def read_manifest(target: Target, name: str | None = None, signer: ManifestSigne
 
 
 def quietly(act: Callable[[], object]) -> None:
-    """Tidy up at the end.  What that cannot do, time does: marks and pins become void."""
+    """Clean up, ignoring failures: marks and pins expire anyway."""
     with contextlib.suppress(TargetUnusable, StoreError):
         act()
 

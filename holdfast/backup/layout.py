@@ -1,4 +1,4 @@
-"""Names of the files in a backup of a service in Cassandra, and back from a name to what the file has."""
+"""Paths of the files in a backup of a service in Cassandra, and their parsing."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _PIECES = re.compile(r"checkpoints/([1-9][0-9]*)/([0-9]{8,})\.bin", re.ASCII)
 
 
 class Place(NamedTuple):
-    """The contents of one file, derived from its path."""
+    """Content of one file, derived from its path."""
 
     cluster: str
     """Name of the backend cluster."""
     kind: Literal["entries", "segment", "pieces"]
     log_id: int = 0
     number: int = 0
-    """Number of the segment, or of the file of checkpoint chunks."""
+    """Number of the segment, or of the checkpoint file."""
 
 
 def folder_of(cluster: str) -> str:
-    """Folder of everything that a backend cluster has."""
+    """Folder of a backend cluster."""
     return f"clusters/{cluster}"
 
 
@@ -41,7 +41,7 @@ def pieces_path(cluster: str, log_id: int, file: int) -> str:
 
 
 def place_of(path: str) -> Place | None:
-    """Parse a path that one of the functions above has made; None: it is none of them."""
+    """Parse a path made by one of the functions above; None for any other."""
     root, _, rest = path.partition("/")
     cluster, _, inside = rest.partition("/")
     if root != "clusters" or not cluster:

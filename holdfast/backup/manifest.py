@@ -1,7 +1,7 @@
-"""What a backup consists of, as the file says that is written last and makes it one.
+"""Manifest of a backup: the list of its files, written last, which makes the backup valid.
 
-In a target there are ``backups/<name>.json``, one for each backup, and ``data/<ab>/<sha-256>``, the contents of files:
-of backups of one target, each content is there once.
+A target holds ``backups/<name>.json``, one for each backup, and ``data/<ab>/<sha-256>``, the contents of files:
+the backups of one target share equal contents.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 
 class BackupUnusable(Exception):
-    """A backup that is not there, or not as it was written; the text says which."""
+    """A backup does not exist, or is damaged; the text says which."""
 
 
 class BackedUpFile(msgspec.Struct, frozen=True):
-    """A file of the data folder."""
+    """A file in a backup."""
 
     path: str
-    """Below the data folder, or what is made like one of a service in Cassandra."""
+    """Path below the data folder, or in the layout of a service in Cassandra."""
     size_bytes: int
     sha256: str
 
     @property
     def content(self) -> str:
-        """Where its content is in the target."""
+        """Path of its content in the target."""
         return f"data/{self.sha256[:2]}/{self.sha256}"
 
 
@@ -51,27 +51,27 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     form: Literal["folder", "cassandra"] = "folder"
-    """``folder``: the files of a data folder.  ``cassandra``: what a service in Cassandra has, as files."""
+    """``folder``: the files of a data folder.  ``cassandra``: a service in Cassandra, converted to files."""
     name: str
     version: str
-    """Of the Holdfast that made it."""
+    """Version of the Holdfast that made it."""
     schema: int
-    """Version of the schema of the metadata."""
+    """Schema version of the metadata."""
     began_ms: int
-    """Everything that was acknowledged before is in the backup, or was deleted since."""
+    """Start of the backup: everything acknowledged before is in it, unless deleted since."""
     moment_ms: int
-    """The moment whose state it has; as the others, by the clock of the machine that made it."""
+    """Moment of the backup's state, by the clock of the machine that made it, as the other times."""
     ended_ms: int
     queues: int
     master_keys: tuple[str, ...]
-    """Ids of the master keys without which nothing in it can be read; they are not in it."""
+    """Ids of the master keys needed to read it; they are not in it."""
     folders: tuple[str, ...]
-    """Folders below the data folder, also those without files; of a service in Cassandra there are none."""
+    """Folders below the data folder, also empty ones; none for a service in Cassandra."""
     files: tuple[BackedUpFile, ...]
     missing: tuple[str, ...] = ()
-    """Files that the service should have had and did not: it was damaged before."""
+    """Files that were missing in the service, which was damaged before."""
     clusters: tuple[str, ...] = ()
-    """Names of the backend clusters, of a service in Cassandra."""
+    """Names of the backend clusters, for a service in Cassandra."""
 
     @property
     def size_bytes(self) -> int:
@@ -85,7 +85,7 @@ class _Written(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 def new_name() -> str:
-    """A name of a backup that begins now: names are in the order of time."""
+    """Name for a backup that begins now; names sort by time."""
     now_ms = time.time_ns() // 1_000_000
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now_ms // 1000))}.{now_ms % 1000:03d}Z-{secrets.token_hex(3)}"
 
@@ -95,19 +95,19 @@ def is_name(text: str) -> bool:
 
 
 def path_of(name: str) -> str:
-    """Where the backup of this name is in its target."""
+    """Path of this backup's manifest in its target."""
     return f"{FOLDER}/{name}.json"
 
 
 def encode(manifest: Manifest, signer: ManifestSigner | None = None) -> bytes:
-    """The list as it is stored; without a signer it is not signed."""
+    """Encode the manifest, signed if a signer is given."""
     body = msgspec.json.encode(manifest)
     signature = None if signer is None else signer.sign(manifest.name, body)
     return msgspec.json.encode(_Written(_check_of(body, signature), msgspec.Raw(body), signature))
 
 
 def decode(data: bytes, name: str, signer: ManifestSigner | None = None) -> Manifest:
-    """Read the list of the backup of this name; with a signer, it has to be signed.
+    """Decode the manifest of this backup; with a signer, it has to be signed.
 
     Raises :class:`BackupUnusable`.
     """
@@ -139,7 +139,7 @@ def decode(data: bytes, name: str, signer: ManifestSigner | None = None) -> Mani
         *((file.path, _is_file_of(manifest.form, file.path)) for file in manifest.files),
     ):
         if not is_known or any(part in ("", ".", "..") for part in path.split("/")):
-            raise BackupUnusable(f"the backup {name} names a file that no backup has: {path[:200]!r}")
+            raise BackupUnusable(f"the backup {name} names a file that cannot be part of a backup: {path[:200]!r}")
     if len({file.path for file in manifest.files}) != len(manifest.files):
         raise BackupUnusable(f"the backup {name} names a file twice")
     for file in manifest.files:

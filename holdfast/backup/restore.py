@@ -1,4 +1,4 @@
-"""A data folder out of a backup."""
+"""Restore of a backup into a data folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from metadata_service.sqlite_copy import begin_anew
 
 METADATA: Final = "metadata.sqlite"
 _ASIDE: Final = "metadata.sqlite.restoring"
-"""The metadata come last, under their name: without them no folder is taken for a data folder."""
+"""Temporary name of the metadata, which are renamed last: without them a folder is not taken for a data folder."""
 _ASIDES: Final = (_ASIDE, f"{_ASIDE}-wal", f"{_ASIDE}-shm", f"{_ASIDE}-journal")
 _NOBODYS = {"lost+found"}
 _SPARE_BYTES: Final = 256 << 20
-"""What a start needs beside what is restored."""
+"""Space that a start needs in addition to the restored files."""
 
 Tell = Callable[[str], None]
 
@@ -29,9 +29,9 @@ class CannotRestore(Exception):
 
 
 def restore(target: Target, manifest: Manifest, data: Path, tell: Tell = lambda text: None) -> None:
-    """Make the data folder, which must be empty or not be there.
+    """Fill the data folder, which must be empty or not exist.
 
-    Every file is checked while it is copied.  If anything is wrong, the folder is left as it was.  Raises
+    Every file is verified while it is copied.  On any error the folder is left as it was.  Raises
     :class:`CannotRestore`, :class:`~holdfast.backup.manifest.BackupUnusable`,
     :class:`~holdfast.backup.target.TargetUnusable`, :class:`~metadata_service.store.StoreError`.
     """
@@ -59,7 +59,7 @@ def restore(target: Target, manifest: Manifest, data: Path, tell: Tell = lambda 
         )
     try:
         data.chmod(0o700)
-        (data / "journal").mkdir(mode=0o700)  # of two who restore at once, one fails here
+        (data / "journal").mkdir(mode=0o700)  # the second of two concurrent restores fails here
     except OSError as error:
         raise CannotRestore(f"{data} cannot be used: {error.strerror}") from error
     try:
@@ -93,9 +93,9 @@ def _fill(target: Target, manifest: Manifest, data: Path, tell: Tell) -> None:
 
 
 def unpack(target: Target, manifest: Manifest, folder: Path, tell: Tell = lambda text: None) -> None:
-    """Write the files of a backup into a folder, each durably.  The metadata of a data folder get another name.
+    """Write the files of a backup into a folder, durably.  The metadata of a data folder get a temporary name.
 
-    Raises :class:`OSError`, and as :func:`checked`.
+    Raises :class:`OSError`, and the errors of :func:`checked`.
     """
     done = 0
     for file in manifest.files:
@@ -113,7 +113,7 @@ def unpack(target: Target, manifest: Manifest, folder: Path, tell: Tell = lambda
 
 
 def damaged_files(target: Target, manifest: Manifest, tell: Tell) -> list[str]:
-    """Read every file to its end, and describe those that are missing or not as they were written.
+    """Read every file to its end, and describe the missing and damaged ones.
 
     Raises :class:`~holdfast.backup.target.TargetUnusable`.
     """
@@ -130,9 +130,10 @@ def damaged_files(target: Target, manifest: Manifest, tell: Tell) -> list[str]:
 
 
 def checked(target: Target, file: BackedUpFile) -> Iterator[bytes]:
-    """The content of a file, which is as it was written if this comes to its end.
+    """Read the content of a file, which is verified once the iterator is exhausted.
 
-    Raises :class:`~holdfast.backup.manifest.BackupUnusable` and :class:`~holdfast.backup.target.TargetUnusable`.
+    Raises :class:`~holdfast.backup.manifest.BackupUnusable` and
+    :class:`~holdfast.backup.target.TargetUnusable`.
     """
     chunks = target.read(file.content)
     if chunks is None:

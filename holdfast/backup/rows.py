@@ -1,7 +1,7 @@
-"""A segment of a log as a file: its rows, one after the other, each with its number and its size.
+"""File format of a log segment: its rows in sequence, each with its number and size.
 
-A row has checks of its own (:mod:`backend.journal.rows`).  Of rows that do not change any more the file is always the
-same, so backups of one target share it.
+A row has its own checksums (:mod:`backend.journal.rows`).  Unchanged rows give an identical file, so the
+backups of one target share it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEAD: Final = Struct(">II")
 
 
 class Place(NamedTuple):
-    """Where in the file a row is."""
+    """Position of a row in the file."""
 
     number: int
     offset: int
@@ -34,11 +34,11 @@ def add(file: BinaryIO, number: int, data: bytes) -> None:
 
 
 def places(file: BinaryIO) -> Iterator[Place]:
-    """Where the rows are, in order.  Raises :class:`~holdfast.backup.manifest.BackupUnusable`."""
+    """Positions of the rows, in order.  Raises :class:`~holdfast.backup.manifest.BackupUnusable`."""
     size_bytes = file.seek(0, 2)
     file.seek(0)
     if file.read(len(MARK)) != MARK:
-        raise BackupUnusable("a segment does not begin as one")
+        raise BackupUnusable("a segment does not begin with the mark of its format")
     offset = len(MARK)
     while offset < size_bytes:
         file.seek(offset)

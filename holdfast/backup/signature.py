@@ -1,7 +1,7 @@
-"""Signatures of the lists of backups, made with a master key of the service.
+"""Signatures of backups' manifests, made with a master key of the service.
 
-A list that somebody else has changed or written is noticed by whoever has the keyring: the digest of the list is
-wrapped with a master key, as a data key is, and bound to the name of the backup (AES-256-GCM for local keys).
+A holder of the keyring detects a manifest that was changed or written by somebody else: the manifest's digest
+is wrapped with a master key, like a data key, and bound to the name of the backup (AES-256-GCM for local keys).
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ class Signature(msgspec.Struct, frozen=True):
     master_key: str
     """Id of the master key."""
     wrapped: str
-    """Base64."""
+    """Wrapped digest in base64."""
 
 
 class SignatureRefused(Exception):
-    """A list is not signed by one of the master keys; the text says why, and follows a subject."""
+    """A manifest is not signed by one of the master keys; the text says why, and follows a subject."""
 
 
 class ManifestSigner:
-    """Signs and checks lists of backups with master keys.  Not for use inside of a running event loop."""
+    """Signs and verifies manifests with master keys.  Not for use inside a running event loop."""
 
     def __init__(self, masters: MasterKeys) -> None:
         self._masters = masters
 
     def sign(self, name: str, body: bytes) -> Signature:
-        """Sign the encoded list of the backup of this name."""
+        """Sign the encoded manifest of this backup."""
         wrapped = asyncio.run(self._masters.wrap(sha256(body).digest(), _context(name)))
         return Signature(self._masters.primary, b64encode(wrapped).decode())
 
     def check(self, name: str, body: bytes, signature: Signature | None) -> None:
-        """Raise :class:`SignatureRefused` unless the signature was made for this list with one of the keys."""
+        """Raise :class:`SignatureRefused` unless the signature was made for this manifest with one of the keys."""
         if signature is None:
             raise SignatureRefused("is not signed: it was made without the keyring, or its list was changed")
         try:

@@ -1,15 +1,14 @@
-"""Takes a backup of a data folder, while the service runs or when it does not.
+"""Backup of a data folder, while the service runs or not.
 
-**The moment.**  Nothing is changed in the metadata while its file is held, which takes milliseconds.  Meanwhile a
-moment is found at which none of the logs moved (:mod:`backend.journal.tail`): the metadata and the logs up to their
-ends are together what a kill of all processes would have left at that moment, and what a start recovers from.  All
-the rest of what the metadata name, closed segments and checkpoints, never changes.  So the files can be copied at
-leisure, for a pin that is said in the same moment keeps the service from dropping them.
+**The moment.**  The metadata's file is locked for some milliseconds.  During that a moment is found at which
+none of the logs grew (:mod:`backend.journal.tail`): the metadata and the logs up to their ends are together the
+state that a kill of all processes would have left at that moment, and from which a start recovers.  Everything
+else that the metadata refer to, closed segments and checkpoints, never changes.  So the files can be copied
+without haste, because a pin set at the same moment protects them from deletion by the service.
 
-Why no message is lost or doubled by this: whatever a recovery after a kill keeps, it keeps here, and that is what the
-journal is made for.  A message that moves from one queue to another is in the logs as it was at that one moment, a
-queue that was made later has records in no log up to there, and of one that was deleted later the records are there
-and the metadata too.
+Why no message is lost or duplicated: a recovery after a kill would keep the same, and that is the journal's
+purpose.  A message that moves between queues is in the logs in its state at that one moment; a queue created
+later has no records in any log up to there; and of a queue deleted later, both records and metadata are there.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ from metadata_service.models import BackupPin, LogEntry, ShardEntry
 from metadata_service.sqlite_copy import MetadataFile
 
 PIN_SECONDS: Final = 600.0
-"""So long after a backup was killed its pin is void."""
+"""Time after which the pin of a killed backup is void."""
 PUT_OFF_SECONDS: Final = 30.0
 TRIES: Final = 64
-"""To find a moment at which no log moves, while the metadata are held."""
+"""Number of attempts to find a moment without log growth, while the metadata are locked."""
 ROUNDS: Final = 100
-"""Of so many tries, with a pause between two in which metadata can be changed."""
+"""Number of rounds of such attempts, with a pause between two in which metadata can be changed."""
 ROUND_PAUSE_SECONDS: Final = 0.05
 SCRATCH: Final = ".backup-"
-"""Names of folders in the data folder, for the copy of the metadata."""
+"""Prefix of temporary folders in the data folder, for the copy of the metadata."""
 
 
 class _Part(NamedTuple):
-    """A file to be copied, up to a size: what is behind it was written after the moment."""
+    """A file to be copied, up to a size: data behind it were written after the moment."""
 
     path: str
     size_bytes: int
@@ -70,10 +69,11 @@ def take(
     signer: ManifestSigner | None = None,
     tell: Tell = lambda text: None,
 ) -> Taken:
-    """Take a backup of the data folder.  ``keep``: leave so many in the target, and remove older ones.
+    """Take a backup of the data folder.  ``keep``: number of backups to keep in the target; older ones are
+    removed.
 
-    Cut off anywhere, it leaves the backups in the target as they were, and the next one uses what it has copied.
-    Raises :class:`CannotBackUp`, :class:`~holdfast.backup.target.TargetUnusable`,
+    An interrupted run leaves the target's backups unchanged, and the next one uses what it has copied.  Raises
+    :class:`CannotBackUp`, :class:`~holdfast.backup.target.TargetUnusable`,
     :class:`~metadata_service.store.StoreError`.
     """
     name, began = manifests.new_name(), now_ms()
@@ -119,7 +119,7 @@ def take(
 
 
 class _Pinned:
-    """Keeps the pin from becoming void while files are copied."""
+    """Renews the pin while files are copied."""
 
     def __init__(self, metadata: MetadataFile, pin: BackupPin) -> None:
         self._metadata = metadata
@@ -141,7 +141,7 @@ class _Pinned:
 
 
 def _moment(journal: Path, metadata: MetadataFile, pin: BackupPin, tell: Tell) -> tuple[_Moment, BackupPin]:
-    """Find the moment, and pin what it needs."""
+    """Find the moment, and pin the files it needs."""
     tails: dict[str, LogTail] = {}
     try:
         for tries in range(ROUNDS):
@@ -149,7 +149,7 @@ def _moment(journal: Path, metadata: MetadataFile, pin: BackupPin, tell: Tell) -
                 tell("the logs do not stand still for a moment: trying again")
                 time.sleep(ROUND_PAUSE_SECONDS)
             try:
-                # What takes longer, to read the rows of the last segments, is done before anybody has to wait.
+                # Reading the rows of the last segments takes longer, and is done before anybody has to wait.
                 metadata.forget()
                 _follow(journal, metadata.logs(), tails)
                 with metadata.held():
@@ -161,7 +161,7 @@ def _moment(journal: Path, metadata: MetadataFile, pin: BackupPin, tell: Tell) -
                     pin = BackupPin(pin.name, _until_ms(), _last_of(journal, logs))
                     metadata.pin(pin)
             except FileNotFoundError:
-                continue  # a segment was dropped between two looks at it: nothing is held yet
+                continue  # a segment was deleted between two reads, before the lock
             return moment, pin
     except OSError as error:
         raise CannotBackUp(f"the journal cannot be read: {error}") from error
@@ -175,7 +175,7 @@ def _moment(journal: Path, metadata: MetadataFile, pin: BackupPin, tell: Tell) -
 
 
 def _follow(journal: Path, logs: list[LogEntry], tails: dict[str, LogTail]) -> None:
-    """Follow all logs that may still be written, and no others."""
+    """Follow exactly the logs that may still be written."""
     wanted = {folder_of(entry): entry for entry in logs if entry.state != "sealed"}
     for folder in set(tails) - set(wanted):
         tails.pop(folder).close()
@@ -183,7 +183,7 @@ def _follow(journal: Path, logs: list[LogEntry], tails: dict[str, LogTail]) -> N
         if folder not in tails:
             segments = _numbers(journal / folder, "", ".log")
             if not segments:
-                continue  # it has not begun
+                continue  # it has not started
             used = [number for number in segments if _is_used(journal / folder / segment_name(number))]
             tails[folder] = LogTail(str(journal / folder), entry.log_id, max(used, default=segments[0]))
     for tail in tails.values():
@@ -209,7 +209,7 @@ def _pieces(folder: Path) -> list[int]:
 
 
 def _last_of(journal: Path, logs: list[LogEntry]) -> tuple[tuple[int, int, int], ...]:
-    """Of each log that has files, the number of its last segment and of its last file of pieces."""
+    """For each log with files, the number of its last segment and of its last checkpoint file."""
     last = []
     for entry in logs:
         folder = journal / folder_of(entry)
@@ -222,7 +222,7 @@ def _last_of(journal: Path, logs: list[LogEntry]) -> tuple[tuple[int, int, int],
 def _at_this_moment(
     journal: Path, logs: list[LogEntry], shards: list[ShardEntry], tails: dict[str, LogTail]
 ) -> _Moment:
-    """The files that a recovery would read, and how far."""
+    """Files that a recovery would read, with their lengths."""
     pins = pins_of(0, None, {entry.log_id: entry for entry in logs}, shards)
     needed = {file for entry in shards for file in entry.files or ()}
     pointed = {segment for entry in shards for segment in entry.segments()}
@@ -242,7 +242,7 @@ def _at_this_moment(
             pointed.discard((entry.log_id, number))
             if tail is not None and number >= tail.segment:
                 if number > tail.segment or not tail.offset:
-                    continue  # made ahead
+                    continue  # preallocated
                 size = min(size, tail.offset)
             parts.append(_Part(path, size))
         for number in _pieces(journal / folder):
@@ -257,7 +257,7 @@ def _at_this_moment(
 
 
 def _chunks(source: Path, part: _Part, keep: Callable[[], None]) -> Iterator[bytes]:
-    """The file up to the size, whatever may have been written behind."""
+    """Content of the file up to the size, without data written behind it."""
     left = part.size_bytes
     try:
         with open(source, "rb", buffering=0) as file:

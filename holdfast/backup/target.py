@@ -1,7 +1,7 @@
-"""Where backups are kept: a local folder, or any of pyarrow's filesystems.
+"""Storage of backups: a local folder, or any of pyarrow's filesystems.
 
-What is written under a name is there whole or not at all, as far as the filesystem promises it: in a local folder each
-file is written aside, synced and renamed; an object store shows an object when it is complete.
+Files are written atomically, as far as the filesystem allows: in a local folder each file is written under a
+temporary name, synced and renamed; an object store shows only complete objects.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ class Kept(NamedTuple):
 
 
 class Target(Protocol):
-    """Paths have ``/`` between their parts.  All raise :class:`TargetUnusable`."""
+    """Storage of backups.  Paths have ``/`` between their parts.  All methods raise :class:`TargetUnusable`."""
 
     name: str
-    """For people, without secrets."""
+    """Name for messages, without secrets."""
 
     def write(self, path: str, chunks: Iterable[bytes]) -> None:
-        """A file with this content, in place of any other; durable afterwards."""
+        """Write a file, replacing any other; durable afterwards."""
 
     def read(self, path: str) -> Iterator[bytes] | None:
-        """The content, in chunks of at most :data:`CHUNK_BYTES`; None: there is no such file."""
+        """Read a file in chunks of at most :data:`CHUNK_BYTES`; None: it does not exist."""
 
     def size(self, path: str) -> int | None:
-        """Bytes of a file; None: there is no such file."""
+        """Size of a file in bytes; None: it does not exist."""
 
     def files(self, folder: str) -> list[Kept]:
-        """All files below a folder, by path; none if there is no such folder."""
+        """All files below a folder, by path; empty if it does not exist."""
 
     def remove(self, path: str) -> None:
-        """Repeatable."""
+        """Remove a file if it exists."""
 
 
 def open_target(place: str) -> Target:
-    """The target at a folder or URL.  Raises :class:`TargetUnusable`."""
+    """Open the target at a folder or URL.  Raises :class:`TargetUnusable`."""
     if "://" not in place:
         return LocalTarget(Path(place))
     parts = urlsplit(place)
@@ -67,7 +67,7 @@ def open_target(place: str) -> Target:
 
 
 class LocalTarget:
-    """A folder of this machine, or one that is mounted here; what is in it only its owner can read."""
+    """A folder of this machine, local or mounted; its files are readable only by their owner."""
 
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
@@ -119,7 +119,7 @@ class LocalTarget:
                     try:
                         seen = path.stat()
                     except FileNotFoundError:
-                        continue  # gone meanwhile
+                        continue  # removed meanwhile
                     kept = Kept(str(path.relative_to(self._folder)), seen.st_size, time.time() - seen.st_mtime)
                     found.append(kept)
         except OSError as error:
@@ -144,7 +144,7 @@ class LocalTarget:
 
 
 class ArrowTarget:
-    """A URL that pyarrow knows: ``s3://bucket/folder?region=…``, ``gs://bucket/folder``, ``hdfs://…``."""
+    """A URL that pyarrow supports: ``s3://bucket/folder?region=…``, ``gs://bucket/folder``, ``hdfs://…``."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -172,7 +172,7 @@ class ArrowTarget:
                 for chunk in chunks:
                     file.write(chunk)
         except BaseException as error:
-            if begun:  # closing the stream has put an object there that is not whole
+            if begun:  # closing the stream has created an incomplete object
                 with contextlib.suppress(*self._errors):
                     self._files.delete_file(self._at(path))
             if isinstance(error, self._errors):
@@ -226,7 +226,7 @@ class ArrowTarget:
 def _chunks(
     file: Any, errors: tuple[type[Exception], ...], unusable: Callable[[str, Any], TargetUnusable]
 ) -> Iterator[bytes]:
-    """All of a file that was opened, which is closed at the end."""
+    """Read an open file to its end, and close it."""
     try:
         with file:
             while chunk := file.read(CHUNK_BYTES):
@@ -236,7 +236,7 @@ def _chunks(
 
 
 def _shown(url: str) -> str:
-    """The URL without a password or key, and without options."""
+    """The URL without credentials and options."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 

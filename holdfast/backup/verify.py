@@ -1,7 +1,7 @@
-"""Whether a backup is what it should be, and what would be there after a restore.
+"""Verification of a backup: its integrity, and the state after a restore.
 
-Each file is read and checked.  Then the backup is restored into a scratch folder, opened with the code that a start
-recovers with, and every message that is in it is read.
+Each file is read and checked.  Then the backup is restored into a scratch folder, opened with the code that a
+start recovers with, and every message in it is read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Tell = Callable[[str], None]
 
 
 class VerifiedQueue(msgspec.Struct, frozen=True):
-    """A queue, and how many messages it would have."""
+    """A queue, with the number of messages after a restore."""
 
     account: str
     name: str
@@ -48,14 +48,14 @@ class VerifiedQueue(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What was found."""
+    """Result of a verification."""
 
     wrong: list[str]
-    """What is wrong with the backup, in words; empty: nothing."""
+    """Descriptions of everything wrong with the backup; empty: nothing."""
     queues: list[VerifiedQueue] | None
-    """None: it could not be opened."""
+    """State of the queues; None: the backup could not be opened."""
     keys_checked: bool
-    """Whether master keys were there to be tried."""
+    """True if master keys were available and tried."""
 
     @property
     def messages(self) -> int:
@@ -65,9 +65,9 @@ class Verified(msgspec.Struct, frozen=True):
 async def verify(
     target: Target, manifest: Manifest, scratch: Path | None, masters: MasterKeys | None, tell: Tell = lambda text: None
 ) -> Verified:
-    """Read all of a backup.  ``scratch``: a folder with room for it; None: that for temporary files.
+    """Verify a backup completely.  ``scratch``: a folder with room for it; None: the one for temporary files.
 
-    ``masters``: the keys that a service would be started with; None: they are not tried.  Raises
+    ``masters``: keys that a service would be started with; None: they are not tried.  Raises
     :class:`~holdfast.backup.restore.CannotRestore` if there is no room or it cannot be read now, and
     :class:`~holdfast.backup.target.TargetUnusable`.
     """
@@ -83,10 +83,10 @@ async def verify(
                 found, queues, keys = await _open_files(target, manifest, data, masters, tell)
             else:
                 restore(target, manifest, data)
-                tell("opening what was restored")
+                tell("opening the restored files")
                 found, queues, keys = await _open(data, masters)
-        except Unavailable as error:  # this process could not read what it has restored: that says nothing of it
-            raise CannotRestore(f"the backup was not looked through to its end, try again: {error}") from error
+        except Unavailable as error:  # a failure to read the restored files does not mean that the backup is damaged
+            raise CannotRestore(f"the verification of the backup could not be completed, try again: {error}") from error
         except (BackupUnusable, StoreError, BackendError) as error:
             return Verified([*wrong, str(error)], None, False)
     return Verified([*wrong, *found, *keys], queues, masters is not None)
@@ -114,7 +114,7 @@ async def _open(data: Path, masters: MasterKeys | None) -> tuple[list[str], list
 async def _open_files(
     target: Target, manifest: Manifest, folder: Path, masters: MasterKeys | None, tell: Tell
 ) -> tuple[list[str], list[VerifiedQueue], list[str]]:
-    """The same of a service in Cassandra, whose tables and entries are files."""
+    """Open a backup of a service in Cassandra, whose tables and entries are files."""
     from backend.journal.cassandra_journal import CassandraJournal
     from holdfast.backup.cassandra_files import BackedUpEntries, BackedUpKeys, BackedUpTables, Scratch
     from holdfast.backup.contents import read_contents, write_contents
@@ -126,7 +126,7 @@ async def _open_files(
     wrong: list[str] = []
     counters: dict[int, Counters] = {}
     for name, copy in clusters.items():
-        tell(f"opening what the cluster {name} has")
+        tell(f"opening the cluster {name} has")
         journal = CassandraJournal(BackedUpTables(folder, name))
         census = await count(journal, BackedUpEntries(copy), journal.read_many)
         wrong += _damages(census)

@@ -1,5 +1,5 @@
-"""What is wrong with a service, in words, and what to do: :mod:`~holdfast.doctor.folder` looks at a data folder,
-:mod:`~holdfast.doctor.cluster` at a service on many machines.
+"""Diagnosis of a service, with advice: :mod:`~holdfast.doctor.folder` examines a data folder,
+:mod:`~holdfast.doctor.cluster` a service on many machines.
 
-Looking changes nothing.  What can be mended safely is, with consent.
+Examination changes nothing.  Safe repairs are made after confirmation.
 """

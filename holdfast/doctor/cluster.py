@@ -1,6 +1,5 @@
-"""Looks at a service on many machines: at its Cassandra and its Redis, at one of its backend clusters, and at what this
-machine has of its keys and certificates.
-"""
+"""Diagnosis of a service on many machines: its Cassandra and Redis, one of its backend clusters, and this
+machine's keys and certificates."""
 
 from __future__ import annotations
 
@@ -24,18 +23,18 @@ from metadata_service.models import ClusterEntry, ClusterReport, Heartbeat, LogE
 from metadata_service.schema import RESTORE_AGAIN
 from metadata_service.store import MemberStore, MetadataStore, StoreError
 
-if TYPE_CHECKING:  # the driver is large, and not needed where metadata nodes are asked alone
+if TYPE_CHECKING:  # the driver is large, and not needed with metadata nodes only
     from metadata_service.cassandra_connection import CassandraConnection
 
 SKEW_MS: Final = 2_000
 BEAT_MS: Final = 1_500
-"""A heartbeat may be so old when it is read."""
+"""Maximum age of a heartbeat when it is read."""
 REPORT_SECONDS: Final = 15.0
 REPLICAS_LEAST: Final = 3
 
 
 def look(settings: Settings) -> Iterator[Finding]:
-    """All that there is to say, as seen from this machine."""
+    """All findings, as seen from this machine."""
     yield from _files(settings)
     yield from shared_redis.look(settings)
     yield from asyncio.run(_look(settings))
@@ -69,7 +68,7 @@ async def _look(settings: Settings) -> list[Finding]:
     try:
         stores = Stores(settings, peer_tls(settings))
     except CertificateUnusable:
-        return found  # said already
+        return found  # already reported
     try:
         if settings.cassandra and not await _cassandra(settings, found):
             return found
@@ -87,7 +86,7 @@ async def _look(settings: Settings) -> list[Finding]:
 
 
 async def _cassandra(settings: Settings, found: list[Finding]) -> bool:
-    """Whether what is in it can be looked at: nothing that is missing is made here."""
+    """Examine Cassandra without creating anything; True if its contents can be examined."""
     from holdfast import schema_cassandra
     from metadata_service.cassandra_connection import CassandraConnection
 
@@ -135,7 +134,7 @@ def _nodes(connection: CassandraConnection) -> Iterator[Finding]:
 
 def _replicas(connection: CassandraConnection, keyspace: str, settings: Settings) -> Iterator[Finding]:
     strategy = connection.cluster.metadata.keyspaces[keyspace].replication_strategy
-    has: dict[str, int] = getattr(strategy, "dc_replication_factors", {})  # of the only kind that Holdfast makes
+    has: dict[str, int] = getattr(strategy, "dc_replication_factors", {})  # of the only strategy that Holdfast uses
     shown = ", ".join(f"{name}={count}" for name, count in has.items())
     for name, count in has.items():
         if count < REPLICAS_LEAST:
@@ -201,7 +200,7 @@ def _report(name: str, report: ClusterReport | None, now_s: float) -> Iterator[F
         yield wrong(f"{report.homeless} shards of {name} are served by nobody", "start its backends; read their logs")
     for node in report.nodes:
         if node.gone:
-            continue  # that is seen by the entries of its cluster
+            continue  # reported from the entries of its cluster
         if not node.live:
             yield wrong(f"the node {node.name} of {name} has been silent for {node.silent_ms / 1000:.0f} s", "start it")
         elif node.cut_off:
@@ -259,7 +258,7 @@ def _owners(cluster: str, logs: list[LogEntry], shards: list[ShardEntry], live: 
 
 
 def _silent(cluster: str, beats: list[Heartbeat], logs: list[LogEntry], live: set[str]) -> Iterator[Finding]:
-    """Nodes that have ended without taking leave, and whose shards others have by now."""
+    """Nodes that died and whose shards were taken over."""
     sealed = {entry.log_id for entry in logs if entry.state == "sealed"}
     for beat in beats:
         if beat.address and beat.node not in live and beat.log_id in sealed:

@@ -1,4 +1,4 @@
-"""What was found, and what looks at files that every service has: certificates, keys, disks."""
+"""Findings, and checks of files that every service has: certificates, keys, disks."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ EXPIRES_SOON: Final = timedelta(days=21)
 
 
 class Mend(NamedTuple):
-    """What can be done about it, if somebody consents."""
+    """A repair that needs confirmation."""
 
     question: str
     act: Callable[[], object]
-    """Raises :class:`OSError` or :class:`~metadata_service.store.StoreError`."""
+    """Function that makes the repair.  Raises :class:`OSError` or :class:`~metadata_service.store.StoreError`."""
 
 
 class Finding(NamedTuple):
-    """One thing that somebody should know."""
+    """One result of the diagnosis."""
 
     level: Level
-    """``wrong``: something does not work, or what is stored is in danger.  ``warning``: it may come to that.  ``note``:
-    as it should be, if it is meant so."""
+    """``wrong``: something does not work, or stored data are at risk.  ``warning``: it may come to that.
+    ``note``: correct, if intended."""
     what: str
     todo: str = ""
     mend: Mend | None = None
@@ -49,7 +49,7 @@ def note(what: str, todo: str = "", mend: Mend | None = None) -> Finding:
 
 
 def certificate(path: Path, now: datetime | None = None) -> Iterator[Finding]:
-    """Whether a certificate holds, and for how long still."""
+    """Check a certificate's validity and remaining time."""
     now = now or datetime.now(UTC)
     try:
         chain = x509.load_pem_x509_certificates(path.read_bytes())
@@ -71,7 +71,7 @@ def certificate(path: Path, now: datetime | None = None) -> Iterator[Finding]:
 
 
 def secret_file(path: Path, what: str, *, group: bool = False) -> Iterator[Finding]:
-    """Whether others may read a file that holds a secret; ``group``: those of its group may."""
+    """Check that others cannot read a file with a secret; ``group``: members of its group may."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
@@ -88,7 +88,7 @@ def secret_file(path: Path, what: str, *, group: bool = False) -> Iterator[Findi
 
 
 def disk(folder: Path, least_bytes: int, what: str) -> Iterator[Finding]:
-    """Whether there is room where the folder is."""
+    """Check the free space of the folder's disk."""
     try:
         total, _, free = shutil.disk_usage(folder)
         files = os.statvfs(folder)

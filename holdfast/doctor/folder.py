@@ -1,6 +1,6 @@
-"""Looks at the data folder of a service on one machine.
+"""Diagnosis of the data folder of a service on one machine.
 
-While the service runs, what only a stopped one can be asked is left out, and said.
+While the service runs, checks that need a stopped one are skipped, with a note.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _RESTORING: Final = "metadata.sqlite.restoring"
 
 
 def look(settings: Settings) -> Iterator[Finding]:
-    """All that there is to say about the folder."""
+    """All findings about the folder."""
     data = settings.data
     if not data.is_dir():
         yield wrong(f"there is no folder {data}", "name the data folder of the service with --data")
@@ -90,7 +90,7 @@ def look(settings: Settings) -> Iterator[Finding]:
 
 
 def _process(data: Path, stack: ExitStack) -> int | None:
-    """The process that has the folder, 0 if it is not known which; None: none has, nor will before this is over."""
+    """Process that uses the folder, 0 if its id is not known; None: none does, and none can until this ends."""
     for name in (LOCK_FILE, USE_FILE):
         try:
             lock = os.open(data / name, os.O_RDWR | os.O_CLOEXEC)
@@ -144,7 +144,7 @@ def _open_files(settings: Settings, process: int | None) -> Iterator[Finding]:
         try:
             allowed = resource.prlimit(process, resource.RLIMIT_NOFILE)[1]
         except (OSError, PermissionError):
-            pass  # another's process: then the limit of this one is as good a guess as any
+            pass  # another user's process: use the limit of this one
     if allowed != resource.RLIM_INFINITY and allowed < wanted:
         yield warning(
             f"a process may have {allowed} files open, and {settings.connections_limit} connections "
@@ -206,7 +206,7 @@ def _unpin(path: Path, pin: BackupPin) -> Callable[[], object]:
 
 
 async def _opened(settings: Settings, copy: Path, *, running: bool) -> list[Finding]:
-    """What a copy of the metadata says together with the keyring and, unless the service runs, the journal."""
+    """Findings from a copy of the metadata with the keyring and, unless the service runs, the journal."""
     found: list[Finding] = []
     store = SQLiteStore(copy)
     disk = RealDisk()
@@ -235,6 +235,13 @@ async def _opened(settings: Settings, copy: Path, *, running: bool) -> list[Find
         except (BackendError, OSError) as error:
             return [*found, wrong(f"the journal cannot be read: {error}")]
         found += _damage(settings, survey)
+        if quarantined := sum(fold.quarantined for fold in replay.folds.values()):
+            found.append(
+                note(
+                    f"{quarantined} messages of the queues here are lost, for their bytes were damaged or unreadable",
+                    "check the disk; the service has logged the file and offset of each",
+                )
+            )
         ahead = replay.time_ms - time.time() * 1000
         if ahead > AHEAD_MS:
             found.append(
@@ -281,11 +288,9 @@ def _running(settings: Settings, process: int) -> Iterator[Finding]:
         "stop the service for that, or make a backup and verify it: holdfast backup, holdfast verify",
     )
     if not settings.port:
-        return  # it has taken a free one, and only its log says which
+        return  # it uses a free port that only its log names
     url = f"{endpoint(settings, settings.port)}/health/ready"
-    anyone = (
-        ssl._create_unverified_context()
-    )  # the certificate is for another name than that of this machine's loopback
+    anyone = ssl._create_unverified_context()  # the certificate does not name the loopback address
     try:
         with urllib.request.urlopen(url, timeout=HEALTH_SECONDS, context=anyone) as answer:
             health = json.loads(answer.read())

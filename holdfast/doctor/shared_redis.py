@@ -1,4 +1,4 @@
-"""Whether the Redis that processes share can be used: rates are counted there, and changed queues told of."""
+"""Diagnosis of the Redis that processes share for rates and invalidation hints."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ratelimit.address import MEMORY, shown
 
 ANSWER_SECONDS: Final = 2.0
 SLOW_SECONDS: Final = 0.02
-"""A call that is counted waits for the Redis."""
+"""Response time that is too slow for calls, which wait for Redis."""
 _TRIES: Final = 3
 
 
 def look(settings: Settings) -> Iterator[Finding]:
-    """Each Redis that the settings name, once, with what suffers where it cannot be used."""
+    """Check each Redis in the settings once; findings name the features affected."""
     used: dict[str, list[str]] = {}
     if settings.rate_limit_storage != MEMORY:
         what = "rate_limit_storage: each process counts rates by itself meanwhile, with its part of the limits"

@@ -1,1 +1,1 @@
-"""Queues on their way into a Holdfast, and out of it: what ``holdfast export`` and ``holdfast import`` are made of."""
+"""Export and import of queues: the commands ``holdfast export`` and ``holdfast import``."""

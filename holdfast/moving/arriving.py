@@ -1,20 +1,20 @@
-"""``holdfast import file``: queues out of files that ``holdfast export`` has written.
+"""``holdfast import file``: queues from files written by ``holdfast export``.
 
-First every line of every file is read and checked, and what is there is compared with what is asked for; until then
-nothing is changed.  Then queues are made, and messages sent, in their order, in batches.
+First every line of every file is read and checked, and existing queues are compared with the requested ones;
+nothing is changed before.  Then queues are created, and messages sent, in order and in batches.
 
-What is promised
-----------------
+Guarantees
+----------
 - Every message of the file is stored, in the file's order within each message group of a FIFO queue.
-- An import that was cut off, at whatever moment, is gone on with by repeating it: ``FILE.progress`` says how far it
-  came.  At most one batch, of ten messages, is then in doubt, and it is sent again under the same token.  The service
-  knows it again for 60 s (``send_retry_window_seconds``), messages of a FIFO queue for five minutes by their
-  deduplication ids.  Whoever comes later may have the messages of this batch twice, and is told which.
-- Message ids, times, receive counts and senders are new.  What was delayed waits for what was left of its delay.  What
-  was in flight is visible.
+- Repeating an interrupted import continues it: ``FILE.progress`` records its progress.  At most one batch of
+  ten messages is then in doubt, and sent again with the same token.  The service recognizes it for 60 s
+  (``send_retry_window_seconds``), messages of a FIFO queue for five minutes by their deduplication ids.  Later,
+  the messages of this batch may be duplicated, and the batch is reported.
+- Message ids, times, receive counts and senders are new.  Delayed messages wait for the rest of their delay.
+  Messages that were in flight are visible.
 
-Two messages of a FIFO queue may have the same deduplication id, if they were sent more than five minutes apart.  Sent
-within five minutes the second one would be taken for a repetition and be lost, so it gets an id of its own.
+Two messages of a FIFO queue may have the same deduplication id, if they were sent more than five minutes apart.
+Sent within five minutes the second one would be dropped as a duplicate, so it gets an id of its own.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ PROBLEMS_SHOWN = 20
 _RETRY_WINDOW_SECONDS = 60
 _FIFO_WINDOW_SECONDS = 300
 _FILTER_BITS = 27
-"""Of a deduplication id's hash: the filter that finds twins takes 16 MiB."""
+"""Bits of a deduplication id's hash: the filter that finds repeated ids takes 16 MiB."""
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """Of a progress file: what it is the progress of."""
+    """Header of a progress file: identifies the import."""
 
     digest: str
     endpoint: str
@@ -62,12 +62,12 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 class _Sending(msgspec.Struct, tag="sending"):
-    """A batch is sent from now on."""
+    """Start of sending a batch."""
 
     number: int
-    """Of the line of its first message."""
+    """Line number of its first message."""
     now: float
-    """What delays are counted from."""
+    """Time that the messages' delays are relative to."""
 
 
 class _Sent(msgspec.Struct, tag="sent"):
@@ -76,12 +76,12 @@ class _Sent(msgspec.Struct, tag="sent"):
     number: int
     offset: int
     messages: int
-    """So many, up to here."""
+    """Number of messages stored so far."""
 
 
 @dataclass
 class _File:
-    """A file that was read through."""
+    """A checked file."""
 
     path: Path
     queue: QueueLine
@@ -89,27 +89,27 @@ class _File:
     left: tuple[str, ...]
     digest: str = ""
     first: int = 0
-    """Where the second line begins."""
+    """Position of the second line."""
     messages: int = 0
     in_flight: int = 0
     unreadable: int = 0
     by_group: bool = False
-    """Whether the queue deduplicates in each group apart."""
+    """True if the queue deduplicates per message group."""
     twins: dict[bytes, int] = field(default_factory=dict)
-    """Of deduplication ids that several messages may have: the line of the first one."""
+    """First line of each deduplication id that may be repeated."""
 
     @property
     def fifo(self) -> bool:
         return self.wanted.fifo
 
     def key_of(self, line: MessageLine) -> bytes:
-        """What deduplication goes by."""
+        """Key of deduplication for a message."""
         scope = line.group or "" if self.by_group else ""
         return blake2b(f"{scope}\0{line.deduplication_id}".encode(errors="replace"), digest_size=16).digest()
 
 
 def import_files(client: Client, parsed: Parsed) -> None:
-    """Raises :class:`CommandFailed`."""
+    """Run the command.  Raises :class:`CommandFailed`."""
     if parsed.progress is not None and len(parsed.files) > 1:
         raise CommandFailed("--progress is for one file; without it each has its own beside it", USAGE)
     target, progress = Target(client), Progress()
@@ -151,7 +151,7 @@ def import_files(client: Client, parsed: Parsed) -> None:
 
 
 def _opened(path: Path) -> _File:
-    """The file's first line.  Raises :class:`CommandFailed`."""
+    """Read the file's first line.  Raises :class:`CommandFailed`."""
     with form.opened(path) as file:
         first = next(form.read(file, 1), None)
     if first is None:
@@ -175,7 +175,7 @@ def _opened(path: Path) -> _File:
 
 
 def _check(one: _File, queue: Definition, progress: Progress, parsed: Parsed) -> None:
-    """Read every line.  Raises :class:`CommandFailed`, with what is wrong in the first lines that are."""
+    """Check every line.  Raises :class:`CommandFailed`, which describes the first bad lines."""
     problems: list[str] = []
     more = 0
     digest = sha256()
@@ -187,7 +187,7 @@ def _check(one: _File, queue: Definition, progress: Progress, parsed: Parsed) ->
         for number, _, line in form.read(file, 1, digest):
             try:
                 if end is not None:
-                    raise BadLine("it stands behind the end")
+                    raise BadLine("it is after the end line")
                 if isinstance(line, EndLine):
                     end = line
                 else:
@@ -223,7 +223,7 @@ def _check(one: _File, queue: Definition, progress: Progress, parsed: Parsed) ->
 def _check_line(
     one: _File, number: int, line: form.Line | BadLine, queue: Definition, now: float, parsed: Parsed
 ) -> None:
-    """Raises :class:`BadLine` and :class:`Unsendable`."""
+    """Check a line.  Raises :class:`BadLine` and :class:`Unsendable`."""
     match line:
         case BadLine():
             raise line
@@ -240,7 +240,7 @@ def _check_line(
 
 
 class _Filter:
-    """Finds keys that come several times, in bounded memory: which perhaps do."""
+    """Finds keys that may be repeated, in bounded memory."""
 
     def __init__(self) -> None:
         self._bits = bytearray(1 << (_FILTER_BITS - 3))
@@ -255,7 +255,7 @@ class _Filter:
 
 
 def _firsts(one: _File, keys: set[bytes]) -> dict[bytes, int]:
-    """The lines in which these keys come first."""
+    """First line of each of these keys."""
     found: dict[bytes, int] = {}
     with form.opened(one.path) as file:
         for number, _, line in form.read(file, 1):
@@ -265,7 +265,7 @@ def _firsts(one: _File, keys: set[bytes]) -> dict[bytes, int]:
 
 
 def _notes(one: _File) -> list[str]:
-    """What is to be known of the messages."""
+    """Notes for the user on the file's messages."""
     notes = []
     if one.unreadable:
         notes.append(f"{one.unreadable} messages could not be read when it was exported, and are not in the file")
@@ -283,7 +283,7 @@ class _Sender:
     """Sends the messages of one file."""
 
     def __init__(self, stack: ExitStack, target: Target, one: _File, parsed: Parsed, progress: Progress) -> None:
-        """Raises :class:`CommandFailed`."""
+        """Open the progress file.  Raises :class:`CommandFailed`."""
         self._target = target
         self._file = one
         self._skip = bool(parsed.skip_in_flight)
@@ -295,7 +295,8 @@ class _Sender:
         self._token = f"import:{blake2b(name.encode(), digest_size=20).hexdigest()}"
 
     def send(self) -> int:
-        """How many messages are sent, with those of tries before.  Raises :class:`CommandFailed`."""
+        """Send the messages; returns their number, including those of earlier tries.  Raises
+        :class:`CommandFailed`."""
         one, journal = self._file, self._journal
         with form.opened(one.path) as file:
             done, doubtful = _Sent(2, one.first, 0), None
@@ -319,7 +320,7 @@ class _Sender:
         return sent
 
     def _messages(self, file: BinaryIO, number: int) -> Iterator[tuple[Read, int]]:
-        """The lines of messages, each with the bytes that count."""
+        """Lines with messages to send, each with its size in bytes."""
         for read in form.read(file, number):
             line = read.line
             if isinstance(line, BadLine):
@@ -343,7 +344,7 @@ class _Sender:
         return CommandFailed(f"{self._file.path} was changed while it was read: line {read.number}: {error}")
 
     def _send(self, batch: Sequence[Read], again: _Sending | None, sent: int) -> None:
-        """``again``: this batch may have been sent before.  It is sent as it was, or it would be another one."""
+        """Send a batch; ``again``: it may have been sent before, and is sent unchanged so that its token matches."""
         one, journal, first, last = self._file, self._journal, batch[0].number, batch[-1]
         now = time.time() if again is None else again.now
         if again is None:

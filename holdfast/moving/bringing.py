@@ -1,7 +1,7 @@
-"""``holdfast import sqs``: queues of another SQS service, and if asked their messages.
+"""``holdfast import sqs``: queues of another SQS service, optionally with their messages.
 
-The plan is told first: what is made, what there is already, and what cannot be carried over.  It is carried out when
-somebody has said yes.  Each part can be repeated: queues that are there are found, and what is drained goes on.
+The plan is shown first: queues to create, existing ones, and properties that cannot be carried over.  It is
+carried out after confirmation.  Each part can be repeated: existing queues are found, and draining continues.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 _WINDOW_SECONDS = {False: 60, True: 300}
-"""How long a repeated send is known, of a standard and of a FIFO queue."""
+"""Time for which a repeated send is recognized, by queue type (FIFO or not)."""
 
 
 def import_sqs(client: Client, parsed: Parsed) -> None:
-    """Raises :class:`CommandFailed`, also where something stayed at the source."""
+    """Run the command.  Raises :class:`CommandFailed`, also if messages remain at the source."""
     target, progress = Target(client), Progress()
     source = Source(
         parsed.endpoint_url,
@@ -135,7 +135,7 @@ def _drain(
     parsed: Parsed,
     progress: Progress,
 ) -> Drain:
-    """Raises :class:`CommandFailed`."""
+    """Prepare the draining of a queue.  Raises :class:`CommandFailed`."""
     folder: Path = parsed.progress
     name = queue.definition.name
     try:
@@ -166,7 +166,7 @@ def _run(source: Source, target: Target, drains: Sequence[Drain], parsed: Parsed
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends the draining as Ctrl-C does."""
+    """Treat SIGTERM like Ctrl-C during the draining."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -182,7 +182,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def _tell_end(drains: Sequence[Drain], document: dict[str, Any], parsed: Parsed) -> None:
-    """Raises :class:`CommandFailed` where something is left."""
+    """Report the result.  Raises :class:`CommandFailed` if messages remain."""
     for one in drains:
         document["queues"][one.name] |= {"moved": one.forwarded, "left": len(one.left)}
     moved = sum(one.forwarded for one in drains)

@@ -1,9 +1,9 @@
-"""What a queue is, apart from its messages, and how it becomes a queue of another service.
+"""Definition of a queue without its messages, and its conversion for another service.
 
-ARNs are mapped by one rule.  What names a queue of the account and region that the definition comes from names, after
-that, the queue of the same name in the account and region that it goes to.  Principals of that account (its number,
-``arn:aws:iam::...`` and ``arn:aws:sts::...``) become those of the new account.  Everything else stays as it is, and is
-told: other accounts, and ARNs of other services.
+ARNs are mapped by one rule.  References to a queue of the source account and region become references to the
+queue of the same name in the destination account and region.  Principals of the source account (its number,
+``arn:aws:iam::...`` and ``arn:aws:sts::...``) become those of the new account.  Everything else stays
+unchanged, and is reported: other accounts, and ARNs of other services.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from frontend.sqs.errors import SqsError
 from frontend.sqs.validation import check_new_queue_name
 
 BOUND = ("RedrivePolicy", "RedriveAllowPolicy", "Policy")
-"""Attributes that name other queues or accounts, in the order in which they are set: a queue that lets only some tie
-their dead letters to it may have been tied to by others before."""
+"""Attributes that name other queues or accounts, in the order in which they are set: RedriveAllowPolicy comes
+after the RedrivePolicies of sources that it might not allow."""
 _ENCRYPTION = ("SqsManagedSseEnabled", "KmsDataKeyReusePeriodSeconds")
-"""What a service may have switched off for all of its queues: it makes no difference."""
+"""Attributes that a service may have disabled for all queues: differences are ignored."""
 _ARN = re.compile(r"arn:(aws[a-z-]*):([a-z0-9-]+):([a-z0-9-]*):([0-9]{12}):(.+)\Z", re.DOTALL)
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 
@@ -35,9 +35,9 @@ class Definition:
 
     name: str
     arn: QueueArn
-    """Where it is, or was."""
+    """ARN at its current or former location."""
     attributes: Mapping[str, str]
-    """Those that can be set."""
+    """Attributes that can be set."""
     tags: Mapping[str, str]
 
     @property
@@ -46,7 +46,7 @@ class Definition:
 
     @property
     def dead_letter_queue(self) -> QueueArn | None:
-        """Where its dead letters go."""
+        """ARN of its dead-letter queue."""
         text = self.attributes.get("RedrivePolicy")
         if not text:
             return None
@@ -66,15 +66,15 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Portable:
-    """What of a definition can be carried over, and what cannot."""
+    """The portable part of a definition, with the rest described."""
 
     definition: Definition
     left: tuple[str, ...]
-    """Sentences about what stays behind."""
+    """Sentences about properties that are left out."""
 
 
 def portable(definition: Definition) -> Portable:
-    """What this service takes.  ARNs in it are still those of where it comes from."""
+    """Reduce a definition to what this service accepts.  Its ARNs are still those of the source."""
     values: dict[str, str] = {}
     left: list[str] = []
     try:
@@ -103,7 +103,7 @@ def portable(definition: Definition) -> Portable:
 
 
 def _take(values: dict[str, str], name: str, value: str, *, fifo: bool) -> None:
-    """Raises :class:`SqsError` for what this service does not take."""
+    """Add an attribute in canonical form.  Raises :class:`SqsError` if this service does not accept it."""
     plain = _mapped_text(name, value, _plain)
     values |= attributes.canonical({name: plain}, fifo=fifo)
 
@@ -113,23 +113,23 @@ def _own_tags(tags: Mapping[str, str]) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """ARNs of all partitions of AWS (``aws-cn`` ...) are written as those of this service."""
+    """Rewrite a queue ARN of any AWS partition (``aws-cn`` ...) to this service's partition."""
     found = _ARN.match(text)
     if found is None or found[2] != "sqs":
         return text
     return f"arn:aws:sqs:{found[3]}:{found[4]}:{found[5]}"
 
 
-# --- going to another account ------------------------------------------------------------------------------
+# --- mapping to another account ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """From one account and region to another."""
+    """Mapping from one account and region to another."""
 
     source: QueueArn
     destination: QueueArn
-    """Of any queue there; what counts is region and account."""
+    """Any queue ARN at the destination; only its region and account are used."""
 
     def mapped(self, definition: Definition) -> Definition:
         values = {
@@ -156,7 +156,7 @@ class Way:
 
 
 def strangers(definition: Definition) -> list[str]:
-    """What the policy of a queue names that stays as it is: other accounts, other services, other regions."""
+    """References in a queue's policy that stay unchanged: other accounts, other services, other regions."""
     text = definition.attributes.get("Policy")
     if not text:
         return []
@@ -184,7 +184,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _mapped_text(name: str, text: str, change: Any) -> str:
-    """An attribute with its strings changed, if it is JSON that holds ARNs."""
+    """Map the strings in an attribute, if it is JSON that contains ARNs."""
     if name not in BOUND:
         return text
     try:
@@ -204,11 +204,11 @@ def _changed(value: Any, change: Any) -> Any:
     return value
 
 
-# --- comparing ----------------------------------------------------------------------------------------------
+# --- comparison ---------------------------------------------------------------------------------------------
 
 
 def differences(wanted: Definition, there: Definition) -> list[str]:
-    """What a queue that is there has otherwise, as sentences."""
+    """Differences of an existing queue, as sentences."""
     asked, found = attributes.effective(wanted.attributes), attributes.effective(there.attributes)
     names = [name for name in attributes.SETTABLE if name not in _ENCRYPTION]
     told = [

@@ -1,18 +1,20 @@
 """Draining: messages are received at the source, stored here, and only then deleted there.
 
-What is promised
-----------------
-- **None is lost.**  A message is deleted at the source when the service here has answered that it is stored, and not
-  before.  Whoever kills the process, at whatever moment, and begins again, finds every message in one of the two.
-- **None is doubled**, but for those in doubt: the at most ten messages of each worker that were being sent when the
-  process was killed.  They are sent again under the same token, made of the source's message id, which the service
-  knows for 60 s, or the same deduplication id, for five minutes.  Whoever comes later may have these twice, and is told
-  how many they are.  This needs the files in the progress folder (:mod:`holdfast.moving.ledger`).
-- **The order of each message group** of a FIFO queue stays: one worker at a time has the queue, and a message that
-  cannot be forwarded ends the draining of its queue, so that none behind it overtakes it.
-- A message of a standard queue that cannot be forwarded (too large, say) stays where it is, and is told.
+Guarantees
+----------
+- **No message is lost.**  A message is deleted at the source only after the service here has confirmed that it
+  is stored.  If the process is killed at any moment and started again, every message is in one of the two.
+- **None is duplicated**, except those in doubt: at most ten messages of each worker that were being sent when
+  the process was killed.  They are sent again with the same token, derived from the source's message id, which
+  the service recognizes for 60 s, or the same deduplication id, for five minutes.  Later they may be
+  duplicated, and their number is reported.  This needs the files in the progress folder
+  (:mod:`holdfast.moving.ledger`).
+- **The order of each message group** of a FIFO queue is kept: one worker at a time has the queue, and a message
+  that cannot be forwarded ends the draining of its queue, so that no later one overtakes it.
+- A message of a standard queue that cannot be forwarded (too large, for example) stays at the source, and is
+  reported.
 
-Bodies, attributes, ``AWSTraceHeader``, groups and deduplication ids arrive as they are.  Message ids, times, receive
+Bodies, attributes, ``AWSTraceHeader``, groups and deduplication ids are unchanged.  Message ids, times, receive
 counts and senders are new.
 """
 
@@ -34,25 +36,25 @@ from holdfast.progress import Progress
 
 REASONS_SHOWN = 10
 _TURN_RECEIVES = 20
-"""A worker goes on to the next queue after so many."""
+"""Number of receives after which a worker changes to the next queue."""
 _LOOK_SECONDS = 1.0
 _POLL_SECONDS = 1
 
 
 @dataclass
 class Drain:
-    """A queue on its way.  What is counted here, only its lock's holder changes."""
+    """A queue being drained.  Counters are changed only with its lock."""
 
     queue: SourceQueue
     target: Definition
     ledger: Ledger
     forwarded: int = 0
     left: dict[str, str] = field(default_factory=dict)
-    """Why messages stay at the source, by id."""
+    """Reasons for messages that stay at the source, by id."""
     failure: CommandFailed | None = None
     done: bool = False
     waiting: str = ""
-    """What the end is waited for."""
+    """Reason for waiting at the end."""
     workers: int = 0
     arrived_at: float = field(default_factory=time.monotonic)
     looked_at: float = 0.0
@@ -84,7 +86,7 @@ class Drainer:
         self._broken: BaseException | None = None
 
     def run(self, workers: int, progress: Progress) -> None:
-        """Until all are drained, or have failed; a KeyboardInterrupt ends it when what is under way is done."""
+        """Run until all queues are drained or have failed; after a KeyboardInterrupt finish the work in progress."""
         threads = [threading.Thread(target=self._work, name=f"drain-{place}", daemon=True) for place in range(workers)]
         for thread in threads:
             thread.start()
@@ -125,12 +127,12 @@ class Drainer:
                 finally:
                     with self._lock:
                         drain.workers -= 1
-        except BaseException as error:  # told by run
+        except BaseException as error:  # raised by run()
             self._broken = error
             self._stopping.set()
 
     def _take(self) -> Drain | None:
-        """The next queue that a worker may have: several may have a standard one."""
+        """The next queue for a worker; several workers may share a standard queue."""
         with self._lock:
             for step in range(len(self._drains)):
                 drain = self._drains[(self._next + step) % len(self._drains)]
@@ -157,7 +159,7 @@ class Drainer:
                 self._forward(drain, new)
 
     def _look(self, drain: Drain) -> None:
-        """Nothing came: whether that is all."""
+        """Check after an empty receive if the queue is drained."""
         now = time.monotonic()
         with drain.lock:
             if now - drain.looked_at < _LOOK_SECONDS:
@@ -219,12 +221,12 @@ class Drainer:
             raise failure
 
     def _checked(self, drain: Drain, one: Arrived) -> int:
-        """Raises :class:`Unsendable`."""
+        """Validate a message; returns its size.  Raises :class:`Unsendable`."""
         target = drain.target
         return one.message.check(fifo=drain.fifo, delay_most=target.delay_most, bytes_most=target.bytes_most)
 
     def _delete(self, drain: Drain, arrived: Sequence[Arrived], forwarded: int) -> None:
-        """Delete at the source what is stored here."""
+        """Delete at the source the messages stored here."""
         stored = [one for one in arrived if drain.ledger.is_stored(one.id)]
         with drain.lock:
             drain.forwarded += forwarded
@@ -232,20 +234,20 @@ class Drainer:
             drain.ledger.deleted(self._source.delete(drain.queue, stored))
 
     def _token(self, drain: Drain, *ids: str) -> str:
-        """The same whenever the same message is sent."""
+        """Token of these messages, the same at each attempt."""
         name = "\0".join((self._source.endpoint, str(drain.queue.definition.arn), *ids))
         return f"move:{blake2b(name.encode(), digest_size=20).hexdigest()}"
 
 
 def _blocked(drain: Drain, one: Arrived, reason: str) -> CommandFailed:
     return CommandFailed(
-        f"message {one.id} of {drain.name} cannot be forwarded: {reason}; it stays at the source, and so does what is "
-        "behind it, for the order's sake"
+        f"message {one.id} of {drain.name} cannot be forwarded: {reason}; it stays at the source with all messages "
+        "behind it, to keep their order"
     )
 
 
 def reasons(drains: Sequence[Drain]) -> list[str]:
-    """Why messages stayed at the source: the first ones."""
+    """Reasons for messages that stay at the source, limited to the first ones."""
     told = [f"{one.name}: message {id_}: {reason}" for one in drains for id_, reason in one.left.items()]
     more = len(told) - REASONS_SHOWN
     return [*told[:REASONS_SHOWN], *([f"and {more} more"] if more > 0 else [])]

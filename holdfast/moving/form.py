@@ -1,8 +1,8 @@
-"""The form of an exported queue: JSON lines.
+"""File format of an exported queue: JSON lines.
 
-The first line is the queue, the last one the end; between them is a line for each message, in the order in which they
-were stored.  A file without its end was cut off.  A member that is not known is refused, so that a misspelt one cannot
-go unnoticed; a form with other members has another version.
+The first line is the queue, the last one the end; between them is one line per message, in the order in which
+they were stored.  A file without an end line is incomplete.  Unknown members are refused, so that misspelt ones
+are noticed; another set of members needs another version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.moving.messages import Message
 
 VERSION = 1
 LINE_BYTES_MOST = 8 << 20
-"""A body of 1 MiB, each of whose characters is written as an escape, and its attributes."""
+"""Maximum length of a line: a body of 1 MiB with each character escaped, and its attributes."""
 
 
 class QueueLine(msgspec.Struct, tag="queue", tag_field="type", forbid_unknown_fields=True):
@@ -30,25 +30,25 @@ class QueueLine(msgspec.Struct, tag="queue", tag_field="type", forbid_unknown_fi
     version: int
     name: str
     arn: str
-    """Where it was; policies name it so."""
+    """ARN of the exported queue, as in its policies."""
     attributes: dict[str, str]
-    """Those that can be set, with their defaults."""
+    """Attributes that can be set, with their defaults."""
     tags: dict[str, str]
     dead_letter_queue: str | None
-    """The name of it, for people; RedrivePolicy says the same."""
+    """Name of the dead-letter queue, for readers; RedrivePolicy is authoritative."""
     exported: str
-    """When."""
+    """Time of the export."""
 
 
 class Value(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a message attribute; what is Binary is in base64."""
+    """Value of a message attribute; a Binary value is in base64."""
 
     type: str
     value: str
 
 
 class MessageLine(msgspec.Struct, tag="message", tag_field="type", forbid_unknown_fields=True, kw_only=True):
-    """Times are in seconds since the epoch.  What a send cannot give a message is for people to know."""
+    """A message.  Times are in seconds since the epoch.  Members that a send cannot set are informative."""
 
     body: str
     attributes: dict[str, Value] = {}
@@ -67,7 +67,7 @@ class MessageLine(msgspec.Struct, tag="message", tag_field="type", forbid_unknow
 
 
 class UnreadableLine(msgspec.Struct, tag="unreadable", tag_field="type", forbid_unknown_fields=True):
-    """In the place of a message that the service could not read."""
+    """Placeholder for a message that the service could not read."""
 
     id: str
 
@@ -85,33 +85,33 @@ _decode = msgspec.json.Decoder(Line).decode
 
 
 class BadLine(Exception):
-    """What is wrong with a line."""
+    """A malformed line; the text says what is wrong."""
 
 
 class Read(NamedTuple):
     """A line of a file."""
 
     number: int
-    """From 1."""
+    """Line number, from 1."""
     end: int
-    """Where the next one begins, in bytes from the beginning of the file."""
+    """Position of the next line in bytes."""
     line: Line | BadLine
 
 
 class Summary(NamedTuple):
-    """What a file holds."""
+    """Summary of a file."""
 
     queue: QueueLine
     digest: str
-    """Of the whole file."""
+    """Digest of the whole file."""
     messages: int
     unreadable: int
     first: int
-    """Where the first line after the queue's begins."""
+    """Position of the line after the queue's."""
 
 
 def read(file: BinaryIO, number: int, digest: hashlib._Hash | None = None) -> Iterator[Read]:
-    """The lines from here on, the first of which has this number."""
+    """Read lines from the current position; the first one has this number."""
     position = file.tell()
     while text := file.readline(LINE_BYTES_MOST + 1):
         position += len(text)
@@ -138,7 +138,7 @@ def _line(text: bytes) -> Line | BadLine:
 
 
 def message_of(line: MessageLine, now: float, *, fifo: bool) -> Message:
-    """What is sent of a message.  ``now`` is what is left of its delay counted from.  Raises :class:`BadLine`."""
+    """Message to send for a line.  ``now``: time to compute the remaining delay from.  Raises :class:`BadLine`."""
     attributes: dict[str, tuple[str, str | bytes]] = {}
     for name, value in line.attributes.items():
         content: str | bytes = value.value
@@ -151,12 +151,12 @@ def message_of(line: MessageLine, now: float, *, fifo: bool) -> Message:
     delay = 0
     if line.state == "delayed" and line.due is not None:
         delay = max(0, math.ceil(min(line.due - now, 1e9)))
-    # A queue's own delay was waited for where the message came from.
+    # The queue's own delay has already elapsed at the source.
     return Message(line.body, attributes, line.group, line.deduplication_id, line.trace_header, None if fifo else delay)
 
 
 def opened(path: Path) -> BinaryIO:
-    """Raises :class:`CommandFailed`."""
+    """Open a file.  Raises :class:`CommandFailed`."""
     try:
         return path.open("rb")
     except OSError as error:

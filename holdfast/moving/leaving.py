@@ -1,12 +1,12 @@
 """``holdfast export``: a queue, as JSON lines.
 
-Nothing is received: consumers notice nothing.  What is in the file while others send, receive and delete:
+Nothing is received: consumers are not affected.  If the queue is used during the export, the file contains:
 
 - each message that was stored when the export began and was still there when its page was read, exactly once;
-- of what was sent or deleted meanwhile, some and not the rest;
-- a message that moved meanwhile to another queue, or back, in the file of one of the two, in both, or in none.
+- some of the messages sent or deleted meanwhile;
+- a message moved meanwhile to another queue, or back, in the file of one of the two, in both, or in none.
 
-So a file is exact where nobody uses the queue.
+So the file is exact if nobody uses the queue.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from holdfast.client import NOT_FOUND, CommandFailed
+from holdfast.client import NOT_FOUND, CommandFailed, persistently
 from holdfast.command import Parsed
 from holdfast.moving import form
-from holdfast.moving.target import Target, persistently
+from holdfast.moving.target import Target
 from holdfast.progress import Progress
 
 if TYPE_CHECKING:
     from holdfast.client import Client
 
 _PAGE = 250
-"""Messages: the service has other callers, who wait while it opens a page."""
+"""Messages per page; other callers wait while the service decrypts one."""
 _TOLD = 1_000
 _MEMBERS = (
     *("body", "group", "deduplication_id", "trace_header", "state", "due", "id", "sent", "receives", "first_received"),
@@ -37,7 +37,7 @@ _MEMBERS = (
 
 
 def export(client: Client, parsed: Parsed) -> None:
-    """Raises :class:`CommandFailed`, also where messages could not be read: the rest is written."""
+    """Run the command.  Raises :class:`CommandFailed`, also if messages could not be read: the others are written."""
     found = Target(client).find(parsed.queue, parsed.account)
     if found is None:
         raise CommandFailed(f"there is no queue {parsed.queue}", NOT_FOUND)
@@ -101,7 +101,7 @@ def _line(message: dict[str, Any], counts: dict[str, int]) -> form.Line:
 
 @contextmanager
 def _output(path: Path | None) -> Iterator[BinaryIO]:
-    """The file, which is there when it is whole; None: standard output."""
+    """Output file, which appears under its name only when complete; None: standard output."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

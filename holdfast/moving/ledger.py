@@ -1,17 +1,17 @@
-"""What is known of the messages of one queue that is drained: which are stored here and not deleted there yet.
+"""Progress of draining one queue: the messages that are stored here and not deleted at the source yet.
 
-A line is written before messages are sent, one when they are stored here, and one when they are deleted there.  So
-after a kill, at whatever moment, a message that comes again
+A line is written before messages are sent, one when they are stored here, and one when they are deleted at the
+source. So after a kill, at any moment, a message that is received again
 
-- is only deleted there, if it is known to be stored here;
-- is *in doubt*, if it was being sent: it is sent again, under the token or deduplication id of before;
+- is only deleted at the source, if it is known to be stored here;
+- is *in doubt*, if it was being sent: it is sent again, with the same token or deduplication id;
 - is sent, if nothing is known of it.
 
 Deduplication ids
 -----------------
 Two messages of a FIFO queue may have the same deduplication id, if they were sent more than five minutes apart.
-Drained within five minutes the second one would be taken for a repetition and be lost, so it gets an id of its own,
-and keeps it when it is sent again.
+Drained within five minutes the second one would be dropped as a duplicate, so it gets an id of its own, and
+keeps it when it is sent again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from holdfast.moving.progress_file import Journal
 from holdfast.moving.source import Arrived
 
 FORGOTTEN_SECONDS = 600
-"""A deduplication id is kept in mind for twice as long as the service does."""
+"""Time for which a deduplication id is remembered: twice as long as by the service."""
 _REWRITTEN_BYTES = 8 << 20
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Of the file: what is drained, and whereto."""
+    """Header of the file: source and target of the draining."""
 
     source: str
     arn: str
@@ -45,9 +45,9 @@ class Header(msgspec.Struct, frozen=True):
 class _Sending(msgspec.Struct, tag="sending"):
     ids: list[str]
     used: list[str]
-    """The deduplication ids; empty for a standard queue."""
+    """Deduplication ids used here; empty for a standard queue."""
     keys: list[str]
-    """What the deduplication at the source went by."""
+    """Deduplication keys at the source."""
     at: float
 
 
@@ -68,17 +68,17 @@ class _Tried(NamedTuple):
 
 
 class Ledger:
-    """Several threads may use it."""
+    """Progress file of one queue's draining.  Thread-safe."""
 
     def __init__(self, path: Path, header: Header, clock: Callable[[], float] = time.time) -> None:
-        """Raises :class:`~holdfast.moving.progress_file.Unusable`."""
+        """Open the file.  Raises :class:`~holdfast.moving.progress_file.Unusable`."""
         self._header = header
         self._clock = clock
         self._lock = threading.Lock()
         self._tried: dict[str, _Tried] = {}
         self._stored: set[str] = set()
         self._owners: dict[str, tuple[str, float]] = {}
-        """By what deduplication goes by: the message that had it last, and when; the oldest first."""
+        """Latest message of each deduplication key with its time, the oldest first."""
         self._journal = Journal.opened(path, header, Header, _Sending | _Sent | _Deleted)
         for entry in self._journal.entries:
             if isinstance(entry, _Sending):
@@ -90,16 +90,16 @@ class Ledger:
         self._journal.entries = []
 
     def in_doubt(self) -> list[float]:
-        """When each message was being sent of which it is not known whether it is stored."""
+        """Sending times of the messages not known to be stored."""
         return [tried.at for id_, tried in self._tried.items() if id_ not in self._stored]
 
     def is_stored(self, id_: str) -> bool:
-        """Whether the message is known to be stored here."""
+        """True if the message is known to be stored here."""
         with self._lock:
             return id_ in self._stored
 
     def sending(self, messages: Sequence[Arrived], *, by_group: bool) -> list[Arrived]:
-        """The messages as they are to be sent."""
+        """Record that messages are being sent; returns them as they are to be sent."""
         with self._lock:
             now = self._clock()
             self._forget_owners(now)
@@ -129,14 +129,14 @@ class Ledger:
         return sha256(f"{id_}\0{one.id}".encode()).hexdigest()
 
     def sent(self, messages: Sequence[Arrived]) -> None:
-        """They are stored here."""
+        """Record that messages are stored here."""
         with self._lock:
             ids = [one.id for one in messages]
             self._stored.update(ids)
             self._write(_Sent(ids))
 
     def deleted(self, messages: Sequence[Arrived]) -> None:
-        """They are deleted there, and will not come again."""
+        """Record that messages are deleted at the source, and will not be received again."""
         with self._lock:
             ids = [one.id for one in messages]
             self._forget(ids)

@@ -1,4 +1,4 @@
-"""A message that is on its way into a Holdfast, and what SendMessageBatch is told of it."""
+"""A message to be sent to a Holdfast, and its entry in SendMessageBatch."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class Unsendable(Exception):
 
 
 class Message(NamedTuple):
-    """What of a message can be sent."""
+    """The parts of a message that can be sent."""
 
     body: str
     attributes: dict[str, tuple[str, str | bytes]]
-    """Type and value by name."""
+    """Type and value of attributes by name."""
     group: str | None
     deduplication_id: str | None
     trace_header: str | None
     delay_seconds: int | None
-    """None: the queue's own."""
+    """Delay; None: the queue's own."""
 
     def check(self, *, fifo: bool, delay_most: int, bytes_most: int) -> int:
-        """The bytes that count towards limits, of a message that a queue of this kind takes.
+        """Validate the message for a queue of this kind; returns its size in bytes that counts towards limits.
 
         Raises :class:`Unsendable`.
         """
@@ -60,7 +60,7 @@ class Message(NamedTuple):
         return len(body) + validation.size_of(validation.message_attributes(_described(self.attributes, binary=True)))
 
     def entry(self, id_: str, *, fifo: bool) -> dict[str, Any]:
-        """Of a SendMessageBatch in JSON."""
+        """Entry of a SendMessageBatch in JSON."""
         entry: dict[str, Any] = {"Id": id_, "MessageBody": self.body}
         if self.attributes:
             entry["MessageAttributes"] = _described(self.attributes, binary=False)
@@ -77,7 +77,7 @@ class Message(NamedTuple):
 
 
 def _described(attributes: Mapping[str, tuple[str, str | bytes]], *, binary: bool) -> dict[str, dict[str, Any]]:
-    """As SQS writes them; ``binary``: bytes as they are, not in base64."""
+    """Attributes in SQS's format; ``binary``: bytes unchanged, not in base64."""
     return {
         name: {"DataType": type_, "BinaryValue": value if binary else b64encode(value).decode()}
         if isinstance(value, bytes)

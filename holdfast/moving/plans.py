@@ -1,4 +1,4 @@
-"""What an import is going to do, as people and programs are told before it does."""
+"""The plan of an import, shown to users and programs before it is carried out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HALF_MADE = (
 def tell_plan(
     target: Target, planned: Sequence[Planned], notes: Sequence[Sequence[str]], existing: Existing
 ) -> tuple[dict[str, Any], str]:
-    """The plan as a document, and why it cannot be carried out; empty: it can."""
+    """The plan as a document, and the reason why it cannot be carried out; empty: it can."""
     queues: dict[str, Any] = {}
     wrong: list[str] = []
     coming = {one.wanted.name for one in planned}
@@ -43,7 +43,7 @@ def tell_plan(
 
 
 def lines_of(document: dict[str, Any]) -> str:
-    """The plan for people."""
+    """The plan as text for users."""
     from holdfast.tables import shown, table
 
     counted = any("messages" in queue for queue in document["queues"].values())

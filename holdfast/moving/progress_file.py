@@ -1,7 +1,7 @@
-"""A file that remembers, line by line, how far something came.
+"""A file that records progress line by line.
 
-Lines are written before and after what they tell of.  They outlive the process at whatever moment it is killed.  They
-are not synced: after a power failure the last ones may be missing, and what they told of is done again.
+Lines are written before and after the work that they record.  They survive a kill of the process at any moment.
+They are not synced: after a power failure the last ones may be missing, and the work they record is done again.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class Unusable(CommandFailed):
 
 
 class Journal:
-    """A header, and entries behind it.  One process has the file at a time."""
+    """A header with entries.  Only one process has the file open at a time."""
 
     def __init__(self, path: Path, descriptor: int, entries: list[Any]) -> None:
         self.path = path
         self.entries = entries
-        """What was there when it was opened."""
+        """Entries read when it was opened."""
         self._descriptor = descriptor
         self._encode = msgspec.json.Encoder().encode
         self.written_bytes = os.fstat(descriptor).st_size
 
     @classmethod
     def opened(cls, path: Path, header: _H, header_type: type[_H], entry_type: Any) -> Journal:
-        """The file, or a new one.  Raises :class:`Unusable`."""
+        """Open or create the file.  Raises :class:`Unusable`."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -46,11 +46,11 @@ class Journal:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Unusable(f"{path} is in use: another process is at the same work") from None
+                raise Unusable(f"{path} is in use by another process") from None
             with open(descriptor, "rb", closefd=False) as file:
                 lines = file.read().split(b"\n")
             torn = lines.pop()
-            if torn:  # the process was killed while it wrote this
+            if torn:  # the process was killed while it wrote this line
                 os.ftruncate(descriptor, os.fstat(descriptor).st_size - len(torn))
             if not lines:
                 journal = cls(path, descriptor, [])
@@ -70,7 +70,7 @@ class Journal:
             raise
 
     def write(self, entry: msgspec.Struct) -> None:
-        """Raises :class:`Unusable`; the line is not there then."""
+        """Append a line.  Raises :class:`Unusable`; the line is not there then."""
         line = self._encode(entry) + b"\n"
         try:
             if os.write(self._descriptor, line) < len(line):
@@ -81,9 +81,9 @@ class Journal:
         self.written_bytes += len(line)
 
     def replace(self, header: msgspec.Struct, entries: list[msgspec.Struct]) -> None:
-        """Write the file anew, with these alone: whole or not at all.  The lock goes over to it.
+        """Replace the file's content atomically.  The lock moves to the new file.
 
-        Raises :class:`Unusable`; it is as it was then.
+        Raises :class:`Unusable`; the file is unchanged then.
         """
         aside = self.path.with_name(f"{self.path.name}.new")
         content = b"".join(self._encode(one) + b"\n" for one in (header, *entries))
@@ -94,7 +94,7 @@ class Journal:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             aside.replace(self.path)
         except OSError as error:
-            raise Unusable(f"{self.path} cannot be written anew: {error.strerror}") from None
+            raise Unusable(f"{self.path} cannot be replaced: {error.strerror}") from None
         os.close(self._descriptor)
         self._descriptor, self.written_bytes = descriptor, len(content)
 

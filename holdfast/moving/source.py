@@ -1,6 +1,6 @@
-"""Another SQS service that queues are brought in from: Amazon's, or any that speaks its protocol, by boto3.
+"""Another SQS service to import queues from, Amazon's or any with its protocol, by boto3.
 
-Credentials are found as boto3 finds them.  boto3 is an extra: whoever moves in once needs it, a service never.
+Credentials are found by boto3.  boto3 is an extra: only imports need it, a service does not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOT_PERMITTED = ("AccessDenied", "AuthFailure", "InvalidClientTokenId", "Signat
 
 
 class Counted(NamedTuple):
-    """Messages of a queue, about."""
+    """Approximate number of messages of a queue by state."""
 
     visible: int
     in_flight: int
@@ -42,7 +42,7 @@ class SourceQueue:
 
 
 class Arrived(NamedTuple):
-    """A message that was received."""
+    """A received message."""
 
     id: str
     receipt: str
@@ -61,7 +61,7 @@ class Source:
         connections: int,
         visibility_seconds: int,
     ) -> None:
-        """``visibility_seconds``: for so long a message is hidden there while it is forwarded.
+        """``visibility_seconds``: time for which a message is hidden at the source while it is forwarded.
 
         Raises :class:`CommandFailed`.
         """
@@ -86,7 +86,7 @@ class Source:
         return str(self._client.meta.endpoint_url)
 
     def queues(self, prefix: str) -> list[SourceQueue]:
-        """All whose names begin so.  One that is deleted meanwhile is left out.  Raises :class:`CommandFailed`."""
+        """All queues with this name prefix.  Those deleted meanwhile are left out.  Raises :class:`CommandFailed`."""
         asked: dict[str, Any] = {"PaginationConfig": {"PageSize": _PAGE}}
         if prefix:
             asked["QueueNamePrefix"] = prefix
@@ -112,13 +112,13 @@ class Source:
         return SourceQueue(url, definition, tuple(unknown), _counted(given))
 
     def count(self, queue: SourceQueue) -> Counted:
-        """Raises :class:`CommandFailed`."""
+        """Count a queue's messages.  Raises :class:`CommandFailed`."""
         with _told():
             answer = self._client.get_queue_attributes(QueueUrl=queue.url, AttributeNames=list(attributes.COUNTERS))
         return _counted(answer.get("Attributes", {}))
 
     def receive(self, queue: SourceQueue, wait_seconds: int) -> list[Arrived]:
-        """Up to ten messages, which are hidden for a while.  Raises :class:`CommandFailed`."""
+        """Receive up to ten messages, which are hidden for a while.  Raises :class:`CommandFailed`."""
         with _told():
             answer = self._client.receive_message(
                 QueueUrl=queue.url,
@@ -131,7 +131,7 @@ class Source:
         return [_arrived(one, fifo=queue.definition.fifo) for one in answer.get("Messages", ())]
 
     def delete(self, queue: SourceQueue, messages: Sequence[Arrived]) -> list[Arrived]:
-        """Those that are deleted; another one will be received again.  Raises :class:`CommandFailed`."""
+        """Delete messages; returns those deleted, as others will be received again.  Raises :class:`CommandFailed`."""
         entries = [{"Id": str(place), "ReceiptHandle": one.receipt} for place, one in enumerate(messages)]
         with _told():
             answer = self._client.delete_message_batch(QueueUrl=queue.url, Entries=entries)
@@ -157,7 +157,7 @@ def _arrived(received: Mapping[str, Any], *, fifo: bool) -> Arrived:
             system.get("MessageGroupId"),
             system.get("MessageDeduplicationId") if fifo else None,
             system.get("AWSTraceHeader"),
-            # The delay of the queue was waited for at the source.
+            # The queue's delay has already elapsed at the source.
             None if fifo else 0,
         ),
     )
@@ -165,7 +165,7 @@ def _arrived(received: Mapping[str, Any], *, fifo: bool) -> Arrived:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What goes wrong with the other service, as a sentence."""
+    """Convert errors of the other service to sentences."""
     from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
     try:

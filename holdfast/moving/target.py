@@ -1,31 +1,25 @@
-"""The service that queues are moved into: making queues, and sends that are repeated until they are answered."""
+"""The service that queues are moved into: creation of queues, and sends that are retried until answered."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from frontend.sqs import attributes
 from frontend.sqs.arn import QueueArn, parse
-from holdfast.client import NOT_FOUND, UNREACHABLE, Client, CommandFailed
+from holdfast.client import NOT_FOUND, UNREACHABLE, Client, CommandFailed, persistently
 from holdfast.moving.definition import BOUND, Definition, Way, differences
 from holdfast.moving.messages import BATCH_BYTES_MOST, BATCH_MOST, Message
 
-PATIENCE_SECONDS = 45.0
-"""How long a call is repeated: less than the 60 s for which the service knows a repeated send again."""
-_PAUSE_FIRST_SECONDS = 0.1
-_PAUSE_MOST_SECONDS = 5.0
+_T = TypeVar("_T")
 
 Existing = Literal["stop", "keep", "update"]
-"""What is done about a queue that is there and is another than is asked for."""
-
-_T = TypeVar("_T")
+"""Treatment of an existing queue that differs from the requested one."""
 
 
 class EntryRefused(Exception):
-    """The service does not take one message of a batch; the others are stored."""
+    """The service refuses one message of a batch; the others are stored."""
 
     def __init__(self, place: int, reason: str) -> None:
         super().__init__(reason)
@@ -33,18 +27,19 @@ class EntryRefused(Exception):
 
 
 class Planned(NamedTuple):
-    """What is to be done about a queue."""
+    """The planned action for a queue."""
 
     wanted: Definition
-    """As it was where it comes from."""
+    """Requested definition, as at the source."""
     there: Definition | None
-    """As it is here; None: it is to be made."""
+    """Existing definition; None: the queue is to be created."""
     differences: list[str]
-    """Empty: it is there, just so."""
+    """Differences of the existing queue; empty: none."""
 
     @property
     def half_made(self) -> bool:
-        """Whether the queue that is there lacks nothing but ties to others: these are set when all queues are made."""
+        """True if the existing queue lacks only references to other queues, which are set after all queues are
+        created."""
         if self.there is None or not self.differences:
             return False
         wanted = Way(self.wanted.arn, self.there.arn).mapped(self.wanted)
@@ -56,34 +51,12 @@ class Planned(NamedTuple):
         return not differences(dataclasses.replace(wanted, attributes=has), self.there)
 
     def result(self, existing: Existing) -> Definition:
-        """The queue that messages will be sent to."""
+        """Definition of the queue that messages will be sent to."""
         return self.wanted if self.there is None or existing == "update" else self.there
 
 
-def persistently(
-    call: Callable[[], _T],
-    *,
-    patience_seconds: float = PATIENCE_SECONDS,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> _T:
-    """What the call returns, which is repeated while the service cannot be reached or asks to come again.
-
-    Raises :class:`CommandFailed` for what else is wrong, or when patience is at its end.
-    """
-    end, pause = clock() + patience_seconds, _PAUSE_FIRST_SECONDS
-    while True:
-        try:
-            return call()
-        except CommandFailed as error:
-            if error.code != UNREACHABLE or clock() + pause > end:
-                raise
-        sleep(pause)
-        pause = min(2 * pause, _PAUSE_MOST_SECONDS)
-
-
 class Target:
-    """The account whose key signs."""
+    """The account of the signing key."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -95,7 +68,7 @@ class Target:
     # --- queues -------------------------------------------------------------------------------------------
 
     def find(self, name: str, account: str | None = None) -> Definition | None:
-        """The queue as it is; None: there is none.  Raises :class:`CommandFailed`."""
+        """Read a queue; None: it does not exist.  Raises :class:`CommandFailed`."""
         try:
             shown = persistently(lambda: self._client.call("GET", "queues", name, query={"account": account}))
         except CommandFailed as error:
@@ -105,16 +78,16 @@ class Target:
         return _definition(name, shown)
 
     def plan(self, wanted: Definition) -> Planned:
-        """Raises :class:`CommandFailed`."""
+        """Plan a queue.  Raises :class:`CommandFailed`."""
         there = self.find(wanted.name)
         if there is None:
             return Planned(wanted, None, [])
         return Planned(wanted, there, differences(Way(wanted.arn, there.arn).mapped(wanted), there))
 
     def make(self, planned: Sequence[Planned], existing: Existing) -> None:
-        """Make and change queues so that they are as planned: first all of them, then what ties them to others.
+        """Create and change queues as planned: first all of them, then their references to others.
 
-        What was made by a try that was cut off is found, and goes on.  Raises :class:`CommandFailed`.
+        Queues created by an interrupted try are found, and completed.  Raises :class:`CommandFailed`.
         """
         made: list[tuple[Definition, Definition]] = []
         for one in planned:
@@ -136,11 +109,11 @@ class Target:
         persistently(lambda: self._client.sqs("CreateQueue", QueueName=wanted.name, Attributes=plain, tags=tags))
         there = self.find(wanted.name)
         if there is None:
-            raise CommandFailed(f"the queue {wanted.name} was made, and deleted by somebody else")
+            raise CommandFailed(f"the queue {wanted.name} was created, and deleted by another user")
         return there
 
     def _update(self, wanted: Definition, there: Definition) -> None:
-        """All but what ties it to others."""
+        """Change everything except references to other queues."""
         asked = attributes.OWN | attributes.effective(wanted.attributes)
         found = attributes.OWN | attributes.effective(there.attributes)
         changed = {
@@ -165,7 +138,8 @@ class Target:
     # --- messages -----------------------------------------------------------------------------------------
 
     def send_one(self, name: str, message: Message, token: str) -> None:
-        """Store a message of a standard queue.  Who repeats it with its token within 60 s does not store it twice.
+        """Store a message of a standard queue.  A repetition with its token within 60 s does not store it
+        twice.
 
         Raises :class:`CommandFailed`.
         """
@@ -174,7 +148,7 @@ class Target:
         persistently(lambda: self._client.sqs("SendMessage", QueueUrl=name, token=token, **entry))
 
     def send(self, name: str, messages: Sequence[Message], token: str, *, fifo: bool) -> None:
-        """Store the messages of a batch.  Who repeats it with its token within 60 s stores none of them twice.
+        """Store the messages of a batch.  A repetition with its token within 60 s stores none of them twice.
 
         Raises :class:`EntryRefused`, and :class:`CommandFailed`.
         """
@@ -193,7 +167,7 @@ class Target:
 
 
 def batches(messages: Iterator[tuple[_T, int]]) -> Iterator[list[_T]]:
-    """Things put together as one batch may have them, in their order; each comes with its bytes."""
+    """Group items into batches of limited number and size, in order; each item comes with its bytes."""
     batch: list[_T] = []
     total = 0
     for one, size in messages:
@@ -213,12 +187,12 @@ def _definition(name: str, shown: Mapping[str, Any]) -> Definition:
 
 
 def settable(values: Mapping[str, str]) -> dict[str, str]:
-    """What of a queue's attributes can be set."""
+    """The attributes that can be set."""
     return {name: value for name, value in values.items() if name in attributes.SETTABLE}
 
 
 def place_of(text: str) -> QueueArn:
-    """Raises :class:`ValueError`."""
+    """Parse the ARN of a queue.  Raises :class:`ValueError`."""
     found = parse(text)
     if found is None:
         raise ValueError(f"{text!r} is not the ARN of a queue")

@@ -1,10 +1,10 @@
-"""A clock that a test sets."""
+"""A clock set by a test."""
 
 from __future__ import annotations
 
 
 class Clock:
-    """Seconds."""
+    """Settable time in seconds."""
 
     def __init__(self, now: float = 100.0) -> None:
         self.now = now

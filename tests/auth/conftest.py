@@ -1,4 +1,4 @@
-"""Fixtures: a store with tenants, and what stands on it."""
+"""Fixtures: a store with tenants, and objects over it."""
 
 from __future__ import annotations
 

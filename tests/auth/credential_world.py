@@ -1,4 +1,4 @@
-"""A store with two tenants, and what stands on it; the clock is moved by hand."""
+"""A store with two tenants, and objects over it; the clock is set by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHER = "111111111111"
 
 
 class CredentialWorld:
-    """``again`` is another process on the same store."""
+    """Store, clock and credentials; ``again`` makes another process on the same store."""
 
     def __init__(self, faults: Faults, clock: Clock) -> None:
         self.faults = faults

@@ -1,4 +1,4 @@
-"""An OIDC issuer in memory: its documents, its keys, and tokens of its making."""
+"""An OIDC issuer in memory: its documents, its keys, and its tokens."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _RSA = rsa.generate_private_key(65537, 2048)
 
 
 class Issuer:
-    """``keys`` are those that it publishes, by kid."""
+    """The issuer.  ``keys`` are its published keys, by kid."""
 
     def __init__(self, url: str = ISSUER) -> None:
         self.url = url
         self.keys: dict[str, Private] = {"rsa-1": _RSA}
         self.extra: list[Any] = []
-        """More entries of the JWKS."""
+        """Additional entries of the JWKS."""
         self.asked: list[str] = []
         self.answer: Callable[[httpx.Request], httpx.Response] | None = None
-        """Overrides all answers."""
+        """Function that overrides all answers."""
         self.client = httpx.AsyncClient(transport=httpx.MockTransport(self._answer))
 
     def document(self, path: str) -> dict[str, Any] | None:
@@ -47,7 +47,7 @@ class Issuer:
         return httpx.Response(404) if document is None else httpx.Response(200, json=document)
 
     def token(self, kid: str = "rsa-1", headers: dict[str, Any] | None = None, **claims: Any) -> bytes:
-        """A token with this key; a claim that is None is left out."""
+        """A token signed by this key; a claim that is None is left out."""
         key = self.keys[kid]
         return sign(key, algorithm_of(key), {"kid": kid} | (headers or {}), issuer=self.url, **claims)
 
@@ -73,7 +73,7 @@ def algorithm_of(key: Private) -> str:
 
 
 def public(kid: str, key: Private) -> dict[str, Any]:
-    """The JWK."""
+    """JWK of a key."""
     algorithm = jwt.get_algorithm_by_name(algorithm_of(key))
     described: dict[str, Any] = json.loads(algorithm.to_jwk(key.public_key()))
     return {**described, "kid": kid, "use": "sig", "key_ops": ["verify"]}

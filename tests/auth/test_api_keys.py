@@ -1,4 +1,4 @@
-"""API keys: their form, and what is kept of them."""
+"""API keys: their format, and their stored form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log: its lines cannot be forged, a flood does not fill it, and nothing is lost without a word."""
+"""The audit log: lines cannot be forged, floods do not fill it, and losses are reported."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_nobody_waits_for_the_disk_of_one_that_has_rotated(path: Path, mon
         try:
             file.append(b'{"number": 2}')
             assert path.with_name("audit.jsonl.1").exists()
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as one does that would rotate it, too
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # like another process that is about to rotate it
         finally:
             disk.set()
             await syncing

@@ -11,7 +11,7 @@ from tests.auth.clock import Clock
 
 
 class Store:
-    """Values by id; counts look-ups, and lets them wait while ``gate`` is closed."""
+    """Values by id; counts lookups, and blocks them while ``gate`` is closed."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {"known": "value"}
@@ -69,7 +69,7 @@ async def test_a_value_in_use_is_looked_up_ahead_and_nobody_waits(
         store.values["known"] = f"value {step}"
         clock.now += 0.6
         assert cache.cached("known") == (f"value {step - 1}" if step > 1 else "value")
-        assert cache.cached("known") is not None  # twins share the look-up
+        assert cache.cached("known") is not None  # concurrent callers share the lookup
         await settled(cache)
         assert cache.cached("known") == f"value {step}"
     assert store.asked == ["known"] * 10
@@ -129,7 +129,7 @@ async def test_a_look_up_that_a_change_overtook_is_made_again(cache: Cache[str],
     finding = asyncio.ensure_future(cache.find("known"))
     while not store.asked:
         await asyncio.sleep(0)
-    store.values["known"] = "changed"  # after the look-up has read
+    store.values["known"] = "changed"  # after the lookup has read
     cache.forget("known")
     store.gate.set()
     assert await finding == "changed"

@@ -1,4 +1,4 @@
-"""Tenants and keys: what is given out, and what is shown of it."""
+"""Tenants and keys: generated values, and their representations."""
 
 from __future__ import annotations
 

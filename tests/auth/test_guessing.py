@@ -1,4 +1,4 @@
-"""Guessing of keys: counted, slowed, told once, in bounded memory."""
+"""Guessing of keys: counted, slowed, logged once, in bounded memory."""
 
 from __future__ import annotations
 

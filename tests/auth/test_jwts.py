@@ -1,4 +1,4 @@
-"""Tokens that an API key buys, and every way to forge one that we know of."""
+"""Tokens bought with an API key, and every known way to forge one."""
 
 from __future__ import annotations
 

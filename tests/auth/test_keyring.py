@@ -1,4 +1,4 @@
-"""The keyring: sealing, counting, rotating, destroying."""
+"""The keyring: encryption, counting, rotation, destruction."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def sealed(keys: Keyring, plain: bytes, account: str = ONE, what: bytes = 
     return (await keys.ready(account)).seal(plain, what)
 
 
-# --- sealing and opening ---
+# --- encryption and decryption ---
 
 
 @pytest.mark.parametrize("plain", [b"", b"x", os.urandom(1 << 20)], ids=["empty", "one byte", "1 MiB"])
@@ -126,7 +126,7 @@ async def test_the_first_use_makes_one_key_whoever_asks(store: SQLiteStore) -> N
 
 async def test_no_key_seals_more_than_it_may_also_over_restarts(store: SQLiteStore) -> None:
     used: dict[bytes, int] = {}
-    for _ in range(7):  # each process reserves ahead and ends without saying so
+    for _ in range(7):  # each process reserves ahead and ends without returning the rest
         ring = keyring(store, seals_reserved=10, seals_most=35)
         for _ in range(13):
             key_id = (await sealed(ring, b"x"))[1:5]
@@ -245,7 +245,7 @@ async def test_a_wrapped_key_of_another_tenant_is_refused(store: SQLiteStore) ->
 
 
 class Forgetful(LocalMasterKeys):
-    """Wraps something else than it was given."""
+    """Wraps other data than it was given."""
 
     async def wrap(self, data_key: bytes, context: bytes) -> bytes:
         return await super().wrap(data_key[::-1], context)

@@ -1,4 +1,4 @@
-"""A tenant's numbers: what can be said, and what is refused with which words."""
+"""A tenant's limits: valid values, and error texts."""
 
 from __future__ import annotations
 

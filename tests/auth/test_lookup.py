@@ -36,7 +36,7 @@ def credentials(faults: Faults, clock: Clock) -> Credentials:
 
 @pytest.fixture
 def elsewhere(faults: Faults, clock: Clock) -> Credentials:
-    """Those of another process on the same store."""
+    """Credentials of another process on the same store."""
     return Credentials(faults.store, clock=clock)
 
 

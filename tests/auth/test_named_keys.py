@@ -1,4 +1,4 @@
-"""Named data keys: made at first use, rotated, destroyed, and seen by other processes within a second."""
+"""Named data keys: created at first use, rotated, destroyed, with changes seen by other processes within a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of an outside issuer: rotation, confusion, forgery, and an issuer that is slow, wrong or away."""
+"""Tokens of an outside issuer: rotation, confusion, forgery, and an issuer that is slow, wrong or down."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_keys_rotate(oidc: Oidc, issuer: Issuer, clock: Clock) -> None:
     issuer.keys = {"rsa-2": rsa.generate_private_key(65537, 2048)}
     clock.now += REFETCH_SECONDS
     await oidc.check(issuer.token("rsa-2"), NOW)
-    await refused(oidc, old)  # although it was checked before
+    await refused(oidc, old)  # although it was verified before
 
 
 async def test_made_up_key_ids_cause_few_fetches(oidc: Oidc, issuer: Issuer, clock: Clock) -> None:
@@ -267,7 +267,8 @@ def test_only_https_unless_it_is_this_machine(url: str) -> None:
         OidcSettings(local, AUDIENCE)
 
 
-# --- what claims mean ------------------------------------------------------------------------------------------
+# --- meaning of claims
+# -----------------------------------------------------------------------------------------
 
 
 async def test_claims_make_a_principal(issuer: Issuer, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Percent-decoding: the same as the standard library's where escapes are whole, over texts of any length."""
+"""Percent-decoding: equal to the standard library's for valid escapes, in texts of any length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy language: what a document says of a request, and which documents are refused."""
+"""The policy language: results for requests, and refused documents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def document(*statements: dict[str, Any], version: str = "2012-10-17") -> dict[s
 
 
 def statement(**changes: Any) -> dict[str, Any]:
-    """Allows everything to everybody, but for the changes; None leaves an element out."""
+    """A statement that allows everything to everybody, with changes; None leaves an element out."""
     return {name: value for name, value in (ALLOW | changes).items() if value is not None}
 
 
@@ -296,7 +296,7 @@ def test_operators(operator: str, values: Any, fits: list[str], others: list[str
     ],
 )
 def test_a_key_that_is_not_there(operator: str, value: str, holds: bool) -> None:
-    """IAM: false, but for negated operators, ``IfExists``, ``ForAllValues`` and ``Null``."""
+    """IAM: false, except for negated operators, ``IfExists``, ``ForAllValues`` and ``Null``."""
     assert (decide(statement(Condition={operator: {"aws:Thing": value}})) is ALLOWED) is holds
 
 

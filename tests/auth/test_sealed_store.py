@@ -1,4 +1,4 @@
-"""Secrets of keys, sealed in their store."""
+"""Encryption of keys' secrets in their store."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_keys_are_what_was_put_and_no_file_has_their_secret(
     with pytest.raises(Conflict):
         await outside.update_access_key(key)
     assert not in_files(tmp_path)
-    assert await outside.delete_access_key(key.access_key_id)  # the store's own methods are there as well
+    assert await outside.delete_access_key(key.access_key_id)  # the store's own methods are available as well
 
 
 async def test_the_services_own_keys(tmp_path: Path, store: SQLiteStore, keyring: Keyring) -> None:
@@ -89,7 +89,7 @@ async def test_older_secrets_are_sealed_once_and_leave_nothing(
     await store.delete_access_key(keys[2].access_key_id)
     assert in_files(tmp_path)
     outside = sealed(store, keyring)
-    assert (await outside.list_access_keys(OTHER)) == [keys[1]]  # before it is sealed, too
+    assert (await outside.list_access_keys(OTHER)) == [keys[1]]  # also before it is encrypted
     assert await seal_older_secrets(store, keyring) == 2
     assert await seal_older_secrets(store, keyring) == 0
     assert not in_files(tmp_path)

@@ -1,4 +1,4 @@
-"""The service's own keys: shared, rotated, and let go of in time."""
+"""The service's own keys: shared, rotated, and deleted in time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_keys_are_replaced_and_verify_for_a_while_longer(world: Credential
     assert await one.find(first.key_id) == first
     assert await other.find(second.key_id) == second
     world.clock.now += KEEP_SECONDS
-    assert await one.find(first.key_id) == first  # nobody has made a third yet
+    assert await one.find(first.key_id) == first  # no third one exists yet
     world.clock.now += ROTATE_SECONDS - KEEP_SECONDS
     third = await one.current()
     assert await one.find(first.key_id) is None

@@ -1,4 +1,4 @@
-"""Temporary keys: what their tokens hold, and when they end."""
+"""Temporary keys: content of their tokens, and their end."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_tokens_outlive_the_rotation_of_the_service_keys(world: Credential
 
 
 async def refusal(world: CredentialWorld, token: str) -> type[AuthError] | None:
-    """How this process answers, and another one a second later."""
+    """Error in this process, and in another one a second later."""
     answers: set[type[AuthError] | None] = set()
     for some in (world, world.again()):
         opened = await some.sessions.find(token.encode())

@@ -1,4 +1,4 @@
-"""What the signer signs, the verifier accepts; and botocore signs the same."""
+"""Signer and verifier agree; and botocore signs the same."""
 
 from __future__ import annotations
 

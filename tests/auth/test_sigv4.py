@@ -1,4 +1,4 @@
-"""Signature verification against botocore's signers, and what is refused with which error."""
+"""Signature verification against botocore's signers, and errors of refusals."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def signed(
     return Sent(method, prepared.url, list(request.headers.items()), body if presign is None else b"")
 
 
-# --- what botocore signs is accepted -----------------------------------------------------------------------
+# --- botocore's signatures are accepted --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_parts_of_the_authorization_in_another_order() -> None:
     assert sent.verify() == KEY_ID
 
 
-# --- what is changed afterwards is not ---------------------------------------------------------------------
+# --- changed requests are refused --------------------------------------------------------------------------
 
 
 def refused(sent: Sent, error: type[AuthError], text: str = "", **how: float | str) -> None:
@@ -315,7 +315,7 @@ def test_a_presigned_request_lives_a_week_at_most(expires: int) -> None:
     refused(sent, IncompleteSignature, "X-Amz-Expires")
 
 
-# --- what is not a signature at all ------------------------------------------------------------------------
+# --- no signature at all ----------------------------------------------------------------------------------
 
 
 def claim(headers: Mapping[bytes, bytes], query: bytes = b"") -> str:

@@ -346,7 +346,7 @@ async def test_what_a_queue_tells_of_itself(cluster: Cluster, backend: Backend) 
     (first,) = await backend.send(queue, [NewMessage(b"12345", retry=b"r" * 32)])
     assert (await backend.send(queue, [NewMessage(b"12345", retry=b"r" * 32)]))[0].duplicate
     await backend.send(queue, [NewMessage(b"1"), NewMessage(b"22", delay_seconds=600)])
-    before_ms = cluster.node.time_ms
+    before_ms = cluster.node.clock()
     (message, other) = await receive(backend, queue)
     assert message.message_id == first.message_id
     await backend.delete(queue, [message.handle])

@@ -36,7 +36,7 @@ async def told(registry: Registry) -> dict[str, float]:
 async def test_it_tells_what_it_has(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gauges, "LOOK_SECONDS", -1)
     registry = Registry()
-    wall = [cluster.node.time_ms / 1000 - 7]
+    wall = [cluster.node.clock() / 1000 - 7]
     gauges.tell(registry, cluster.node, tmp_path, low_water_bytes=5, wall=lambda: wall[0])
     empty = await told(registry)
     assert empty["holdfast_oldest_message_seconds"] == empty["holdfast_stored_bytes"] == 0

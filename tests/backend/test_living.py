@@ -6,7 +6,15 @@ from pathlib import Path
 
 import msgspec
 
-from backend.living import OTHERS_LOOK_SECONDS, OTHERS_SECONDS, WATCH_SECONDS, living, recovered_by_others, time_of
+from backend.clock import SteadyClock
+from backend.living import (
+    OTHERS_LOOK_SECONDS,
+    OTHERS_SECONDS,
+    WATCH_SECONDS,
+    clock_at_start,
+    living,
+    recovered_by_others,
+)
 from metadata_service.models import Heartbeat
 from metadata_service.sqlite import SQLiteStore
 
@@ -39,50 +47,93 @@ async def test_who_beats_lives(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_who_joins_learns_the_time_from_those_that_live(tmp_path: Path) -> None:
+HOUR_MS = 3_600_000
+
+
+class Machine:
+    """The clocks of a machine, and the other nodes of its cluster, in the test's hand."""
+
+    def __init__(self, store: SQLiteStore) -> None:
+        self.store = store
+        self.wall_ms = 100 * HOUR_MS
+        self.count = 1
+        self.beating: dict[str, int] = {}
+        """Milliseconds by which the clocks of nodes that live are ahead of this one."""
+        self.goes_by: int | None = None
+        """Milliseconds from this clock to the time that they go by; None: each goes by its own clock."""
+
+    async def beat(self) -> None:
+        for log_id, (name, ahead_ms) in enumerate(self.beating.items(), 1):
+            time_ms = self.wall_ms + ahead_ms
+            goes_by_ms = time_ms if self.goes_by is None else self.wall_ms + self.goes_by
+            await self.store.beat(Heartbeat(name, log_id, 1, self.count, time_ms, REACHED, shard_time_ms=goes_by_ms))
+
+    async def start(self) -> int:
+        """Start the node "own", and return by how much its clock is ahead of this machine's."""
+
+        async def pause(seconds: float) -> None:
+            self.wall_ms += int(seconds * 1000)
+            self.count += 1
+            await self.beat()
+
+        clock = SteadyClock(*(lambda: self.wall_ms / 1000,) * 3)
+        await self.beat()
+        await clock_at_start(self.store, "own", clock, pause=pause)
+        return clock() - self.wall_ms
+
+
+async def test_a_start_goes_by_the_clocks_of_those_that_live(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "metadata.db")
-    hour = 3_600_000
-    clock = 10 * hour
-
-    async def pause(seconds: float) -> None:
-        nonlocal clock
-        clock += 1500
-        for node, log, time_ms, shard_time_ms in (
-            ("a", 1, clock - hour, 0),
-            ("b", 2, clock + 3 * hour, clock - 200),  # its clock was set, and its shards are on the way there
-            ("c", 3, clock + hour, 0),
-            ("own", 5, clock + 7 * hour, 0),
-        ):
-            await store.beat(Heartbeat(node, log, 1, 2, time_ms, REACHED, shard_time_ms=shard_time_ms))
-
-    async def now() -> int | None:
-        return await time_of(store, "own", lambda: clock, pause=pause)
-
     try:
-        await store.beat(Heartbeat("own", 5, 1, 1, clock + 7 * hour, REACHED))
-        assert await now() is None, "nobody else is there"
-        await store.beat(Heartbeat("dead", 4, 1, 1, clock - 100 * hour, REACHED))
-        assert await now() is None, "who has not beaten before is not known"
-        for node, log in (("a", 1), ("b", 2), ("c", 3), ("own", 5)):
-            await store.beat(Heartbeat(node, log, 2, 1, clock, REACHED))
-
-        async def beat_again(seconds: float) -> None:
-            nonlocal clock
-            clock += 1500
-            await store.beat(Heartbeat("a", 1, 2, 2, clock - hour, REACHED))
-            await store.beat(Heartbeat("b", 2, 2, 2, clock + 3 * hour, REACHED, shard_time_ms=clock - 200))
-            await store.beat(Heartbeat("c", 3, 2, 2, clock + hour, REACHED))
-
-        assert await time_of(store, "own", lambda: clock, pause=beat_again) is None, "the lower median is about now"
-        clock += hour
-        assert await time_of(store, "own", lambda: clock, pause=lambda _: _late(store, clock - hour)) == clock - hour
+        machine = Machine(store)
+        await store.beat(Heartbeat("dead", 9, 1, 1, machine.wall_ms - 100 * HOUR_MS, REACHED))
+        assert await machine.start() == 0, "who is not seen to beat does not count"
+        machine.beating = {"a": -HOUR_MS, "b": 3 * HOUR_MS, "c": HOUR_MS}
+        assert await machine.start() == 0, "the lower median is this machine's own clock"
+        machine.beating = {"a": -HOUR_MS, "b": -HOUR_MS, "c": HOUR_MS}
+        assert await machine.start() == -HOUR_MS
+        machine.beating = {"a": 900, "b": 800, "c": 700}
+        assert await machine.start() == 0, "clocks within a second of each other are the same"
+        last = Heartbeat("own", 7, 1, 1, machine.wall_ms, REACHED, shard_time_ms=machine.wall_ms + HOUR_MS)
+        await store.beat(last)
+        machine.beating = {"a": -HOUR_MS, "b": -HOUR_MS}
+        assert await machine.start() == -HOUR_MS, "those that live know better than what was"
     finally:
         await store.close()
 
 
-async def _late(store: SQLiteStore, time_ms: int) -> None:
-    for node, log in (("a", 1), ("b", 2), ("c", 3)):
-        await store.beat(Heartbeat(node, log, 2, 3, time_ms, REACHED))
+async def test_a_node_that_sees_nobody_takes_its_clock_to_be_as_far_off_as_it_was(tmp_path: Path) -> None:
+    """All nodes were killed, and the one with the wrong clock came back first: it opened its shards an hour ahead."""
+    store = SQLiteStore(tmp_path / "metadata.db")
+    try:
+        machine = Machine(store)
+        assert await machine.start() == 0, "it never ran before"
+        time_ms = machine.wall_ms - HOUR_MS
+        await store.beat(Heartbeat("own", 7, 1, 1, machine.wall_ms, REACHED, shard_time_ms=time_ms))
+        await store.beat(Heartbeat("dead", 8, 1, 1, time_ms, REACHED, shard_time_ms=time_ms))
+        machine.wall_ms += 20 * HOUR_MS
+        assert await machine.start() == -HOUR_MS
+        await store.beat(Heartbeat("own", 7, 2, 1, machine.wall_ms, REACHED, shard_time_ms=machine.wall_ms + 300))
+        assert await machine.start() == 0, "it was right when it ended"
+        await store.beat(Heartbeat("own", 7, 3, 1, machine.wall_ms, REACHED))
+        assert await machine.start() == 0, "an earlier release did not say"
+    finally:
+        await store.close()
+
+
+async def test_a_start_beside_one_other_node_goes_by_the_clock_that_was_right(tmp_path: Path) -> None:
+    """It took the lower one of the two clocks, that of the other node, which was an hour behind."""
+    store = SQLiteStore(tmp_path / "metadata.db")
+    try:
+        machine = Machine(store)
+        machine.beating, machine.goes_by = {"a": -HOUR_MS}, 0
+        assert await machine.start() == -HOUR_MS, "it never ran before, and cannot know"
+        await store.beat(Heartbeat("own", 7, 1, 1, machine.wall_ms, REACHED, shard_time_ms=machine.wall_ms))
+        assert await machine.start() == 0
+        machine.goes_by = -HOUR_MS
+        assert await machine.start() == -HOUR_MS, "the other one goes by another time"
+    finally:
+        await store.close()
 
 
 async def test_a_recovery_by_another_node_is_waited_for(tmp_path: Path) -> None:

@@ -104,8 +104,12 @@ async def test_alarms_that_were_set_anew_are_not_kept(cluster: Cluster, monkeypa
     queue = await cluster.queue(1)
     node = serving(cluster)
     await cluster.send(queue, "a")
-    real, passed = node.clock, 0
-    monkeypatch.setattr(node, "clock", lambda: real() + passed)
+    partition = node.partitions[queue.partition]
+    real, passed = partition.clock, 0
+    monkeypatch.setattr(partition, "clock", lambda: real() + passed)
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + passed / 1000)
     for _ in range(200):
         assert await cluster.receive(queue, visibility=1)
         passed += 2500

@@ -25,7 +25,7 @@ def partition(number: int, name: str, account: str = "0" * 12) -> Partition:
     fold = Fold(number)
     arn = f"arn:aws:sqs:us-east-1:{account}:{name}"
     fold.apply(Configured(PartitionSettings(number, number, 1, arn, b"k" * 16)), 1)
-    return Partition(fold, 0, 1)
+    return Partition(fold, 0, 1, lambda: 5)
 
 
 async def test_the_first_of_many_are_found_without_all_being_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ async def test_the_first_of_many_are_found_without_all_being_sorted(monkeypatch:
     partitions |= {2000: partition(2000, "q002"), 2001: partition(2001, "q001", "1" * 12)}
 
     async def told(most: int, after: str = "", *prefixes: str) -> list[str]:
-        return [one.queue for one in await measured_of(partitions, "0" * 12, prefixes, after, most, lambda: 5)]
+        return [one.queue for one in await measured_of(partitions, "0" * 12, prefixes, after, most)]
 
     every = sorted([*names, "q002"])
     assert await told(5) == ["q000", "q001", "q002", "q002", "q003", "q004"], "all partitions of each"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from backend import gauges
 from backend.api import PartitionDamaged, Unavailable
 from backend.census import count
 from backend.damage import survey
@@ -19,6 +20,7 @@ from backend.journal.rows import RECORD_HEADER_BYTES, place_of
 from backend.journal.tables import Unanswered
 from backend.partition import Partition
 from metadata_service.sqlite import SQLiteStore
+from telemetry.metrics import Registry
 from tests.backend.faulty_disk import BLOCK_BYTES, FaultyDisk
 from tests.backend.nodes import Cluster
 from tests.backend.out_of_files import MESSAGES
@@ -123,6 +125,10 @@ async def test_a_bad_block_costs_the_messages_in_it_and_no_neighbour(tmp_path: P
     assert 3 <= len(lost) <= 6
     assert lost <= hit
     assert cluster.partition.fold.quarantined == len(lost)
+    registry = Registry()
+    gauges.tell(registry, cluster.node)
+    (quarantined,) = [one for one in await registry.read() if one.name == "holdfast_quarantined_messages"]
+    assert [one.value for one in quarantined.series] == [len(lost)]
     await cluster.stop()
 
 

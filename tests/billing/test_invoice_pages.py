@@ -264,6 +264,7 @@ def test_an_email_has_everything(invoices: list[Invoice]) -> None:
     message = message_from_bytes(email_of(invoices[0]).as_bytes(), policy=policy.default)
     assert message["Subject"] == "Invoice X-000001 of We & Co for 2026-11"
     assert (message["From"], message["To"]) == ("us@we.example", "a@b.example")
+    assert message["Message-ID"] == f"<invoice-X-000001-{invoices[0].account}@we.example>", "the same of all copies"
     assert message.get_body(("plain",)).get_content().replace("\r\n", "\n") == text_of(invoices[0])  # type: ignore[union-attr]
     assert "Total" in message.get_body(("html",)).get_content()  # type: ignore[union-attr]
     attached = {part.get_filename(): part.get_content() for part in message.iter_attachments()}

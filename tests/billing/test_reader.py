@@ -13,12 +13,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from billing import read as read_module
 from billing import reader as reader_module
 from billing.invoices import Invoices
 from billing.lake import Lake
 from billing.periods import Period
 from billing.plans import book_of, customers_of
-from billing.questions import Format, InvoiceAsked, InvoicesAsked, UsageAsked
+from billing.questions import (
+    ContentAsked,
+    DirectFormat,
+    DocumentAsked,
+    DocumentKind,
+    InvoiceAsked,
+    InvoicesAsked,
+    Question,
+    UsageAsked,
+)
 from billing.reader import NotFound, Reader, Refused, Unavailable
 from tests.billing.published import calls, publish_calls
 from tests.billing.rated_lines import Used, rate
@@ -94,18 +104,53 @@ async def test_an_invoice(lake: Lake) -> None:
     [
         ("json", b"{"),
         ("html", b"<!DOCTYPE html>"),
-        ("pdf", b"%PDF-"),
-        ("email", b"Subject: Invoice X-000001 of We for 2026-11\r\n"),
         ("focus-csv", b"BilledCost,"),
         ("focus-parquet", b"PAR1"),
     ],
 )
-async def test_an_invoice_in_each_format(lake: Lake, form: Format, begins: bytes) -> None:
+async def test_an_invoice_in_each_format(lake: Lake, form: DirectFormat, begins: bytes) -> None:
     content = await Reader(lake.url).ask(InvoiceAsked(A, "2026-11", form, draft=False))
     assert content.startswith(begins)
     assert B.encode() not in content
-    if form not in ("pdf", "focus-parquet"):
+    if form != "focus-parquet":
         assert A.encode() in content
+
+
+@pytest.mark.timeout(900)  # its processes have a low priority
+@pytest.mark.parametrize(
+    ("kind", "name", "begins"),
+    [
+        ("pdf", "2026-11.pdf", b"%PDF-"),
+        ("email", "2026-11.eml", b"Subject: Invoice X-000001 of We for 2026-11\r\n"),
+    ],
+)
+async def test_a_document_is_made_into_the_lake_and_read_from_there(
+    lake: Lake, kind: DocumentKind, name: str, begins: bytes
+) -> None:
+    old = [f"documents/date=2026-10-{day}/{A}/2026-09.pdf" for day in (30, 31)]
+    for path in old:
+        lake.write_bytes(path, b"old")
+    reader = Reader(lake.url)
+    made = await reader.make(DocumentAsked(A, "2026-11", kind, draft=False))
+    today = datetime.now(UTC).date()
+    assert made.path == f"documents/date={today}/{A}/{name}"
+    content = await reader.ask(ContentAsked(made.path))
+    assert content.startswith(begins)
+    assert len(content) == made.size_bytes
+    assert B.encode() not in content
+    for path in old:
+        with pytest.raises(NotFound, match="no longer there"):
+            await reader.ask(ContentAsked(path))
+    with pytest.raises(NotFound, match="not closed yet"):
+        await reader.make(DocumentAsked(A, "2026-12", kind, draft=False))
+
+
+async def test_a_document_that_is_too_long_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_module, "CONTENT_BYTES_MAX", 1000)
+    asked = DocumentAsked(A, "2026-11", "email", draft=False)
+    answered, content = read_module.answer(Question(lake.url, asked))
+    assert (answered.outcome, content) == ("unmade", b"")
+    assert "take it as JSON or FOCUS" in answered.text
 
 
 async def test_a_lake_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -161,6 +206,34 @@ async def test_a_process_that_fails_or_hangs(monkeypatch: pytest.MonkeyPatch, ca
     hanging = Reader("/nowhere", (sys.executable, "-c", "import time, os; print(os.getpid()); time.sleep(100)"))
     with pytest.raises(Unavailable, match="not read within"):
         await hanging.ask(asked)
+    monkeypatch.setattr(reader_module, "MAKING_SECONDS_MAX", 0.5)
+    with pytest.raises(Unavailable, match="not made within"):
+        await hanging.make(DocumentAsked(A, "2026-11", "pdf", draft=False))
+
+
+async def test_documents_that_are_made_take_no_turn_of_questions(lake: Lake, tmp_path: Path) -> None:
+    """A machine that is busy with documents answers all else."""
+    waits = f"""
+import os, sys
+asked = sys.stdin.buffer.read()
+if b'"document"' in asked:
+    open({os.fspath(tmp_path)!r} + f"/{{os.getpid()}}", "w").close()
+    os.read(os.open({os.fspath(tmp_path / "held")!r}, os.O_RDONLY), 1)
+sys.stdout.buffer.write(b'{{"outcome":"found"}}\\nread')
+"""
+    os.mkfifo(tmp_path / "held")
+    reader = Reader(lake.url, (sys.executable, "-c", waits))
+    making = [
+        asyncio.create_task(reader.make(DocumentAsked(A, "2026-11", "pdf", draft=False)))
+        for _ in range(reader_module.AT_ONCE)
+    ]
+    async with asyncio.timeout(60):
+        while len(list(tmp_path.iterdir())) <= reader_module.AT_ONCE:
+            await asyncio.sleep(0.01)
+    assert await reader.ask(InvoicesAsked(None, None, "", 1)) == b"read"
+    for one in making:
+        one.cancel()
+    await asyncio.wait(making)
 
 
 async def test_a_question_that_nobody_waits_for_leaves_no_process(tmp_path: Path) -> None:

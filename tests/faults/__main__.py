@@ -83,6 +83,8 @@ def run_forms(names: list[str], seed: int, only: str) -> list[Row]:
 
     def told(row: Row) -> None:
         print(f"{datetime.now(UTC):%H:%M:%S} {whole.table([row]).splitlines()[-1]}", flush=True)
+        for one in row.broken:
+            print(one, file=sys.stderr, flush=True)
 
     rows: list[Row] = []
     for name in names:
@@ -114,7 +116,7 @@ def main() -> int:
     forms = [*plans.FORMS, ONE_PROCESS]
     parser.add_argument("--forms", nargs="+", choices=forms, default=forms)
     parser.add_argument("--minutes", type=float, default=20.0, help="of the campaign on one process")
-    parser.add_argument("--only", default="", help="of the faults on whole clusters, those whose names contain this")
+    parser.add_argument("--only", default="", help="only faults whose names contain this")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--keep", type=Path, help=f"write the tables into this file, below its line {MARK}")
     arguments = parser.parse_args()
@@ -131,7 +133,7 @@ def main() -> int:
         summaries.append(summary(rows, seconds))
         broken += [f"{row.form}, {row.fault}: {one}" for row in rows for one in row.broken]
     if ONE_PROCESS in arguments.forms:
-        outcome = asyncio.run(Campaign(arguments.seed, arguments.minutes * 60).run())
+        outcome = asyncio.run(Campaign(arguments.seed, arguments.minutes * 60, arguments.only).run())
         results.append(table(outcome))
         broken += outcome.violations
     result = "\n".join(results)

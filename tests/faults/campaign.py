@@ -13,8 +13,10 @@ from random import Random
 
 from tests.faults import steps
 from tests.faults.hooks import Fault
+from tests.faults.out_of_files import no_free_files
 from tests.faults.process import FaultyServer
 from tests.faults.traffic import Traffic
+from tests.faults.whole import QUARANTINED
 
 ENDS_A_ROUND = 12
 """After at most so many faults the queues are emptied, and every message is accounted for."""
@@ -47,7 +49,8 @@ class Outcome:
 class Campaign:
     """Faults for a while, on one data folder after the other."""
 
-    def __init__(self, seed: int, seconds: float) -> None:
+    def __init__(self, seed: int, seconds: float, only: str = "") -> None:
+        """``only``: faults whose names contain this."""
         self.outcome = Outcome(seed)
         self._random = Random(seed)
         self._seconds = seconds
@@ -56,6 +59,7 @@ class Campaign:
             ("power lost at a random moment", self._lose_power),
             ("SIGTERM under load", self._stop),
             ("EIO in a commit", self._fail_commit),
+            ("no file descriptor left", self._no_files),
             *[
                 (f"ended at {moment}", self._at_work(moment))
                 for group in steps.WHILE_SERVING.values()
@@ -67,12 +71,13 @@ class Campaign:
                 for moment in group
             ],
         ]
+        self._faults = [(kind, fault) for kind, fault in self._faults if only in kind]
 
     async def run(self) -> Outcome:
         """Run until the time is over or a promise was broken."""
         began = time.monotonic()
         end = began + self._seconds
-        while time.monotonic() < end and not self.outcome.violations:
+        while self._faults and time.monotonic() < end and not self.outcome.violations:
             with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder:
                 server = FaultyServer(Path(folder))
                 try:
@@ -135,6 +140,16 @@ class Campaign:
             lambda: server.log_text().count("the journal has been recovered") > before, "the journal is recovered"
         )
         await traffic.answered(50)
+        return True
+
+    async def _no_files(self, server: FaultyServer, traffic: Traffic) -> bool:
+        await traffic.answered(self._random.randrange(50, CALLS_MOST))  # its clients are connected
+        refused = traffic.counts["refused"]
+        with no_free_files(server.pid):
+            goal = refused + self._random.randrange(1, CALLS_MOST)
+            await traffic.until(lambda: traffic.counts["refused"] > goal, "calls are refused for want of a descriptor")
+        await traffic.answered(50)
+        assert QUARANTINED not in server.log_text(), "a message was taken for damaged"
         return True
 
     def _at_work(self, moment: str) -> Callable[[FaultyServer, Traffic], Awaitable[bool]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -11,6 +12,8 @@ from bench.signing import Credentials, Signer
 
 ANSWER_SECONDS = 60.0
 """No call may take longer; the longest poll here is 2 s."""
+REPEATED_SECONDS = 120.0
+RETRY_SECONDS = 0.2
 
 
 class Endpoint(Protocol):
@@ -77,6 +80,17 @@ class Client:
         if status != 200:
             raise Refused(action, status, answer.get("__type", "").rpartition("#")[2], answer.get("message", ""))
         return answer
+
+    async def repeated(self, action: str, **parameters: Any) -> dict[str, Any]:
+        """The answer of a call that may be repeated, and is until it is answered, for :data:`REPEATED_SECONDS`."""
+        end = time.monotonic() + REPEATED_SECONDS
+        while True:
+            try:
+                return await self.call(action, **parameters)
+            except (InDoubt, Unreachable, Refused) as error:
+                if (isinstance(error, Refused) and error.status != 503) or time.monotonic() > end:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._connection is not None and not self._connection[0].at_eof():

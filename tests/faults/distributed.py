@@ -262,7 +262,6 @@ class Distributed(Form):
             time.sleep(seconds)
 
     def owner_of(self, queue: str) -> str:
-        """The backend that has this queue now, or its first partition."""
         return owner_of(self.cluster.settings(), ACCOUNT, queue)
 
     def splitter(self) -> Splitter:

@@ -8,8 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from holdfast.settings import Settings, load
 from tests.faults.client import Endpoint
+from tests.faults.owners import owner_of
 from tests.faults.process import SETTINGS
+from tests.system.server import ACCOUNT
 from tests.system.several import Several
 from tests.system.waiting import wait_until
 
@@ -59,6 +62,10 @@ class Form(ABC):
         """What the process of this name has said, perhaps with what others have."""
         return self.log_text()
 
+    @abstractmethod
+    def owner_of(self, queue: str) -> str:
+        """The backend that has this queue now, or its first partition."""
+
     def pause(self, name: str) -> None:
         """SIGSTOP."""
         os.kill(self.pid(name), signal.SIGSTOP)
@@ -77,6 +84,10 @@ class Form(ABC):
     def slow_disk(self, name: str, seconds: float) -> None:
         """How much longer its syncs take."""
         (self.folder / f"{name}.disk").write_text(str(seconds))
+
+    def bad_block(self, name: str, path: Path | None, block: int = 0) -> None:
+        """A block of 4 KiB of this file cannot be read by it; None: all can."""
+        (self.folder / f"{name}.bad").write_text("" if path is None else f"{path} {block}")
 
     def until_logged(
         self, text: str, act: Callable[[], None], seconds: float = BACK_SECONDS, *, of: str | None = None
@@ -119,6 +130,15 @@ class OneMachine(Form):
 
     def kill(self, name: str) -> None:
         self.server.wait_again(name, self.server.kill_child(name), BACK_SECONDS)
+
+    def owner_of(self, queue: str) -> str:
+        if len(self.backends) == 1:
+            return self.backends[0]
+        return owner_of(self.settings(), ACCOUNT, queue)
+
+    def settings(self) -> Settings:
+        """Those of its processes."""
+        return load({}, {**self.server.settings, "HOLDFAST_DATA": str(self.server.data)})
 
     def kill_all(self) -> None:
         """The supervisor, and so all of them; and start again."""

@@ -7,11 +7,25 @@ import asyncio
 from backend.shards import shard_of
 from holdfast.settings import Settings
 from holdfast.stores import Stores
+from metadata_service.models import Queue
 
 
 def owner_of(settings: Settings, account: str, queue: str) -> str:
     """The node that owns the shard of the queue's first partition, in a cluster with these settings."""
     return asyncio.run(_owner_of(settings, account, queue))
+
+
+def queue_of(settings: Settings, account: str, name: str) -> Queue:
+    """The queue as it stands in the metadata."""
+    return asyncio.run(_queue_of(settings, account, name))
+
+
+async def _queue_of(settings: Settings, account: str, name: str) -> Queue:
+    stores = Stores(settings)
+    try:
+        return await (await stores.metadata()).get_queue(account, name)
+    finally:
+        await stores.close()
 
 
 async def _owner_of(settings: Settings, account: str, name: str) -> str:

@@ -7,13 +7,19 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bench.cassandra_server import QUICK_START, CassandraCluster
+from bench.cluster import LocalCluster
 from metadata_service.opening import CannotOpen
 from tests.faults import quorum
+from tests.faults.bad_block import BadBlock
 from tests.faults.distributed import Distributed
 from tests.faults.forms import Form, OneMachine
+from tests.faults.heavy import HeavyMoves
+from tests.faults.out_of_files import OUT_SECONDS, no_free_files, out_of_files
 from tests.faults.proxy import Direction
+from tests.faults.restored import CLUSTERS, TwoClusters
 from tests.faults.traffic import DEAD, ORDERS, WORK
 from tests.faults.whole import FAULT_SECONDS, Fault, Row, campaign
 
@@ -21,8 +27,12 @@ APART_SECONDS = 10.0
 """Longer than it takes to notice, and for somebody else to take over."""
 FREEZE_SECONDS = 7.0
 """Longer than a frontend may be silent, or a heartbeat may stand still."""
+MOVING_SECONDS = 3.0
+"""Long enough for messages to be on their way."""
 WRONG_SECONDS = 6.0
 """How long a clock is wrong, or a disk slow."""
+RESTORED_SECONDS = 900.0
+"""For a service that is started, backed up, lost, restored and emptied."""
 HOUR_SECONDS = 3600.0
 MINUTES_SECONDS = 600.0
 """Wrong enough, and within what a signature allows."""
@@ -88,8 +98,49 @@ def on_one_machine(form: OneMachine) -> list[Fault[OneMachine]]:
         Fault("a backend's clock an hour ahead", lambda f: clock_off(f, one, HOUR_SECONDS)),
         Fault("a backend's clock an hour behind", lambda f: clock_off(f, one, -HOUR_SECONDS)),
         Fault("a backend's disk takes 0.3 s for a sync", lambda f: slow_disk(f, one, 0.3)),
+        Fault("a frontend has no file descriptor left", lambda f: out_of_files(f, f.frontends[0])),
+        Fault("a backend has no file descriptor left", lambda f: out_of_files(f, one)),
+        Fault("a block of 4 KiB of a backend's disk cannot be read", bad_block, damages=True),
+        Fault("a backend without a file descriptor is killed", lambda f: killed_without_files(f, one)),
     ]
+    if len(form.backends) > 1:
+        faults += [*moves_of_heavy_groups()]
     return [*faults, Fault("rolling restart of everything", OneMachine.restart_all)]
+
+
+def moves_of_heavy_groups() -> Iterator[Fault[Any]]:
+    """Messages near 1 MiB go from node to node, in batches over what one call carries."""
+
+    def moved(meanwhile: Callable[[Form, str, str, str], object]) -> Callable[[Form], None]:
+        def do(form: Form) -> None:
+            moves = HeavyMoves(form.endpoint, form.owner_of)
+            asyncio.run(moves.run(lambda *queues: meanwhile(form, *queues)))
+
+        return do
+
+    what = "groups of messages near 1 MiB move between nodes"
+    yield Fault(what, moved(lambda *_: None), alone=True)
+    yield Fault(
+        f"{what}, and the node that they leave is killed",
+        moved(lambda f, yard, pile, _: kill_owner(f, pile)),
+        alone=True,
+    )
+    yield Fault(
+        f"{what}, and the node that they come to is killed",
+        moved(lambda f, *queues: kill_owner(f, queues[2])),
+        alone=True,
+    )
+    yield Fault(
+        f"{what}, and one has no file descriptor left",
+        moved(lambda f, yard, pile, _: out_of_files(f, f.owner_of(pile))),
+        alone=True,
+    )
+
+
+def kill_owner(form: Form, queue: str) -> None:
+    """kill -9 of the backend that has the queue, amid the moves."""
+    time.sleep(MOVING_SECONDS)
+    form.kill(form.owner_of(queue))
 
 
 def hung(form: OneMachine, name: str) -> None:
@@ -97,6 +148,18 @@ def hung(form: OneMachine, name: str) -> None:
     pid = form.pid(name)
     form.until_logged(f"{name} does not answer and is killed", lambda: form.pause(name))
     form.server.wait_again(name, pid)
+
+
+def bad_block(form: OneMachine) -> None:
+    """Only what lies in it is lost, and is named."""
+    asyncio.run(BadBlock(form).run())
+
+
+def killed_without_files(form: Form, name: str) -> None:
+    """It has no descriptor left for a while, and is killed in that state."""
+    with no_free_files(form.pid(name)):
+        time.sleep(OUT_SECONDS)
+        form.kill(name)
 
 
 def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
@@ -125,6 +188,9 @@ def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
             lambda f: killed_with_clock_off(f, f.owner_of(WORK)),
         ),
         Fault("a metadata node's clock an hour ahead", lambda f: clock_off(f, metadata, HOUR_SECONDS)),
+        Fault("a backend has no file descriptor left", lambda f: out_of_files(f, f.owner_of(ORDERS))),
+        Fault("a metadata node has no file descriptor left", lambda f: out_of_files(f, metadata)),
+        Fault("a frontend has no file descriptor left", lambda f: out_of_files(f, frontend)),
         Fault("Redis killed, and an empty one in its place", lambda f: f.redis_away(WRONG_SECONDS)),
         Fault("Redis flushed", Distributed.redis_flushed),
         Fault("one Cassandra node killed, and back", lambda f: f.without_cassandra([0], APART_SECONDS)),
@@ -136,6 +202,10 @@ def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
             resized(WORK, 1, apart(WORK, Direction.BOTH)),
             alone=True,
         ),
+    ]
+    faults += [
+        *moves_of_heavy_groups(),
+        Fault("groups of messages near 1 MiB move, while their queues are split", split_heavy, alone=True),
     ]
     if form.wrongs:
         faults += [
@@ -193,6 +263,12 @@ def no_cassandra(name: str) -> Callable[[Distributed], None]:
 def resized(queue: str, partitions: int, meanwhile: Callable[[Distributed], object]) -> Callable[[Distributed], None]:
     """A queue gets so many partitions, and as soon as that has begun, something happens."""
     return lambda form: form.splitter().resize({queue: partitions}, lambda: meanwhile(form))
+
+
+def split_heavy(form: Distributed) -> None:
+    """The queues through which heavy groups move get two partitions more, each."""
+    moves = HeavyMoves(form.endpoint, form.owner_of, groups=6)
+    asyncio.run(moves.run(lambda *queues: form.splitter().resize(dict.fromkeys(queues, 3))))
 
 
 def split_and_drain(form: Distributed) -> None:
@@ -259,6 +335,48 @@ async def _in_time(cassandra: CassandraCluster, number: int) -> quorum.Seen:
                 await asyncio.sleep(1)
 
 
+async def _two_clusters(folder: Path, seed: int, told: Told, only: str) -> list[Row]:
+    """Two backend clusters are backed up under load, lost and restored, with nothing and with something amiss."""
+    rows: list[Row] = []
+    amiss: dict[str, Callable[[LocalCluster], object]] = {
+        "backed up under load, lost and restored": lambda cluster: None,
+        "backed up under load while a backend is killed, lost and restored": backend_killed,
+    }
+    for number, (what, meanwhile) in enumerate(amiss.items()):
+        if only not in what:
+            continue
+        row = Row("2 backend clusters on Cassandra", what)
+        service = TwoClusters(two_clusters(), made(folder / str(number)), seed + number)
+        try:
+            async with asyncio.timeout(RESTORED_SECONDS):
+                await service.run(meanwhile)
+        except Exception as error:
+            row.broken = [f"{error!r}"]
+        finally:
+            await asyncio.to_thread(service.cluster.close)
+        row.calls, row.errors, row.lost = service.seen.calls, service.seen.errors, len(service.seen.lost)
+        row.broken += service.seen.broken
+        row.fault += f" ({service.seen.had_to_be_there} had to be there, {service.seen.had_to_be_gone} not)"
+        rows.append(row)
+        told(row)
+    return rows
+
+
+def two_clusters() -> LocalCluster:
+    """Not started; one backend in each cluster.  A backup stops all logs for 1.2 s at most: one node of Cassandra."""
+    cluster = LocalCluster(cassandra=1, metadata=1, backends=1, managers=1, redis=False, java_options=QUICK_START)
+    cluster.add_backend(CLUSTERS[1])
+    return cluster
+
+
+def backend_killed(cluster: LocalCluster) -> None:
+    """kill -9 of one backend amid the backup, and it is started again."""
+    time.sleep(1)
+    process = cluster.of("backend")[-1]
+    process.kill()
+    process.start()
+
+
 def made(folder: Path) -> Path:
     """The folder, which is there."""
     folder.mkdir()
@@ -272,6 +390,7 @@ FORMS: dict[str, Callable[[Path, int, Told, str], Coroutine[None, None, list[Row
     "frontends": lambda folder, seed, told, only: _one_machine(folder, 1, seed, told, only),
     "backends": lambda folder, seed, told, only: _one_machine(folder, 3, seed, told, only),
     "cassandra": _cassandra,
+    "two-clusters": _two_clusters,
 }
 """By name, what does all that is planned for a form, in a folder of its own; of what is planned, that whose name
 contains a text."""

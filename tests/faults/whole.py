@@ -27,6 +27,8 @@ STARTS_MOST = 8
 """Clusters of one form, one after the other; what was not done then is said to be not done."""
 OPEN_MOST = 300
 """Messages under way at once: few, so that the queues are soon empty."""
+QUARANTINED = "is quarantined"
+"""What a process says of a message that it cannot read for good."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Fault(Generic[SomeForm]):
     do: Callable[[SomeForm], object]
     alone: bool = False
     """Nothing else is done in its middle."""
+    damages: bool = False
+    """Bytes are lost by it.  Otherwise no message may be taken for damaged."""
 
 
 @dataclass
@@ -64,6 +68,7 @@ class Run(Generic[SomeForm]):
         self._traffic = traffic
         self._amid = amid
         self._before = _Counts(0, Counter(), 0, Counter(), 0)
+        self._quarantined = 0
 
     async def fault(self, fault: Fault[SomeForm]) -> Row:
         """Do one, and judge."""
@@ -97,6 +102,9 @@ class Run(Generic[SomeForm]):
         row.duplicates = self._before.duplicates - before.duplicates
         if self._before.broken > before.broken:
             row.broken = [*verdict.broken, *traffic.failures]
+        before_it, self._quarantined = self._quarantined, self.form.log_text().count(QUARANTINED)
+        if self._quarantined > before_it and not fault.damages:
+            row.broken.append(f"{self._quarantined - before_it} messages were quarantined, and no byte was lost")
         return row
 
 

@@ -76,12 +76,12 @@ class Partition:
     gone: set[str] = field(default_factory=set)
     tokens: dict[bytes, Stored] = field(default_factory=dict)
     retries: dict[bytes, tuple[float, bytes, Stored]] = field(default_factory=dict)
-    """When it was first seen, digest and answer by retry token."""
+    """Time of first use, digest and answer by retry token."""
     moves: list[MoveTask] = field(default_factory=list)
 
 
 class FakeBackend:
-    """Visibility, delays and tokens; no order, no dead letters, no waiting."""
+    """Fake backend with visibility, delays and tokens; without order, dead letters and waiting."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -90,11 +90,11 @@ class FakeBackend:
         self.calls: list[tuple[str, Any]] = []
         self.fail_with: Exception | None = None
         self.sending = asyncio.Event()
-        """Cleared: sends take effect, and their answers wait."""
+        """While cleared, sends take effect, and their answers wait."""
         self.sending.set()
         self.sends = 0
         self.lost_answers: list[Exception] = []
-        """What sends raise after they have taken effect."""
+        """Errors that sends raise after they have taken effect."""
         self._numbers = itertools.count(1)
 
     async def configure(self, settings: PartitionSettings) -> None:
@@ -328,7 +328,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The Query code of an error, whatever the protocol."""
+        """Query code of an error, in either protocol."""
         if "x-amzn-query-error" in self.headers:
             return str(self.headers["x-amzn-query-error"].split(";")[0])
         return self.text("Error/Code")
@@ -341,7 +341,7 @@ class Answer:
 
 
 class Service:
-    """The application and what is behind it."""
+    """The application and its dependencies."""
 
     def __init__(
         self,
@@ -390,7 +390,7 @@ class Service:
         return Answer(await self.client.request(method, f"http://{HOST}{path}", content=content, headers=headers))
 
     def audited(self) -> list[dict[str, Any]]:
-        """What the audit log says, but for the queues that a test begins with."""
+        """Lines of the audit log, except those for queues prepared by the test."""
         lines = [orjson.loads(line) for line in self.audit_file.read_bytes().splitlines()]
         return [line for line in lines if line["request_id"] not in self._prepared]
 
@@ -410,7 +410,7 @@ def sign(
     key: AccessKey = KEY,
     service: str = "sqs",
 ) -> dict[str, str]:
-    """The headers, with those of a signature made by botocore."""
+    """Headers with those of a signature made by botocore."""
     request = AWSRequest(method, f"http://{HOST}{path}", data=content, headers={**headers, "Host": HOST})
     signer = SigV4Auth(ClientCredentials(key.access_key_id, key.secret), service, "us-east-1")
     moment = datetime.fromtimestamp(now, UTC)

@@ -1,4 +1,4 @@
-"""A webhook on the loopback, which keeps what it is told."""
+"""A webhook on the loopback, which records its calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 class Told(NamedTuple):
-    """A call."""
+    """A recorded call."""
 
     headers: dict[str, str]
     body: bytes
@@ -24,23 +24,23 @@ class Told(NamedTuple):
         return json.loads(self.body)
 
     def is_signed_by(self, secret: str) -> bool:
-        """As a tenant's program finds out."""
+        """Verify the signature like a tenant's program."""
         fields = dict(part.split("=", 1) for part in self.headers["Holdfast-Signature"].split(","))
         expected = hmac.new(secret.encode(), fields["t"].encode() + b"." + self.body, hashlib.sha256).hexdigest()
         return hmac.compare_digest(fields["v1"], expected)
 
 
 class Hook:
-    """What listens."""
+    """The webhook's server."""
 
     def __init__(self, server: ThreadingHTTPServer, scheme: str) -> None:
         self.port = server.server_address[1]
         self.url = f"{scheme}://127.0.0.1:{self.port}/hook?token=hush"
         self.told: list[Told] = []
         self.statuses: list[int] = []
-        """What the next calls are answered; then 204."""
+        """Statuses of the next answers; then 204."""
         self.gate = threading.Event()
-        """Cleared: no call is answered."""
+        """While cleared, no call is answered."""
         self.gate.set()
 
 

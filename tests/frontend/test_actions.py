@@ -1,4 +1,5 @@
-"""The operations over a backend in a dictionary.  Facts of SQS stand in tests/behaviour; here is how it is done."""
+"""The operations over a backend in a dictionary.  SQS's facts are tested in tests/behaviour; here the
+implementation is."""
 
 from __future__ import annotations
 
@@ -171,7 +172,7 @@ async def test_what_a_receive_asks_of_the_backend(service: Service) -> None:
     assert (first.most, first.visibility_seconds, first.wait_seconds, first.attempt) == (4, 77, 0, None)
     assert first.dead_letter is not None
     assert first.dead_letter.max_receives == 3
-    # gone, it takes nothing: messages stay in their queue
+    # a deleted dead-letter queue takes nothing: messages stay in their queue
     await service.json("DeleteQueue", {"QueueUrl": dlq})
     assert (await command()).dead_letter is None
 

@@ -1,4 +1,4 @@
-"""What of the calls of SQS is in the audit log."""
+"""Audit of SQS calls."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_acts_that_are_refused_or_fail_have_one(service: Service) -> None:
 
 
 async def test_what_limits_refuse_has_none(service: Service) -> None:
-    """A limit would not be one if each refusal cost a write."""
+    """A limit would be useless if each refusal cost a write."""
     await service.make_queue("q")
     limited = Tenant(KEY.account, "tests", limits=TenantLimits(manage=Rate(0.1, 1)))
     await service.store.put_tenant(limited)

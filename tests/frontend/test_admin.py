@@ -1,4 +1,4 @@
-"""The REST interface: its door, its problems, what it writes into the audit log, and queues."""
+"""The REST interface: its entry, its problems, its audit records, and queues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING = {"visible": 0, "in_flight": 0, "delayed": 0, "stored_bytes": 0}
 
 
 def key(name: str, **changes: Any) -> AccessKey:
-    """A further key of the tenant."""
+    """An additional key of the tenant."""
     id_ = f"AKIA{name.upper():0<16}"
     return msgspec.structs.replace(
         KEY, access_key_id=id_, secret=f"secret of {name}".replace(" ", "-"), name=name, **changes
@@ -60,7 +60,7 @@ def problem(answer: Answer) -> tuple[int, str]:
     return answer.status, document["code"]
 
 
-# --- the door -------------------------------------------------------------------------------------------------
+# --- the entry ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/v1/queues", "/v1/", "/v1/nothing", "/v1/queues/q/messages"])
@@ -147,7 +147,7 @@ async def test_the_documentation_describes_it(service: Service) -> None:
     assert "health" in {tag for path in document["paths"].values() for way in path.values() for tag in way["tags"]}
 
 
-# --- who may do what ------------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------------------
 
 
 async def test_scopes(service: Service) -> None:

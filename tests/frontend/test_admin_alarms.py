@@ -1,4 +1,4 @@
-"""Alarms over REST: who may have which, and what is shown of them."""
+"""Alarms over REST: permissions, and representations."""
 
 from __future__ import annotations
 

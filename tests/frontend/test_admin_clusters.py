@@ -1,4 +1,4 @@
-"""Backend clusters over REST: what operators see and change of them."""
+"""Backend clusters over REST: operators' views and changes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def alone(tmp_path: Path) -> AsyncIterator[Service]:
 
 @pytest_asyncio.fixture
 async def service(alone: Service) -> Service:
-    """One with two clusters, of which one has reported."""
+    """A service with two clusters, one of which has reported."""
     await alone.store.register_cluster("local")
     await alone.store.register_cluster("east")
     await alone.store.report_cluster(EAST)
@@ -74,7 +74,7 @@ async def call(service: Service, method: str, path: str, body: Any = None, *, by
 
 
 async def manage(service: Service, *, pins: tuple[Pin, ...] = (), decisions: tuple[Decision, ...] = ()) -> None:
-    """There is a manager."""
+    """Store an entry of a manager."""
     entry = await service.store.manager()
     await service.store.update_manager(
         ManagerEntry("m1", "start", decisions, pins, time_ms=1_799_999_999_000, version=entry.version)
@@ -99,7 +99,7 @@ async def test_clusters_are_listed(service: Service) -> None:
             "weight": 1.0,
             "utilisation": 0.25,
             "reported_seconds": 3.0,
-            "nodes": 2,  # without those that are suspect or gone
+            "nodes": 2,  # without suspect and gone nodes
         },
     ]
 
@@ -180,10 +180,10 @@ async def test_processes_that_may_manage_are_listed(service: Service) -> None:
 
 
 @pytest.mark.parametrize("how", ["hangs", "fails"])
-async def test_the_status_is_answered_without_the_metadata_and_says_so(
+async def test_status_and_list_are_answered_without_the_metadata_and_say_so(
     service: Service, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """What is known is shown."""
+    """The last reports are shown."""
     monkeypatch.setattr(clusters, "ASK_SECONDS", 0.01)
 
     async def away(*_: object) -> None:
@@ -200,6 +200,9 @@ async def test_the_status_is_answered_without_the_metadata_and_says_so(
     assert all("in the metadata" in one for one in status["not_asked"])
     assert [one["name"] for one in status["clusters"]] == ["local", "east"]
     assert status["manager"] is None
+    listed = (await call(service, "GET", "/clusters")).json
+    assert listed["not_asked"] == [clusters.REPORTS]
+    assert [one["name"] for one in listed["clusters"]] == ["local", "east"]
 
 
 async def test_the_status_does_not_wait_for_who_calls(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +307,7 @@ async def test_only_operators_see_and_change_clusters(service: Service, by: Acce
 
 
 async def test_a_service_that_is_one_process_shows_its_node_and_has_nothing_to_change(alone: Service) -> None:
-    assert (await call(alone, "GET", "/clusters")).json == {"clusters": []}
+    assert (await call(alone, "GET", "/clusters")).json == {"clusters": [], "not_asked": []}
 
     async def report() -> ClusterReport:
         return msgspec.structs.replace(EAST, cluster=0, nodes=EAST.nodes[:1])

@@ -1,4 +1,4 @@
-"""How long keys last that are made by a credential that ends; how many an account has; when they are forgotten."""
+"""Expiry of keys made with an expiring credential; the quota of keys; the removal of ended ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def by_bearer(service: Service, bearer: str, method: str, path: str, body:
 
 
 async def token_of(service: Service, *, expires_s: int | None = None) -> tuple[str, str]:
-    """The id of an administrator's API key, and a token that it has bought, for 600 seconds."""
+    """Id of an administrator's API key, and a token bought with it, for 600 seconds."""
     record, secret = new_api_key(OTHER, name="boss", role="admin", expires_s=expires_s)
     await service.store.put_api_key(record)
     bought = await by_bearer(service, secret, "POST", "/token", {"seconds": 600})
@@ -48,7 +48,7 @@ async def token_of(service: Service, *, expires_s: int | None = None) -> tuple[s
     return f"hf_{record.key_id}", bought.json["token"]
 
 
-# --- a credential that ends -----------------------------------------------------------------------------------
+# --- an expiring credential -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ async def test_a_token_of_a_key_that_ends_sooner_ends_with_that(service: Service
 
 @pytest.mark.parametrize("name", ["boss", "root"])
 async def test_a_key_that_ends_prolongs_neither_itself_nor_its_equals(service: Service, name: str) -> None:
-    """Of the root as well, whose keys have the role that they were given."""
+    """Also for the root, whose keys have the role that they were given."""
     ends_s = int(service.clock()) + 1000
     contractor = msgspec.structs.replace(
         ADMIN, access_key_id="AKIACONTRACTOR000000", name=name, created_s=int(service.clock()) - 9000, expires_s=ends_s
@@ -117,7 +117,7 @@ async def test_an_outside_administrator_makes_keys_for_others(service: Service) 
     assert "ends in 600 seconds" in answer.json["detail"]
 
 
-# --- how many -------------------------------------------------------------------------------------------------
+# --- quota ----------------------------------------------------------------------------------------------------
 
 
 async def make(service: Service, name: str = "x", **given: Any) -> Answer:
@@ -167,7 +167,7 @@ async def test_keys_that_ended_long_ago_are_forgotten(service: Service) -> None:
     for key_id in (revoked, api):
         await call(service, "DELETE", f"/keys/{key_id}", by=ADMIN)
     service.clock.now += key_records.ENDED_SECONDS - 1
-    await call(service, "DELETE", f"/keys/{revoked}", by=ADMIN)  # again, which is no new end
+    await call(service, "DELETE", f"/keys/{revoked}", by=ADMIN)  # a second revocation does not change its end
     kept = (await make(service)).json["id"]
     assert {revoked, expired, api, kept} <= await ids(service)
     service.clock.now += 1
@@ -195,7 +195,7 @@ async def test_only_so_many_that_ended_are_kept(service: Service, monkeypatch: p
 
 
 async def test_keys_of_operators_are_never_forgotten(service: Service) -> None:
-    """One that the settings give would be good again at the next start."""
+    """A key configured in the settings would become valid again at the next start."""
     made = (await call(service, "POST", "/keys", {"name": "boss", "role": "operator"})).json["id"]
     await call(service, "DELETE", f"/keys/{made}")
     service.clock.now += 10 * key_records.ENDED_SECONDS

@@ -1,4 +1,4 @@
-"""Keys that look on (the scope ``monitor``): what of everything that there is they may, by role."""
+"""Keys with the scope ``monitor``: permitted routes among all, by role."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.frontend.test_admin import OTHER, key, problem
 from tests.frontend.test_admin_usage import Answering
 
 LOOKS = {"GET /v1/queues/{name}/metrics", "GET /v1/metrics", "GET /v1/alarms", "GET /v1/alarms/{name}"}
-"""What everybody may who looks on."""
+"""Routes permitted to all such keys."""
 OF_ALL = {"GET /v1/availability"}
-"""What is of an account as a whole, and so takes one of its administrators."""
+"""Routes about an account as a whole, which need one of its administrators."""
 TABLE: dict[Role, set[str]] = {"user": LOOKS, "admin": LOOKS | OF_ALL, "operator": LOOKS | OF_ALL}
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -40,6 +40,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "PUT /v1/clusters/{name}/weight": {"weight": 2},
     "PUT /v1/queues/{name}/partitions": {"partitions": 2},
     "POST /v1/queues/{name}/move": {},
+    "POST /v1/invoices/{period}/documents": {"kind": "pdf"},
     "POST /v1/queues/{name}/messages": {"body": "b"},
     "PUT /v1/alarms/{name}": {
         "queue": "q",
@@ -49,7 +50,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "webhook": "https://example.com/",
     },
 }
-"""Of the requests that have one: good ones, so that a refusal is about who asks."""
+"""Valid bodies of requests, so that a refusal depends only on the caller."""
 QUERIES = {"DELETE /v1/queues/{name}/messages": "?receipt_handle=h"}
 
 
@@ -65,7 +66,7 @@ def listening() -> Iterator[Hook]:
 
 @pytest_asyncio.fixture
 async def service(tmp_path: Path, listening: Hook) -> AsyncIterator[Service]:
-    """With a queue ``q``, an alarm ``q`` on it, and counted usage."""
+    """A service with a queue ``q``, an alarm ``q`` on it, and metered usage."""
     async with running(tmp_path) as made:
         await made.store.put_tenant(Tenant(OTHER, "others"))
         services = made.app.services
@@ -95,7 +96,7 @@ async def test_of_all_requests_these_are_answered(service: Service, role: Role) 
     answered = set()
     for request in sorted(requests):
         method, path = request.format(
-            name="q", account=KEY.account, key_id="A" * 16, node="b1", period="2026-11"
+            name="q", account=KEY.account, key_id="A" * 16, node="b1", period="2026-11", job_id="1"
         ).split()
         answer = await call(service, method, path + QUERIES.get(request, ""), BODIES.get(request), by)
         if answer.status == 200:

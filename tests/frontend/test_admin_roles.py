@@ -1,4 +1,4 @@
-"""Roles over REST, and tokens that API keys buy there."""
+"""Roles over REST, and tokens bought there with API keys."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_role_is_made_changed_listed_and_deleted(service: Service) -> No
 
 
 async def test_what_a_role_carries_is_bounded(service: Service) -> None:
-    """Whoever can make roles of any length can make every other tenant wait."""
+    """Roles of unbounded length would delay all other tenants."""
     for given in (
         {"prefixes": ["a"] * (PREFIXES_MOST + 1)},
         {"trusted_accounts": [OTHER] * (TRUSTED_MOST + 1)},

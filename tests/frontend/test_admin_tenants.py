@@ -1,4 +1,4 @@
-"""Tenants, limits and keys over REST: who may do what to whom, and what becomes of it."""
+"""Tenants, limits and keys over REST: permissions and effects."""
 
 from __future__ import annotations
 

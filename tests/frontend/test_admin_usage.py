@@ -1,4 +1,4 @@
-"""Usage and invoices over REST: who may ask for what, and how it is answered.  The lake is another test's."""
+"""Usage and invoices over REST: permissions, and answers.  The lake has its own tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ import pytest_asyncio
 
 from auth.credentials import AccessKey, Tenant
 from billing.periods import Period
-from billing.questions import MEDIA_TYPES, Format, InvoiceAsked, InvoicesAsked, UsageAsked
+from billing.questions import (
+    DIRECT_FORMATS,
+    MEDIA_TYPES,
+    ContentAsked,
+    DirectFormat,
+    InvoiceAsked,
+    InvoicesAsked,
+    UsageAsked,
+)
 from billing.reader import NotFound, Reader, Refused, Unavailable, Unmade
 from tests.frontend.fakes import KEY, Answer, Service, running
 from tests.frontend.test_admin import OTHER, problem
@@ -20,13 +28,13 @@ from tests.frontend.test_admin_tenants import ADMIN, OPERATOR, USER
 
 
 class Answering(Reader):
-    """Answers with what it is told to, and keeps what it was asked."""
+    """Reader with a given answer, which records its questions."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
         self.answer: bytes | Exception = b'{"an":"answer"}'
 
-    async def ask(self, asked: UsageAsked | InvoicesAsked | InvoiceAsked) -> bytes:
+    async def ask(self, asked: UsageAsked | InvoicesAsked | InvoiceAsked | ContentAsked) -> bytes:
         self.asked.append(asked)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -114,6 +122,7 @@ async def test_all_accounts_are_for_operators(service: Service) -> None:
         "/invoices?period=now",
         "/invoices/now",
         "/invoices/2026-11?format=docx",
+        "/invoices/2026-11?format=pdf",
         "/invoices/2026-11?draft=perhaps",
     ],
 )
@@ -151,17 +160,16 @@ async def test_what_becomes_of_a_question(service: Service) -> None:
         ("", "*/*", "json"),
         ("", "application/json", "json"),
         ("", "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8", "html"),
-        ("", "application/pdf", "pdf"),
-        ("", "application/pdf;q=0.1, text/csv;q=0.9", "focus-csv"),
+        ("", "application/pdf, text/csv;q=0.9", "focus-csv"),
         ("", "text/*", "html"),
         ("", "application/vnd.apache.parquet", "focus-parquet"),
         ("", "image/png, application/json;q=0.2", "json"),
-        ("&format=pdf", "text/html", "pdf"),
+        ("&format=focus-csv", "text/html", "focus-csv"),
         ("&format=focus-parquet", None, "focus-parquet"),
     ],
 )
 async def test_the_format_is_the_one_asked_for(
-    service: Service, asked: str, accept: str | None, expected: Format
+    service: Service, asked: str, accept: str | None, expected: DirectFormat
 ) -> None:
     reader(service).answer = b"\x00 what it is \xff"
     answer = await get(service, f"/invoices/2026-11?draft=true{asked}", accept=accept)
@@ -171,11 +179,14 @@ async def test_the_format_is_the_one_asked_for(
     assert reader(service).asked == [InvoiceAsked(OTHER, "2026-11", expected, True)]
 
 
-@pytest.mark.parametrize("accept", ["image/png", "application/json;q=0", "application/json;q=many", "nonsense"])
+@pytest.mark.parametrize(
+    "accept", ["image/png", "application/pdf", "application/json;q=0", "application/json;q=many", "nonsense"]
+)
 async def test_a_format_that_there_is_not(service: Service, accept: str) -> None:
     answer = await get(service, "/invoices/2026-11", accept=accept)
     assert problem(answer) == (406, "NotAcceptable")
-    assert "application/pdf" in answer.json["detail"]
+    assert "text/html" in answer.json["detail"]
+    assert "POST /v1/invoices/{period}/documents" in answer.json["detail"]
 
 
 async def test_reading_is_no_act(service: Service) -> None:
@@ -189,4 +200,4 @@ async def test_the_documentation_describes_it(service: Service) -> None:
     parameters = {one["name"] for one in paths["/v1/usage"]["get"]["parameters"]}
     assert {"month", "day", "from", "to", "by", "tag", "account", "limit"} <= parameters
     content = paths["/v1/invoices/{period}"]["get"]["responses"]["200"]["content"]
-    assert {kind.partition(";")[0] for kind in MEDIA_TYPES.values()} <= content.keys()
+    assert {MEDIA_TYPES[form].partition(";")[0] for form in DIRECT_FORMATS} == content.keys()

@@ -1,4 +1,4 @@
-"""Who looks after alarms, and how webhooks are told: over a real store, two frontends and a hook on the loopback."""
+"""The alarm keeper and webhook delivery: over a real store, two frontends and a hook on the loopback."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def listening() -> Iterator[Hook]:
 
 
 class World:
-    """A service, its alarms, and keepers of which a test says what they do."""
+    """A service, its alarms, and keepers driven by the test."""
 
     def __init__(self, service: Service, listening: Hook) -> None:
         self.service = service
@@ -69,7 +69,7 @@ class World:
         return found.status
 
     async def minute(self, keeper: Keeper) -> None:
-        """A minute later the keeper looks."""
+        """Let the keeper evaluate a minute later."""
         self.service.clock.now += 60
         keeper._accounts = await self.service.store.alarm_accounts()
         await keeper.look()
@@ -256,7 +256,7 @@ async def test_one_stands_in_when_the_other_has_gone(world: World) -> None:
     await one.close()
     await other.turn()
     assert other._keeping
-    for _ in range(10):  # the process stands still, and a third one sees it
+    for _ in range(10):  # this process is suspended, and a third one sees it
         world.now += 2
         third = world.keepers[2] if len(world.keepers) > 2 else world.keeper("third")
         await third.turn()
@@ -289,11 +289,11 @@ async def test_a_store_that_cannot_be_read_ends_it_and_is_told_once(
         async with asyncio.timeout(20):
             while failures < 4 or not keeper._keeping:
                 await asyncio.sleep(0.01)
-    assert sum("cannot be looked after now" in line.getMessage() for line in caplog.records) == 1
+    assert sum("cannot be evaluated now" in line.getMessage() for line in caplog.records) == 1
 
 
 async def test_one_tenants_dead_hooks_keep_no_other_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most so many calls of an account are under way at once."""
+    """The number of concurrent calls of an account is limited."""
     under_way = most = 0
     release = asyncio.Event()
 

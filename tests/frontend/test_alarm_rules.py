@@ -1,4 +1,4 @@
-"""When alarms change their state."""
+"""State transitions of alarms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def alarm(comparison: Comparison = "GreaterThanThreshold", threshold: float = 10
 
 
 def after(values: list[float | None], rule: Alarm, status: AlarmStatus = NEW, first: int = 0) -> AlarmStatus:
-    """A look each minute."""
+    """Evaluate once a minute."""
     for minute, value in enumerate(values, first):
         status = judged(rule, status, value, NOW + 60 * minute)
     return status
@@ -76,7 +76,7 @@ def test_it_has_to_be_so_at_each_look_of_its_minutes() -> None:
 
 
 def test_another_process_goes_on() -> None:
-    """What it knows is what is stored."""
+    """Only the stored status is used."""
     rule = alarm(minutes=3)
     stored = msgspec.json.decode(msgspec.json.encode(after([0, 11], rule)), type=AlarmStatus)
     assert after([11, 11], rule, stored, 2).state == "ALARM"

@@ -1,4 +1,4 @@
-"""Queue attributes: canonical values, defaults, and what does not go together."""
+"""Queue attributes: canonical values, defaults, and inconsistent combinations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request may present to say who sent it: API keys, tokens and sessions, in both protocols."""
+"""Credentials of requests: API keys, tokens and sessions, in both protocols."""
 
 from __future__ import annotations
 
@@ -176,7 +176,8 @@ async def test_without_a_trusted_issuer_its_tokens_are_refused(service: Service)
         assert (answer.status, answer.code) == (403, "InvalidClientTokenId")
 
 
-# --- sessions: the token goes with its own key alone -----------------------------------------------------------
+# --- sessions: a token is valid only with its own key
+# ----------------------------------------------------------
 
 
 async def test_a_session_token_goes_with_its_own_key(service: Service) -> None:

@@ -1,4 +1,4 @@
-"""How bodies are read: what strangers on many connections can tie up together."""
+"""Reading of bodies: bounded memory for strangers on many connections."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_bodies_that_arrive_share_their_room() -> None:
     assert refused.value.kind is SERVICE_UNAVAILABLE
     small.send(100)
     small.send(FREE_BYTES - 100)
-    small.send(100_000, more=False)  # arrives whole, and is on its way out of here
+    small.send(100_000, more=False)  # arrives complete, and is being returned
     assert await read(small.receive, room) == FREE_BYTES + 100_000
     slow.send(0, more=False)
     assert await reading == FREE_BYTES + 700
@@ -70,7 +70,7 @@ async def test_room_comes_back_whatever_becomes_of_a_body() -> None:
 
 
 class Whole(Sender):
-    """What our own server offers beside ASGI."""
+    """Our own server's extensions to ASGI."""
 
     async def __call__(self) -> Any:
         return await self.receive()

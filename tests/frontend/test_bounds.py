@@ -1,4 +1,4 @@
-"""Counts of a body that are taken before it is parsed."""
+"""Counts of a body before it is parsed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_counts_are_exact(value: Any, ascii_only: bool) -> None:
 
 
 def counted(value: Any) -> tuple[int, int]:
-    """Strings, and brackets that open and commas, of a JSON value."""
+    """Number of strings, and of opening brackets and commas, of a JSON value."""
     if isinstance(value, str):
         return 1, 0
     if not isinstance(value, list | dict):

@@ -1,4 +1,4 @@
-"""Requests that have cost the loop seconds, or memory many times their length: each stays within the budget."""
+"""Requests that once cost the loop seconds, or many times their length in memory: each stays within the budget."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def owner(world: World) -> Caller:
 
 
 def check_cost(world: World, make: Callable[[], wire.Request]) -> None:
-    """The cost of the request; it is refused."""
+    """Check the cost of a request, which must be refused."""
 
     def handle() -> None:
         answer = world.run(exchange(world.app, request))
@@ -128,7 +128,8 @@ def check_cost(world: World, make: Callable[[], wire.Request]) -> None:
         assert b"SignatureDoesNotMatch" not in answer.body
 
     request = make()
-    world.run(exchange(world.app, wire.Request("GET", "/v1/queues", {"Host": World.host}, "", b"")))  # what is lazy
+    # initializes lazily created objects
+    world.run(exchange(world.app, wire.Request("GET", "/v1/queues", {"Host": World.host}, "", b"")))
     measured(handle, len(request.body) + len(request.query) + sum(map(len, request.headers.values())))
 
 
@@ -147,7 +148,7 @@ def test_a_signed_request(world: World, caller: Caller, name: str) -> None:
 
 
 def signed(world: World, caller: Caller, request: wire.Request) -> wire.Request:
-    """The request with a signature of the caller's in its header."""
+    """The request with the caller's signature in its header."""
     stamp = wire_stamp(world)
     headers = {header.lower(): value for header, value in request.headers.items()}
     headers |= {"host": world.host, "x-amz-date": stamp}
@@ -161,7 +162,7 @@ def signed(world: World, caller: Caller, request: wire.Request) -> wire.Request:
 
 
 def wire_stamp(world: World) -> str:
-    """The world's time as signatures have it."""
+    """The world's time in the format of signatures."""
     return datetime.fromtimestamp(world.now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
@@ -184,7 +185,7 @@ def test_the_limits_of_an_account_come_before_a_body_is_parsed(request_of: Calla
 
 
 def test_an_unsigned_call_is_parsed_once_a_policy_lets_it_in(world: World, caller: Caller) -> None:
-    """Until then nothing is told of what is wrong with it."""
+    """Until then errors in it are not reported."""
     policy = '{"Statement":{"Effect":"Allow","Principal":"*","Action":"sqs:SendMessage"}}'
     params = {"QueueUrl": "q", "Attributes": {"Policy": policy}}
     assert (

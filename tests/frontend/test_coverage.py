@@ -1,4 +1,4 @@
-"""The page on coverage says what the code says."""
+"""The page on coverage agrees with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Safe retries at the frontend: tokens, digests, twins under way.  What outlives a crash is the engine's part."""
+"""Safe retries at the frontend: tokens, digests, concurrent repeats.  Crash safety is tested with the engine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ UUID = "0b2c3c54-8d5e-4a52-b4a9-6f3a9c0b5e10"
 
 
 async def call(service: Service, action: str, members: Mapping[str, Any], **headers: str) -> Answer:
-    """One call in JSON; underscores in the names of headers are hyphens."""
+    """Make a call in JSON; underscores in the names of headers are hyphens."""
     sent = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
     return await service.signed("POST", "/", orjson.dumps(members), sent)
 
 
 async def form(service: Service, parameters: Mapping[str, str], token: str, accept: str = "*/*") -> Answer:
-    """One call in the Query protocol."""
+    """Make a call in the Query protocol."""
     sent = {"Content-Type": "application/x-www-form-urlencoded", OWN: token, "Accept": accept}
     return await service.signed("POST", "/", urlencode({"Version": "2012-11-05", **parameters}).encode(), sent)
 
@@ -195,11 +195,11 @@ async def test_other_actions_have_no_tokens(service: Service) -> None:
     assert not bodies[1]
 
 
-# --- twins under way ---
+# --- concurrent repeats ---
 
 
 def waiting(service: Service) -> int:
-    """Calls that wait for their twin."""
+    """Number of calls that wait for an earlier call with the same token."""
     ends = service.app.sqs.context.retries._under_way.values()
     return sum(len(end._callbacks or ()) for end in ends if end is not None)
 
@@ -266,7 +266,7 @@ async def test_a_twin_with_another_message_waits_and_is_refused(service: Service
     assert (await twin).code == "IdempotentParameterMismatch"
 
 
-# --- settings, and whose tokens these are ---
+# --- settings, and scope of tokens ---
 
 
 async def test_switched_off(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The way of a request through the door: protocols, signatures, bounds, errors and their ids."""
+"""Requests through the endpoint: protocols, signatures, bounds, errors and their ids."""
 
 from __future__ import annotations
 
@@ -214,10 +214,10 @@ async def test_answers_to_a_query_in_json(service: Service) -> None:
 async def test_other_methods(service: Service, method: str) -> None:
     answer = await service.unsigned(method, "/", b"", {})
     assert answer.status == 405
-    assert answer.headers["connection"] == "close"  # for its body, if there is one, was not read
+    assert answer.headers["connection"] == "close"  # because its body, if there is one, was not read
 
 
-# --- which queue -------------------------------------------------------------------------------------------
+# --- queue URLs --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ async def test_urls_of_queues_begin_as_the_settings_say(tmp_path: Path) -> None:
         assert await service.make_queue("q") == f"https://sqs.example.org/{KEY.account}/q"
 
 
-# --- who asks ----------------------------------------------------------------------------------------------
+# --- callers -----------------------------------------------------------------------------------------------
 
 
 async def both(service: Service, key: AccessKey = KEY) -> AsyncIterator[Answer]:
@@ -345,7 +345,7 @@ async def test_suspended_tenants(service: Service) -> None:
         assert (answer.status, answer.code) == (403, "OptInRequired")
         assert answer.message == f"The account {KEY.account} is suspended. Ask the operator of this service."
     async for answer in both(service, replace_key(secret="another-secret-than-ours")):
-        assert answer.code == "SignatureDoesNotMatch"  # a stranger is not told
+        assert answer.code == "SignatureDoesNotMatch"  # unauthenticated callers are not told
     await credentials.update_tenant(msgspec.structs.replace(suspended, state="active"))
     async for answer in both(service, KEY):
         assert answer.status == 200
@@ -394,7 +394,7 @@ def replace_key(**changes: object) -> AccessKey:
 
 
 class Connection:
-    """An ASGI client that sends what it is told and keeps what it gets."""
+    """An ASGI client that sends given events and records the answers."""
 
     def __init__(self, app: FrontendApp, *messages: dict[str, object], headers: list[tuple[bytes, bytes]]) -> None:
         self._app = app
@@ -458,7 +458,7 @@ async def test_a_flood_of_headers(service: Service) -> None:
     assert client.status == 400
 
 
-# --- what the backend and the metadata can say -------------------------------------------------------------
+# --- errors of the backend and the metadata ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Guessing of keys at the endpoint: slowed for those who fail, and for nobody else."""
+"""Guessing of keys at the endpoint: delays only for failures."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ async def test_guesses_are_answered_slowly_and_the_holder_of_the_key_is_not(
     rest = asyncio.ensure_future(service.unsigned("GET", "/v1/queues", b"", {"Authorization": "Bearer hf_x"}))
     while len(waits) < 2:
         await asyncio.sleep(0)
-    assert (await service.json("ListQueues")).status == 200  # of the same address, with the same key id
+    assert (await service.json("ListQueues")).status == 200  # from the same address, with the same key id
     assert not slow.done()
     assert not rest.done()
     held.set()
     assert (await slow).code == "SignatureDoesNotMatch"
     assert (await rest).status == 401
-    assert sum("again and again" in record.message for record in caplog.records) == 1
+    assert sum("repeated sign-in failures" in record.message for record in caplog.records) == 1
 
 
 async def test_beyond_the_answers_that_wait_the_connection_is_closed(
@@ -58,7 +58,7 @@ async def test_beyond_the_answers_that_wait_the_connection_is_closed(
 
 
 class Body(bytes):
-    """Tells when nobody has it any more."""
+    """Counts the instances still in memory."""
 
     kept = 0
 
@@ -81,7 +81,7 @@ class Body(bytes):
 async def test_no_body_is_kept_while_an_answer_waits(
     service: Service, monkeypatch: pytest.MonkeyPatch, path: str, headers: dict[str, str], service_name: str
 ) -> None:
-    """Or 256 of them take 2 GiB."""
+    """Otherwise 256 of them would take 2 GiB."""
     content = b"Action=AssumeRole&Version=2011-06-15"
     wrong = msgspec.structs.replace(KEY, secret="another-secret-than-ours")
     signed = sign("POST", path, content, headers, service.clock(), wrong, service_name)

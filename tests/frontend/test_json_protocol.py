@@ -1,4 +1,4 @@
-"""JSON bodies: what is read, and that everything else is a SerializationException."""
+"""JSON bodies: accepted forms; everything else is a SerializationException."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The action table says what AWS's service model says, and names everything in Query."""
+"""The action table agrees with AWS's service model, and has all Query names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues under named data keys: KmsMasterKeyId, sends and receives, rotation, destruction; over SQS and REST."""
+"""Queues with named data keys: KmsMasterKeyId, sends and receives, rotation, destruction; over SQS and REST."""
 
 from __future__ import annotations
 

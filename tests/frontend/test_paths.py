@@ -1,4 +1,4 @@
-"""Paths that are not their own canonical form are refused, in every protocol, and change nothing."""
+"""Paths not in canonical form are refused in every protocol, without effect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ SIGNED_AS_ANOTHER = [
 async def send(
     service: Service, path: str, signed_path: str, body: bytes, headers: dict[str, str], key: AccessKey = KEY
 ) -> tuple[int, dict[bytes, bytes], bytes]:
-    """Status, headers and body of the answer to a request whose path goes out as given; httpx would change it."""
+    """Send a request with exactly this path, which httpx would change; returns status, headers and body of the
+    answer."""
     signed = sign("POST", signed_path, body, headers, service.clock(), key)
     sent: list[dict[str, Any]] = []
 

@@ -1,4 +1,4 @@
-"""Waiting receives: their end by message, by the client's leaving, and by a drain."""
+"""Waiting receives: ended by a message, by the client's disconnect, and by a drain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_drain_ends_the_wait_with_nothing() -> None:
 
 
 class Late:
-    """What is past being cancelled."""
+    """An awaitable that is past cancellation."""
 
     def __init__(self) -> None:
         self.result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -135,7 +135,7 @@ async def test_once_the_wait_is_over_nobody_has_to_tell() -> None:
     assert tell is not None
     future.set_result("something")
     await asyncio.sleep(0)
-    tell()  # the client leaves while its answer is being written
+    tell()  # the client disconnects while its answer is being written
     assert await task == "something"
     assert receive.tell is None
     assert task.cancelling() == 0
@@ -159,7 +159,7 @@ async def test_an_error_of_what_is_waited_for_is_passed_on() -> None:
 
 
 class Waiting(FakeBackend):
-    """A backend whose receives wait for what the test gives them."""
+    """A backend whose receives wait for the test."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(service.clock)

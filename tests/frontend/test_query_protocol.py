@@ -1,4 +1,4 @@
-"""Query parameters to members, results to XML, against an SDK of the time when SQS's model said the names."""
+"""Query parameters to members, results to XML, against an SDK from before the model dropped the Query names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of queues: who gets which, as JSON and as a page for Prometheus."""
+"""Metrics of queues: permissions, JSON, and pages for Prometheus."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 def samples(page: bytes) -> dict[tuple[str, str], float]:
-    """By name and queue; of counters the sum of a queue's partitions."""
+    """Samples by name and queue; counters as the sum of a queue's partitions."""
     found: dict[tuple[str, str], float] = {}
     for family in text_string_to_metric_families(page.decode()):
         for sample in family.samples:
@@ -136,7 +136,7 @@ def test_the_dashboard_for_tenants_shows_what_the_page_has() -> None:
 
 
 class Telling:
-    """Of a backend, what pages are made of."""
+    """Backend with measures for pages."""
 
     def __init__(self) -> None:
         self.asked = 0

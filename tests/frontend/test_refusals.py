@@ -1,4 +1,4 @@
-"""What is said of calls that are refused for long."""
+"""Log of calls that are refused over a long time."""
 
 from __future__ import annotations
 

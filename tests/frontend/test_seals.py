@@ -1,4 +1,4 @@
-"""Messages at rest: sealed as the queue says, opened or left out, and readable from before there was a keyring."""
+"""Stored messages: encrypted as the queue requires, decrypted or left out, and readable from before encryption."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_a_message_of_another_tenant_does_not_open(service: Service, caplo
 
 
 def other_process(service: Service, monkeypatch: pytest.MonkeyPatch) -> Keyring:
-    """The service goes on with a keyring that has loaded nothing; returned is the one that had."""
+    """Continue the service with a keyring that has loaded nothing; returns the one that had."""
     before = service.app.services.keyring
     assert before is not None
     monkeypatch.setattr(service.app.sqs.context.seals, "_keyring", Keyring(service.store, before.masters))

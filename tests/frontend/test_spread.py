@@ -42,7 +42,7 @@ REGION = "us-east-1"
 
 
 class Spread:
-    """One backend, and two frontends that know of each other's changes only by what the backend refuses."""
+    """One backend, and two frontends that learn of each other's changes only by the backend's refusals."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -92,7 +92,7 @@ class Spread:
         return await self.store.get_queue(KEY.account, name)
 
     async def change(self, partitions: Callable[[Queue], Awaitable[Sequence[Any]]], name: str = "orders") -> Queue:
-        """Change the map; nobody is told."""
+        """Change the map without notifying anybody."""
         queue = await self.queue(name)
         return await self.store.update_queue(
             queue.queue_id, queue.version, now_ms=0, partitions=tuple(await partitions(queue))
@@ -111,7 +111,7 @@ class Spread:
         return await self.change(drain, name)
 
     async def tended(self, name: str = "orders") -> Queue:
-        """When nothing is left to be done."""
+        """Wait until no work is left."""
         splits = Splits(self.store, self.node, self.resolver, lambda: 0)
         async with asyncio.timeout(20):
             while not await splits.finish((await self.queue(name)).queue_id, linger_seconds=0):
@@ -119,7 +119,7 @@ class Spread:
         return await self.queue(name)
 
     async def held(self, name: str = "orders") -> list[int]:
-        """How many messages each partition has."""
+        """Number of messages of each partition."""
         queue = await self.queue(name)
         held = []
         for one in queue.partitions:
@@ -322,7 +322,7 @@ async def test_a_receive_attempt_that_is_repeated_gets_the_same_messages(spread:
 
 
 async def waiting(spread: Spread, count: int, name: str = "orders") -> None:
-    """Until so many questions for messages are at the partitions."""
+    """Wait until ``count`` watches are at the partitions."""
     queue = await spread.queue(name)
     assert spread.node._incarnation is not None
     known = spread.node._incarnation.partitions
@@ -502,7 +502,7 @@ async def test_an_export_has_the_messages_of_all_partitions_also_of_those_that_g
         page = await ok(spread.other.signed("GET", f"/v1/queues/orders/export?limit=3&after={after}", b"", {}))
         found += [one["body"] for one in page["messages"]]
         after, pages = page["next"], pages + 1
-        if pages == 5:  # the first of them is through
+        if pages == 5:  # the first partition is complete
             await spread.split(2)
             await spread.tended()
     assert sorted(found, key=int) == sent
@@ -666,7 +666,7 @@ async def test_a_node_that_ends_while_polls_wait_is_not_asked_without_a_pause(sp
 async def test_a_frontend_that_knows_an_old_map_leaves_a_partition_that_has_retired(
     spread: Spread, waits: bool
 ) -> None:
-    """Of dead letters the partition keeps what it has taken, so it is there still.  (Found by the simulator.)"""
+    """A partition keeps dead letters that it has taken, so it still exists.  (Found by the simulator.)"""
     fifo = {"FifoQueue": "true", "DeduplicationScope": "messageGroup"}
     await spread.one.make_queue("dead.fifo", **fifo)
     arn = f"arn:aws:sqs:{REGION}:{KEY.account}:dead.fifo"
@@ -718,7 +718,7 @@ async def test_receives_while_a_partition_that_has_retired_is_in_the_map(spread:
 
 @pytest.mark.parametrize("left", [1, 2])
 async def test_handles_of_a_partition_that_has_retired(spread: Spread, left: int) -> None:
-    """Whoever deletes once more, because the first answer was lost, is told what is so: the message is gone."""
+    """A repeated delete, after a lost answer, gets the right answer: the message is gone."""
     url = await spread.one.make_queue("orders", HoldfastPartitions=str(1 + left))
     for place in range(1 + left):
         await send(spread.one, f"{place}")
@@ -746,7 +746,7 @@ async def test_handles_of_a_partition_that_has_retired(spread: Spread, left: int
 
 
 async def test_each_partition_is_counted_once_though_the_map_has_just_changed(spread: Spread) -> None:
-    """One that is not there any more is not another one that is.  (Found by the simulator.)"""
+    """A removed partition is not mistaken for an existing one.  (Found by the simulator.)"""
     await spread.one.make_queue("orders", HoldfastPartitions="3")
     old = await spread.queues.find(KEY.account, "orders")
     await spread.drain([0, 1])

@@ -1,4 +1,4 @@
-"""Calls without a signature that nothing lets in are counted against their address and the account that they name."""
+"""Refused unsigned calls count against their address and the account that they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls of STS: who begins which session, and what it is worth."""
+"""The calls of STS: permitted sessions, and their rights."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def session_of(answer: Answer) -> tuple[AccessKey, str]:
 
 
 def is_error(answer: Answer, status: int, code: str) -> bool:
-    """In STS's form."""
+    """True for an error in STS's format."""
     assert b'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"' in answer.content
     assert answer.text("RequestId") == answer.headers["x-amzn-requestid"]
     assert answer.text("Error/Type") == "Sender"
@@ -141,7 +141,8 @@ async def test_a_role_gives_no_more_than_the_key_has(service: Service) -> None:
 
 
 async def test_a_deny_of_a_user_binds_no_session_and_prefixes_do(service: Service) -> None:
-    """As in IAM, a session is its role's; so the documentation says what keeps somebody out whatever they assume."""
+    """As in IAM, a session has its role's identity; the documentation says how to exclude a user whatever it
+    assumes."""
     user = msgspec.structs.replace(new_access_key(KEY.account), name="dev")
     narrow = msgspec.structs.replace(new_access_key(KEY.account), name="dev", prefixes=("other-",))
     for made in (user, narrow):

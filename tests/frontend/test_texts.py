@@ -1,4 +1,4 @@
-"""A client's values in log lines and in the texts of errors: cut where they are long, masked where they are secret."""
+"""Clients' values in log lines and error texts: truncated where long, masked where secret."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.frontend.test_costs import FORM, owner, signed
 
 LONG = 1_000_000
 ANSWER_BYTES_MAX = 2_500
-"""Of an error: its text may have 1,000 characters, which XML makes longer."""
+"""Maximum size of an error answer: its text may have 1,000 characters, which XML makes longer."""
 LINE_LENGTH_MAX = 2_500
 
 
@@ -42,7 +42,7 @@ def caller(world: World) -> Caller:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the log says, in both of its forms."""
+    """Lines of the log, in both of its formats."""
     forms: list[logging.Formatter] = [_Formatter("p"), JsonLines("all", "p", 1)]
     return [form.format(record) for record in caplog.records for form in forms]
 
@@ -158,10 +158,10 @@ def test_long_values_of_who_signs(
     assert max(map(len, lines(caplog)), default=0) < LINE_LENGTH_MAX
 
 
-# --- what no log may have ------------------------------------------------------------------------------------
+# --- values that must not be logged --------------------------------------------------------------------------
 
 SECRET = "order-4711 secret"
-"""Not a valid id, for its space."""
+"""An invalid id, because of its space."""
 SECRET_CALLS: list[tuple[str, dict[str, Any]]] = [
     (
         "SendMessage",
@@ -195,7 +195,7 @@ def test_refused_ids_and_handles_are_not_in_the_log(
 def test_handles_that_count_for_nothing_are_not_in_the_log(
     world: World, caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of another queue, and one whose message is gone."""
+    """A handle of another queue, and one whose message is gone."""
 
     def done(action: str, **params: Any) -> dict[str, Any]:
         answer = wire.decode(

@@ -1,4 +1,4 @@
-"""A tenant's limits, as its calls meet them."""
+"""A tenant's limits, applied to its calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from frontend.throttle import CLASS_OF
 from tests.frontend.fakes import KEY, Answer, Service, running
 
 SLOW = 0.001
-"""A rate at which nothing drains within a test."""
+"""Rate at which nothing drains within a test."""
 
 
 async def limit(service: Service, account: str = KEY.account, **limits: Any) -> None:
@@ -40,7 +40,7 @@ async def receive(service: Service, queue: str = "q", **members: Any) -> Answer:
 
 
 async def passed(service: Service, *queues: str, calls: int = 6) -> int:
-    """How many of so many sends were let through."""
+    """Number of sends that were admitted."""
     answers = [await send(service, queue) for queue in queues or ("q",) for _ in range(calls)]
     assert {answer.status for answer in answers} <= {200, 403}
     assert all(answer.code == "RequestThrottled" for answer in answers if answer.status == 403)
@@ -227,7 +227,7 @@ async def test_the_quota_of_queues(service: Service) -> None:
     answer = await service.json("CreateQueue", {"QueueName": "c"})
     assert (answer.status, answer.code) == (403, "OverLimit")
     assert f"The account {KEY.account} may have 2 queues, its quota 'queues', and has as many." in answer.message
-    await service.make_queue("a")  # is there already
+    await service.make_queue("a")  # exists already
     assert (await service.json("DeleteQueue", {"QueueUrl": service.url("b")})).status == 200
     await service.make_queue("c")
 
@@ -240,7 +240,7 @@ async def test_the_quota_of_queues_holds_for_those_that_a_send_creates(tmp_path:
 
 
 class Waiting:
-    """Receives that wait, until they are told to answer."""
+    """Receives that wait until the test lets them answer."""
 
     def __init__(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
         self.service = service
@@ -301,7 +301,7 @@ def body(service: Service, queue: str = "q", length: int = 1000) -> dict[str, st
 
 @pytest.fixture
 def always_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The backend is asked before each send."""
+    """Query the backend before each send."""
     monkeypatch.setattr(throttle, "STORED_SECONDS", 0.0)
 
 
@@ -379,7 +379,7 @@ async def test_what_is_stored_is_asked_for_now_and_then_only(
         answer = await service.json("SendMessage", body(service))
         assert answer.code == "RequestThrottled", "what was known holds while the backend does not tell"
     assert asked == [5]
-    assert sum("go by what was known" in record.message for record in caplog.records) == 1
+    assert sum("use the last known values" in record.message for record in caplog.records) == 1
 
 
 async def test_of_several_processes_each_has_a_share_of_the_quotas(

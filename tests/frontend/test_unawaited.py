@@ -1,4 +1,4 @@
-"""Sends to queues of HoldfastAckLevel none: answered at once, in the tenant's name, and never without bound."""
+"""Sends to queues of HoldfastAckLevel none: answered at once, within the tenant's limits, and bounded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def opened(service: Service) -> str:
 
 
 def hold(service: Service) -> None:
-    """Sends take effect, and their answers wait."""
+    """Let sends take effect, and their answers wait."""
     service.backend.sending.clear()
 
 
@@ -109,7 +109,7 @@ async def test_what_is_lost_later_is_counted_and_logged(service: Service, caplog
     assert of(service).lost == 6
     told = [one.getMessage() for one in caplog.records if one.name == "frontend.unawaited"]
     assert told == [
-        "of messages sent to queues of HoldfastAckLevel none, 2 were not stored, or perhaps not, since the start; "
+        "2 messages sent to queues of HoldfastAckLevel none were lost, or possibly lost, since the start; "
         "the last: the journal cannot be written"
     ], "once a minute"
 

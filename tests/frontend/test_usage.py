@@ -1,4 +1,4 @@
-"""What is counted of calls, before they are answered."""
+"""Metering of calls, before they are answered."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ OTHER = "222222222222"
 
 
 class Metered(NamedTuple):
-    """A service, and what it has counted so far."""
+    """A service, and its meter."""
 
     service: Service
     meter: Meter
     folder: Path
 
     async def counted(self) -> dict[UsageKey, dict[str, int]]:
-        """Since the last time, without counts that are 0 and those of bytes."""
+        """Counts since the last call, without zero counts and bytes."""
         found = await self.all()
         return {key: {name: n for name, n in of.items() if n and "bytes" not in name} for key, of in found.items()}
 
     async def all(self) -> dict[UsageKey, dict[str, int]]:
-        """Since the last time."""
+        """Counts since the last call."""
         self.meter.switch()
         while self.meter._finishing:
             await asyncio.wait(set(self.meter._finishing))
@@ -64,7 +64,7 @@ def key(queue: str, action: str, kind: str = "standard", account: str = KEY.acco
 
 
 def plain(counted: dict[UsageKey, dict[str, int]]) -> dict[UsageKey, dict[str, int]]:
-    """Without the ids of queues, which a test does not know."""
+    """Counts without the ids of queues, which a test does not know."""
     return {msgspec.structs.replace(one, queue_id=0): counts for one, counts in counted.items()}
 
 
@@ -106,7 +106,7 @@ async def test_what_is_large_counts_by_begun_chunks_of_its_bodies_and_attributes
     name, value = "né", b"\0\1\2"
     attributes = {name: {"DataType": "Binary", "BinaryValue": base64.b64encode(value).decode()}}
     around = len(name.encode()) + len("Binary") + len(value)
-    # Two bytes each in UTF-8, and six as an escape of JSON: neither the text nor what was sent of it is what counts.
+    # Two bytes each in UTF-8, and six as an escape in JSON: neither is the size that counts.
     half = "é" * ((size - around) // 2) + "x" * ((size - around) % 2)
     sent = await service.json("SendMessage", queue | {"MessageBody": half, "MessageAttributes": attributes})
     assert sent.status == 200

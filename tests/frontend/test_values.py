@@ -1,4 +1,4 @@
-"""Rules for single values: bodies, attributes, identifiers, digests."""
+"""Validation of single values: bodies, attributes, identifiers, digests."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_queue_names() -> None:
         assert not validation.is_queue_name(name)
 
 
-# --- what is stored ----------------------------------------------------------------------------------------
+# --- payloads ----------------------------------------------------------------------------------------------
 
 
 def test_payloads_come_back_as_they_were() -> None:

@@ -1,4 +1,4 @@
-"""Webhooks are called as they are signed, where they may be, and nowhere else."""
+"""Webhooks are called with a signature, at permitted addresses only."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_nobody_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_what_cannot_be_reached() -> None:
-    with socket.socket() as bound:  # nobody listens there
+    with socket.socket() as bound:  # without a listener
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(NotTold, match="cannot be reached: ConnectError"):
             await tell(f"http://127.0.0.1:{bound.getsockname()[1]}/?token=hush")

@@ -1,7 +1,7 @@
 """The budget of one input: CPU time of the thread, and memory.
 
-Both are measured with what the interpreter itself knows: the thread's CPU time, and the peak of traced allocations.
-Tracing makes code slower, so an input is handled twice, once for each.
+Both are measured by the interpreter: the thread's CPU time, and the peak of traced allocations.  Tracing slows
+code down, so an input is handled twice, once for each.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 CPU_SECONDS_MAX = 0.25
 MEMORY_FACTOR_MAX = 6
-"""Times the input's length."""
+"""Maximum memory as a multiple of the input's length."""
 MEMORY_ALLOWANCE_BYTES = 2 * 1024 * 1024
-"""What an input may take in any case, however short it is."""
+"""Memory that any input may use, however short it is."""
 TRIES = 4
-"""An input is over the budget of CPU time if it is so each time: the machine may be busy with something else."""
+"""Number of measurements that must all exceed the CPU budget, because the machine may be busy."""
 
 
 class OverBudget(AssertionError):
-    """An input has cost too much."""
+    """An input exceeded the budget."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Cost:
     memory_factor: float = 0.0
     """Peak of memory beyond the allowance, as a multiple of the input's length."""
     inputs: int = 0
-    """How many were measured."""
+    """Number of measured inputs."""
 
     def maximum(self, other: Cost) -> Cost:
-        """Of each the larger one."""
+        """The maximum of each member."""
         return Cost(
             max(self.cpu_seconds, other.cpu_seconds),
             max(self.memory_factor, other.memory_factor),
@@ -47,7 +47,7 @@ class Cost:
 
 
 def measured(handle: Callable[[], object], input_bytes: int, allowance_bytes: int = MEMORY_ALLOWANCE_BYTES) -> Cost:
-    """The cost of an input, which ``handle`` handles as often as it is called.  Raises :class:`OverBudget`."""
+    """Measure the cost of an input, which each call of ``handle`` handles.  Raises :class:`OverBudget`."""
     for _ in range(TRIES):
         started = time.thread_time()
         handle()
@@ -60,7 +60,7 @@ def measured(handle: Callable[[], object], input_bytes: int, allowance_bytes: in
 
 
 def peak_bytes(handle: Callable[[], object]) -> int:
-    """The most memory that is taken at a time while an input is handled."""
+    """Peak memory during the handling of an input."""
     started = not tracemalloc.is_tracing()
     if started:
         tracemalloc.start()
@@ -75,7 +75,7 @@ def peak_bytes(handle: Callable[[], object]) -> int:
 
 
 def memory_factor(peak: int, input_bytes: int, allowance_bytes: int = MEMORY_ALLOWANCE_BYTES) -> float:
-    """Raises :class:`OverBudget`."""
+    """Memory as a multiple of the input's length.  Raises :class:`OverBudget`."""
     factor = max(0, peak - allowance_bytes) / max(1, input_bytes)
     if factor > MEMORY_FACTOR_MAX:
         raise OverBudget(f"{peak} bytes of memory for {input_bytes} bytes, {factor:.1f} times as much")
@@ -83,7 +83,8 @@ def memory_factor(peak: int, input_bytes: int, allowance_bytes: int = MEMORY_ALL
 
 
 def feed_measured(feed: Callable[[T], object], given: T, input_bytes: int) -> tuple[bool, Cost]:
-    """One short input, fed once with tracing on; whether it was taken, and its cost.  Raises :class:`OverBudget`."""
+    """Feed a short input once with tracing on; returns if it was accepted, and its cost.  Raises
+    :class:`OverBudget`."""
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
     started = time.thread_time()
@@ -96,7 +97,7 @@ def feed_measured(feed: Callable[[T], object], given: T, input_bytes: int) -> tu
 
 
 class Stepped(Generic[T]):
-    """An awaitable that measures the CPU time of a coroutine's own steps, among others that run in its loop."""
+    """An awaitable that measures the CPU time of a coroutine's own steps, among others in its loop."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine

@@ -1,8 +1,8 @@
-"""The whole door, in process: signed bad calls in both protocols, and bytes that are no calls at all.
+"""The whole endpoint, in process: signed bad calls in both protocols, and bytes that are no calls at all.
 
-Calls are made many at a time, as clients make them, against the real journal and metadata.  Whatever comes in, the
-answer is 200 or a client error in the caller's protocol, with a request id and a code that the registry knows; never
-an error of the server, a hang, or an answer that cannot be read.
+Many calls are made concurrently, as by clients, against the real journal and metadata.  For any input, the
+answer is 200 or a client error in the caller's protocol, with a request id and a registered code; never a
+server error, a hang, or a malformed answer.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from tests.fuzz.targets import Broken, sign
 CONCURRENT = 24
 BODY_BYTES_MAX = 8 * 1024 * 1024 - 4096
 STORED_ALLOWANCE_BYTES = 8 * 1024 * 1024
-"""For a message of 1 MiB that is stored: its text can have four bytes for each character, and is copied on its way."""
+"""Allowance for a stored message of 1 MiB: its text can have four bytes per character, and is copied on its way."""
 FORM = "application/x-www-form-urlencoded; charset=utf-8"
 WORLD_CALLS = 25_000
-"""After so many calls a world is thrown away, so that what it stores stays small."""
+"""Number of calls after which a world is replaced, so that its stored data stay small."""
 HANG_SECONDS = 60
 CODES = frozenset(kind.query_code for kind in REGISTRY.values())
 FURNISH_VOLLEYS = 40
@@ -57,17 +57,17 @@ UNKNOWN_OPERATION = b"<UnknownOperationException/>\n"
 
 @dataclass
 class Tally:
-    """What came of a run."""
+    """Results of a run."""
 
     inputs: int = 0
     taken: int = 0
-    """Answered with 200."""
+    """Number of inputs answered with 200."""
     cost: Cost = field(default_factory=Cost)
-    """CPU time is each request's own; memory is that of the requests of a volley together."""
+    """Maximum costs: CPU time of single requests, memory of a volley's requests together."""
 
 
 class Door:
-    """A world under fire.  ``protocol`` None: requests of any form, most of them not signed."""
+    """A world under attack.  ``protocol`` None: requests of any form, most of them unsigned."""
 
     def __init__(self, protocol: wire.Protocol | None, seed: int) -> None:
         self.protocol = protocol
@@ -78,7 +78,7 @@ class Door:
         self._world: World
 
     def run(self, inputs: int) -> None:
-        """Raises :class:`Broken`, with the request in its text."""
+        """Feed inputs.  Raises :class:`Broken`, with the request in its text."""
         tracemalloc.start()
         try:
             self._run(inputs)
@@ -93,24 +93,24 @@ class Door:
                 world.run(self.fire(world, part))
 
     async def fire(self, world: World, inputs: int) -> None:
-        """So many inputs at this world."""
+        """Feed inputs to this world."""
         self._world = world
         self._caller = await world.new_caller()
-        # the framework builds what it needs at its first request
+        # the framework initializes itself at its first request
         await exchange(world.app, wire.Request("GET", "/docs", {"Host": world.host}, "", b""))
         self.known = {}
         draws = Draws(self.random, self.known)
         volleys = 0
         while inputs > 0:
             if volleys % FURNISH_VOLLEYS == 0:
-                await self._furnish()  # queues get deleted on the way, or attributes under which little can happen
+                await self._furnish()  # queues are deleted on the way, or get restrictive attributes
             volleys += 1
             count = min(inputs, CONCURRENT)
             inputs -= count
             await self.volley([self.request(draws) for _ in range(count)])
 
     async def volley(self, requests: list[wire.Request]) -> None:
-        """All at once; returns when each is answered as it should be."""
+        """Make requests concurrently; returns when each has a valid answer."""
         if tracemalloc.is_tracing():
             tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
@@ -118,7 +118,7 @@ class Door:
         give_up = real_seconds() + HANG_SECONDS
         waiting = set(tasks)
         while waiting:
-            # the loop's time is the world's: a second of it is no second of ours once the clock is put forward
+            # The loop's time is the world's, so it does not measure real seconds once the clock is advanced.
             _, waiting = await asyncio.wait(waiting, timeout=0.05)
             if waiting:
                 await self._world.advance(21)  # long polls
@@ -132,7 +132,8 @@ class Door:
         self.tally.cost = self.tally.cost.maximum(Cost(0.0, factor))
 
     def run_large(self, inputs: int) -> Cost:
-        """The maxima of so many large requests, one at a time.  Raises :class:`Broken`, with the beginning of one."""
+        """Feed large requests, one at a time; returns the maxima.  Raises :class:`Broken`, with the beginning
+        of one."""
         maximum = Cost()
         with World(queue_name_hold_seconds=0, purge_interval_seconds=0) as world:
             world.run(self.fire(world, CONCURRENT))
@@ -140,7 +141,7 @@ class Door:
             for _ in range(inputs):
                 request = self.large_request(draws)
                 if _receives(request):
-                    continue  # what it costs is what earlier requests have stored
+                    continue  # its cost is caused by data that earlier requests have stored
                 handle = partial(self._run_alone, world, request)
                 try:
                     maximum = maximum.maximum(measured(handle, size_of(request), STORED_ALLOWANCE_BYTES))
@@ -152,7 +153,7 @@ class Door:
         world.run(self.volley([request]))
 
     def large_request(self, draws: Draws) -> wire.Request:
-        """A request with a large body, or as large a head as there may be."""
+        """A request with a large body, or a head of maximum size."""
         length = min(draws.one(large.SIZES), BODY_BYTES_MAX)
         protocol = self.protocol or draws.one(wire.PROTOCOLS)
         if protocol == "json":
@@ -178,7 +179,7 @@ class Door:
         return request
 
     async def _furnish(self) -> None:
-        """Queues, messages and handles for the calls to meet, and what is worth naming of them."""
+        """Create queues, messages and handles for the calls, and record their names."""
         known: dict[str, list[str]] = {name: [] for name in LEARNT}
         known["SourceArn"] = known["DestinationArn"] = []
         queues: tuple[tuple[str, dict[str, str]], ...] = (
@@ -220,7 +221,7 @@ class Door:
         return (await exchange(self._world.app, request)).status == 200
 
     async def call(self, action: str, params: dict[str, Any]) -> dict[str, Any]:
-        """A good call."""
+        """Make a valid call."""
         request = self._signed(wire.encode("json", action, params))
         answer = wire.decode("json", action, await exchange(self._world.app, request))
         assert isinstance(answer, dict), answer
@@ -247,7 +248,7 @@ class Door:
         return self._signed(wire.Request("POST", path, headers, "", form))
 
     def _wild(self, draws: Draws) -> wire.Request:
-        """Anything that an HTTP server would let through."""
+        """Any request that an HTTP server would accept."""
         method = draws.one(("GET", "POST") * 6 + ("PUT", "DELETE", "HEAD", "OPTIONS", "FOO"))
         path = draws.one(
             (
@@ -306,7 +307,7 @@ class Door:
         return request
 
     async def shoot(self, request: wire.Request) -> None:
-        """One request; raises :class:`Broken` when its answer is none."""
+        """Make one request; raises :class:`Broken` if its answer is malformed."""
         stepped = Stepped(exchange(self._world.app, request))
         try:
             answer = await stepped
@@ -345,7 +346,7 @@ class Door:
                 assert "#" in body["__type"], answer
 
     def _learn(self, answer: wire.Answer) -> None:
-        """Handles and tokens of answers make later calls meet what is there."""
+        """Record handles and tokens of answers for later calls."""
         if not answer.headers["content-type"].startswith("application/x-amz-json"):
             return
         for name, text in _texts(json.loads(answer.body)):
@@ -370,7 +371,7 @@ def size_of(request: wire.Request) -> int:
 
 
 def _texts(value: Any) -> list[tuple[str, str]]:
-    """What an answer says of members that later calls can take."""
+    """Values in an answer that later calls can use."""
     if isinstance(value, dict):
         own = [(name, inner) for name, inner in value.items() if name in LEARNT and isinstance(inner, str)]
         return own + [text for inner in value.values() for text in _texts(inner)]
@@ -380,7 +381,7 @@ def _texts(value: Any) -> list[tuple[str, str]]:
 
 
 def _canonical(form: bytes) -> str:
-    """The fields as a query string that is its own canonical form."""
+    """The fields as a query string in canonical form."""
     pairs = []
     for pair in form.split(b"&"):
         name, _, value = pair.partition(b"=")
@@ -392,7 +393,7 @@ def _canonical(form: bytes) -> str:
 
 
 def _header(text: str) -> str:
-    """The text as a header's value can be: no controls, and the bytes of its UTF-8."""
+    """The text as a valid header value: no controls, and the bytes of its UTF-8."""
     return "".join(letter for letter in text.encode().decode("latin-1") if letter.isprintable())
 
 
@@ -401,5 +402,5 @@ def _stamp(now_ms: int) -> str:
 
 
 def quiet() -> None:
-    """The service logs what it refuses; a million times is enough to fill a disk."""
+    """Disable logging: the refusals of a million inputs would fill a disk."""
     logging.disable(logging.ERROR)

@@ -1,7 +1,7 @@
-"""Bad input, made from what good input looks like.
+"""Bad input, derived from the form of good input.
 
-Every generator draws from a ``random.Random``, so that one grammar serves the long seeded runs and Hypothesis, which
-hands in a Random of its own and shrinks what it drew.
+Every generator draws from a ``random.Random``, so that one grammar serves the long seeded runs and Hypothesis,
+which passes its own Random and shrinks what it drew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 ACTIONS: tuple[str, ...] = tuple(wire.model().operation_names)
 COMMON: tuple[str, ...] = tuple(action for action in ACTIONS if action not in ("DeleteQueue", "PurgeQueue"))
-"""What leaves something for other calls to meet."""
+"""Actions that leave data for other calls."""
 HOT = ("SendMessage", "SendMessageBatch", "ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibility")
 TEXTS: tuple[str, ...] = (
     "",
@@ -154,7 +154,7 @@ class Draws:
     def __init__(self, random: Random, known: Mapping[str, Sequence[str]] | None = None) -> None:
         self.random = random
         self.known = {} if known is None else known
-        """Values that mean something to the service under test, by the member that takes them."""
+        """Valid values in the service under test, by member name."""
 
     def one(self, options: Sequence[_T]) -> _T:
         return options[self.below(len(options))]
@@ -213,7 +213,7 @@ class Draws:
     # --- parameters of an action ---
 
     def params(self, action: str) -> dict[str, Any]:
-        """Parameters that fit the model but for a few, and whose values often are right."""
+        """Parameters that mostly fit the model, with values that are often valid."""
         shape = wire.model().operation_model(action).input_shape
         params: dict[str, Any] = self._structure(shape, self.one((0, 0, 0, 12)))
         if self.chance(3):
@@ -260,7 +260,7 @@ class Draws:
         return self._shaped(shape, name, bad)
 
     def _named(self, name: str) -> str:
-        """Text as a member of this name likes it, most of the time."""
+        """Text that is usually valid for a member of this name."""
         if self.chance(8):
             return self.text()
         if name in self.known:
@@ -275,7 +275,7 @@ class Draws:
         return self.one(("hello", "1", "12", "<&>", "x" * 100))
 
     def _tampered(self, token: str) -> str:
-        """A token or handle that was changed, some of them behind their base64."""
+        """A changed token or handle, in part changed within its base64."""
         if self.chance(50):
             return self.broken(token.encode()).decode("utf-8", "replace")
         try:
@@ -426,7 +426,7 @@ class Draws:
         )
 
     def respelled_path(self, path: bytes) -> bytes:
-        """Another path, most often one that a client or a proxy may take for the same."""
+        """Another path, usually one that a client or a proxy may consider equal."""
         segments = path.split(b"/")
         at = 1 + self.below(len(segments) - 1)
         added = self.one(((b"",), (b".",), (b"x", b".."), (b"%2e",), (b"x",)))
@@ -435,7 +435,7 @@ class Draws:
         return path + self.one((b"x", b"/", b"/.", b"//"))
 
     def broken(self, data: bytes) -> bytes:
-        """The same with some bytes changed, doubled, lost or put in."""
+        """The data with some bytes changed, doubled, lost or inserted."""
         for _ in range(self.one((1, 1, 1, 2, 5))):
             at = self.below(len(data) + 1)
             kind = self.below(6)

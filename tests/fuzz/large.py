@@ -1,4 +1,4 @@
-"""Large inputs: units that have cost some parser much, repeated inside of what good input looks like."""
+"""Large inputs: units that were expensive for some parser, repeated within otherwise good input."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def repeated(unit: bytes, length: int) -> bytes:
 
 
 def json_body(draws: Draws, length: int) -> tuple[str, bytes]:
-    """An action, and a body of about this length in which one place is large."""
+    """An action, and a body of about this length with one large part."""
     action = draws.one(("SendMessage", "SendMessage", "SendMessageBatch", draws.one(ACTIONS)))
     params: dict[str, Any] = {"QueueUrl": "q", "MessageBody": "x"}
     wide = draws.one((b"", b"", b"\\ud800", b"\xf0\x9f\x98\x80", b"\\ud83d\\ude00"))
@@ -109,7 +109,7 @@ def json_body(draws: Draws, length: int) -> tuple[str, bytes]:
 
 
 def form(draws: Draws, length: int) -> tuple[str, bytes]:
-    """An action, and a form of about this length in which one parameter is large, or there are many."""
+    """An action, and a form of about this length with one large parameter, or many."""
     action = draws.one(("SendMessage", "SendMessage", "SendMessageBatch", draws.one(ACTIONS)))
     head = f"Action={action}&Version=2012-11-05&QueueUrl=q&".encode()
     kind = draws.below(4)
@@ -143,7 +143,7 @@ def policy(draws: Draws, length: int) -> str:
 
 
 def answer(draws: Draws, length: int) -> dict[str, Any]:
-    """Messages with large bodies, as a receive answers them."""
+    """Messages with large bodies, as in an answer to a receive."""
     units = ("&", "<", '"', "\r", "a", "\u00e9", "\U0001f600", "\t", "]]>", "\\")
     count = 1 + draws.below(10)
     body = draws.one(units)
@@ -152,7 +152,7 @@ def answer(draws: Draws, length: int) -> dict[str, Any]:
 
 
 def authorization(draws: Draws, length: int) -> dict[bytes, bytes]:
-    """Headers of a signed request, as long as a head may be."""
+    """Headers of a signed request, up to the maximum size of a head."""
     length = min(length, HEAD_BYTES_MAX)
     unit = draws.one(("a", ",", ";", "=", "/", "a=,", "a;", " ", "%", ".", "\u00e9"))
     long = unit * (length // len(unit.encode()))
@@ -177,7 +177,7 @@ def authorization(draws: Draws, length: int) -> dict[bytes, bytes]:
 
 
 def presigned(draws: Draws, length: int) -> bytes:
-    """A query string of a signed request, as long as a head may be."""
+    """A query string of a signed request, up to the maximum size of a head."""
     length = min(length, HEAD_BYTES_MAX)
     name = draws.one((b"X-Amz-Credential", b"X-Amz-Date", b"X-Amz-SignedHeaders", b"X-Amz-Signature", b"a", b"Action"))
     query = draws.presigned() + b"&" + name + b"=" + repeated(draws.one(FORM_UNITS), length)
@@ -187,7 +187,7 @@ def presigned(draws: Draws, length: int) -> bytes:
 
 
 def tampered(draws: Draws, length: int) -> bytes:
-    """The body of a request that is signed and then changed."""
+    """Body of a request that is changed after signing."""
     return repeated(draws.one(FORM_UNITS + TEXT_UNITS), length)
 
 

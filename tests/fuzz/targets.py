@@ -1,7 +1,8 @@
-"""What is fed: the parsers one by one, each with what may come of it.
+"""Fuzz targets: the parsers one by one, each with its permitted results.
 
-A target makes an input from :class:`Draws` and hands it to one part of the service.  The part may refuse with its own
-typed error; any other exception is a finding, and so is an answer that breaks the target's own promise.
+A target makes an input from :class:`Draws` and passes it to one part of the service.  The part may refuse with
+its own typed error; any other exception is a finding, and so is an answer that violates the target's own
+invariant.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ LARGE_BYTES = 16 * 1024
 
 
 class Broken(AssertionError):
-    """A promise was broken."""
+    """An invariant was violated."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A part of the service, how its input is made, and what is done with it."""
+    """A part of the service, with functions that make and feed its input."""
 
     name: str
     make: Callable[[Draws], Any]
     feed: Callable[[Any], bool]
-    """Whether the input was taken.  Raises when something is wrong."""
+    """Function that feeds an input; returns True if it was accepted, and raises when something is wrong."""
     large: Callable[[Draws, int], Any]
-    """Makes an input of about so many bytes."""
+    """Function that makes an input of about this many bytes."""
     size: Callable[[Any], int] = large_inputs.size
-    """The length of an input in bytes, by which its cost is measured."""
+    """Function that returns the length of an input in bytes, the base of its cost."""
 
 
 def _promise(holds: bool, what: str) -> None:
@@ -106,11 +107,11 @@ def _make_answer(draws: Draws) -> dict[str, Any]:
 
 
 def _feed_answer(result: dict[str, Any]) -> bool:
-    """Whatever a message holds, the answer is well-formed and says the same."""
+    """Check that the answer for any message is well-formed and complete."""
     written = query_protocol.write(ACTIONS["ReceiveMessage"], result, "id")
     if len(written) > LARGE_BYTES:
         del written
-        json_protocol.write(result)  # what is measured is the service: reading it back costs more
+        json_protocol.write(result)  # only the service is measured: parsing the answer costs more
         return True
     root = ET.fromstring(written)
     bodies = [element.text or "" for element in root.iter(f"{{{query_protocol.NAMESPACE}}}Body")]
@@ -200,7 +201,7 @@ def sign(
 
 
 def _make_tampered(draws: Draws) -> tuple[dict[bytes, bytes], bytes, bytes]:
-    """A request that was signed, and then changed in one place."""
+    """A request that was changed in one place after signing."""
     body = draws.one((b"", b'{"QueueUrl":"q"}', draws.text().encode()))
     path = "/000000000000/q"
     headers = {"host": "localhost:9324", "x-amz-date": STAMP, "content-type": "application/x-amz-json-1.0"}
@@ -341,7 +342,7 @@ def _feed_attributes(given: dict[str, Any]) -> bool:
 
 
 def _answer_bytes(result: dict[str, Any]) -> int:
-    """Length of the longest form in which messages are answered: it is what has to be written in any case."""
+    """Length of the longest encoding of an answer, which has to be written in any case."""
     return len(query_protocol.write(ACTIONS["ReceiveMessage"], result, "id"))
 
 

@@ -1,4 +1,4 @@
-"""A short run of every target, by Hypothesis: what it finds it makes small.
+"""A short run of every target by Hypothesis, which shrinks its findings.
 
 Long runs are ``python -m tests.fuzz``.
 """

@@ -1,7 +1,8 @@
-"""What strangers can send to a real server: an error or a closed connection, never a 500, a hang or growing memory.
+"""Attacks on a real server by strangers: an error or a closed connection, never a 500, a hang or growing
+memory.
 
-Every attack is followed by a look at the server: the same process answers a good call at once, its resident memory is
-near what it was, and its log holds no error of its own.
+The server is checked after every attack: the same process answers a good call at once, its resident memory is
+near its former size, and its log contains no errors of its own.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from tests.system.server import ACCESS_KEY_ID, ACCOUNT, SECRET_ACCESS_KEY, Serve
 from tests.system.waiting import wait_until
 
 READ_SECONDS = 2
-"""What the server is told to wait for a request."""
+"""Time for which the server is set to wait for a request."""
 ANSWER_SECONDS = 15
-"""Far more than any answer here may take, READ_SECONDS and the sweep of the connections included."""
+"""Far more than any answer here may take, including READ_SECONDS and the sweep of the connections."""
 GROWTH_MIB = 48
-"""What an attack may leave in memory: caches and allocator, not what was sent."""
+"""Memory growth permitted per attack, for caches and allocator."""
 JSON = "application/x-amz-json-1.0"
 FORM = "application/x-www-form-urlencoded"
 
@@ -39,13 +40,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     settings = {"REQUEST_READ_SECONDS": str(READ_SECONDS), "LOG_LEVEL": "warning", "CONNECTIONS_LIMIT": "600"}
     with Server(tmp_path_factory.mktemp("attacked"), settings) as started:
         for _ in range(200):
-            _good_call(started)  # whatever is made on first use
+            _good_call(started)  # initializes lazily created objects
         yield started
 
 
 @pytest.fixture(autouse=True)
 def unharmed(server: Server) -> Iterator[None]:
-    """What holds after every attack."""
+    """Invariants after every attack."""
     before, pid, files = _rss_mib(server), server.pid, _open_files(server)
     yield
     started = real_seconds()
@@ -60,7 +61,7 @@ def unharmed(server: Server) -> Iterator[None]:
     assert not re.search(r"Traceback|InternalFailure| (error|critical) ", log), log[-5_000:]
 
 
-# --- tools ------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------
 
 
 def _rss_mib(server: Server) -> int:
@@ -83,7 +84,7 @@ def _connect(server: Server) -> socket.socket:
 def _request(
     server: Server, body: bytes, content_type: str = JSON, action: str = "ListQueues", path: str = "/"
 ) -> bytes:
-    """A signed request, whole."""
+    """A complete signed request."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     headers = {"host": f"127.0.0.1:{server.port}", "x-amz-date": stamp, "content-type": content_type}
     if content_type == JSON:
@@ -95,7 +96,7 @@ def _request(
 
 
 def _exchange(server: Server, pieces: Iterator[bytes] | list[bytes], *, finish: bool = False) -> bytes:
-    """Send the pieces and read until the server closes or has answered once; b"" when it closed without a word."""
+    """Send the pieces and read until the server closes or has answered once; b"" if it closed without an answer."""
     received = b""
     with _connect(server) as connection:
         try:
@@ -104,10 +105,10 @@ def _exchange(server: Server, pieces: Iterator[bytes] | list[bytes], *, finish: 
             if finish:
                 connection.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # it has had enough; what it said is still there to be read, perhaps
+            pass  # the server stopped reading; its answer may still be available
         with contextlib.suppress(ConnectionResetError):
             while not _is_whole(received):
-                part = connection.recv(65_536)  # raises TimeoutError when nothing comes: a hang
+                part = connection.recv(65_536)  # raises TimeoutError on a hang
                 if not part:
                     break
                 received += part
@@ -121,7 +122,7 @@ def _is_whole(received: bytes) -> bool:
 
 
 def _status(received: bytes) -> int:
-    """0: closed without an answer."""
+    """Status of an answer; 0: closed without one."""
     if not received:
         return 0
     assert received.startswith(b"HTTP/1.1 "), received[:200]
@@ -254,7 +255,7 @@ def test_heads_that_are_none(server: Server, head: bytes) -> None:
 
 @pytest.mark.parametrize("at_once", [[], [100], [100, 400, 650]], ids=["head-too", "most-of-it", "pieces"])
 def test_a_request_that_trickles(server: Server, at_once: list[int]) -> None:
-    """A byte now and then, never silent for long, never done: closed when its time is over, head or body."""
+    """A byte at intervals, never silent for long, never complete: closed after its time, head or body."""
     request = _request(server, b"{}" + b" " * 100_000)
     started = real_seconds()
 
@@ -273,13 +274,13 @@ def test_a_request_that_trickles(server: Server, at_once: list[int]) -> None:
 
 
 def _pause(seconds: float) -> None:
-    """What a slow client does: it is the input here, not a wait for the server."""
+    """Pause like a slow client: it is the input here, not a wait for the server."""
     threading.Event().wait(seconds)
 
 
 @pytest.mark.parametrize("part", [0, 10, 100, -1])
 def test_half_a_request(server: Server, part: int) -> None:
-    """The rest never comes: closed when its time is over."""
+    """The rest never arrives: closed after its time."""
     assert _refused(_exchange(server, [_request(server, b"{}")[:part]]))
 
 
@@ -298,7 +299,7 @@ def test_connections_that_are_reset(server: Server) -> None:
 
 
 def test_more_connections_than_are_allowed(server: Server) -> None:
-    """Half-open and silent, they keep nobody out for longer than a request may take."""
+    """Half-open silent connections block others no longer than a request may take."""
     with contextlib.ExitStack() as stack:
         for number in range(700):
             connection = stack.enter_context(_connect(server))
@@ -334,7 +335,7 @@ def test_a_request_and_then_garbage(server: Server) -> None:
 
 
 def test_a_pipeline_that_nobody_reads(server: Server) -> None:
-    """Requests in a row, and no answer is fetched: the server stops reading, or closes, and keeps little."""
+    """Requests in a row without reading answers: the server stops reading, or closes, and keeps little."""
     request = _request(server, b"{}")
     with _connect(server) as connection:
         connection.settimeout(READ_SECONDS + 1)
@@ -344,7 +345,7 @@ def test_a_pipeline_that_nobody_reads(server: Server) -> None:
 
 
 def test_smuggled_requests(server: Server) -> None:
-    """What one side could take for a body and the other for a request: refused, or read as one request alone."""
+    """Input that one side could take for a body and the other for a request: refused, or read as one request only."""
     inner = _request(server, b'{"QueueName":"smuggled"}', action="CreateQueue")
     head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
     _exchange(server, [head % (5 + len(inner)) + inner], finish=True)
@@ -353,7 +354,7 @@ def test_smuggled_requests(server: Server) -> None:
 
 
 def test_broken_requests(server: Server) -> None:
-    """Good requests with some bytes changed: whatever they have become."""
+    """Good requests with some bytes changed."""
     draws = Draws(Random(20261121))
     for _ in range(400):
         request = draws.broken(_request(server, draws.json_body("SendMessage"), action="SendMessage"))
@@ -361,7 +362,7 @@ def test_broken_requests(server: Server) -> None:
 
 
 def test_the_same_again_and_again(server: Server) -> None:
-    """What one attack leaves may be a cache; what thirty leave would be a leak."""
+    """Memory left by one attack may be a cache; left by thirty it would be a leak."""
     deep = _request(server, b"[" * 300_000, action="SendMessage")
     long = _request(server, b'{"QueueUrl":"q","MessageBody":"' + b"x" * 3_000_000 + b'"}', action="SendMessage")
     for _ in range(30):

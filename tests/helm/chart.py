@@ -76,8 +76,8 @@ class Pod(NamedTuple):
 def pods(manifests: tuple[Manifest, ...]) -> Iterator[Pod]:
     for manifest in manifests:
         name, spec = manifest["metadata"]["name"], manifest.get("spec", {})
-        if manifest["kind"] == "SparkApplication":
-            yield from _spark_pods(name, spec)
+        if manifest["kind"] in ("SparkApplication", "ScheduledSparkApplication"):
+            yield from _spark_pods(name, spec.get("template", spec))
             continue
         if manifest["kind"] == "Pod":
             template, replicas = manifest, 1
@@ -113,5 +113,5 @@ def own(manifests: tuple[Manifest, ...]) -> list[Pod]:
     return [
         pod
         for pod in pods(manifests)
-        if pod.component not in ("backup", "billing", "stream", "stream-executor", "cassandra", "redis")
+        if pod.component.removesuffix("-executor") not in ("backup", "billing", "stream", "cassandra", "redis")
     ]

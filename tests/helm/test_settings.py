@@ -314,6 +314,8 @@ def test_the_jobs_are_told_what_they_understand(monkeypatch: pytest.MonkeyPatch)
 
     for job in (batch, rating, analytics, quality, streaming):
         monkeypatch.setattr(job, "run", run)
+    for job in (batch, rating, analytics, quality):
+        monkeypatch.setattr(job, "input_bytes", lambda options, lake: 0)
     monkeypatch.setattr(jobs, "Lake", lakes.append)
     for pod in sorted(pods(rendered("many-everything")), key=lambda pod: pod.component):
         if pod.component in ("billing", "stream"):
@@ -361,6 +363,41 @@ def test_the_stream_of_the_operator_is_told_what_it_understands(monkeypatch: pyt
     linked = re.search(r"with_name\(\"(\w+\.py)\"\).*/venv/(\w+\.py)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert linked is not None
     assert (linked[1], f"local:///venv/{linked[2]}") == ("__main__.py", MAIN)
+
+
+def test_the_operator_runs_the_steps_of_the_cron_job_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    (scheduled,) = kinds(rendered("many-certificates"), "ScheduledSparkApplication")
+    given = ("--values", str(FILES["many-certificates"]), "--set", "billing.operator.enabled=false")
+    manifests = tuple(render(*given))
+    (job,) = (one for one in kinds(manifests, "CronJob") if one["metadata"]["name"].endswith("-batch"))
+    (pod,) = (pod for pod in pods(manifests) if pod.component == "billing")
+    steps = [container["args"][: container["args"].index("--memory")] for container in pod.containers]
+    assert [step[0] for step in steps] == ["batch", *2 * ["rate"], *2 * ["analyse"], *2 * ["check"]]
+    assert scheduled["spec"]["template"]["arguments"] == [
+        word for number, step in enumerate(steps) for word in (*(["then"] if number else []), *step)
+    ]
+    assert scheduled["spec"]["schedule"] == job["spec"]["schedule"]
+    assert scheduled["spec"]["concurrencyPolicy"] == job["spec"]["concurrencyPolicy"]
+    (driver,) = (pod for pod in pods(rendered("many-certificates")) if pod.component == "billing")
+    mounts = {mount["mountPath"] for mount in driver.containers[0]["volumeMounts"]}
+    files = {Path(word).parent for word in scheduled["spec"]["template"]["arguments"] if word.endswith(".yaml")}
+    assert {str(folder) for folder in files} <= mounts
+
+    understood: list[argparse.Namespace] = []
+
+    def run(options: argparse.Namespace, _: object) -> int:
+        understood.append(options)
+        return 0
+
+    for part in (batch, rating, analytics, quality):
+        monkeypatch.setattr(part, "run", run)
+        monkeypatch.setattr(part, "input_bytes", lambda options, lake: 0)
+    monkeypatch.setattr(jobs, "session", lambda *_, **__: None)
+    monkeypatch.setattr(jobs, "Lake", str)
+    for name, value in environment(driver, 0).items():
+        monkeypatch.setenv(name, value)
+    assert jobs.main(scheduled["spec"]["template"]["arguments"]) == 0
+    assert [options.job for options in understood] == [step[0] for step in steps]
 
 
 def test_the_data_folder_of_a_pod_can_be_named_to_commands() -> None:

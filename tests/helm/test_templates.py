@@ -8,10 +8,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 from kubernetes_validate import utils
 
+from tests.helm import spark_operator
 from tests.helm.chart import (
     CHART,
     FILES,
@@ -131,7 +133,8 @@ def test_pods_are_restricted_and_write_to_volumes_alone(name: str) -> None:
     assert found
     for pod in found:
         assert not list(against_restricted(pod)), pod.name
-        assert pod.spec["automountServiceAccountToken"] is (pod.name == "mine-holdfast-stream-driver"), "it makes pods"
+        drivers = ("mine-holdfast-stream-driver", "mine-holdfast-batch-driver")
+        assert pod.spec["automountServiceAccountToken"] is (pod.name in drivers), "they make pods"
         assert pod.spec["enableServiceLinks"] is False, "HOLDFAST_PORT=tcp://... would be taken for a setting"
         for container in pod.containers:
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
@@ -243,7 +246,8 @@ def test_each_tier_is_reached_by_those_that_have_to(name: str) -> None:
         "redis": roles,
         "manager": set(),
         "backup": set(),
-        "billing": set(),
+        "billing": {"billing-executor"},
+        "billing-executor": {"billing", "billing-executor"},
         "migration": set(),
         "stream": {"stream-executor"},
         "stream-executor": {"stream", "stream-executor"},
@@ -389,29 +393,53 @@ def test_somebody_else_signs() -> None:
     assert one["spec"]["issuerRef"] == {"name": "vault", "kind": "ClusterIssuer", "group": "cert-manager.io"}
 
 
-def test_spark_has_a_driver_and_executors_that_reach_each_other() -> None:
+@pytest.mark.parametrize(
+    ("kind", "component", "executors"), [("SparkApplication", "stream", 2), ("ScheduledSparkApplication", "billing", 3)]
+)
+def test_spark_has_a_driver_and_executors_that_reach_each_other(kind: str, component: str, executors: int) -> None:
     manifests = rendered("many-certificates")
-    (application,) = kinds(manifests, "SparkApplication")
-    spec = application["spec"]
+    (application,) = kinds(manifests, kind)
+    spec = application["spec"].get("template", application["spec"])
     found = {pod.component: pod for pod in pods(manifests)}
-    assert found["stream-executor"].replicas == 2
-    assert not [one for one in kinds(manifests, "Deployment") if one["metadata"]["name"] == found["stream"].name]
-    for kind, component in (("driver", "stream"), ("executor", "stream-executor")):
-        (container,) = found[component].spec["containers"]
-        assert container["name"] == f"spark-kubernetes-{kind}", "by which the operator knows it"
+    assert found[f"{component}-executor"].replicas == executors
+    others = kinds(manifests, "Deployment", "CronJob")
+    assert not [one for one in others if one["metadata"]["name"] == application["metadata"]["name"]]
+    for side, of in (("driver", component), ("executor", f"{component}-executor")):
+        (container,) = found[of].spec["containers"]
+        assert container["name"] == f"spark-kubernetes-{side}", "by which the operator knows it"
         assert "args" not in container, "Spark adds its own"
     assert spec["sparkConf"]["spark.driver.port"] == "7078"
     assert spec["sparkConf"]["spark.blockManager.port"] == "7079"
-    account = found["stream"].spec["serviceAccountName"]
+    account = found[component].spec["serviceAccountName"]
     assert spec["driver"]["serviceAccount"] == account
-    assert found["stream-executor"].spec["serviceAccountName"] != account
-    (binding,) = kinds(manifests, "RoleBinding")
+    assert found[f"{component}-executor"].spec["serviceAccountName"] != account
+    (binding,) = (one for one in kinds(manifests, "RoleBinding") if one["metadata"]["name"] == account)
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}]
-    (role,) = kinds(manifests, "Role")
-    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    (role,) = (one for one in kinds(manifests, "Role") if one["metadata"]["name"] == binding["roleRef"]["name"])
     assert {"pods", "services", "configmaps"} <= set(role["rules"][0]["resources"])
     lock = (ROOT / "requirements" / "spark.txt").read_text()
     assert f"pyspark=={spec['sparkVersion']} " in lock
+
+
+@pytest.mark.parametrize("kind", spark_operator.SCHEMAS)
+def test_the_operator_has_all_fields_of_its_objects(kind: str) -> None:
+    (application,) = kinds(rendered("many-certificates"), kind)
+    jsonschema.validate(application, spark_operator.SCHEMAS[kind])
+    spec = application["spec"].get("template", application["spec"])
+    for role in ("driver", "executor"):
+        manifest = {"apiVersion": "v1", "kind": "Pod", **spec[role]["template"]}
+        kubernetes_validate.validate(manifest, "1.35", strict=True)
+
+
+def test_a_field_that_the_operator_does_not_have_is_found() -> None:
+    (application,) = kinds(rendered("many-certificates"), "ScheduledSparkApplication")
+    for changed in (
+        {**application["spec"], "timeZone": "Etc/UTC"},
+        {**application["spec"], "concurrencyPolicy": "Never"},
+        {**application["spec"], "template": {**application["spec"]["template"], "args": []}},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**application, "spec": changed}, spark_operator.SCHEMAS["ScheduledSparkApplication"])
 
 
 def test_requests_are_decided_for_what_runs() -> None:

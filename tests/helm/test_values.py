@@ -101,6 +101,7 @@ def test_what_is_no_value_is_refused(given: str, where: str) -> None:
         (("billing.analyse=true",), "billing.analyse and billing.check are about what is summed up"),
         (("billing.stream.enabled=true",), "set billing.enabled=true, or billing.stream.enabled=false"),
         (("billing.stream.operator.enabled=true",), "set billing.stream.enabled=true, or billing.stream.operator"),
+        (("billing.operator.enabled=true",), "set billing.enabled=true, or billing.operator.enabled=false"),
         (("billing.stream.existingSecret=a",), "set billing.stream.enabled=true, or take billing.stream.budgets"),
         (("billing.prices.accounts=true",), "set it, or billing.prices.accounts=false"),
         (("usage.lake=s3://b/p",), "set usage.enabled=true, or take usage.lake"),

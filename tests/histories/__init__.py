@@ -1,4 +1,5 @@
-"""Histories of what clients did and saw, and checkers that say whether a queue service may have answered so.
+"""Histories of clients' calls and answers, and checkers that decide if a queue service may have answered so.
 
-All of it is pure: a history goes in, what was broken comes out.  ``tests/faults`` records histories of real clients.
+All of it is pure: the input is a history, the output the violations.  ``tests/faults`` records histories of
+real clients.
 """

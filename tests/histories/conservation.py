@@ -2,9 +2,9 @@
 
 - A message that was acknowledged and not deleted is in one of the queues at the end, once.
 - No delivery comes from one queue while a claim from another holds.
-- An id that a redrive has replaced does not come back.
-- It goes to a dead-letter queue only after so many receives as its ``maxReceiveCount`` says; receives of unknown
-  outcome may have been some of them.
+- An id that a redrive has replaced does not recur.
+- A message moves to a dead-letter queue only after as many receives as its ``maxReceiveCount``, which receives
+  of unknown outcome may include.
 - At the end the service counts as many messages as there are.
 """
 
@@ -22,9 +22,9 @@ def check(
     left: Mapping[str, list[str]] | None = None,
     counted: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """What was not conserved.
+    """Violations of conservation.
 
-    ``left``: keys that are in each queue at the end; ``counted``: how many the service says there are.
+    ``left``: keys that are in each queue at the end; ``counted``: number of messages according to the service.
     """
     broken: list[str] = []
     places: dict[str, list[str]] = {}

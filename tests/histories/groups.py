@@ -1,16 +1,16 @@
-"""FIFO: the messages of a group come in the order in which they were sent, and while one is out no other comes.
+"""FIFO: the messages of a group are delivered in the order in which they were sent, one claim at a time.
 
-What was sent in which order is known from outside only where one send was acknowledged before the other began; the
-entries of one batch come in its order.  Repeats with a deduplication id change nothing: a message was sent when its
-first acknowledged send was answered at the latest, and when its first send began at the earliest.
+The order of sends is known from outside only if one send was acknowledged before the other began; the entries
+of one batch are in its order.  Repeats with a deduplication id change nothing: a message was sent at the latest
+when its first acknowledged send was answered, and at the earliest when its first send began.
 
-- *Order*: when a message is delivered, everything sent before it in its group is in the same answer, earlier in it, or
-  its delete had begun by the time that the delivery was answered.
-- *Exclusive*: while a message is out (received, its visibility timeout not over, no delete begun, not given back) no
-  answer brings another one of its group.  An answer may be slow: two deliveries are said to have been out together only
-  if neither can have been over when the other was made.
+- *Order*: when a message is delivered, everything sent before it in its group is in the same answer, earlier in
+  it, or its delete had begun by the time that the delivery was answered.
+- *Exclusive*: while a message is out (received, its visibility timeout not over, no delete begun, not given
+  back) no answer contains another one of its group.  Answers may be slow: two deliveries count as concurrent
+  only if neither can have ended before the other was made.
 
-A message that was seen in another queue (dead letters) had left its group, nobody knows when, and is not looked at.
+A message that was seen in another queue (dead letters) left its group at an unknown time, and is ignored.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class _Member:
 
     key: str
     begun: tuple[float, int]
-    """(when its first send began, its place in the history)."""
+    """Start of its first send, and its position in the history."""
     sent: float = float("inf")
-    """When a send was first acknowledged."""
+    """Time of the first acknowledgement of a send."""
     call: int = 0
     deletes: list[Operation] = field(default_factory=list)
     moved: bool = False
 
 
 def check(history: History, rules: Rules) -> list[str]:
-    """What was out of order, or out together, a text for each."""
+    """Violations of order or exclusiveness, a text for each."""
     groups: dict[tuple[str, str], dict[str, _Member]] = defaultdict(dict)
     answers: dict[tuple[str, str], dict[int, list[Operation]]] = defaultdict(lambda: defaultdict(list))
     for place, one in enumerate(history.operations):
@@ -67,7 +67,7 @@ def _order(name: tuple[str, str], members: list[_Member], deliveries: list[list[
     members.sort(key=lambda member: member.begun)
     place = {member.key: at for at, member in enumerate(members)}
     first = 0
-    """Members before this one are certainly gone by now."""
+    """Members before this index are certainly gone by now."""
     for answer in deliveries:
         now = answer[0].answered
         while first < len(members) and _gone(members[first], now):
@@ -75,7 +75,7 @@ def _order(name: tuple[str, str], members: list[_Member], deliveries: list[list[
         in_answer: list[str] = []
         for one in answer:
             if one.key not in place:
-                continue  # never sent: said elsewhere
+                continue  # never sent: reported by another checker
             at = place[one.key]
             for member in members[first:at]:
                 before = member.sent <= members[at].begun[0] or member.call == members[at].call
@@ -94,7 +94,7 @@ def _exclusive(
 ) -> Iterable[str]:
     queue, group = name
     out: dict[str, tuple[Operation, float]] = {}
-    """By key, what is out: the delivery, and until when at the least."""
+    """Messages that are out, by key: the delivery, and its earliest end."""
     for answer in deliveries:
         now, call = answer[0].answered, answer[0].call
         for key, (delivery, until) in list(out.items()):

@@ -1,10 +1,11 @@
-"""What clients did, when, and what they were told.
+"""Clients' calls, their times, and their answers.
 
-A history is a list of operations on single messages: a batch is as many operations as it has entries, a receive as
-many as it brought messages.  Times are seconds of one monotonic clock, which all clients of a history share.
+A history is a list of operations on single messages: a batch is one operation per entry, a receive one per
+message received.  Times are seconds of one monotonic clock, shared by all clients of a history.
 
-An operation takes effect at one moment between ``called`` and ``answered``.  One of unknown outcome (no answer, or a
-5xx) takes effect at one moment after ``called``, however late, or never.  A refused one (a 4xx) never does.
+An operation takes effect at one moment between ``called`` and ``answered``.  One of unknown outcome (no answer,
+or a 5xx) takes effect at one moment after ``called``, however late, or never.  A refused one (a 4xx) never
+does.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 
 class Kind(enum.Enum):
-    """What was asked for."""
+    """Kind of an operation."""
 
     SEND = "send"
     RECEIVE = "receive"
@@ -26,7 +27,7 @@ class Kind(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    """What is known of it."""
+    """Known outcome of an operation."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -35,7 +36,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One message's part in one call."""
+    """The part of a call that concerns one message."""
 
     kind: Kind
     queue: str
@@ -43,15 +44,15 @@ class Operation:
     answered: float = math.inf
     outcome: Outcome = Outcome.DONE
     key: str = ""
-    """The message, as its sender names it; empty for a receive of unknown outcome, which may have claimed any."""
+    """Name of the message given by its sender; empty for a receive of unknown outcome, which may have claimed any."""
     message_id: str = ""
     handle: str = ""
-    """The receipt handle that a receive brought, or that a delete or a change was made with."""
+    """Receipt handle returned by a receive, or used by a delete or a change."""
     seconds: float = 0.0
-    """For which the message is hidden from here on: a send's delay, a receive's or a change's visibility timeout."""
+    """Time for which the message is hidden: a send's delay, a receive's or a change's visibility timeout."""
     group: str = ""
     call: int = 0
-    """The same for all operations of one call."""
+    """Number of the call, the same for all its operations."""
 
     def __post_init__(self) -> None:
         assert self.called <= self.answered
@@ -68,32 +69,32 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the queues of a history promise beyond what all do."""
+    """Properties of a history's queues beyond the common ones."""
 
     moves: frozenset[tuple[str, str]] = frozenset()
-    """(from, to): a message whose claim has ended may move there (dead letters), or at any time that it is not claimed
-    (redrive)."""
+    """(from, to): a message whose claim has ended may move there (dead letters), or at any time while it is not
+    claimed (redrive)."""
     receives_most: tuple[tuple[str, int], ...] = ()
-    """(queue, maxReceiveCount) of those with a dead-letter queue."""
+    """(queue, maxReceiveCount) of queues with a dead-letter queue."""
     unseen: tuple[tuple[float, float], ...] = ()
-    """From when to when a receive that was answered may also have claimed what nobody got: of a queue with several
-    partitions it is answered with what one of them had, when another one's answer is lost."""
+    """Periods in which an answered receive may also have claimed undelivered messages: on a queue with several
+    partitions it is answered with the messages of one, when another one's answer is lost."""
     early_share: float = 0.0
-    """By which share of its length a visibility timeout may end early: shards follow clocks that differ, slowly."""
+    """Share of its length by which a visibility timeout may end early: shards follow clocks that differ slightly."""
     early_seconds: float = 0.05
-    """The service counts in whole milliseconds, by its own clock."""
+    """Tolerance in seconds: the service counts in whole milliseconds, by its own clock."""
 
     def early(self, seconds: float) -> float:
-        """How much earlier than ``seconds`` after its claim a message may be seen again."""
+        """Maximum time by which a message may be seen again before ``seconds`` after its claim."""
         return self.early_seconds + self.early_share * seconds
 
     def timeout(self, delivery: Operation) -> float:
-        """When the visibility timeout of a receive may be over at the earliest."""
+        """Earliest end of a receive's visibility timeout."""
         return delivery.called + delivery.seconds - self.early(delivery.seconds)
 
 
 class History:
-    """Operations, seen from several sides."""
+    """Operations, with several indexes."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self.operations = sorted(operations, key=lambda operation: operation.called)
@@ -108,16 +109,16 @@ class History:
                 lost_receives[operation.queue].append(operation)
         self.of_key = dict(of_key)
         self.lost_receives = dict(lost_receives)
-        """By queue, receives of unknown outcome.  Each may have claimed any message there."""
+        """Receives of unknown outcome by queue.  Each may have claimed any message there."""
 
     def done(self, kind: Kind) -> list[Operation]:
-        """Those of a kind that were answered, in the order of their answers."""
+        """Answered operations of a kind, in the order of their answers."""
         of_kind = [one for one in self.operations if one.kind is kind and one.outcome is Outcome.DONE]
         return sorted(of_kind, key=lambda operation: operation.answered)
 
     def hidden_until(self, delivery: Operation, rules: Rules) -> float:
-        """Until when a received message was hidden at the least, by its timeout or until it was given back, with any of
-        its handles."""
+        """Earliest time at which a received message became visible, by its timeout or by being given back with
+        any of its handles."""
         given_back = [
             one.called + one.seconds
             for one in self.of_key[delivery.key]

@@ -1,4 +1,5 @@
-"""Histories for tests, in few words: ``at(1, 2).send("a")`` is a send of message ``a`` from second 1 to second 2."""
+"""Short notation of histories for tests: ``at(1, 2).send("a")`` is a send of message ``a`` from second 1 to
+second 2."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ VISIBILITY_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class At:
-    """When a call was made and answered; without an answer its outcome is unknown."""
+    """Times of a call and its answer; without an answer its outcome is unknown."""
 
     called: float
     answered: float
@@ -73,5 +74,5 @@ def at(called: float, answered: float = math.inf) -> At:
 
 
 def lost_receive(called: float, queue: str = "q") -> Operation:
-    """A receive whose answer nobody got."""
+    """A receive whose answer was lost."""
     return Operation(Kind.RECEIVE, queue, called, outcome=Outcome.UNKNOWN)

@@ -1,4 +1,4 @@
-"""The total queue, the groups and the moves, on histories made up for them."""
+"""The checkers of the total queue, groups and moves, on constructed histories."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_what_is_left_is_in_one_place_and_counted() -> None:
     assert conservation.check(history, RULES, {"q": ["a"]}, {"q": 2}) == ["q: 2 messages are counted, and 1 are there"]
 
 
-# --- all of them ------------------------------------------------------------------------------------------
+# --- the verdict ------------------------------------------------------------------------------------------
 
 
 def test_the_verdict_names_what_each_checker_found() -> None:

@@ -1,4 +1,4 @@
-"""Linearizability of single messages, on histories made up for it."""
+"""Linearizability of single messages, on constructed histories."""
 
 from __future__ import annotations
 

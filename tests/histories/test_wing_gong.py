@@ -1,4 +1,4 @@
-"""The search itself, against one that tries every order, on a register that forgets what it holds after a while."""
+"""The search, compared with one that tries every order, on a register that forgets its value after a while."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.histories.wing_gong import Undecided, linearizable
 
 
 class Held(NamedTuple):
-    """What the register holds, and until when nobody may read it."""
+    """Value of the register, and the time until which it cannot be read."""
 
     value: str = ""
     hidden_until: float = 0.0
 
 
 def step(held: Held, operation: Operation, not_before: float) -> Iterator[tuple[Held, float]]:
-    """A send writes; a receive reads the value, and not before it can be seen, and hides it."""
+    """A send writes; a receive reads the value once it is visible, and hides it."""
     if operation.kind is Kind.SEND:
         yield Held(operation.key, not_before + operation.seconds), not_before
     elif held.value == operation.key:
@@ -31,7 +31,7 @@ def step(held: Held, operation: Operation, not_before: float) -> Iterator[tuple[
 
 
 def by_trying_all(operations: list[Operation]) -> bool:
-    """Whether some order of all the answered and some of the others fits."""
+    """True if some order of all the answered and some of the other operations fits."""
     must = [one for one in operations if one.outcome is Outcome.DONE]
     may = [one for one in operations if one.outcome is Outcome.UNKNOWN]
     chosen = itertools.chain.from_iterable(itertools.combinations(may, size) for size in range(len(may) + 1))

@@ -1,12 +1,12 @@
-"""Nothing acknowledged is lost, nothing comes that was never sent, and each duplicate has its reason.
+"""No acknowledged message is lost, none appears that was never sent, and each duplicate has its reason.
 
-After Jepsen's total-queue checker (K. Kingsbury, jepsen.checker/total-queue): the queues have been drained, so what was
-acknowledged and neither deleted nor left there must have been received.
+After Jepsen's total-queue checker (K. Kingsbury, jepsen.checker/total-queue): the queues have been drained, so
+every acknowledged message that was neither deleted nor left there must have been received.
 
-A message that comes a second time has been *redelivered* if whatever hid it had ended by then, or *released* if its
-client gave it back.  Any other second delivery is unexplained, and so is one under another id, unless the message had
-moved (a redrive gives it a new one), and one that was asked for after a delete with the latest handle had been
-acknowledged.  An answer may be slow: of two deliveries, either may have been the first.
+A message received a second time was *redelivered* if whatever hid it had ended by then, or *released* if its
+client gave it back.  Any other second delivery is unexplained, and so is one under another id, unless the
+message had moved (a redrive gives it a new one), and one requested after a delete with the latest handle was
+acknowledged.  Answers may be slow: of two deliveries, either may have been the first.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from tests.histories.history import History, Kind, Operation, Outcome, Rules
 
 @dataclass
 class TotalQueue:
-    """What became of all messages."""
+    """The fate of all messages."""
 
     attempted: int = 0
     acknowledged: int = 0
     received: int = 0
-    """Messages that came at least once."""
+    """Messages received at least once."""
     left: int = 0
     """Messages that are still in the queues."""
     lost: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     duplicates: Counter[str] = field(default_factory=Counter)
-    """Deliveries after a message's first one, by their reason."""
+    """Deliveries after a message's first one, by reason."""
     unexplained: list[str] = field(default_factory=list)
 
     @property
     def broken(self) -> list[str]:
-        """Promises that were broken."""
+        """All violations."""
         return [*self.lost, *self.unexpected, *self.unexplained]
 
 
 def check(history: History, rules: Rules, left: frozenset[str] = frozenset()) -> TotalQueue:
-    """``left``: keys of messages that were seen to be in the queues at the end, without being received."""
+    """Check a history; ``left``: keys of messages seen in the queues at the end, without being received."""
     result = TotalQueue(left=len(left))
     moved_into = {queue for _, queue in rules.moves}
     for key, operations in history.of_key.items():

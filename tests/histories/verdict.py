@@ -12,14 +12,14 @@ from tests.histories.total_queue import TotalQueue
 
 @dataclass(frozen=True)
 class Verdict:
-    """What all checkers say."""
+    """Result of all checkers."""
 
     total: TotalQueue
     broken: list[str]
-    """Promises that were broken, those of the total queue among them."""
+    """All violations, including those of the total queue."""
 
     def check(self) -> None:
-        """Raise AssertionError with what was broken, if anything was."""
+        """Raise AssertionError with the violations, if there are any."""
         assert not self.broken, "\n".join(("promises were broken:", *self.broken[:50]))
 
 
@@ -29,7 +29,7 @@ def judge(
     left: Mapping[str, list[str]] | None = None,
     counted: Mapping[str, int] | None = None,
 ) -> Verdict:
-    """The verdict on a history whose queues have been drained, but for what is ``left``."""
+    """Check a history whose queues have been drained, except for ``left``."""
     history = History(operations)
     keys = frozenset(key for there in (left or {}).values() for key in there)
     total = total_queue.check(history, rules, keys)

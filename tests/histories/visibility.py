@@ -2,14 +2,15 @@
 
 The object is one message over all queues that it may move through.  Its rules:
 
-- it is received only when it was sent, is not deleted, and whatever hid it (a delay, the claim before) has ended;
-- a delete is final, by whichever handle of the message it was made.  Only where messages leave the queue, and the claim
-  has ended, may the message have been gone by then: the delete then says nothing of it, which SQS answers with success
-  too.  (A FIFO queue refuses a handle that is not the last claim's; what was refused has no effect.)
+- it is received only when it was sent, is not deleted, and whatever hid it (a delay, the claim before) has
+  ended;
+- a delete is final, by whichever handle of the message it was made.  Only if messages leave the queue, and the
+  claim has ended, may the message have been gone by then: the delete then has no effect, which SQS also answers
+  with success. (A FIFO queue refuses a handle that is not the last claim's; a refused call has no effect.)
 - a change of visibility acts on the message, by whichever handle it was made;
 - it is received from another queue only if messages move there, and with its claim ended.
 
-How it was sent again (FIFO deduplication, retry tokens) does not matter: a repeat changes nothing.
+Repeated sends (FIFO deduplication, retry tokens) do not matter: they change nothing.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from tests.histories.wing_gong import Step, linearizable
 
 
 class Message(NamedTuple):
-    """One message, as it could be now."""
+    """A possible state of one message."""
 
     queue: str = ""
-    """Where it was seen last; empty before it was sent."""
+    """Queue in which it was last seen; empty before it was sent."""
     handle: str = ""
-    """Of its last claim."""
+    """Handle of its last claim."""
     hidden_until: float = 0.0
-    """Earliest moment at which it can be seen again."""
+    """Earliest time at which it can be seen again."""
     deleted: bool = False
 
 
 def check(history: History, rules: Rules) -> list[str]:
-    """What is not linearizable, a text for each message.  Raises :class:`~tests.histories.wing_gong.Undecided`."""
+    """Violations of linearizability, a text per message.  Raises :class:`~tests.histories.wing_gong.Undecided`."""
     broken = []
     step = _stepping(rules)
     for key, operations in history.of_key.items():
@@ -68,7 +69,8 @@ def _stepping(rules: Rules) -> Step[Message]:
                 else:
                     yield message._replace(deleted=True), not_before
                     if operation.queue in leaves:
-                        # A handle of an earlier stay in this queue says nothing of a message that has come back.
+                        # A handle of an earlier stay in this queue has no effect on a message that has
+                        # returned.
                         last = message.handle == operation.handle
                         yield message, max(not_before, message.hidden_until) if last else not_before
             case Kind.CHANGE:

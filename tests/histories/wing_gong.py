@@ -1,19 +1,22 @@
-"""Is there an order, and a moment for each operation, in which a sequential object would have answered like this?
+"""Search for an order, and a moment for each operation, in which a sequential object would have given these
+answers.
 
-The search is Wing and Gong's, with Lowe's memory of what was tried: linearise any operation that began before all
-others that are still to come had ended, ask the model whether the object allows it in its present state, and go back
-when nothing fits.  A pair of (operations done, state) is tried once.
+The search is Wing and Gong's, with Lowe's memory of tried states: linearize any operation that began before all
+other remaining ones had ended, ask the model if the object allows it in its present state, and backtrack when
+nothing fits. A pair of (operations done, state) is tried once.
 
-Operations of unknown outcome have no end: they stop no other one from coming first, and may be left out.
+Operations of unknown outcome have no end: they constrain no other one, and may be left out.
 
-The model knows the time, because a visibility timeout does.  It is given the operation's first possible moment and
-answers with states, each with the moment at which the operation took effect; it has to take the earliest one that its
-rules allow, and all its rules have to be lower bounds ("not before"), never upper ones.  Then an earlier moment is
-never worse, and one moment for each order is enough; the upper bound of a moment is the operation's answer alone.
+The model includes time, because a visibility timeout does.  It gets the operation's first possible moment and
+returns states, each with the moment at which the operation took effect; it has to take the earliest one that
+its rules allow, and all its rules have to be lower bounds ("not before"), never upper ones.  Then an earlier
+moment is never worse, and one moment for each order is enough; only the operation's answer is an upper bound of
+its moment.
 
-Sources: M. Herlihy, J. Wing, "Linearizability: A Correctness Condition for Concurrent Objects", 1990; J. Wing, C. Gong,
-"Testing and Verifying Concurrent Objects", 1993; G. Lowe, "Testing for Linearizability", 2017; A. Horn, D. Kroening,
-"Faster Linearizability Checking via P-Compositionality", 2015 (why each message can be looked at by itself).
+Sources: M. Herlihy, J. Wing, "Linearizability: A Correctness Condition for Concurrent Objects", 1990; J. Wing,
+C. Gong, "Testing and Verifying Concurrent Objects", 1993; G. Lowe, "Testing for Linearizability", 2017; A.
+Horn, D. Kroening, "Faster Linearizability Checking via P-Compositionality", 2015 (justifies checking each
+message separately).
 """
 
 from __future__ import annotations
@@ -35,9 +38,10 @@ class Undecided(Exception):
 
 
 def linearizable(operations: Sequence[Operation], initial: State, step: Step[State]) -> list[Operation] | None:
-    """None if such an order exists; otherwise the longest one that was found, and last the operation that fits nowhere.
+    """None if such an order exists; otherwise the longest one found, followed by the operation that does not
+    fit.
 
-    Refused operations are none of the history.  Raises :class:`Undecided`.
+    Refused operations are ignored.  Raises :class:`Undecided`.
     """
     history = [operation for operation in operations if operation.outcome is not Outcome.REFUSED]
     must = sum(1 << at for at, operation in enumerate(history) if operation.outcome is Outcome.DONE)
@@ -58,7 +62,7 @@ def linearizable(operations: Sequence[Operation], initial: State, step: Step[Sta
         open_until = min(
             operation.answered for at, operation in enumerate(history) if must >> at & 1 and not done >> at & 1
         )
-        for at in reversed(range(len(history))):  # what came first is tried first
+        for at in reversed(range(len(history))):  # earlier operations are tried first
             operation = history[at]
             if done >> at & 1 or operation.called > open_until:
                 continue

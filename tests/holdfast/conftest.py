@@ -1,5 +1,5 @@
-"""Asynchronous tests here run on the loop of the service, and on Python's own; those with a Cassandra, which take long,
-on the first alone."""
+"""Asynchronous tests here run on the loop of the service, and on Python's own; those with a Cassandra, which
+take long, only on the former."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that move queues, as processes of their own, and what tests compare of messages."""
+"""Commands that move queues, as separate processes, and comparison of messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Result(NamedTuple):
 
 
 def environment(server: Server, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """In which the server's data folder is read with the server's settings."""
+    """Environment in which the server's data folder is read with the server's settings."""
     return {
         **clean_environment(),
         **server.settings,
@@ -47,13 +47,13 @@ def command(server: Server, *arguments: str) -> list[str]:
 
 
 def holdfast(server: Server, *arguments: str | Path, more: Mapping[str, str] | None = None) -> Result:
-    """Run a command to its end in this process, with nobody to ask, signed in by the server's data folder."""
+    """Run a command to its end in this process, non-interactively, authenticated by the server's data folder."""
     with mock.patch.dict(os.environ, environment(server, more), clear=True):
         return plainly(*command(server, *map(str, arguments))[3:])
 
 
 def plainly(*arguments: str) -> Result:
-    """The same with nothing added."""
+    """Run a command with exactly these arguments."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     with (
         open(os.devnull) as nobody,
@@ -71,7 +71,7 @@ def plainly(*arguments: str) -> Result:
 
 
 def begun(server: Server, *arguments: str | Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """The same as a process of its own, which is under way."""
+    """Start a command as a separate process."""
     return subprocess.Popen(
         command(server, *map(str, arguments)),
         env=environment(server, more),
@@ -82,7 +82,7 @@ def begun(server: Server, *arguments: str | Path, more: Mapping[str, str] | None
 
 
 def drained(client: Any, name: str) -> list[dict[str, Any]]:
-    """All messages that can be received now, which are deleted."""
+    """Receive and delete all messages available now."""
     url = client.get_queue_url(QueueName=name)["QueueUrl"]
     found: list[dict[str, Any]] = []
     while messages := client.receive_message(
@@ -95,7 +95,7 @@ def drained(client: Any, name: str) -> list[dict[str, Any]]:
 
 
 def essence(message: Mapping[str, Any], *, fifo: bool = False) -> tuple[Any, ...]:
-    """What of a message has to be the same wherever it goes."""
+    """The parts of a message that must not change when it is moved."""
     names = ("MessageGroupId", "AWSTraceHeader", *(("MessageDeduplicationId",) if fifo else ()))
     attributes = {
         name: (value["DataType"], value.get("StringValue"), value.get("BinaryValue"))
@@ -105,7 +105,7 @@ def essence(message: Mapping[str, Any], *, fifo: bool = False) -> tuple[Any, ...
 
 
 def send(client: Any, name: str, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Messages in batches of ten; an id is given to each."""
+    """Send messages in batches of ten; ids are assigned."""
     url = client.get_queue_url(QueueName=name)["QueueUrl"]
     for first in range(0, len(entries), 10):
         batch = [{"Id": str(place), **entry} for place, entry in enumerate(entries[first : first + 10])]

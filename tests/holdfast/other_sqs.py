@@ -1,4 +1,4 @@
-"""Another server of SQS's protocol, in a process of its own: what queues are brought in from."""
+"""Another server of SQS's protocol, in its own process: the source of imported queues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OtherSqs(Moto):
         return f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}"
 
     def left(self, name: str) -> int:
-        """How many messages a queue has."""
+        """Number of messages of a queue."""
         client = self.client()
         url = client.get_queue_url(QueueName=name)["QueueUrl"]
         counters = ("", "NotVisible", "Delayed")

@@ -1,4 +1,4 @@
-"""Certificates for tests: signed by themselves, or by an authority."""
+"""Certificates for tests: self-signed, or signed by an authority."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Pair:
         return ssl.PEM_cert_to_DER_cert(self.cert.decode())
 
     def write(self, cert: Path, key: Path) -> None:
-        """As careful operators do it: each file replaced by a whole one."""
+        """Replace each file atomically, like careful operators."""
         for path, content in ((cert, self.cert), (key, self.key)):
             new = path.with_suffix(".new")
             new.write_bytes(content)
             os.replace(new, path)
 
     def trust(self) -> ssl.SSLContext:
-        """A client's context that trusts this certificate alone."""
+        """A client's context that trusts only this certificate."""
         context = ssl.create_default_context()
         context.load_verify_locations(cadata=self.cert.decode())
         return context
@@ -66,7 +66,8 @@ def make_pair(days: int = 2, password: bytes = b"") -> Pair:
 
 
 def make_cluster_files(folder: Path) -> dict[str, str]:
-    """An authority, and a certificate for 127.0.0.1 that it has signed; the settings that name their files."""
+    """Create an authority, and a certificate for 127.0.0.1 signed by it; returns the settings that name their
+    files."""
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority_name, name = (
         x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("the cluster's authority", "a node")

@@ -1,4 +1,4 @@
-"""A service with an application of a few paths, for tests of what is around an application.
+"""A service with an application of a few paths, for tests of the server around it.
 
 ``python -m tests.holdfast.stub serve ...`` is ``holdfast serve ...`` with it.
 """
@@ -27,9 +27,9 @@ from telemetry.metrics import Registry
 class StubService:
     """Implements :class:`holdfast.serve.Service`.
 
-    ``/echo`` answers the body, ``/early`` answers before it reads, ``/poll`` waits until the drain, ``/stuck`` waits
-    for ever, ``/large`` answers 8 MiB, ``/origin`` tells scheme and client, ``/fail`` makes the
-    service give up, all else is answered ``ok``.
+    ``/echo`` answers the body, ``/early`` answers before it reads, ``/poll`` waits until the drain, ``/stuck``
+    waits for ever, ``/large`` answers 8 MiB, ``/origin`` returns scheme and client, ``/fail`` makes the service
+    give up, all others answer ``ok``.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from tests.system.several import Several
 from tests.system.waiting import wait_until
 
 SETTINGS = {"SEGMENT_BYTES": str(1 << 21), "USAGE": "off"}
-"""Small segments, so that there are several."""
+"""Settings with small segments, so that there are several."""
 BIG = "x" * 200_000
 
 
@@ -43,7 +43,7 @@ class Command:
         self._capsys = capsys
 
     def __call__(self, *arguments: str | Path, code: int = 0) -> tuple[str, str]:
-        """What was printed on both ways; it has to end with this code."""
+        """Run a command that must end with this code; returns both of its outputs."""
         self._capsys.readouterr()
         ended = cli.main([str(argument) for argument in arguments])
         printed = self._capsys.readouterr()
@@ -70,7 +70,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """One that has ended well: logs, a checkpoint and 15 messages.  Not to be changed."""
+    """A server that ended regularly, with logs, a checkpoint and 15 messages.  Not to be changed."""
     server = Server(tmp_path_factory.mktemp("stopped"), SETTINGS).start()
     try:
         fill(server, 15, BIG)
@@ -87,7 +87,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def restored(holdfast: Command, server: Server, target: Path) -> Server:
-    """Another service, of what the latest backup has and of the keyring, which was kept apart."""
+    """Another service, made from the latest backup and the keyring, which was kept separately."""
     other = Server(server.folder.parent / "again", SETTINGS)
     holdfast("restore", target, "--data", other.data)
     shutil.copy(server.data / "keyring.toml", other.data)
@@ -95,7 +95,7 @@ def restored(holdfast: Command, server: Server, target: Path) -> Server:
 
 
 def emptied(client: Any, name: str) -> list[dict[str, Any]]:
-    """All messages of a queue, in the order in which they come."""
+    """All messages of a queue, in the order of their delivery."""
     url = client.get_queue_url(QueueName=name)["QueueUrl"]
     found: list[dict[str, Any]] = []
     while messages := client.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=600).get(
@@ -123,15 +123,15 @@ def fill(server: Server, count: int = 20, body: str = "") -> str:
 
 
 class Load:
-    """Clients of a service, each at its own work, until they are stopped; and what they were answered."""
+    """Clients of a service, each with its own work, until they are stopped; and their answers."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._stop = threading.Event()
         self.sent: dict[str, list[str]] = {"first": [], "second": [], "ordered": [], "failing": []}
-        """What was acknowledged, by queue, in order."""
+        """Acknowledged messages by queue, in order."""
         self.taken: set[str] = set()
-        """What clients have begun to delete."""
+        """Messages whose deletion clients have begun."""
         client = server.client()
         self._urls = {name: client.create_queue(QueueName=name)["QueueUrl"] for name in ("first", "second", "dead")}
         attributes = {"FifoQueue": "true", "VisibilityTimeout": "2"}
@@ -170,7 +170,7 @@ class Load:
         self.sent[name].append(body)
 
     def _send_in_turn(self, client: Any, number: int) -> None:
-        """The second is sent when the first was acknowledged: it is never there without the first."""
+        """The second is sent after the first was acknowledged: it never exists without the first."""
         self._send(client, "first", str(number))
         self._send(client, "second", str(number))
 
@@ -181,7 +181,7 @@ class Load:
     def _take_ordered(self, client: Any, number: int) -> None:
         for message in client.receive_message(QueueUrl=self._urls["ordered"]).get("Messages", []):
             self.taken.add(message["Body"])
-            with suppress(client.exceptions.ClientError):  # its claim may have ended: then it comes again
+            with suppress(client.exceptions.ClientError):  # its claim may have ended: then it is received again
                 client.delete_message(QueueUrl=self._urls["ordered"], ReceiptHandle=message["ReceiptHandle"])
         self._stop.wait(0.03)
 
@@ -189,16 +189,16 @@ class Load:
         self._send(client, "failing", f"f{number}")
 
     def _fail(self, client: Any, number: int) -> None:
-        """What is received for the second time goes to the dead-letter queue instead."""
+        """Messages received a second time go to the dead-letter queue instead."""
         client.receive_message(QueueUrl=self._urls["failing"], MaxNumberOfMessages=10)
 
     def _redrive(self, client: Any, number: int) -> None:
-        """And back from there, now and then."""
+        """Move them back at intervals."""
         arn = client.get_queue_attributes(QueueUrl=self._urls["dead"], AttributeNames=["QueueArn"])
         try:
             client.start_message_move_task(SourceArn=arn["Attributes"]["QueueArn"])
         except client.exceptions.ClientError:
-            pass  # one is under way
+            pass  # another task is running
         self._stop.wait(0.3)
 
 
@@ -206,7 +206,7 @@ class Load:
 def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
     tmp_path: Path, target: Path, holdfast: Command, backends: int
 ) -> None:
-    """Of several backends, too, with messages on their way between them."""
+    """Also with several backends, and messages moving between them."""
     folder = tmp_path / "service"
     running = Several(folder, {**SETTINGS, "BACKENDS": "3"}, frontends=1) if backends else Server(folder, SETTINGS)
     with running as server:
@@ -238,7 +238,7 @@ def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
         ordered: list[str] = []
 
         def all_taken() -> bool:
-            """Also what had just been received, whose claim has to end first."""
+            """Includes messages just received, whose claims have to end first."""
             ordered.extend(bodies(client, "ordered.fifo"))
             return bool(len(ordered) == counts["ordered.fifo"])
 
@@ -253,7 +253,7 @@ def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
         client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": "", "VisibilityTimeout": "60"})
 
         def settled() -> bool:
-            """Messages that were on their way have arrived."""
+            """Wait until moving messages have arrived."""
             arn = client.get_queue_url(QueueName="dead")["QueueUrl"].rpartition("/")[2]
             tasks = client.list_message_move_tasks(SourceArn=f"arn:aws:sqs:us-east-1:000000000000:{arn}")
             return all(task["Status"] != "RUNNING" for task in tasks.get("Results", []))
@@ -269,11 +269,11 @@ def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
         assert len(set(failed)) == len(failed), "and in one only"
 
 
-# --- what is in it, and what is not ---------------------------------------------------------------------
+# --- content --------------------------------------------------------------------------------------------
 
 
 def test_a_service_that_does_not_run_and_was_restarted(server: Server, target: Path, holdfast: Command) -> None:
-    """Several logs, checkpoints, and one that ended without any."""
+    """Several logs, checkpoints, and a log without one."""
     fill(server, 8, BIG)
     server.stop()
     server.start()
@@ -351,7 +351,7 @@ def test_a_backup_is_signed_with_the_keyring(stopped: Server, target: Path, hold
 def test_a_list_that_names_what_no_backup_has_is_refused(
     stopped: Server, target: Path, holdfast: Command, path: str
 ) -> None:
-    """Somebody who can write to the target plants a file, such as a keyring whose key he knows."""
+    """An attacker who can write to the target plants a file, such as a keyring with a known key."""
     holdfast("backup", target, "--data", stopped.data)
     listed = target / path_of(read_manifest(open_target(str(target))).name)
     whole = json.loads(listed.read_bytes())
@@ -364,7 +364,7 @@ def test_a_list_that_names_what_no_backup_has_is_refused(
         changed = {"manifest": planted, "sha256": _digest(planted)}
         listed.write_bytes(_encoded(changed))
         data = target.parent / "restored"
-        assert "names a file that no backup has" in holdfast("restore", target, "--data", data, code=1)[1]
+        assert "names a file that cannot be part of a backup" in holdfast("restore", target, "--data", data, code=1)[1]
         assert not data.exists()
         listed.write_bytes(_encoded(whole))
 
@@ -416,7 +416,7 @@ def test_nothing_that_another_backup_may_use_is_removed(stopped: Server, target:
 def test_what_clients_still_have_of_the_lost_time_means_nothing(
     server: Server, target: Path, holdfast: Command
 ) -> None:
-    """Ids and receipt handles that were given out after the backup are not given out again."""
+    """Ids and receipt handles that were given out after the backup are not reused."""
     client = server.client()
     url = fill(server, 0)
     holdfast("backup", target, "--data", server.data)
@@ -439,7 +439,7 @@ def test_what_clients_still_have_of_the_lost_time_means_nothing(
         assert sorted(bodies(client, "one")) == sorted(f"kept {number}" for number in range(12))
 
 
-# --- what goes wrong ------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------------
 
 
 KILLED = """
@@ -457,7 +457,7 @@ def write_last(target, path, chunks):
 LocalTarget.write = write_last
 cli.main(sys.argv[1:])
 """
-"""Ends when the first content is in its place."""
+"""Ends when the first content is complete."""
 
 
 def test_a_backup_that_is_killed_leaves_no_backup_and_the_next_goes_on(
@@ -563,7 +563,7 @@ def test_a_service_that_is_damaged_is_backed_up_and_verify_says_so(
 def test_a_command_that_cannot_read_for_a_while_finds_no_damage(
     stopped: Server, target: Path, holdfast: Command, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Commands that look for damage say that they could not look, and accept no loss."""
+    """Commands that look for damage report that they could not look, and accept no loss."""
     holdfast("backup", target, "--data", stopped.data)
     real = RealDisk.open
 
@@ -592,7 +592,7 @@ def test_a_command_that_cannot_read_for_a_while_finds_no_damage(
 def test_a_segment_that_is_dropped_while_it_is_looked_at(
     stopped: Server, target: Path, holdfast: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is pinned yet, so the service may drop what it does not need: then all is looked at again."""
+    """Nothing is pinned yet, so the service may delete unneeded files: then the command starts again."""
     real, looks = take._at_this_moment, 0
 
     def dropped(*arguments: Any) -> Any:
@@ -621,7 +621,7 @@ def test_only_an_empty_folder_is_restored_into(
     assert empty.stat().st_mode & 0o077 == 0
     _, err = holdfast("restore", target, "--data", empty, code=1)
     assert "is not empty" in err
-    (empty / "metadata.sqlite").rename(empty / "metadata.sqlite.restoring")  # as a restore that was killed leaves it
+    (empty / "metadata.sqlite").rename(empty / "metadata.sqlite.restoring")  # as left by a restore that was killed
     _, err = holdfast("restore", target, "--data", empty, code=1)
     assert "if a restore into it was killed, remove the folder and restore again" in err
     (empty / "metadata.sqlite.restoring").rename(empty / "metadata.sqlite")
@@ -649,7 +649,7 @@ def test_a_target_that_cannot_be_reached(stopped: Server, tmp_path: Path, holdfa
 
 
 def test_an_object_store(stopped: Server, tmp_path: Path, holdfast: Command) -> None:
-    """A real server of S3's protocol, which goes away."""
+    """A real server of S3's protocol, which then stops."""
     with S3(tmp_path) as s3:
         url = s3.lake("backups/of-this-one")
         made = holdfast.told("backup", url, "--data", stopped.data)

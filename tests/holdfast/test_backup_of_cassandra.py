@@ -57,7 +57,7 @@ LOG = CassandraLogSettings(segment_bytes=64 << 10, row_bytes=4096)
 
 
 class Process:
-    """A node with all that a process of its own has: a connection, and what is opened over it."""
+    """A node with everything that its process would have: a connection, and objects opened over it."""
 
     def __init__(
         self, node: Node, store: CassandraStore, tables: CassandraTables, member: Member | None, cluster: int
@@ -70,7 +70,7 @@ class Process:
 
 
 class Elsewhere:
-    """The way from a node to the others."""
+    """A node's path to the others."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -83,7 +83,7 @@ class Elsewhere:
 
 
 class Service:
-    """A service in the keyspaces that the settings name."""
+    """A service in the keyspaces of the settings."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -143,7 +143,7 @@ class Service:
         return [await self.metadata.get_queue(ACCOUNT, name) for name in names]
 
     async def queue(self, name: str, owner: str = "", cluster: str = "local", **attributes: str) -> Target:
-        """A new queue; ``owner``: a node that is to have it."""
+        """Create a queue; ``owner``: the node that is to have it."""
         while True:
             queue = await self.metadata.create_queue(
                 ACCOUNT, name, attributes, {}, now_ms=1, hold_seconds=0, clusters=[CLUSTERS.index(cluster)]
@@ -168,16 +168,16 @@ class Service:
         return settings
 
     async def send(self, target: Target, *bodies: str) -> list[str]:
-        """The ids of the messages."""
+        """Send messages; returns their ids."""
         messages = [NewMessage(body.encode()) for body in bodies]
         return [one.message_id for one in await self.owner(target.partition).send(target, messages)]
 
     async def emptied(self, target: Target) -> list[str]:
-        """The bodies of all messages of a queue, each taken once."""
+        """Bodies of all messages of a queue, each received once."""
         return [body for _, body in await self.drained(target)]
 
     async def drained(self, target: Target) -> list[tuple[str, str]]:
-        """Ids and bodies of all messages of a queue, each taken once."""
+        """Ids and bodies of all messages of a queue, each received once."""
         node, found = self.owner(target.partition), []
         while messages := await node.receive(target, Receive(10, 600)):
             found += [(message.message_id, message.payload.decode()) for message in messages]
@@ -213,7 +213,7 @@ async def drop(settings: Settings) -> None:
 
 
 class Load:
-    """Clients, each at its own work, until they are stopped; and what they were answered."""
+    """Clients, each with its own work, until they are stopped; and their answers."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -226,7 +226,7 @@ class Load:
         self._tasks = [asyncio.create_task(self._loop(one)) for one in work]
 
     def check(self) -> None:
-        """All of them are at work."""
+        """Check that all are still running."""
         for task in self._tasks:
             assert not task.done(), task.exception()
 
@@ -249,7 +249,7 @@ class Load:
         self.sent[name].append(body)
 
     async def _in_turn(self, number: int) -> None:
-        """The second, of another node, is sent when the first was answered: it is never there without the first."""
+        """The second, on another node, is sent after the first was answered: it never exists without the first."""
         await self._send("first", f"{number}")
         await self._send("second", f"{number}")
 
@@ -257,7 +257,7 @@ class Load:
         await self._send("failing", f"f{number} {'x' * 500}")
 
     async def _fail(self, number: int) -> None:
-        """What is received for the second time goes to the dead-letter queue, which is the other node's."""
+        """Messages received a second time go to the dead-letter queue, which belongs to the other node."""
         target = self._service.target("failing")
         command = Receive(10, 0, 0, DeadLetter(1, self._service.target("dead")))
         await self._service.owner(target.partition).receive(target, command)
@@ -272,8 +272,9 @@ class Load:
 
 
 def look_late(patched: pytest.MonkeyPatch, service: Service, load: Load) -> None:
-    """Let the backup look at the second node's log only when both are held, or much was sent since it looked at the
-    first's: so it has messages of the one without those of the other before, if answers go out meanwhile."""
+    """Delay the backup's look at the second node's log until both are held, or much was sent since its look at
+    the first's: so it would find messages of the one without their predecessors on the other, if answers were
+    sent meanwhile."""
     one, two = (service.processes[name] for name in ("one", "two"))
     catch_up = CassandraTail.catch_up
 
@@ -315,9 +316,9 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
             return min(*map(len, load.sent.values()), len(load.deleted)) > 30
 
         await until(enough)
-        await service.processes["one"].node.checkpoint()  # pieces, too, and live segments below a floor
+        await service.processes["one"].node.checkpoint()  # also checkpoint files, and live segments below a floor
         before, deleted = {name: list(sent) for name, sent in load.sent.items()}, set(load.deleted)
-        monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MOST", 30)  # a busy machine is no failure
+        monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MOST", 30)  # the machine may be busy
         with monkeypatch.context() as patched:
             look_late(patched, service, load)
             taken, _ = await cassandra_take.take(settings, target)
@@ -374,7 +375,7 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
         failed: list[str] = []
 
         async def all_seen() -> bool:
-            """Messages that were on their way have arrived."""
+            """Wait until moving messages have arrived."""
             for name in ("failing", "dead"):
                 failed.extend(await service.emptied(service.target(name)))
             return set(failed) >= set(before["failing"])
@@ -392,7 +393,7 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
 
 
 class ByIds:
-    """Clients of one queue, which send, and take away part of it, until they are stopped."""
+    """Clients of one queue, which send messages and delete part of them, until they are stopped."""
 
     def __init__(self, service: Service, target: Target) -> None:
         self._service = service
@@ -400,9 +401,9 @@ class ByIds:
         self.sent: list[str] = []
         """Ids of messages whose send was answered."""
         self.begun: list[str] = []
-        """Ids of messages of which a delete was at least begun."""
+        """Ids of messages whose deletion was at least begun."""
         self.deleted: list[str] = []
-        """Ids of messages whose delete was answered."""
+        """Ids of messages whose deletion was answered."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -431,7 +432,7 @@ class ByIds:
 async def test_a_service_with_two_clusters_comes_back_message_by_message(
     settings: Settings, target: LocalTarget, keyspace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MOST", 30)  # a busy machine is no failure
+    monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MOST", 30)  # the machine may be busy
     untouched: dict[str, list[tuple[str, str]]] = {}
     async with Service(settings) as service:
         await service.start("one", range(SHARDS))
@@ -443,7 +444,7 @@ async def test_a_service_with_two_clusters_comes_back_message_by_message(
             ids = [one for body in bodies for one in await service.send(backlog, body)]
             untouched[backlog_name(cluster)] = list(zip(ids, bodies, strict=True))
             busy[cluster] = ByIds(service, await service.queue(f"busy_{cluster}", cluster=cluster))
-        await service.processes["two"].node.checkpoint()  # checkpoint files, too
+        await service.processes["two"].node.checkpoint()  # also checkpoint files
         for load in busy.values():
             load.start()
 
@@ -500,7 +501,7 @@ async def test_a_log_that_is_held_answers_nothing_and_ends_a_hold_that_lasts(
     async with Service(settings) as service:
         process = await service.start("one", range(SHARDS))
         queue, log_id = await service.queue("queue"), process.node.ownership.log_id
-        store = await service._opened(cluster_keyspace(settings))  # the other's process
+        store = await service._opened(cluster_keyspace(settings))  # that of the other process
         assert await store.hold(log_id, "a backup")
         with pytest.raises(ConditionFailed, match="is held by a backup"):
             await store.hold(log_id, "another")
@@ -527,7 +528,8 @@ async def test_a_log_that_is_held_answers_nothing_and_ends_a_hold_that_lasts(
         await store.update_log(entry)
         assert not await store.release(log_id, "changed"), "a change of the entry ends it"
 
-        # Backups meanwhile: holds that do not last, an entry that changes, a node that does not know what a hold is.
+        # Backups meanwhile: holds that do not last, an entry that changes, a node that does not support
+        # holds.
         real = CassandraStore.release
         tries = 0
 
@@ -575,7 +577,7 @@ async def test_what_a_backup_copies_stays_until_its_pin_is_void(settings: Settin
         assert not {1, 2} & set(await filled())
 
 
-# --- what goes wrong ------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------------
 
 
 async def test_a_damaged_backup_is_found_out_and_half_a_restore_is_no_service(
@@ -613,7 +615,7 @@ async def test_a_damaged_backup_is_found_out_and_half_a_restore_is_no_service(
 async def test_no_backup_is_verified_that_cannot_be_restored(
     settings: Settings, target: LocalTarget, keyspace: str, tmp_path: Path
 ) -> None:
-    """Lists that are whole by their checks, and are wrong."""
+    """Manifests with valid checksums and wrong contents."""
     async with Service(settings) as service:
         await service.start("one", range(SHARDS))
         await service.start("two", range(SHARDS), cluster="east")
@@ -665,7 +667,7 @@ async def test_no_backup_is_verified_that_cannot_be_restored(
 async def test_a_restore_that_was_cut_off_says_so_and_goes_on_when_it_is_repeated(
     step: str, settings: Settings, target: LocalTarget, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each of its steps, after that has done its work in part."""
+    """At each of its steps, after that step has done part of its work."""
     async with Service(settings) as service:
         process = await service.start("one", range(SHARDS))
         await service.start("two", range(SHARDS), cluster="east")

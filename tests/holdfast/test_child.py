@@ -18,7 +18,7 @@ from holdfast.settings import Settings
 async def test_a_connection_that_finds_no_room_for_its_file_is_told_and_the_next_one_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The kernel drops the file descriptor where a process has as many as it may."""
+    """The kernel drops the file descriptor if a process has reached its maximum."""
     caplog.set_level(logging.ERROR, "holdfast")
     supervisor, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client, accepted = socket.socketpair()
@@ -37,11 +37,11 @@ async def test_a_connection_that_finds_no_room_for_its_file_is_told_and_the_next
 
 
 def test_without_its_supervisor_a_backend_does_not_begin(tmp_path: Path) -> None:
-    """The kernel ends those whose supervisor dies after they have asked for that: this one dies before, its orders
-    given."""
+    """The kernel ends processes whose supervisor dies after they have asked for that: this one dies before,
+    after giving its orders."""
     supervisor, line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with supervisor, line:
-        # the shell is its parent, and ends while Python has hardly begun
+        # the shell is its parent, and ends just after Python's start
         shell = subprocess.Popen(
             ["sh", "-c", 'exec 3<&0; "$0" -m holdfast.child backend <&3 3<&- &', sys.executable],
             stdin=subprocess.PIPE,

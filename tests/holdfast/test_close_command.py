@@ -1,4 +1,4 @@
-"""``holdfast invoice close``: what it asks Spark for, and what is closed then."""
+"""``holdfast invoice close``: its Spark jobs, and the closed months."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from billing.months import Month
 from billing.plans import book_of, customers_of
 from billing.tables import USAGE_HOURLY, Day, Read, Tables
 from holdfast.cli import main
+from holdfast.spark_jobs import Job
 from spark_analytics.period import period_of
 from tests.billing.rated_lines import Used, rate
 from tests.billing.test_invoices import BOOK
@@ -52,12 +53,12 @@ def test_a_month_is_closed_as_it_is_rated(lake: Lake, capsys: pytest.CaptureFixt
 def test_spark_is_asked_for_the_month(lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     jobs: list[list[str]] = []
 
-    def job(name: str, url: str, arguments: Sequence[str], about: str, progress: object) -> None:
+    def run(asked: Sequence[Job], url: str, about: str, progress: object) -> None:
         assert url == lake.url
-        jobs.append([name, *arguments])
+        jobs.extend([job.name, *job.arguments] for job in asked)
         rated(lake)
 
-    monkeypatch.setattr("holdfast.close_command.run_job", job)
+    monkeypatch.setattr("holdfast.close_command.run_jobs", run)
     monkeypatch.chdir(tmp_path)
     Path("prices.yaml").write_text(BOOK.replace("2026-01-01", "2025-01-01"))
     Path("accounts.yaml").write_text("default: plain")
@@ -78,13 +79,12 @@ def test_late_usage_is_looked_for_in_all_months_that_are_closed(
 ) -> None:
     asked: list[tuple[date, date]] = []
 
-    def job(name: str, url: str, arguments: Sequence[str], about: str, progress: object) -> None:
-        if name == "batch":
-            asked.append(period_of(understood([name, *arguments])))
-        else:
-            rated(lake, arguments[arguments.index("--period") + 1])
+    def run(jobs: Sequence[Job], url: str, about: str, progress: object) -> None:
+        batch, rating = jobs
+        asked.append(period_of(understood([batch.name, *batch.arguments])))
+        rated(lake, rating.arguments[rating.arguments.index("--period") + 1])
 
-    monkeypatch.setattr("holdfast.close_command.run_job", job)
+    monkeypatch.setattr("holdfast.close_command.run_jobs", run)
     plan, accounts = tmp_path / "prices.yaml", tmp_path / "accounts.yaml"
     plan.write_text(BOOK.replace("2026-01-01", "2024-01-01"))
     accounts.write_text("default: plain")
@@ -103,13 +103,12 @@ def test_spark_is_asked_for_the_days_that_time_zones_need(
 ) -> None:
     asked: list[tuple[date, date]] = []
 
-    def job(name: str, url: str, arguments: Sequence[str], about: str, progress: object) -> None:
-        if name == "batch":
-            asked.append(period_of(understood([name, *arguments])))
-        else:
-            rated(lake)
+    def run(jobs: Sequence[Job], url: str, about: str, progress: object) -> None:
+        batch, _ = jobs
+        asked.append(period_of(understood([batch.name, *batch.arguments])))
+        rated(lake)
 
-    monkeypatch.setattr("holdfast.close_command.run_job", job)
+    monkeypatch.setattr("holdfast.close_command.run_jobs", run)
     text = BOOK.replace("2026-01-01", "2025-01-01")
     text = text.replace("  large:\n", "  large:\n    time_zone: America/New_York\n")
     text = text.replace("  plain:\n", "  plain:\n    time_zone: Europe/Berlin\n")
@@ -123,7 +122,7 @@ def test_spark_is_asked_for_the_days_that_time_zones_need(
 def test_what_is_wrong_is_said_before_spark_works_and_before_it_is_asked(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("holdfast.close_command.run_job", lambda *_: pytest.fail("Spark was asked"))
+    monkeypatch.setattr("holdfast.close_command.run_jobs", lambda *_: pytest.fail("Spark was asked"))
     rated(lake)
     assert close(lake, "--as-rated", "--yes") == 0
     plan, accounts, empty = tmp_path / "prices.yaml", tmp_path / "accounts.yaml", tmp_path / "empty.yaml"

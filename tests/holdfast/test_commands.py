@@ -1,4 +1,4 @@
-"""The commands that administer a service, each as its own process, against a real ``holdfast serve``."""
+"""The administrative commands, each as a process, against a real ``holdfast serve``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def holdfast(server: Server, *arguments: str, data: bool = True, environment: dict[str, str] | None = None) -> Result:
-    """Run a command in this process, with nobody to ask; ``data``: signed in by the data folder."""
+    """Run a command in this process, non-interactively; ``data``: authenticated by the data folder."""
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.dict(os.environ, _environment(server, environment), clear=True),
@@ -54,7 +54,7 @@ def holdfast(server: Server, *arguments: str, data: bool = True, environment: di
 
 
 def process(server: Server, *arguments: str, stdin: int = subprocess.DEVNULL) -> Result:
-    """The same as a process of its own."""
+    """Run a command as a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", *arguments, *_where(server, True)],
         env=_environment(server, {"PYTHONPATH": str(REPOSITORY)}),
@@ -401,7 +401,7 @@ def test_the_status_of_a_service_that_is_one_process(server: Server) -> None:
 
 
 def test_every_operation_of_administration_is_a_command(server: Server) -> None:
-    """One of REST that is added needs a command as well."""
+    """A new REST operation needs a command as well."""
     words = {
         "alarm": {"create", "delete", "list", "show", "test"},
         "cluster": {"drain", "list", "queue", "retire", "serve", "split", "status", "undrain", "weight"},
@@ -420,7 +420,7 @@ def test_every_operation_of_administration_is_a_command(server: Server) -> None:
             with contextlib.redirect_stdout(out), pytest.raises(SystemExit) as exit_:
                 main([word, command, "--help"])
             assert exit_.value.code == 0
-    described = httpx.get(f"{server.endpoint}/openapi.json", trust_env=False).json()["paths"]
+    described = httpx.get(f"{server.endpoint}/openapi.json", trust_env=False, timeout=60).json()["paths"]
     operations = {
         operation["operationId"].partition("_v1_")[0]
         for path, methods in described.items()
@@ -431,10 +431,11 @@ def test_every_operation_of_administration_is_a_command(server: Server) -> None:
     commands = {{"keyring_rotate-key": "keyring_rotate"}.get(name, name) for name in commands}
     operations = {name.replace("data_key_", "keyring_") for name in operations}
     others = {"usage_show", "metrics_scrape", "availability_show", "queue_export"}
-    assert operations == commands - {"invoice_export"} | others, "what saves an invoice has another form of it"
+    exporting = {"document_create", "document_show", "document_content"}
+    assert operations == commands - {"invoice_export"} | others | exporting, "invoice export has documents made"
 
 
-# --- what goes wrong ------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------------------
 
 
 def test_who_is_not_signed_in(server: Server, tmp_path: Path) -> None:
@@ -510,7 +511,7 @@ def test_the_servers_own_commands_know_the_variables_of_the_others(server: Serve
     assert server.secret_access_key in shown_.out
 
 
-# --- what is printed ------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------------------
 
 
 def test_a_table_is_whole_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

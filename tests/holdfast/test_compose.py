@@ -1,4 +1,4 @@
-"""The embedded service: its parts put together, the queues that the settings declare, and readiness."""
+"""The embedded service: composition, declared queues, and readiness."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_refused_sign_ins_are_in_the_audit_log(start: Start, tmp_path: Pat
 
 
 async def test_messages_are_named_under_one_secret_for_good(start: Start, tmp_path: Path) -> None:
-    """Or a duplicate that is sent again after a restart would be another message."""
+    """Otherwise a duplicate sent again after a restart would be another message."""
     named = []
     for _ in range(2):
         async with start() as (service, store):

@@ -18,7 +18,7 @@ from tests.holdfast.stub import Running, StubService
 
 
 class Hand:
-    """A server that is dealt connections, in the place of a process.  Implements :class:`holdfast.dealer.Seat`."""
+    """A server that is dealt connections, instead of a process.  Implements :class:`holdfast.dealer.Seat`."""
 
     def __init__(self) -> None:
         self.service = StubService()
@@ -38,7 +38,7 @@ class Hand:
 
 
 class Listener(socket.socket):
-    """One that may find no room for connections."""
+    """A listener that may have no room for connections."""
 
     refusals = 0
 
@@ -156,7 +156,7 @@ async def test_a_client_that_is_gone_disturbs_nobody(table: Table) -> None:
 
 
 async def test_a_port_in_use_is_told() -> None:
-    """Two may bind it before either listens."""
+    """Two processes may bind it before either listens."""
     (first,) = bind("127.0.0.1", 0)
     (second,) = bind("127.0.0.1", first.getsockname()[1])
     with first, second:

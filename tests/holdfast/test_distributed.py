@@ -1,4 +1,4 @@
-"""``holdfast backend`` and ``holdfast frontend`` on many machines: what they say about settings that do not fit."""
+"""``holdfast backend`` and ``holdfast frontend`` on many machines: errors for inconsistent settings."""
 
 from __future__ import annotations
 

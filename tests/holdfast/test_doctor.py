@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from backend.engine.records import Message
+from backend.journal.rows import RecordView, place_of
+from backend.journal.segments import segment_name
 from bench.redis_server import RedisServer
 from holdfast import cli
 from holdfast.doctor import cluster, findings, shared_redis
@@ -29,6 +32,7 @@ from metadata_service.models import (
     StoppedPartition,
 )
 from metadata_service.sqlite_copy import MetadataFile
+from tests.faults import places
 from tests.holdfast.pairs import make_pair
 from tests.system.server import Server, clean_environment
 
@@ -64,7 +68,7 @@ def doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """One that has ended.  Not to be changed."""
+    """A server that has ended.  Not to be changed."""
     server = Server(tmp_path_factory.mktemp("stopped"), SETTINGS).start()
     try:
         client = server.client()
@@ -79,7 +83,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Server:
 
 @pytest.fixture
 def data(stopped: Server, tmp_path: Path) -> Path:
-    """A folder of one's own."""
+    """A writable copy of its data folder."""
     shutil.copytree(stopped.data, tmp_path / "data")
     return tmp_path / "data"
 
@@ -109,6 +113,26 @@ def test_a_service_that_runs_is_asked(data: Path, doctor: Doctor) -> None:
         server.client().create_queue(QueueName="it-goes-on")
         found = doctor("--data", data, "--port", "1", code=4)
         assert "does not answer" in str(of(found, "wrong"))
+
+
+def test_messages_that_were_lost_by_damage_are_counted(data: Path, doctor: Doctor) -> None:
+    (log,) = places.logs(data)
+    sent = [
+        (row, position, record)
+        for row in places.rows_of(log)
+        for position, record in row.records
+        if isinstance(record, RecordView) and record.kind == Message.KIND
+    ]
+    row, position, record = sent[0]
+    places.Place(log / segment_name(row.segment), place_of(position).offset + record.size_bytes - 12).flip()
+    server = Server(data.parent, SETTINGS)
+    with server:
+        client = server.client()
+        url = client.get_queue_url(QueueName="one")["QueueUrl"]
+        received = [one for _ in range(5) for one in client.receive_message(QueueUrl=url).get("Messages", [])]
+        assert len(received) == len(sent) - 1
+        assert server.stop() == 0
+    assert "1 messages of the queues here are lost" in str(of(doctor("--data", data, code=0), "note"))
 
 
 def test_what_is_damaged_is_named(data: Path, doctor: Doctor) -> None:
@@ -173,7 +197,7 @@ def test_a_log_that_nothing_names(data: Path, doctor: Doctor) -> None:
     assert "nothing names the log" in str(of(doctor("--data", data, code=3), "warning"))
 
 
-# --- what every service has -----------------------------------------------------------------------------
+# --- checks of every service ----------------------------------------------------------------------------
 
 
 def said(found: Iterator[Finding]) -> list[tuple[str, str]]:
@@ -185,7 +209,7 @@ def said(found: Iterator[Finding]) -> list[tuple[str, str]]:
     [(-8, "wrong", "is valid only from"), (0, "warning", "expires on"), (3, "wrong", "has expired")],
 )
 def test_certificates_that_end(tmp_path: Path, in_days: int, level: str, what: str) -> None:
-    """They began seven days ago, and end in two."""
+    """The certificates began seven days ago, and end in two."""
     make_pair().write(tmp_path / "cert.pem", tmp_path / "key.pem")
     ((found, text),) = said(findings.certificate(tmp_path / "cert.pem", datetime.now(UTC) + timedelta(days=in_days)))
     assert found == level
@@ -230,7 +254,7 @@ def test_a_redis_is_tried(redis_server: RedisServer, monkeypatch: pytest.MonkeyP
     with redis_server.client as client:
         client.replicaof("NO", "ONE")
         client.config_set("requirepass", "right")
-    password = "hidden-from-all"  # no real one
+    password = "hidden-from-all"  # not a real one
     ((level, what),) = said(
         shared_redis.look(Settings(metadata_hints=redis_server.url.replace("://", f"://:{password}@")))
     )

@@ -1,4 +1,4 @@
-"""Commands that the documentation shows are commands that there are."""
+"""Commands in the documentation exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def commands() -> list[str]:
 
 @pytest.mark.parametrize("line", commands())
 def test_a_command_is_understood(line: str) -> None:
-    _, *arguments = shlex.split(line.partition(" | ")[0], comments=True)  # what it prints may go to another program
+    _, *arguments = shlex.split(line.partition(" | ")[0], comments=True)  # its output may be piped to another program
     assert vars(cli._parser().parse_args(arguments))
 
 

@@ -1,4 +1,4 @@
-"""The connections: what a stranger can tie up is bounded, and no call is dropped in a drain."""
+"""Connections: bounded resources for strangers, and no call dropped in a drain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONNECTIONS = 20
 
 
 class Door:
-    """A listener with the stub application, whose time is moved by hand."""
+    """A listener with the stub application, and a clock set by hand."""
 
     def __init__(self, *, lingers: bool = False) -> None:
         self.service = StubService()
@@ -70,7 +70,7 @@ class Client:
         return int(head[0].split()[1]), headers, await self.reader.readexactly(int(headers["content-length"]))
 
     async def end(self) -> bytes:
-        """What comes until the connection is closed."""
+        """All bytes until the connection is closed."""
         try:
             return await self.reader.read()
         except ConnectionResetError:
@@ -237,7 +237,7 @@ async def test_a_request_line_without_end_is_refused(door: Door) -> None:
 
 
 async def test_a_long_request_line_is_served(door: Door) -> None:
-    """SQS by GET: a message travels in the request line."""
+    """SQS by GET: a message is part of the request line."""
     client = await door.connect()
     client.get("/?" + "x" * 60_000)
     assert (await client.answer())[0] == 200
@@ -324,7 +324,7 @@ async def test_a_request_behind_a_long_poll_waits_its_turn(door: Door) -> None:
 
 
 async def test_an_offer_of_http2_is_answered_as_http1(door: Door) -> None:
-    """As Java's client makes it on every plain connection."""
+    """Java's client makes it on every plain connection."""
     client = await door.connect()
     upgrade = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n"
     client.get("/", upgrade)
@@ -384,7 +384,7 @@ async def test_where_others_go_on_an_idle_connection_learns_by_an_answer_that_it
         assert (status, headers["connection"], body) == (200, "close", b"ok")
         assert await idle.end() == b""
         assert not stopping.done()
-        door.service.draining.set()  # the long poll ends as ever
+        door.service.draining.set()  # the long poll ends as usual
         status, headers, body = await polling.answer()
         assert (status, headers["connection"], body) == (200, "close", b"ended")
         await stopping
@@ -412,7 +412,7 @@ async def test_a_drain_answers_a_request_whose_head_is_arriving(door: Door) -> N
 
 
 async def test_a_drain_answers_what_waits_in_the_kernel(door: Door) -> None:
-    """Connections that were not accepted yet, with their requests."""
+    """Connections not accepted yet, with their requests."""
     waiting = [socket.create_connection(("127.0.0.1", door.port)) for _ in range(5)]
     for sock in waiting:
         sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -515,7 +515,7 @@ async def test_the_client_that_has_read_nothing_for_longest_is_cut_for_want_of_m
     for count, client in enumerate(clients, 1):
         client.get("/large")
         await until(partial(is_blocked, door, count))
-    first = await clients[0].reader.read(4 << 20)  # it reads: the second has gone longest without
+    first = await clients[0].reader.read(4 << 20)  # it reads, so the second has been idle longest
     await until(lambda: next(iter(door.hall.answers._held)) is not connection_of(door, clients[0]))
     late = await door.connect()
     late.get("/large")

@@ -1,4 +1,4 @@
-"""Commands with ``--data`` find the service that runs on the folder, and are not misled by one that ran."""
+"""Commands with ``--data`` find the service that runs on the folder, and are not misled by an earlier one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an ASGI application may do, and what becomes of it on the wire."""
+"""Behaviour of ASGI applications, and the resulting bytes on the wire."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def serving(app: App) -> AsyncIterator[int]:
 
 
 async def ask(port: int, request: bytes, *, half: bytes = b"") -> bytes:
-    """Everything that comes back on a connection of its own; ``half`` is sent after the first of it."""
+    """All bytes received on a new connection; ``half`` is sent after the first of them."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     first = b""
@@ -162,7 +162,7 @@ async def test_an_error_is_answered_and_logged(caplog: pytest.LogCaptureFixture)
 async def test_half_an_answer_is_not_taken_for_a_whole_one(
     parts: tuple[bytes, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of another length than it says, or none at all."""
+    """An answer of another length than declared, or none at all."""
     async with serving(answering(200, [(b"content-length", b"5")], *parts)) as port:
         answer = await ask(port, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 500") or len(body_of(answer)) != 5

@@ -1,4 +1,4 @@
-"""The data folder is private, and one process's."""
+"""The data folder is private, and used by one process."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ async def test_what_is_no_check_is_refused_or_ended() -> None:
             answer = await ask(port, b"GET /health/live HTTP/1.1\r\n" + hosts + b"\r\n")
             assert answer.startswith(b"HTTP/1.1 400 ")
         assert await ask(port, b"\0" * 20_000) == b""
-        _, writer = await asyncio.open_connection("127.0.0.1", port)  # opens a connection and asks nothing
+        _, writer = await asyncio.open_connection("127.0.0.1", port)  # opens a connection without a request
         writer.close()
         await writer.wait_closed()
         assert (await ask(port, get("/health/live"))).startswith(b"HTTP/1.1 200 ")

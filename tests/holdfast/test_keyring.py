@@ -1,4 +1,4 @@
-"""Where master keys come from, and what a start says when they are missing or wrong."""
+"""Sources of master keys, and errors of a start when they are missing or wrong."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.holdfast.test_backend_role import TWO, Folder
 
 
 async def send_on(backend: ClusterBackend, target: Target) -> None:
-    """A hundred messages a second at the most, until one is refused."""
+    """Send at most a hundred messages per second, until one is refused."""
     while True:
         await backend.send(target, [NewMessage(b"x")])
         await asyncio.sleep(0.01)
@@ -45,7 +45,7 @@ async def test_a_queue_with_much_to_do_is_split(tmp_path: Path, monkeypatch: pyt
         target = await folder.queue(backend, "orders")
         await folder.queue(backend, "idle")
         async with asyncio.timeout(60):
-            with pytest.raises(MapStale):  # a frontend reads the new map then
+            with pytest.raises(MapStale):  # a frontend then reads the new map
                 await send_on(backend, target)
             while True:
                 queue = await folder.store.get_queue_by_id(target.queue_id)

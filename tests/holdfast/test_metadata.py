@@ -1,4 +1,4 @@
-"""``holdfast metadata``: real nodes, and what their callers notice when one ends."""
+"""``holdfast metadata``: real nodes, and their callers' view when one ends."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 async def _read_until(store: MetadataStore, name: str, stopped: asyncio.Event) -> int:
-    """Ask without a pause; how often it was answered.  Any error is raised."""
+    """Read without pauses; returns the number of answers.  Raises any error."""
     count = 0
     while not stopped.is_set():
         assert (await store.get_queue(ACCOUNT, name)).name == name

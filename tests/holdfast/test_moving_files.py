@@ -1,4 +1,4 @@
-"""Export and import of files, between real services, each command a process of its own."""
+"""Export and import of files, between real services, each command as a separate process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def exported(source: Server, path: Path, name: str, *more: str) -> list[dict[str
     return lines(path)
 
 
-# --- there and back --------------------------------------------------------------------------------------------
+# --- round trip
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_standard_queue_arrives_as_it_was(source: Server, target: Server, tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_fifo_queue_keeps_its_groups_their_order_and_its_ids(source: Server, t
 
 
 def test_twins_that_were_sent_far_apart_both_arrive(source: Server, target: Server, tmp_path: Path) -> None:
-    """The same deduplication id, of a message long ago and of one of today."""
+    """The same deduplication id, of an old message and of a recent one."""
     name = "twins.fifo"
     source.client().create_queue(QueueName=name, Attributes={"FifoQueue": "true"})
     path = tmp_path / "twins.jsonl"
@@ -217,7 +218,8 @@ def test_what_cannot_be_read_has_its_line_and_its_exit_code(source: Server, targ
     assert any("1 messages could not be read" in note for note in dry["notes"])
 
 
-# --- queues that are there -------------------------------------------------------------------------------------
+# --- existing queues
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_queue_that_is_another_is_told_and_needs_a_flag(source: Server, target: Server, tmp_path: Path) -> None:
@@ -241,7 +243,8 @@ def test_a_queue_that_is_another_is_told_and_needs_a_flag(source: Server, target
     assert (several.code, "--progress is for one file" in several.err) == (2, True)
 
 
-# --- cut off ---------------------------------------------------------------------------------------------------
+# --- interruption
+# ----------------------------------------------------------------------------------------------
 
 
 def test_an_import_that_is_killed_goes_on_and_stores_nothing_twice(
@@ -324,7 +327,7 @@ MESSAGE = {"type": "message", "body": "m"}
         (lambda good: good[0] + good[1], "line 2: the end is missing"),
         (lambda good: good[0] + good[1] + good[2][:-1], "line 3: it was cut off"),
         (lambda good: good[0] + good[1] * 2 + good[2], "line 4: by the end there are 1 messages"),
-        (lambda good: good[0] + good[1] + good[2] + good[1], "line 4: it stands behind the end"),
+        (lambda good: good[0] + good[1] + good[2] + good[1], "line 4: it is after the end line"),
         (lambda good: good[0] * 2 + good[2], "line 2: only the first line can be a queue"),
         (lambda good: good[0] + b'{"type":"message","bdy":"m"}\n' + good[2], "unknown field `bdy`"),
         (lambda good: good[0] + b'{"type":"message","body":7}\n' + good[2], "line 2: Expected `str`, got `int`"),

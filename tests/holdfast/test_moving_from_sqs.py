@@ -1,4 +1,4 @@
-"""Queues that come from another SQS server: a real one, over HTTP, with messages; killed and begun again."""
+"""Import from another SQS server: a real one, over HTTP, with messages; killed and started again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A source that keeps the order of a group also when its messages come again."""
+    """A source that keeps the order of a group also for redelivered messages."""
     with Server(tmp_path_factory.mktemp("strict"), settings={"SEGMENT_BYTES": str(1 << 22)}) as running:
         yield running
 
@@ -252,9 +252,9 @@ def test_an_import_that_was_cut_off_before_queues_were_tied_says_how_to_go_on(ot
 
 
 def killed(target: Server, source: OtherSqs | Server, name: str, progress: Path, when: int) -> None:
-    """Drain, and kill -9 the process when so many messages are here and others are being sent.
+    """Drain, and kill -9 the process when ``when`` messages are here and others are being sent.
 
-    The service is held up for a moment: what is sent then has no answer, and is stored all the same.
+    The service is suspended for a moment: messages sent then get no answer, and are stored nevertheless.
     """
     process = begun(target, "import", "sqs", *where(source, name), *drain(progress), more=keys(source))
     try:
@@ -299,8 +299,8 @@ def test_a_drain_that_is_killed_loses_none_and_doubles_none(other: OtherSqs, tar
 @pytest.mark.parametrize(
     ("name", "groups", "count"),
     [
-        # When timeouts end it hands out the latest of a group's messages that were in flight: there may be one at most,
-        # and where a timeout ends while the import is slow, the next one may have gone before.
+        # When timeouts end it delivers the latest of a group's messages that were in flight: one may be out
+        # of order at most, and if a timeout ends while the import is slow, the next one may have gone before.
         ("other", 15, 150),
         ("strict", 4, 1_500),
     ],
@@ -350,7 +350,8 @@ def test_following_goes_on_until_it_is_told_to_end(strict: Server, target: Serve
 
 @pytest.mark.parametrize("again", [True, False], ids=["with its progress", "without"])
 def test_a_source_that_was_begun_anew_has_messages_of_its_own(target: Server, tmp_path: Path, again: bool) -> None:
-    """Another service of the same name numbers its messages alike, and none is taken for a repeat of an earlier one."""
+    """Another service of the same name numbers its messages alike, but none is taken for a repeat of an earlier
+    one."""
     name = f"renewed-{again}"
     source = Server(tmp_path, settings={"SEGMENT_BYTES": str(1 << 22)})
     for life in range(2):
@@ -365,7 +366,8 @@ def test_a_source_that_was_begun_anew_has_messages_of_its_own(target: Server, tm
         assert _here(target, name) == 3 * (life + 1)
 
 
-# --- what is asked wrongly -------------------------------------------------------------------------------------
+# --- invalid requests
+# ------------------------------------------------------------------------------------------
 
 
 def test_the_service_itself_is_no_source(target: Server) -> None:

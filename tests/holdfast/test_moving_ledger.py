@@ -1,4 +1,4 @@
-"""What a drain knows of messages after it was killed, and which deduplication ids it gives."""
+"""Progress of a drain after it was killed, and its choice of deduplication ids."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_of_twins_each_has_an_id_of_its_own_which_stays(path: Path, clock: Clock
         first, second = used(ledger, message("a", "d"), message("b", "d"))
         assert first == "d"
         assert second not in ("d", None)
-    with Ledger(path, HEADER, clock) as ledger:  # they come again, in the other order
+    with Ledger(path, HEADER, clock) as ledger:  # they are received again, in the other order
         assert used(ledger, message("b", "d"), message("a", "d")) == [second, "d"]
         ledger.sent([message("a", "d")])
         ledger.deleted([message("a", "d")])

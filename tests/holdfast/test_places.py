@@ -1,4 +1,4 @@
-"""How many connections there may be of one client."""
+"""Limits of connections per client."""
 
 from __future__ import annotations
 

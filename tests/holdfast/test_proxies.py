@@ -1,4 +1,4 @@
-"""Forwarded headers: who is believed, and what of it."""
+"""Forwarded headers: trusted senders, and parsing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def client(host: str, scheme: str = "http") -> Told:
         ("6.6.6.6, 203.0.113.9, 10.2.3.4", "203.0.113.9"),  # two proxies
         ("6.6.6.6,203.0.113.9,[fd00::7]:80 ,\t10.2.3.4", "203.0.113.9"),
         ("6.6.6.6, 203.0.113.9, ::ffff:10.2.3.4", "203.0.113.9"),
-        ("10.9.9.9, 10.2.3.4", "10.9.9.9"),  # a proxy asks by itself
+        ("10.9.9.9, 10.2.3.4", "10.9.9.9"),  # a proxy sends its own request
         ("garbage, 203.0.113.9", "203.0.113.9"),
         ("203.0.113.9" + ", 10.1.1.1" * HOPS_LIMIT, "203.0.113.9"),
     ],
@@ -119,11 +119,11 @@ def test_several_lines_are_one_list() -> None:
         ("203.0.113.9", "http", "http"),
         ("203.0.113.9", "javascript", "http"),
         ("203.0.113.9", "https:", "http"),
-        ("203.0.113.9, 10.2.3.4", "https", "https"),  # the outer proxy's word, which the inner one left
+        ("203.0.113.9, 10.2.3.4", "https", "https"),  # set by the outer proxy, and left by the inner one
         ("203.0.113.9, 10.2.3.4", "https, http", "https"),  # each appended to both
         ("6.6.6.6, 203.0.113.9, 10.2.3.4", "https, http, https", "http"),
         ("6.6.6.6, 203.0.113.9", "https, http", "http"),  # the first of each is forged
-        ("203.0.113.9", "https, http", "http"),  # only the scheme's is
+        ("203.0.113.9", "https, http", "http"),  # only the scheme is forged
         ("garbage", "https, http", "http"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``holdfast report``: a page and a PDF of what is in a lake."""
+"""``holdfast report``: a page and a PDF from a lake."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from billing.analysis import encode, path_of
 from billing.lake import Lake
 from billing.plans import book_of, customers_of
 from holdfast.cli import main
+from holdfast.spark_jobs import Job
 from tests.billing.months import analysis_of
 from tests.billing.published import calls, publish_calls
 from tests.billing.rated_lines import Used, rate
@@ -117,15 +118,14 @@ def test_packages_that_are_missing_are_named(
 def test_spark_is_asked_for_what_the_page_shows(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    jobs: list[list[str]] = []
+    jobs: list[list[list[str]]] = []
 
-    def job(name: str, url: str, arguments: Sequence[str], about: str, progress: object) -> None:
+    def run(asked: Sequence[Job], url: str, about: str, progress: object) -> None:
         assert url == lake.url
-        jobs.append([name, *arguments])
-        if name == "analyse":
-            rated_and_analysed(lake)
+        jobs.append([[job.name, *job.arguments] for job in asked])
+        rated_and_analysed(lake)
 
-    monkeypatch.setattr("holdfast.report_command.run_job", job)
+    monkeypatch.setattr("holdfast.report_command.run_jobs", run)
     file = tmp_path / "r.html"
     asked = ["report", "--month", "2026-10", "--lake", lake.url, "--output", str(file), "--refresh"]
     (tmp_path / "prices.yaml").write_text(BOOK)
@@ -139,16 +139,22 @@ def test_spark_is_asked_for_what_the_page_shows(
     assert "none.yaml cannot be read" in capsys.readouterr().err
     assert jobs == [], "what is wrong was said before Spark began"
     assert main([*asked, *prices]) == 0
-    assert jobs == [
+    batch, rate, analyse = (
         ["batch", "--month", "2026-10", *prices],
         ["rate", "--period", "2026-10", *prices],
         ["analyse", "--month", "2026-10", *prices],
-    ]
+    )
+    assert jobs.pop() == [batch, rate, analyse], "by one Spark"
     assert "Cost by queue" in Page(file.read_text()).tables, "it was read after that"
     assert main(asked) == 0
-    assert jobs[3:] == [jobs[0][:-4], jobs[2][:-4]]
-    for made in jobs:
+    assert jobs.pop() == [batch[:-4], analyse[:-4]]
+    assert main([*asked, *prices, "--check"]) == 0
+    check = ["check", "--month", "2026-10"]
+    assert jobs.pop() == [batch, rate, analyse, check]
+    for made in (batch, rate, analyse, check):
         assert vars(understood(made))
+    assert main(["report", "--check", "--lake", lake.url]) == 2
+    assert "--check goes with --refresh" in capsys.readouterr().err
     assert main(["report", "--plan", "prices.yaml", "--lake", lake.url]) == 2
     assert "--plan goes with --refresh" in capsys.readouterr().err
 
@@ -156,7 +162,7 @@ def test_spark_is_asked_for_what_the_page_shows(
 def test_a_page_is_made_after_what_it_shows(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[datetime] = []
     made: list[datetime] = []
-    monkeypatch.setattr("holdfast.report_command.run_job", lambda *_: ended.append(datetime.now(UTC)))
+    monkeypatch.setattr("holdfast.report_command.run_jobs", lambda *_: ended.append(datetime.now(UTC)))
 
     def write(url: str, period: object, account: object, now: datetime, *_: object) -> int:
         made.append(now)
@@ -168,7 +174,7 @@ def test_a_page_is_made_after_what_it_shows(lake: Lake, tmp_path: Path, monkeypa
 
 
 def understood(job: list[str]) -> argparse.Namespace:
-    """The options of a job, as the job itself reads them."""
+    """Options of a job, parsed by the job itself."""
     from spark_analytics.__main__ import JOBS
 
     name, *arguments = job

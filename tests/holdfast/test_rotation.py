@@ -1,4 +1,4 @@
-"""``holdfast keyring`` and ``holdfast key show`` over a sealed data folder."""
+"""``holdfast keyring`` and ``holdfast key show`` over an encrypted data folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data folder in which two tenants have sealed something."""
+    """A data folder in which two tenants have encrypted data."""
 
     async def first_start(keyring: Keyring, store: SQLiteStore) -> None:
         await ensure_root(sealed(store, keyring), Settings(data=tmp_path))
@@ -109,7 +109,7 @@ def test_rotate_wraps_everything_anew(folder: Path, more: tuple[str, ...], capsy
 def test_a_rotation_that_was_cut_off_is_ended_by_whatever_starts_next(folder: Path) -> None:
     before = within(folder, seal)
     path = folder / "keyring.toml"
-    write_file(path, [new_master_key(), *read_file(path)])  # all that was done of it
+    write_file(path, [new_master_key(), *read_file(path)])  # the only completed step
 
     async def master_ids(keyring: Keyring, store: SQLiteStore) -> set[str]:
         assert await keyring.open(OTHER, before) == b"plain"

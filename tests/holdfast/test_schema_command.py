@@ -1,4 +1,4 @@
-"""``holdfast schema`` on a data folder: what it shows, one step back and forward, by processes of two releases."""
+"""``holdfast schema`` on a data folder: its output, a rollback and a migration, by processes of two releases."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from metadata_service import sqlite_schema
 {more}
 sys.exit(main())
 """
-"""The command line of the release after."""
+"""The command line of the next release."""
 KILLED = "sqlite_schema._note = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
-"""… which dies as soon as it has done the steps, and not yet said so."""
+"""Patch that kills the process after it ran the steps, before it records them."""
 
 
 @pytest.fixture

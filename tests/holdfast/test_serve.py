@@ -1,4 +1,4 @@
-"""The process: what it says, how it starts, how it ends.  A stub answers the requests."""
+"""The process: output, start and end.  A stub answers the requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Process:
         self.connections: list[http.client.HTTPConnection] = []
 
     def until_started(self) -> Process:
-        """Until the greeting, which is kept in ``said``."""
+        """Wait for the greeting, which is stored in ``said``."""
         assert self.process.stdout is not None
         while not re.search(r"export AWS_ENDPOINT|key show --data", self.said):
             line = self.process.stdout.readline()
@@ -66,7 +66,7 @@ class Process:
         self.process.send_signal(number)
 
     def end(self) -> tuple[int, str]:
-        """The exit code and what was said on standard error."""
+        """Wait for the end; returns the exit code and standard error."""
         out, errors = self.process.communicate(timeout=60)
         self.said += out
         return self.process.returncode, errors
@@ -122,7 +122,7 @@ def test_later_starts_tell_how_to_see_the_key(server: Process, tmp_path: Path, p
     secret = re.search(r"SECRET_ACCESS_KEY=(\S+)", first)
     assert secret
     assert secret[1] not in again.said
-    command = again.said.rsplit(": ", 1)[1].split()  # no port: it is that of the service which runs on the folder
+    command = again.said.rsplit(": ", 1)[1].split()  # without a port: it is that of the service running on the folder
     shown = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
@@ -190,7 +190,7 @@ def test_a_service_that_cannot_go_on_ends_the_process(server: Process) -> None:
 
 
 def refused(process: Process) -> str:
-    """The one sentence with which a start was refused."""
+    """The sentence with which a start was refused."""
     code, errors = process.end()
     assert code in (1, 2)
     lines = [line for line in errors.splitlines() if line.startswith("holdfast: ")]

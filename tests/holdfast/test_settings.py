@@ -1,4 +1,4 @@
-"""Where settings come from, which wins, and what is refused."""
+"""Sources of settings, their precedence, and refused values."""
 
 from __future__ import annotations
 
@@ -152,5 +152,5 @@ def test_every_setting_is_described() -> None:
 
 
 def test_the_documentation_has_the_table() -> None:
-    """Made anew by ``python -c 'from holdfast.settings import table; print(table())'``."""
+    """Regenerate it with ``python -c 'from holdfast.settings import table; print(table())'``."""
     assert table() in (ROOT / "docs" / "operations.md").read_text()

@@ -17,7 +17,8 @@ from holdfast.progress import Progress
 
 spark_jobs.python = lambda: [sys.argv[1]]
 spark_jobs.find_spec = spark_jobs.which = lambda name: name
-spark_jobs.run_job("batch", "s3://key:secret@bucket/path", ["--month", "2026-10"], "Summing up", Progress())
+jobs = [spark_jobs.Job("batch", ["--month", "2026-10"]), spark_jobs.Job("rate", ["--period", "2026-10"])]
+spark_jobs.run_jobs(jobs, "s3://key:secret@bucket/path", "Summing up", Progress())
 """
 JOB = """
 import os, sys, time
@@ -46,7 +47,8 @@ def test_a_job_ends_with_its_command_and_the_lakes_keys_are_not_on_its_command_l
         process_id, lake, *arguments = told.read_text().split()
         process = int(process_id)
         assert lake == "s3://key:secret@bucket/path"
-        assert arguments == ["-m", "spark_analytics", "batch", "--month", "2026-10"]
+        jobs = ["batch", "--month", "2026-10", "then", "rate", "--period", "2026-10"]
+        assert arguments == ["-m", "spark_analytics", *jobs]
         assert not ended(process)
         command.kill()
         command.wait()

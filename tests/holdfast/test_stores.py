@@ -1,4 +1,4 @@
-"""Where a process finds what it keeps."""
+"""Opening of a process's stores."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def stores(cassandra: CassandraCluster, keyspace: str) -> AsyncIterator[St
 
 
 async def serve_a_message(stores: Stores) -> None:
-    """A node on these stores takes a message, and its next incarnation gives it out."""
+    """A node on these stores accepts a message, and its next incarnation delivers it."""
     target, resolver = Target(7, 7, 1), Resolver()
     resolver.known[7] = PartitionSettings(7, 7, 1, "arn:aws:sqs:us-east-1:000000000000:queue-7", b"k" * 16)
 
@@ -145,7 +145,7 @@ async def test_connections_to_cassandra_are_encrypted(tmp_path: Path, keyspace: 
 
 
 def encryption(pair: Pair, folder: Path) -> str:
-    """Lines of cassandra.yaml with which clients may encrypt."""
+    """Lines of cassandra.yaml that permit clients to encrypt."""
     keystore = folder / "keystore.p12"
     key, certificate = load_pem_private_key(pair.key, None), load_pem_x509_certificate(pair.cert)
     assert isinstance(key, EllipticCurvePrivateKey)

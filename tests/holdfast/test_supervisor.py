@@ -1,4 +1,4 @@
-"""The supervisor of several processes, with children of another kind."""
+"""The supervisor of several processes, with substitute children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables for people, as wide as the terminal is."""
+"""Tables for terminals, as wide as the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS: certificates that are exchanged while the service runs, and what a handshake may tie up."""
+"""TLS: certificates replaced while the service runs, and bounded resources of handshakes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Door:
         self.clients: list[Client] = []
 
     async def connect(self, pair: Pair | None = None, **options: Any) -> Client:
-        """A client that trusts this pair alone, or the first."""
+        """A client that trusts only this pair, by default the first."""
         where: dict[str, Any] = {} if "sock" in options else {"host": self.address[0], "port": self.address[1]}
         context = (pair or self.pair).trust()
         reader, writer = await asyncio.open_connection(ssl=context, **where, **options)
@@ -52,7 +52,7 @@ class Door:
         return self.clients[-1]
 
     async def connect_plainly(self) -> Client:
-        """Without a handshake."""
+        """A client that makes no handshake."""
         reader, writer = await asyncio.open_connection(*self.address)
         self.clients.append(Client(reader, writer))
         return self.clients[-1]
@@ -172,7 +172,7 @@ async def test_of_too_many_handshakes_the_oldest_ends(door: Door, monkeypatch: p
 
 
 async def test_a_burst_of_handshakes(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some are dropped before they began."""
+    """Some are dropped before they begin."""
     monkeypatch.setattr(handshake, "HANDSHAKES_LIMIT", 2)
     burst = [socket.create_connection(door.address) for _ in range(CONNECTIONS)]
     await until(lambda: len(door.hall.handshakes) == 2)
@@ -203,7 +203,7 @@ async def test_suites_of_tls_1_2_have_forward_secrecy_and_authenticated_encrypti
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(ciphers)
     if not taken:
-        with pytest.raises(OSError, match=r"handshake failure|^$"):  # or the connection is cut
+        with pytest.raises(OSError, match=r"handshake failure|^$"):  # or the connection is closed
             await asyncio.open_connection(*door.address, ssl=context)
         context.set_ciphers("ECDHE+AESGCM")
     reader, writer = await asyncio.open_connection(*door.address, ssl=context)
@@ -223,7 +223,7 @@ async def test_a_handshake_takes_a_place(door: Door) -> None:
 
 
 async def test_a_drain_answers_who_is_shaking_hands(door: Door) -> None:
-    """And who has shaken hands but says nothing does not hold it up for long."""
+    """A client that completes its handshake and sends nothing does not delay it for long."""
     waiting = [socket.create_connection(door.address) for _ in range(2)]
     await until(lambda: len(door.hall.handshakes) == 2)
     stopping = asyncio.create_task(door.running.stop())

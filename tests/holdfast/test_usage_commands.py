@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def boss(server: Server) -> dict[str, str]:
-    """What signs a tenant's administrator in."""
+    """Environment that authenticates a tenant's administrator."""
     holdfast(server, "tenant", "create", "Other", "--account", OTHER)
     key = holdfast(server, "key", "create", "boss", "--role", "admin", "--account", OTHER, "--json").json
     return {"AWS_ACCESS_KEY_ID": key["id"], "AWS_SECRET_ACCESS_KEY": key["secret"]}
@@ -180,7 +180,7 @@ def test_a_service_that_counts_nothing_says_so(tmp_path: Path) -> None:
 
 
 def test_how_available_a_month_was(server: Server) -> None:
-    """One day of it is summed up: 120 calls were answered in its first hour, and 48 of them failed."""
+    """One day is summed: 120 calls were answered in its first hour, and 48 of them failed."""
     report = holdfast(server, "availability", "--month", "2026-11", "--json").json
     assert (report["calls"], report["failed"], report["hours"]) == (120, 48, 24)
     assert report["availability"] == pytest.approx(100 * (1 - 0.4 / 24))

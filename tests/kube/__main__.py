@@ -1,8 +1,9 @@
-"""``python -m tests.kube``: the chart on a real control plane of Kubernetes, which is built for it.  Or ``make kube``.
+"""``python -m tests.kube``, or ``make kube``: the chart on a real Kubernetes control plane, which is built for
+it.
 
-With simulated nodes, whose pods are Ready and run nothing (:mod:`tests.kube.trial`), for each values file; or, with
-``--node``, with one real node, whose pods run the image (:mod:`tests.kube.real`).  The exit code is 1 when a step
-failed, or one that has to fail did not.
+With simulated nodes, whose pods are Ready and run nothing (:mod:`tests.kube.trial`), for each values file; or,
+with ``--node``, with one real node, whose pods run the image (:mod:`tests.kube.real`).  The exit code is 1 when
+a step failed, or one that has to fail did not.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := set(arguments.values) - FILES.keys():
         parser.error(f"there are no such values files: {', '.join(sorted(unknown))}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends all started processes
     try:
         if arguments.node:
             what = "One real node"

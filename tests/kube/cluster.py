@@ -1,7 +1,7 @@
-"""A real control plane of Kubernetes: etcd, the API server, the controllers and the scheduler, without any node.
+"""A real Kubernetes control plane without nodes: etcd, the API server, the controllers and the scheduler.
 
-It needs no rights, and leaves nothing: what it writes is in the folder that it is given, and its processes end with it,
-or when the process that started it is gone.
+It needs no privileges, and leaves nothing behind: it writes only to the given folder, and its processes end
+with it, or when the process that started it is gone.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ COMMAND_SECONDS_MOST: Final = 300.0
 POLL_SECONDS: Final = 0.2
 
 Object = dict[str, Any]
-"""Of Kubernetes, as JSON."""
+"""A Kubernetes object, as JSON."""
 
 
 class ClusterFailed(Exception):
-    """The cluster did not start, or ended, or a command failed; the text has what was said."""
+    """The cluster did not start, or ended, or a command failed; the text has the output."""
 
 
 class ControlPlane(Started):
-    """Started on entry, ended on exit.  ``helm`` and ``kubectl`` use it by :meth:`run`.
+    """Control plane, started on entry, ended on exit.  ``helm`` and ``kubectl`` use it by :meth:`run`.
 
-    ``address`` is where nodes reach it: with one that is not the loopback it listens everywhere, so give it a network
-    namespace of its own.  Each name of ``nodes`` has a user, ``system:node:NAME``, for its kubelet.
+    ``address`` is its address for nodes: with any but the loopback it listens everywhere, so it needs a network
+    namespace of its own.  Each name in ``nodes`` has a user, ``system:node:NAME``, for its kubelet.
     """
 
     def __init__(
@@ -56,39 +56,39 @@ class ControlPlane(Started):
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def close(self) -> None:
-        """End everything that was spawned, the last one first."""
+        """End all spawned processes, the last one first."""
         for process in reversed(self._processes.values()):
-            process.kill()  # nothing here is kept, so nothing has to be written
+            process.kill()  # nothing needs to be saved
         for process in self._processes.values():
             process.wait()
         self._processes.clear()
 
-    # --- its use ---
+    # --- usage ---
 
     def run(self, tool: str, *arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-        """What ``helm`` or ``kubectl`` does with this cluster."""
+        """Run ``helm`` or ``kubectl`` with this cluster."""
         return subprocess.run(
             [str(TOOLS / tool), *arguments],
             input=given,
             env=self._environment(),
-            capture_output=True,  # apart: kubectl's warnings are no part of what it finds
+            capture_output=True,  # separately: kubectl's warnings are not part of its result
             text=True,
             timeout=COMMAND_SECONDS_MOST,
             check=False,
         )
 
     def create(self, *objects: Object) -> None:
-        """Raises :class:`ClusterFailed`."""
+        """Create objects.  Raises :class:`ClusterFailed`."""
         done = self.run("kubectl", "create", "-f", "-", given=listed(*objects))
         if done.returncode != 0:
             raise ClusterFailed(done.stderr)
 
     def get(self, *arguments: str) -> str:
-        """What ``kubectl get`` finds; nothing if it fails."""
+        """Output of ``kubectl get``; empty if it fails."""
         return self.run("kubectl", "get", *arguments).stdout
 
     def found(self, *arguments: str) -> list[Object]:
-        """The objects that ``kubectl get`` finds.  Raises :class:`ClusterFailed`."""
+        """Objects found by ``kubectl get``.  Raises :class:`ClusterFailed`."""
         done = self.run("kubectl", "get", *arguments, "--output", "json")
         if done.returncode != 0:
             raise ClusterFailed(done.stderr)
@@ -96,7 +96,7 @@ class ControlPlane(Started):
         return answer["items"] if answer["kind"] == "List" else [answer]
 
     def spawn(self, name: str, *command: str | Path) -> None:
-        """Start a process that belongs to the cluster; its log is ``NAME.log`` in the folder."""
+        """Start a process of the cluster; its log is ``NAME.log`` in the folder."""
         with (self.folder / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
                 [str(argument) for argument in command],
@@ -104,12 +104,12 @@ class ControlPlane(Started):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a terminal's interrupt is for the one who started it
+                start_new_session=True,  # so that a terminal's interrupt reaches only the parent
                 preexec_fn=die_with_parent,
             )
 
     def until(self, what: str, condition: Callable[[], object], seconds: float = START_SECONDS_MOST) -> None:
-        """Raises :class:`ClusterFailed` when it has not come true in time, or a process has ended."""
+        """Wait for a condition.  Raises :class:`ClusterFailed` on timeout, or when a process has ended."""
 
         def so() -> bool:
             for name, process in self._processes.items():
@@ -123,11 +123,11 @@ class ControlPlane(Started):
             raise ClusterFailed(str(error)) from None
 
     def log(self, name: str) -> str:
-        """The end of what a process has said."""
+        """End of a process's log."""
         return (self.folder / f"{name}.log").read_text(errors="replace")[-2000:]
 
     def write_kubeconfig(self, path: Path, user: str = "admin", port: int | None = None) -> None:
-        """For one of the users; ``port`` if the server is reached at another one of the loopback."""
+        """Write the configuration of a user; ``port``: another port of the loopback at which the server is reached."""
         cluster = {
             "server": f"https://{LOOPBACK}:{port or self.port}",
             "tls-server-name": SERVER_NAME,
@@ -147,10 +147,11 @@ class ControlPlane(Started):
             )
         )
 
-    # --- the start ---
+    # --- start ---
 
     def start(self) -> None:
-        """Returns when the API is ready and namespaces can be used.  Raises :class:`ClusterFailed`, CannotBuild."""
+        """Start, and return when the API is ready and namespaces can be used.  Raises :class:`ClusterFailed`,
+        CannotBuild."""
         program = kubernetes()
         etcd = self._start_etcd(program)
         self._start_server(program, etcd)
@@ -214,14 +215,14 @@ class ControlPlane(Started):
         )
 
     def _environment(self) -> dict[str, str]:
-        """Of the tools, which keep what they keep in the folder."""
+        """Environment of the tools, which store their files in the folder."""
         foreign = ("HELM_", "KUBE", "XDG_")
         own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         return {**own, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.folder)}
 
 
 def listed(*objects: Object) -> str:
-    """As one document that kubectl takes."""
+    """Encode objects as one document for kubectl."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
 
 

@@ -1,6 +1,7 @@
-"""Kinds that others bring to a cluster and the chart makes objects of: known to the API server, with any fields.
+"""Foreign kinds of which the chart creates objects, defined in the API server with arbitrary fields.
 
-So everything that is switched on is really installed.  What is in their fields, the tests of the templates check.
+So every option of the chart is really installed.  The contents of their fields are checked by the tests of
+templates.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ KINDS: Final = {
     "Issuer": ("cert-manager.io", "v1"),
     "VerticalPodAutoscaler": ("autoscaling.k8s.io", "v1"),
     "SparkApplication": ("sparkoperator.k8s.io", "v1beta2"),
+    "ScheduledSparkApplication": ("sparkoperator.k8s.io", "v1beta2"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Sees how the pods of a namespace end, which nobody can ask later: a pod that has ended is gone."""
+"""Records how the pods of a namespace end, which cannot be queried later: an ended pod is gone."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tests.kube.cluster import TOOLS, ControlPlane, Object
 
 COMPONENT: Final = "app.kubernetes.io/component"
 PASSING: Final = ("test", "migration")
-"""Components that come to their end by themselves."""
+"""Components that end by themselves."""
 KILLED: Final = 128 + 9
-"""Exit code of what the kubelet killed."""
+"""Exit code of a container killed by the kubelet."""
 
 
 @dataclass
 class Ending:
-    """A pod's end, as its last words tell it."""
+    """The end of a pod, from its last events."""
 
     name: str
     component: str
     asked: datetime | None = None
-    """When somebody deleted it."""
+    """Time of its deletion request."""
     grace_seconds: int = 0
-    """From then on, until it would have been killed."""
+    """Grace period from then on, after which it would be killed."""
     codes: list[int] = field(default_factory=list)
     """Exit codes of its containers."""
     ended: datetime | None = None
@@ -35,14 +35,14 @@ class Ending:
 
     @property
     def seconds(self) -> float:
-        """From its deletion to its containers' end."""
+        """Seconds from its deletion to its containers' end."""
         assert self.asked is not None
         assert self.ended is not None
         return (self.ended - self.asked).total_seconds()
 
     @property
     def wrong(self) -> str:
-        """What was wrong with it; nothing if it ended by itself, in its time."""
+        """Description of an irregular end; empty if it ended by itself, in time."""
         if self.restarts:
             return f"{self.name} was started again {self.restarts} times"
         if not self.gone or self.asked is None:
@@ -57,23 +57,23 @@ class Ending:
 
 
 class Endings:
-    """Of the pods that somebody watches."""
+    """Ends of all watched pods."""
 
     def __init__(self) -> None:
         self._pods: dict[str, Ending] = {}
 
     def replaced(self) -> list[Ending]:
-        """The pods of Holdfast's parts that were deleted and are gone, in the order in which they came to be."""
+        """Pods of Holdfast's components that were deleted and are gone, in order of their creation."""
         return [
             pod for pod in self._pods.values() if pod.gone and pod.asked is not None and pod.component not in PASSING
         ]
 
     def wrong(self) -> list[str]:
-        """Of all pods, what was wrong."""
+        """Descriptions of all irregular ends."""
         return [pod.wrong for pod in self._pods.values() if pod.wrong]
 
     def note(self, what: str, pod: Object) -> None:
-        """One event of a watch: its type, and the pod as it is now."""
+        """Process one event of a watch: its type, and the pod's current state."""
         about = pod["metadata"]
         ending = self._pods.setdefault(about["uid"], Ending(about["name"], about["labels"].get(COMPONENT, "")))
         if ending.asked is None and "deletionTimestamp" in about:
@@ -88,7 +88,7 @@ class Endings:
 
 
 class Watch:
-    """Of one namespace, from now on."""
+    """A watch of one namespace, from now on."""
 
     def __init__(self, cluster: ControlPlane, namespace: str) -> None:
         name = f"pods-of-{namespace}"
@@ -100,7 +100,7 @@ class Watch:
 
     @property
     def endings(self) -> Endings:
-        """As far as it was told."""
+        """Ends recorded so far."""
         with self._told.open("rb") as told:
             told.seek(self._read_bytes)
             for line in told:
@@ -113,7 +113,7 @@ class Watch:
 
 
 def _ended(pod: Object) -> Iterator[tuple[int, datetime]]:
-    """(exit code, when) of its containers that have ended."""
+    """(exit code, time) of its ended containers."""
     for container in pod["status"].get("containerStatuses", ()):
         if (end := container["state"].get("terminated")) is not None:
             yield end["exitCode"], _moment(end["finishedAt"])

@@ -1,10 +1,12 @@
-"""Clients as applications have them, boto3 with its standard retries and no more, and a verdict on what they saw.
+"""Clients like those of applications, boto3 with only its standard retries, and a verdict on their
+observations.
 
-Two queues, a standard one and a FIFO one: producers send single messages and batches, consumers receive by long polls
-and delete, and now and then leave a message to its visibility timeout.  All that they do and see is a history for the
-checkers of :mod:`tests.histories`.
+Two queues, a standard one and a FIFO one: producers send single messages and batches, consumers receive by long
+polls and delete, and occasionally leave a message to its visibility timeout.  All calls and answers are a
+history for the checkers of :mod:`tests.histories`.
 
-An *error* is what an application sees: a call that failed after all of the SDK's attempts, or an entry of a batch.
+An *error* is one that an application sees: a call that failed after all of the SDK's attempts, or an entry of a
+batch.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from tests.system.server import REGION
 from tests.system.waiting import wait_until
 
 VISIBILITY_SECONDS: Final = 15
-"""Longer than a call may take with all of its attempts, or a delete may come too late."""
+"""Visibility timeout, longer than a call with all of its attempts, or the delay of a delete."""
 WAIT_SECONDS: Final = 2
 PAUSE_SECONDS: Final = 0.05
-"""Of a producer, between two calls: the pods share the machine with it."""
+"""Pause of a producer between two calls: the pods share the machine with it."""
 LEFT_SHARE: Final = 0.02
-"""Of the messages, those that are left to their visibility timeout."""
+"""Share of the messages that are left to their visibility timeout."""
 BODY_BYTES_MOST: Final = 4000
 GROUPS_EACH: Final = 4
 SETTLE_SECONDS: Final = 120.0
@@ -56,20 +58,20 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Figures:
-    """What clients saw in some time."""
+    """Clients' observations in a period."""
 
     calls: int
     errors: Counter[tuple[str, str]]
-    """By action, and what its caller got."""
+    """Number of errors by action and error code."""
     repeated: int
-    """Attempts after the first one, which the SDK made by itself."""
+    """Number of retries made by the SDK."""
     stall_seconds: float
-    """The longest time in which no send to one of the queues was acknowledged."""
+    """Longest time in which no send to one of the queues was acknowledged."""
     seconds: float
 
 
 class Load:
-    """Clients of one service.  Used as a context: they run meanwhile."""
+    """Clients of one service, which run while the context is entered."""
 
     def __init__(
         self, endpoint: str, credentials: Credentials, seed: int, *, visibility_seconds: int = VISIBILITY_SECONDS
@@ -88,7 +90,7 @@ class Load:
         self._failures: list[BaseException] = []
         self._threads: list[threading.Thread] = []
         self._idle = [threading.Event() for _ in range(4)]
-        """One for each producer: it has its answer, and waits."""
+        """One per producer, set while it waits after its answer."""
         first = self._client()
         visibility = {"VisibilityTimeout": str(visibility_seconds)}
         fifo = {"FifoQueue": "true", **visibility}
@@ -113,15 +115,15 @@ class Load:
         for thread in self._threads:
             thread.join()
 
-    # --- its use ---
+    # --- usage ---
 
     def answered(self, sends: int) -> None:
-        """Return when so many more sends were acknowledged.  Raises what a client raised, and TimeoutError."""
+        """Wait until ``sends`` more sends are acknowledged.  Raises clients' errors, and TimeoutError."""
         goal = self.acknowledged + sends
         self._until(lambda: self.acknowledged >= goal, f"{sends} more sends are acknowledged")
 
     def during(self, work: Callable[[], None]) -> Figures:
-        """What clients saw while this was done.  Raises what it raises, and what a client raised."""
+        """Clients' observations while ``work`` runs.  Raises its errors, and clients' errors."""
         began, calls, errors, repeated = time.monotonic(), self.recorder.calls, self.errors.copy(), self.repeated
         work()
         self._until(lambda: True, "the clients run")
@@ -135,7 +137,7 @@ class Load:
         )
 
     def settle(self) -> Verdict:
-        """Stop sending, wait until both queues are empty, and judge all that happened; then the clients go on."""
+        """Stop sending, wait until both queues are empty, and judge the history; then the clients continue."""
         self._sending.clear()
         self._until(lambda: all(idle.is_set() for idle in self._idle), "the producers have their answers")
         client = self._client()
@@ -163,7 +165,7 @@ class Load:
         def run() -> None:
             try:
                 work(*arguments)
-            except BaseException as error:  # told to whoever waits
+            except BaseException as error:  # raised to the waiter
                 self._failures.append(error)
 
         self._threads.append(threading.Thread(target=run, daemon=True))
@@ -180,7 +182,7 @@ class Load:
         )
 
     def _call(self, client: Any, action: str, queue: str, **parameters: Any) -> dict[str, Any]:
-        """The answer; an empty one if the call failed, which is written down."""
+        """Make a call; returns its answer, or an empty one if it failed, which is recorded."""
         parameters["QueueUrl"] = self._urls[queue]
         called = time.monotonic()
         try:
@@ -194,7 +196,7 @@ class Load:
                 self.repeated += about["RetryAttempts"]
             return {}
         except BotoCoreError as error:
-            with self._lock:  # the last attempt may have reached nobody, and one before it somebody
+            with self._lock:  # the last attempt may not have arrived, but an earlier one may have
                 self.recorder.note_failure(action, parameters, called, InDoubt(str(error)))
                 self.errors[action, type(error).__name__] += 1
             return {}
@@ -202,7 +204,7 @@ class Load:
         with self._lock:
             self.recorder.note(action, parameters, called, answer)
             self.repeated += attempts
-            if attempts and action == "ReceiveMessage":  # one that was not answered may have claimed something
+            if attempts and action == "ReceiveMessage":  # an unanswered attempt may have claimed messages
                 self.recorder.operations.append(Operation(Kind.RECEIVE, queue, called, outcome=Outcome.UNKNOWN))
             for failed in answer.get("Failed", ()):
                 self.errors[action, f"entry {failed['Code']}"] += 1
@@ -226,7 +228,8 @@ class Load:
                 for key in self._keys(group, batch=5)
             ]
             while not self._send(client, ORDERS, entries) and not self._ended.is_set():
-                self._ended.wait(PAUSE_SECONDS)  # sent again by its deduplication id, as the next one comes after it
+                # sent again with its deduplication id, because the next one must come after it
+                self._ended.wait(PAUSE_SECONDS)
 
     def _may_send(self, idle: threading.Event) -> bool:
         self._ended.wait(PAUSE_SECONDS)
@@ -240,11 +243,11 @@ class Load:
         return [f"{prefix}-{next(self._numbers)}" for _ in range(self._random.choice((1, 1, 1, batch)))]
 
     def _body(self, key: str) -> str:
-        """The same for each repeat of a message, as deduplication wants it."""
+        """Body of a message, the same for each repeat, as deduplication requires."""
         return body_of(key, random.Random(key).randrange(BODY_BYTES_MOST))
 
     def _send(self, client: Any, queue: str, entries: list[dict[str, str]]) -> bool:
-        """Whether all were acknowledged."""
+        """Send messages; True if all were acknowledged."""
         if len(entries) == 1:
             single = {name: value for name, value in entries[0].items() if name != "Id"}
             done = bool(self._call(client, "SendMessage", queue, **single))
@@ -288,4 +291,4 @@ _METHODS: Final = {
     "DeleteMessageBatch": "delete_message_batch",
     "GetQueueAttributes": "get_queue_attributes",
 }
-"""Of boto3, by the action."""
+"""Methods of boto3 by action."""

@@ -1,8 +1,8 @@
-"""Runs a module of this project as root in namespaces of its own, as a machine in the machine.
+"""Runs a module of this project as root in namespaces of its own, like a machine within the machine.
 
-It has its own mounts, its own network (with nothing but a loopback to begin with) and its own process ids.  What it
-mounts, which interfaces and rules it makes and whatever it starts is gone when it ends, however it ends, or when the
-process that called :func:`run_apart` is gone.
+It has its own mounts, its own network (initially only a loopback) and its own process ids.  Its mounts,
+interfaces, rules and processes are gone when it ends, however it ends, or when the process that called
+:func:`run_apart` is gone.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from tests.system.waiting import wait_until
 
 CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 GROUP: Final = "HOLDFAST_TRIAL_GROUP"
-"""Variable of what is run: the name of control groups that it may make, for they have no namespace here."""
+"""Environment variable with the name of control groups that the module may create, because they have no
+namespace here."""
 END_SECONDS_MOST: Final = 30.0
 
 
 def run_apart(module: str, *arguments: str) -> int:
-    """Run ``python -m MODULE``; its exit code.
-
-    Its temporary folder is one that is removed afterwards.
-    """
+    """Run ``python -m MODULE`` with a temporary folder that is removed afterwards; returns its exit code."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-node-"))
     process = subprocess.Popen(
         [
@@ -47,9 +45,9 @@ def run_apart(module: str, *arguments: str) -> int:
             try:
                 return process.wait()
             except KeyboardInterrupt:
-                pass  # what runs got it, too, and is about to end
+                pass  # the module got the signal, too, and is about to end
     finally:
-        process.kill()  # nothing, if it has ended
+        process.kill()  # no effect if it has ended
         process.wait()
         for top in {*CONTROL_GROUPS.glob(f"*/{folder.name}"), *CONTROL_GROUPS.glob(folder.name)}:
             wait_until(partial(_remove_group, top), f"{top} is empty", END_SECONDS_MOST)
@@ -57,7 +55,7 @@ def run_apart(module: str, *arguments: str) -> int:
 
 
 def _remove_group(top: Path) -> bool:
-    """Whether it is gone, with all below it; it is not while a process is in it."""
+    """Remove a control group with all below it; False while a process is in it."""
     for folder, _, _ in os.walk(top, topdown=False):
         try:
             os.rmdir(folder)
@@ -67,9 +65,9 @@ def _remove_group(top: Path) -> bool:
 
 
 def main() -> int:
-    """As the first process: run the module, and take leave of each process that has nobody else."""
+    """Act as the first process: run the module, and reap orphaned processes."""
     child = subprocess.Popen([sys.executable, "-m", *sys.argv[1:]])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # left to the child
     while True:
         pid, status = os.wait()
         if pid == child.pid:

@@ -1,11 +1,12 @@
-"""A control plane with one real node: kubelet, containerd and runc, kube-proxy, and a DNS server.  Its pods run.
+"""A control plane with one real node: kubelet, containerd and runc, kube-proxy, and a DNS server.  Its pods
+run.
 
-It is to be started in namespaces of its own (:mod:`tests.kube.namespaces`): it mounts over the machine's folders,
-makes interfaces and rules of netfilter, and takes ports.  Everything beyond what :mod:`tests.kube.programs` builds is
-Debian's: ``scripts/need`` knows the packages.
+It has to be started in namespaces of its own (:mod:`tests.kube.namespaces`): it mounts over the machine's
+folders, creates interfaces and rules of netfilter, and uses ports.  Everything that :mod:`tests.kube.programs`
+does not build is Debian's: ``scripts/need`` knows the packages.
 
-Where it differs from a node as most are: the pods' network is that of CNI's ``ptp``, which enforces no NetworkPolicy,
-and volumes are folders of this machine, made beforehand.
+Differences from most nodes: the pods' network is that of CNI's ``ptp``, which enforces no NetworkPolicy, and
+volumes are folders of this machine, created beforehand.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from tests.kube.programs import dns, kubernetes, pause
 
 NODE: Final = "node-1"
 ADDRESS: Final = "192.168.77.2"
-"""Of the node; nothing beyond its namespace has it."""
+"""Address of the node, used only within its namespace."""
 GATEWAY: Final = "192.168.77.1"
-"""Nobody has it: it makes a default route, without which the addresses of Services lead nowhere."""
+"""Unused address that makes a default route, without which the addresses of Services lead nowhere."""
 PODS: Final = "10.244.0.0/24"
 DOMAIN: Final = "cluster.local"
 VOLUMES: Final = 8
 PAUSE: Final = "localhost/pause:1"
 PLUGINS: Final = Path("/usr/lib/cni")
-"""Where Debian has the programs of CNI."""
+"""Folder of the CNI programs in Debian."""
 
 _SYSCTLS: Final = {
     "vm/overcommit_memory": 1,
@@ -44,11 +45,11 @@ _SYSCTLS: Final = {
     "kernel/keys/root_maxkeys": 1_000_000,
     "kernel/keys/root_maxbytes": 25_000_000,
 }
-"""What the kubelet sets for the whole machine unless it finds it so."""
+"""Kernel settings that the kubelet would otherwise change for the whole machine."""
 
 
 class Node(ControlPlane):
-    """Its temporary files are in the folder that it is given."""
+    """A node whose temporary files are in the given folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, address=ADDRESS, nodes=[NODE])
@@ -72,17 +73,17 @@ class Node(ControlPlane):
         self.until("the node is ready", lambda: self.run("kubectl", *wait).returncode == 0)
 
     def load(self, archive: Path, *names: str) -> None:
-        """Take the one image of a docker archive, under these names.  Raises :class:`ClusterFailed`."""
+        """Load the image of a docker archive under these names.  Raises :class:`ClusterFailed`."""
         said = _run("ctr", "--namespace", "k8s.io", "images", "import", str(archive))
         found = said.split()[1]  # unpacking NAME (...)...done
         for name in names:
             if name != found:
                 _run("ctr", "--namespace", "k8s.io", "images", "tag", found, name)
 
-    # --- the machine in the machine ---
+    # --- the machine within the machine ---
 
     def _mount(self) -> None:
-        """What is written below /var and /run is written for this node alone; so are its settings of the kernel."""
+        """Make writes below /var and /run, and kernel settings, local to this node."""
         _run("mount", "--make-rshared", "/")
         upper, work = self.folder / "var", self.folder / "var-work"
         upper.mkdir()
@@ -110,7 +111,7 @@ class Node(ControlPlane):
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
 
     def _make_groups(self) -> None:
-        """The kubelet's control groups, below which those of the pods will be."""
+        """Create the kubelet's control groups, which will contain those of the pods."""
         if (CONTROL_GROUPS / "cgroup.controllers").exists():
             (CONTROL_GROUPS / self._group).mkdir()
             for controller in (CONTROL_GROUPS / "cgroup.controllers").read_text().split():
@@ -120,10 +121,10 @@ class Node(ControlPlane):
             group = procs.parent / self._group
             group.mkdir()
             if procs.parent.name == "cpuset":
-                for name in ("cpuset.cpus", "cpuset.mems"):  # empty at first, and then nothing can be in it
+                for name in ("cpuset.cpus", "cpuset.mems"):  # empty at first, so that no process can be added
                     (group / name).write_text((procs.parent / name).read_text())
 
-    # --- what runs on a node ---
+    # --- programs of a node ---
 
     def _start_containerd(self) -> None:
         network = self.folder / "cni"
@@ -135,7 +136,7 @@ class Node(ControlPlane):
         ]
         _write(network / "10-pods.conflist", {"cniVersion": "0.4.0", "name": "pods", "plugins": plugins})
         interface = 'plugins."io.containerd.grpc.v1.cri"'
-        # Scores for the kernel's choice of a victim can be lowered only with a right that root may lack.
+        # Lowering scores for the OOM killer needs a capability that root may lack.
         (self.folder / "containerd.toml").write_text(f"""version = 2
 root = "{self.folder / "containerd"}"
 state = "/run/containerd"
@@ -207,7 +208,7 @@ runtime_type = "io.containerd.runc.v2"
             "kind": "KubeProxyConfiguration",
             "clientConnection": {"kubeconfig": str(self.kubeconfig)},
             "clusterCIDR": PODS,
-            "conntrack": {"maxPerCore": 0, "min": 0},  # the machine's own limit stays as it is
+            "conntrack": {"maxPerCore": 0, "min": 0},  # the machine's own limit is not changed
             "hostnameOverride": NODE,
             "mode": "iptables",
             "oomScoreAdj": 0,
@@ -229,7 +230,7 @@ runtime_type = "io.containerd.runc.v2"
         self.spawn("coredns", program, "-conf", self.folder / "Corefile")
 
     def _storage(self) -> list[Object]:
-        """Volumes in folders of this machine, of the kind that Kubernetes gives to a pod's group."""
+        """Volumes in folders of this machine, of the kind whose ownership Kubernetes changes to a pod's group."""
         here = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}]}
         objects: list[Object] = [
             {
@@ -266,7 +267,7 @@ runtime_type = "io.containerd.runc.v2"
 
 
 def _archive(image: str, name: str, program: Path) -> bytes:
-    """An image that has one program, as docker writes it down."""
+    """An image of one program, as a docker archive."""
     layer = _tar({name: program.read_bytes()}, mode=0o755)
     settings = {
         "architecture": "amd64",
@@ -290,12 +291,12 @@ def _tar(files: dict[str, bytes], mode: int = 0o644) -> bytes:
 
 
 def _write(file: Path, settings: Object) -> None:
-    """JSON is YAML."""
+    """Write settings as JSON, which is also YAML."""
     file.write_text(json.dumps(settings))
 
 
 def _run(*command: str) -> str:
-    """What it says.  Raises :class:`ClusterFailed`."""
+    """Run a command; returns its output.  Raises :class:`ClusterFailed`."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
         raise ClusterFailed(f"{' '.join(command)}: {done.stdout.strip()}")

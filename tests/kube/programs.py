@@ -1,7 +1,7 @@
-"""Kubernetes and kwok, which plays nodes, built by Go from their modules into ``.cache/kube``.
+"""Kubernetes and kwok, which simulates nodes, built by Go from their modules into ``.cache/kube``.
 
-All of Kubernetes is one program: its parts are importable, and linked together they take half as long to build as one
-by one.  Some minutes the first time, on two cores; nothing later.
+All of Kubernetes is one program: its parts are importable, and linked together they take half as long to build
+as separately.  It takes some minutes the first time, on two cores, and none later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CACHE: Final = ROOT / ".cache" / "kube"
 
 KUBERNETES: Final = "1.35.4"
 ETCD: Final = "3.6.5"
-"""That of Kubernetes' own go.mod: one that lacks RequestWatchProgress makes pods Ready a minute late."""
+"""Version in Kubernetes' own go.mod: one that lacks RequestWatchProgress makes pods Ready a minute late."""
 KWOK: Final = "0.8.0"
 COREDNS: Final = "1.15.0"
 
@@ -30,7 +30,7 @@ cluster-bootstrap code-generator component-base component-helpers controller-man
 csi-translation-lib dynamic-resource-allocation endpointslice externaljwt kms kube-aggregator kube-controller-manager
 kube-proxy kube-scheduler kubectl kubelet metrics mount-utils pod-security-admission sample-apiserver sample-cli-plugin
 sample-controller"""
-"""Kubernetes' own modules, which it requires as v0.0.0: each is to be replaced by that of its version."""
+"""Kubernetes' own modules, which it requires as v0.0.0: each is replaced by its own version."""
 
 _MAIN: Final = """package main
 
@@ -113,7 +113,7 @@ func main() {
 	}
 }
 """
-"""What holds a pod's namespaces: it waits for its end, and for those of orphans."""
+"""Program that holds a pod's namespaces: it waits for its end, and reaps orphans."""
 
 
 class CannotBuild(Exception):
@@ -121,27 +121,28 @@ class CannotBuild(Exception):
 
 
 def kubernetes() -> Path:
-    """etcd and all of Kubernetes; the first argument says which part.  Raises :class:`CannotBuild`."""
+    """etcd and all of Kubernetes; the first argument selects the part.  Raises :class:`CannotBuild`."""
     return built(f"kubernetes-{KUBERNETES}-etcd-{ETCD}", _build_kubernetes)
 
 
 def kwok() -> Path:
-    """Raises :class:`CannotBuild`."""
+    """Build kwok.  Raises :class:`CannotBuild`."""
     return built(f"kwok-{KWOK}", _build_kwok)
 
 
 def dns() -> Path:
-    """CoreDNS, with what it needs to answer for Services.  Raises :class:`CannotBuild`."""
+    """Build CoreDNS with its plugins for Services.  Raises :class:`CannotBuild`."""
     return built(f"coredns-{COREDNS}", _build_dns)
 
 
 def pause() -> Path:
-    """The first process of each pod.  Raises :class:`CannotBuild`."""
+    """Build the first process of each pod.  Raises :class:`CannotBuild`."""
     return built("pause-1", _build_pause)
 
 
 def built(name: str, build: Callable[[Path], None]) -> Path:
-    """The program of this name, which has its version in it.  ``build`` makes ``program`` in the folder it is given.
+    """The program of this name, which includes its version.  ``build`` creates ``program`` in the folder it is
+    given.
 
     Raises :class:`CannotBuild`.
     """
@@ -162,7 +163,7 @@ def built(name: str, build: Callable[[Path], None]) -> Path:
 
 
 def go(folder: Path, *arguments: str, modules: bool = True) -> None:
-    """Run ``go`` in a folder, where it installs to, too.  Raises :class:`CannotBuild`."""
+    """Run ``go`` in a folder, to which it also installs.  Raises :class:`CannotBuild`."""
     variables = {"CGO_ENABLED": "0", "GOBIN": str(folder), "GOFLAGS": "-mod=mod -buildvcs=false" if modules else ""}
     done = subprocess.run(
         ["nice", "-n", "10", "go", *arguments],
@@ -189,7 +190,7 @@ def _build_kubernetes(folder: Path) -> None:
     go(folder, "mod", "tidy", "-e")
     told = {"gitVersion": f"v{KUBERNETES}", "gitMajor": "1", "gitMinor": minor.split(".")[0], "gitTreeState": "clean"}
     version = "k8s.io/component-base/version."
-    stamped = " ".join(f"-X {version}{name}={value}" for name, value in told.items())  # else the server says v0.0.0
+    stamped = " ".join(f"-X {version}{name}={value}" for name, value in told.items())  # else the server reports v0.0.0
     go(folder, "build", "-trimpath", "-ldflags", f"-s -w {stamped}", "-o", "program", ".")
 
 

@@ -1,16 +1,16 @@
-"""The chart on a real node: pods that run the image, replaced in each way there is, while clients use the service.
+"""The chart on a real node: pods that run the image, replaced in every way, while clients use the service.
 
-Each form is installed and tested; then one pod of each part is deleted, the release is upgraded to another tag and
-level of the log, and rolled back; then it is tested again and removed.  Clients (:mod:`tests.kube.load`) go on all the
-time.  What has to be so:
+Each form is installed and tested; then one pod of each component is deleted, the release is upgraded to another
+tag and log level, and rolled back; then it is tested again and removed.  Clients (:mod:`tests.kube.load`) run
+all the time. Requirements:
 
-* nothing that was acknowledged is lost, what was deleted does not come back, FIFO groups keep their order;
-* where there are several pods of each part, no call fails that was tried again as SDKs do;
-* each pod ends by itself, in its time, with exit code 0, and none is started again for not answering.
+* no acknowledged message is lost, deleted ones do not return, FIFO groups keep their order;
+* with several pods of each component, no call fails after the SDK's retries;
+* each pod ends by itself, in time, with exit code 0, and none is restarted by a liveness probe.
 
-The form of one pod has nobody to hand over to: calls fail for the seconds of its restart, and are counted.
+The form with one pod cannot hand over: calls fail for the seconds of its restart, and are counted.
 
-:func:`run` prepares it all, and runs this module as the first one of a machine in the machine.
+:func:`run` prepares everything, and runs this module as the first process of a machine within the machine.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from tests.kube.trial import COMPONENT, PATIENCE, RELEASE, SERVING, Space, Trial
 
 REPOSITORY: Final = "localhost/holdfast"
 TAGS: Final = ("first", "second")
-"""Of one image: what is changed by the upgrade is the pods, not what runs in them."""
+"""Tags of the same image: the upgrade changes the pods, not the program."""
 REDIS_PORT: Final = 6379
 SMALL: Final = {"resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}}
-"""Of each pod: two cores cannot promise all of them half a core."""
+"""Resources of each pod: two cores cannot guarantee half a core to all of them."""
 SENDS: Final = 150
-"""Between two things that are done, so many more sends are acknowledged."""
+"""Number of sends to be acknowledged between two actions."""
 WHOLE_SECONDS: Final = 600.0
-"""Until all pods are ready; on a busy machine each takes its time."""
+"""Time limit for all pods to be ready on a busy machine."""
 STALL_SECONDS_MOST: Final = 30.0
-"""Of the form that has one pod, until it is there again."""
+"""Time limit for the form with one pod to be back."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """How the service is installed."""
+    """A form of installing the service."""
 
     name: str
     values: Object
@@ -72,7 +72,7 @@ class Form:
 
 @dataclass
 class Row:
-    """What was done to a form, and what its clients saw meanwhile."""
+    """An action on a form, with its clients' observations meanwhile."""
 
     form: str
     what: str
@@ -82,7 +82,7 @@ class Row:
 
 @dataclass
 class Outcome:
-    """What came of a form."""
+    """Result of a form."""
 
     rows: list[Row] = field(default_factory=list)
     verdict: Verdict | None = None
@@ -97,9 +97,9 @@ def single(node: Node) -> Iterator[Form]:
 
 @contextmanager
 def layered(node: Node) -> Iterator[Form]:
-    """All parts, over a Cassandra and a Redis beside them on the node.
+    """All components, over a Cassandra and a Redis beside them on the node.
 
-    As many pods of each as ``values-demo.yaml`` has: what is enough for one to go while another stays.
+    The numbers of pods are those of ``values-demo.yaml``: enough for one to be replaced while another stays.
     """
     parts = ("frontend", "backend", "metadata", "manager")
     redis = ("redis-server", "--bind", ADDRESS, "--port", str(REDIS_PORT), "--protected-mode", "no")
@@ -120,7 +120,7 @@ FORMS: Final = {"one-pod": single, "all-parts": layered}
 
 
 def _common(*parts: str) -> Object:
-    """The image, and what each pod requests."""
+    """Values of the image, and each pod's requests."""
     image = {"repository": REPOSITORY, "tag": TAGS[0], "pullPolicy": "Never"}
     return {"image": image, **dict.fromkeys(parts, SMALL)}
 
@@ -138,7 +138,8 @@ class Trial:
         self._pods = 0
 
     def run(self) -> Outcome:
-        """Raises :class:`TrialFailed`, ClusterFailed, TimeoutError, TimeoutExpired, and what a client raises."""
+        """Run the trial.  Raises :class:`TrialFailed`, ClusterFailed, TimeoutError, TimeoutExpired, and
+        clients' errors."""
         values = self.node.folder / "values.json"
         values.write_text(json.dumps(self.form.values))
         own = ("--values", str(values))
@@ -161,11 +162,11 @@ class Trial:
         return self.outcome
 
     def log(self) -> str:
-        """The end of what each pod has said."""
+        """End of each pod's log."""
         pods = [pod["metadata"]["name"] for pod in self._serving()]
         return "".join(f"--- {pod}\n{self._space.attempt('kubectl', 'logs', pod, '--tail=40')[1]}" for pod in pods)
 
-    # --- what is done ---
+    # --- actions ---
 
     def _do(self, load: Load, what: str, work: Callable[[], None], replaced: int) -> None:
         before = len(self._watch.endings.replaced())
@@ -193,13 +194,13 @@ class Trial:
     def _test(self) -> None:
         self._space.do("helm", "test", RELEASE, "--timeout", "60s")
 
-    # --- what there is ---
+    # --- queries ---
 
     def _serving(self) -> list[Object]:
         return self._space.found("pods", "--selector", f"{COMPONENT} in ({','.join(SERVING)})")
 
     def _until_whole(self, tag: str) -> None:
-        """All pods are there, ready, and run this tag."""
+        """Wait until all pods exist, are ready, and run this tag."""
 
         def whole() -> bool:
             pods = self._serving()
@@ -208,7 +209,7 @@ class Trial:
         self.node.until("all pods are ready", whole, WHOLE_SECONDS)
 
     def _endpoint(self) -> str:
-        """The Service, by its address: nobody on the node asks the pods' name server."""
+        """Address of the Service: the node does not use the pods' name server."""
         (service,) = self._space.found("service", f"{RELEASE}-holdfast")
         return f"http://{service['spec']['clusterIP']}:{service['spec']['ports'][0]['port']}"
 
@@ -240,11 +241,11 @@ def _is_ready(pod: Object, tag: str) -> bool:
     )
 
 
-# --- what is said of it ---
+# --- results ---
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """As Markdown."""
+    """Results as a Markdown table."""
     head = ["form", "meanwhile", "took", "pods replaced", "calls", "failed", "attempts repeated", "longest stall"]
     rows = [_line(row) for outcome in outcomes for row in outcome.rows]
     return "\n".join([f"| {' | '.join(head)} |", f"|---|---|{'---:|' * (len(head) - 2)}", *rows])
@@ -265,7 +266,7 @@ def _line(row: Row) -> str:
 
 
 def summary(form: str, outcome: Outcome) -> str:
-    """What became of the messages."""
+    """Summary of the messages' fates."""
     assert outcome.verdict is not None
     total = outcome.verdict.total
     again = sum(total.duplicates.values())
@@ -276,14 +277,14 @@ def summary(form: str, outcome: Outcome) -> str:
 
 
 def run(forms: Sequence[str], seed: int, stand_in: bool) -> tuple[bool, str]:
-    """Whether all was so, and the result as Markdown.
+    """Run the forms; returns True if all passed, and the result as Markdown.
 
-    ``stand_in``: the image's base is made of Debian's packages, as ``scripts/build-image`` says.  Raises CannotBuild,
-    CassandraMissing, and :class:`TrialFailed`.
+    ``stand_in``: the image's base is made of Debian's packages, as ``scripts/build-image`` describes.  Raises
+    CannotBuild, CassandraMissing, and :class:`TrialFailed`.
     """
     if os.geteuid() != 0:
         raise TrialFailed("a real node needs root, for namespaces, mounts and rules of netfilter")
-    for build in (kubernetes, dns, pause, fetch):  # a machine in the machine reaches nobody
+    for build in (kubernetes, dns, pause, fetch):  # the machine within the machine has no network access
         build()
     with tempfile.TemporaryDirectory(prefix="holdfast-image-") as folder:
         archive, result = Path(folder) / "image.tar", Path(folder) / "result.md"
@@ -302,7 +303,8 @@ def run(forms: Sequence[str], seed: int, stand_in: bool) -> tuple[bool, str]:
         return code == 0, f"{said}\n{image}; all of it took {time.monotonic() - began:.0f} s, with seed {seed}."
 
 
-# --- inside -------------------------------------------------------------------------------------------------------
+# --- within the namespaces
+# ------------------------------------------------------------------------------------------
 
 
 def main() -> int:

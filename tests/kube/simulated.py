@@ -1,7 +1,7 @@
-"""A control plane with nodes that are only played: their pods get Ready, or come to their end, and run nothing.
+"""A control plane with simulated nodes: their pods become Ready, or end, and run nothing.
 
-It shows what the API server takes, what the controllers make of it, and how helm gets on with both.  It does not run
-an image; ``tests/kube/node.py`` does.
+It tests the API server's validation, the controllers' reactions, and helm's work with both.  It does not run an
+image; ``tests/kube/node.py`` does.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tests.kube.cluster import ControlPlane, Object
 from tests.kube.programs import kwok
 
 STAGES: Final = Path(__file__).parent / "stages.yaml"
-"""What kwok does with nodes, pods and Services."""
+"""Behaviour of nodes, pods and Services for kwok."""
 NODES: Final = 3
 VOLUMES_PER_CLASS: Final = 60
 CLASSES: Final = ("standard", "fast")
-"""Of storage; the first is the default."""
+"""Storage classes; the first is the default."""
 
 
 class Simulated(ControlPlane):
-    """In a folder of its own, which is removed at its end."""
+    """A simulated cluster in its own folder, which is removed at its end."""
 
     def __init__(self) -> None:
         super().__init__(Path(tempfile.mkdtemp(prefix="holdfast-kube-")))
@@ -46,7 +46,7 @@ class Simulated(ControlPlane):
 
 
 def _nodes() -> list[Object]:
-    """With the labels that the values of the tests select nodes by."""
+    """Nodes with the labels used by the selectors of the tests' values."""
     size = {"cpu": "32", "memory": "128Gi", "pods": "110", "ephemeral-storage": "100Gi"}
     return [
         {
@@ -72,7 +72,7 @@ def _nodes() -> list[Object]:
 
 
 def _storage() -> list[Object]:
-    """Volumes that are there, for nobody makes any."""
+    """Preprovisioned volumes, because there is no provisioner."""
     classes = [
         {
             "apiVersion": "storage.k8s.io/v1",
@@ -107,7 +107,7 @@ def _storage() -> list[Object]:
 
 
 def _classes() -> list[Object]:
-    """Of priority and of Ingress, which the values of the tests name."""
+    """Classes of priority and Ingress named in the tests' values."""
     priority = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",

@@ -1,9 +1,9 @@
-"""The stream as a SparkApplication, with everything real but the operator and the machines that its pods are on.
+"""The stream as a SparkApplication, with everything real except the operator and the machines of its pods.
 
-What the operator does with the object is done here: ``spark-submit`` in cluster mode, with the object's templates and
-sizes.  So the driver's pod comes to be, in a namespace that takes restricted pods alone.  Its arguments and variables
-are then run on this machine, as the image does, with the token of its service account: it makes its executors' pods,
-whose arguments and variables are run in the same way.  Together they count the records of a lake.
+The operator's work is done here: ``spark-submit`` in cluster mode, with the object's templates and sizes.  This
+creates the driver's pod, in a namespace that accepts only restricted pods.  Its arguments and variables are
+then run on this machine, as the image would, with the token of its service account: it creates its executors'
+pods, whose arguments and variables are run in the same way.  Together they count the records of a lake.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ VALUES: Final = (
 NAME: Final = f"{RELEASE}-holdfast-stream"
 HOME: Final = Path(pyspark.__file__).parent
 CONFIGURATION: Final = "/opt/spark/conf"
-"""Where Spark's pods have theirs."""
+"""Configuration folder in Spark's pods."""
 RECORDS: Final = 500
 SECONDS_MOST: Final = 240.0
 
 
 def streamed(cluster: ControlPlane) -> str:
-    """Raises :class:`TrialFailed`."""
+    """Run the trial; returns its result.  Raises :class:`TrialFailed`."""
     space = Space(cluster, "spark")
     space.do("helm", "install", RELEASE, str(CHART), *PATIENCE, *VALUES)
     folder = cluster.folder / "spark"
@@ -74,7 +74,7 @@ def streamed(cluster: ControlPlane) -> str:
 
 
 def _submit(space: Space, folder: Path, spec: Object) -> None:
-    """As the operator does.  Raises :class:`TrialFailed`."""
+    """Submit like the operator.  Raises :class:`TrialFailed`."""
     driver, executor = spec["driver"], spec["executor"]
     settings = {
         "spark.kubernetes.namespace": space.name,
@@ -82,7 +82,7 @@ def _submit(space: Space, folder: Path, spec: Object) -> None:
         "spark.kubernetes.container.image": spec["image"],
         "spark.kubernetes.container.image.pullPolicy": spec["imagePullPolicy"],
         "spark.kubernetes.submission.waitAppCompletion": "false",
-        # Of a machine that has much else to do; each is 10 s.
+        # Timeouts for a busy machine; the defaults are 10 s.
         "spark.kubernetes.submission.connectionTimeout": "60000",
         "spark.kubernetes.submission.requestTimeout": "60000",
         "spark.kubernetes.driver.connectionTimeout": "60000",
@@ -117,7 +117,7 @@ def _submit(space: Space, folder: Path, spec: Object) -> None:
 
 
 def _run_driver(space: Space, folder: Path, pod: Object, lake: Lake) -> subprocess.Popen[bytes]:
-    """What its pod would run, with its own rights at the API server, and until there are no more records."""
+    """Run the driver's command with its own rights at the API server, until there are no more records."""
     (container,) = pod["spec"]["containers"]
     if MAIN not in container["args"]:
         raise TrialFailed(f"the driver is not to run {MAIN}: {container['args']}")
@@ -148,7 +148,7 @@ def _run_driver(space: Space, folder: Path, pod: Object, lake: Lake) -> subproce
 
 
 def _follow(space: Space, folder: Path, processes: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Run the executors that come to be, until the driver ends."""
+    """Run the executors as they are created, until the driver ends."""
     end = time.monotonic() + SECONDS_MOST
     while processes["driver"].poll() is None and time.monotonic() < end:
         for pod in space.found("pods", "--selector", "spark-role=executor"):
@@ -162,7 +162,7 @@ def _follow(space: Space, folder: Path, processes: dict[str, subprocess.Popen[by
 
 
 def _variables(pod: Object) -> dict[str, str]:
-    """Of its container; addresses of pods are this machine's."""
+    """Environment of the pod's container; addresses of pods are replaced by this machine's."""
     (container,) = pod["spec"]["containers"]
     return {one["name"]: one.get("value", LOOPBACK) for one in container["env"]}
 

@@ -1,4 +1,4 @@
-"""How the ends of pods are told apart, by the events that a watch brings."""
+"""Classification of pods' ends, from the events of a watch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.kube.endings import COMPONENT, Endings
 
 ASKED = "2026-01-01T00:00:00Z"
 KILLED_AT = "2026-01-01T00:00:40Z"
-"""The deletion, and what Kubernetes calls its time: when the grace is over."""
+"""Kubernetes' time of a deletion, which is the end of the grace period."""
 
 
 def pod(component: str = "backend", restarts: int = 0, **more: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def test_a_pod_ends_by_itself_and_in_its_time(code: int, at: str, wrong: list[st
     endings.note("MODIFIED", deleted())
     endings.note("MODIFIED", ended(deleted(), code, at))
     assert not endings.replaced()
-    # The kubelet's own, last deletion has no grace.
+    # The kubelet's own last deletion has no grace period.
     last = {**deleted()["metadata"], "deletionTimestamp": at, "deletionGracePeriodSeconds": 0}
     endings.note("DELETED", {**ended(deleted(), code, at), "metadata": last})
     assert [one.name for one in endings.replaced()] == ["b-0"]

@@ -1,4 +1,4 @@
-"""The clients of the trial on a real node, and that their verdict sees what it is there for."""
+"""The clients of the trial on a real node, and the detection of violations by their verdict."""
 
 from __future__ import annotations
 

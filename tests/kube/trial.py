@@ -1,4 +1,5 @@
-"""The chart's whole life with each of the values files, and what has to fail so that the rest means something."""
+"""The chart's life cycle with each of the values files, and cases that have to fail so that the others mean
+something."""
 
 from __future__ import annotations
 
@@ -21,25 +22,25 @@ from tests.kube.simulated import NODES, Simulated
 RELEASE: Final = "mine"
 PATIENCE: Final = ("--wait", "--timeout", "280s")
 HASTE: Final = ("--wait", "--timeout", "12s")
-"""Of installations that have to fail."""
+"""Options of installations that have to fail."""
 CHANGED: Final = (
     *("--set", "image.tag=next", "--set", "image.digest=", "--set", "settings.log_level=debug"),
     *("--set", "backend.replicas=4", "--set", "single.resources.requests.cpu=1"),
 )
-"""What the upgrade changes."""
+"""Changes made by the upgrade."""
 STEPS: Final = ("validate", "install", "test", "jobs", "upgrade", "rollback", "test again", "uninstall", "again")
 AT_A_TIME: Final = 3
-"""Trials, most of whose time is the ``minReadySeconds`` of backends."""
+"""Number of concurrent trials, which mostly wait for the ``minReadySeconds`` of backends."""
 SERVING: Final = ("single", "frontend", "backend", "metadata", "manager")
 COMPONENT: Final = "app.kubernetes.io/component"
 
 
 class TrialFailed(Exception):
-    """A step failed, or did not; the text says which, and what was said."""
+    """A step failed, or wrongly succeeded; the text says which, with its output."""
 
 
 class Space:
-    """A namespace that takes restricted pods alone."""
+    """A namespace that accepts only restricted pods."""
 
     def __init__(self, cluster: ControlPlane, name: str) -> None:
         self.cluster = cluster
@@ -48,13 +49,13 @@ class Space:
         cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": label}})
 
     def attempt(self, tool: str, *arguments: str, given: str | None = None) -> tuple[bool, str]:
-        """Whether it succeeds, and what it says; if not, on both of its outputs."""
+        """Run a tool; returns if it succeeds, and its output, on failure including standard error."""
         done = self.cluster.run(tool, "--namespace", self.name, *arguments, given=given)
         succeeded = done.returncode == 0
         return succeeded, done.stdout if succeeded else done.stdout + done.stderr
 
     def do(self, tool: str, *arguments: str, given: str | None = None) -> str:
-        """Raises :class:`TrialFailed`, with what is going on in the namespace."""
+        """Run a tool.  Raises :class:`TrialFailed`, with the events of the namespace."""
         succeeded, said = self.attempt(tool, *arguments, given=given)
         if not succeeded:
             going_on = self.cluster.get("pods,events", "--namespace", self.name)
@@ -66,7 +67,7 @@ class Space:
 
 
 class Trial:
-    """One values file, in a namespace of its own, with the seconds that each step has taken."""
+    """One values file, in a namespace of its own, with the seconds that each step took."""
 
     def __init__(self, cluster: ControlPlane, name: str) -> None:
         self.name = name
@@ -76,7 +77,7 @@ class Trial:
         self.pods = 0
 
     def run(self) -> None:
-        """Raises :class:`TrialFailed`."""
+        """Run all steps.  Raises :class:`TrialFailed`."""
         with self._step("validate"):
             validate(self.space.cluster, self.name, CHART, *self.values)
         with self._step("install"):
@@ -123,7 +124,7 @@ class Trial:
         self.space.do("helm", "test", RELEASE, "--timeout", "60s")
 
     def _run_jobs(self) -> None:
-        """Those that the clock starts, at once: their pods get a node beside the volumes that they need."""
+        """Start the scheduled jobs at once: their pods get a node with the volumes that they need."""
         for one in self.space.found("cronjobs"):
             name = one["metadata"]["name"]
             self.space.do("kubectl", "create", "job", f"{name}-now", f"--from=cronjob/{name}")
@@ -131,7 +132,7 @@ class Trial:
             self.space.do("kubectl", "delete", f"job/{name}-now")
 
     def _images(self) -> set[tuple[str, str]]:
-        """What the processes of the service run, by component."""
+        """Images of the service's processes, by component."""
         return {
             (pod["metadata"]["labels"][COMPONENT], container["image"])
             for pod in self.space.found("pods", "--selector", f"{COMPONENT} in ({','.join(SERVING)})")
@@ -140,16 +141,16 @@ class Trial:
         }
 
     def _keys(self) -> dict[str, object]:
-        """What is in the Secrets that the chart has made."""
+        """Contents of the Secrets created by the chart."""
         made = self.space.found("secrets", "--selector", f"app.kubernetes.io/instance={RELEASE}")
         return {one["metadata"]["name"]: one["data"] for one in made}
 
     def _volumes(self) -> dict[str, str]:
-        """Which volume each claim has got."""
+        """Volume of each claim."""
         return {one["metadata"]["name"]: one["spec"]["volumeName"] for one in self.space.found("pvc")}
 
     def _leaves_what_lasts(self) -> None:
-        """Volumes, the Secrets that the chart has made, and, as helm does, the pod of the last test.  No more."""
+        """Check that only volumes, the chart's Secrets and, as usual with helm, the pod of the last test are left."""
         lasting = {f"secret/{name}" for name in self._keys()}
         lasting |= {f"persistentvolumeclaim/{name}" for name in self._volumes()}
         lasting |= {"serviceaccount/default", "configmap/kube-root-ca.crt"}
@@ -171,19 +172,20 @@ class Trial:
 
 
 def validate(cluster: ControlPlane, name: str, chart: Path, *arguments: str) -> None:
-    """Strictly, by the API server: a field that it does not know is refused.  Raises :class:`TrialFailed`."""
+    """Validate strictly by the API server: unknown fields are refused.  Raises :class:`TrialFailed`."""
     space = Space(cluster, f"validate-{name}")
     shown = space.do("helm", "template", RELEASE, str(chart), *arguments)
     accounts = [one for one in yaml.safe_load_all(shown) if one is not None and one["kind"] == "ServiceAccount"]
-    cluster.create(*accounts)  # a pod is refused while the one that it names is not there
+    cluster.create(*accounts)  # a pod is refused unless its service account exists
     space.do("kubectl", "apply", "--dry-run=server", "--validate=strict", "--filename=-", given=shown)
 
 
-# --- what has to fail, and other cases ----------------------------------------------------------------------------
+# --- required failures, and other cases
+# ---------------------------------------------------------------------------
 
 
 def never_ready(cluster: ControlPlane) -> str:
-    """An upgrade to pods that never get Ready fails, and the way back works without help."""
+    """An upgrade to pods that never become Ready fails, and the rollback works without help."""
     space = Space(cluster, "never-ready")
     space.do("helm", "install", RELEASE, str(CHART), *PATIENCE)
     broken = ("--set-string", "labels.holdfast-test/ready=false")
@@ -195,7 +197,7 @@ def never_ready(cluster: ControlPlane) -> str:
 
 
 def misspelt(cluster: ControlPlane) -> str:
-    """A field that Kubernetes does not know is refused, by the strict check and by the installation."""
+    """A field unknown to Kubernetes is refused, by strict validation and by the installation."""
     space = Space(cluster, "misspelt")
     chart = cluster.folder / "misspelt"
     shutil.copytree(CHART, chart)
@@ -232,7 +234,8 @@ def failing_migration(cluster: ControlPlane) -> str:
 
 
 def autoscaled_later(cluster: ControlPlane) -> str:
-    """As docs/operations.md has it: nobody who scales by hand first falls back to one frontend."""
+    """As docs/operations.md describes: after manual scaling, enabling autoscaling does not fall back to one
+    frontend."""
     space = Space(cluster, "autoscaled-later")
     values = ("--values", str(FILES["many"]), "--set", "backend.replicas=1,frontend.replicas=5")
     space.do("helm", "install", RELEASE, str(CHART), *PATIENCE, *values)
@@ -255,11 +258,12 @@ def _refused(space: Space, why: str, tool: str, *arguments: str) -> None:
 CASES: Final = (never_ready, misspelt, failing_test, failing_migration, autoscaled_later)
 
 
-# --- all of it ----------------------------------------------------------------------------------------------------
+# --- runner
+# -------------------------------------------------------------------------------------------------------
 
 
 def run(names: Sequence[str], cases: Sequence[Callable[[ControlPlane], str]]) -> tuple[bool, str]:
-    """Whether all of these values files and cases passed, and the result as Markdown.
+    """Run these values files and cases; returns True if all passed, and the result as Markdown.
 
     Raises CannotBuild and :class:`ClusterFailed`.
     """
@@ -298,14 +302,14 @@ def helm_version() -> str:
 
 
 def _lived(cluster: ControlPlane, name: str) -> str:
-    """A row of the table.  Raises :class:`TrialFailed`."""
+    """Run a trial; returns its row of the table.  Raises :class:`TrialFailed`."""
     trial = Trial(cluster, name)
     trial.run()
     return f"| {name} | {trial.pods} | " + " | ".join(f"{trial.seconds[step]:.1f}" for step in STEPS) + " |"
 
 
 def _told(task: Callable[[], str]) -> tuple[bool, str]:
-    """Whether it has passed, and what it says, which is printed, too."""
+    """Run a task; returns if it passed, and its output, which is also printed."""
     try:
         passed, said = True, task()
     except (TrialFailed, ClusterFailed) as error:

@@ -1,4 +1,4 @@
-"""What every :class:`~metadata_service.store.MetadataStore` has to do.
+"""Conformance suite of every :class:`~metadata_service.store.MetadataStore`.
 
 A test module of a store imports :class:`Conformance`, subclasses it, and gives it a fixture ``store``.
 """
@@ -17,6 +17,7 @@ from auth.data_keys import DataKey
 from auth.limits import Rate, TenantLimits
 from auth.named_keys import NamedKey
 from metadata_service.alarms import Alarm, AlarmStatus, Notification, WatchedAlarm
+from metadata_service.documents import DocumentError, DocumentJob, DocumentJobs
 from metadata_service.models import (
     FIRST_CLUSTER,
     BackendCluster,
@@ -302,7 +303,7 @@ class QueueConformance:
 
 
 class ChangeConformance:
-    """Which queues were changed."""
+    """Feed of changed queues."""
 
     async def test_every_change_of_a_queue_is_told_from_the_last_look_on(self, store: MetadataStore) -> None:
         queue = await create(store, "orders")
@@ -433,7 +434,7 @@ class EntryConformance:
 
 
 class ClusterConformance:
-    """Heartbeats, and who is to have which shard."""
+    """Heartbeats, and the assignment of shards."""
 
     @pytest.fixture
     def cluster(self, store: Any) -> ClusterStore:
@@ -446,7 +447,7 @@ class ClusterConformance:
         await cluster.beat(first)
         assert await cluster.heartbeats() == [first]
         await cluster.beat(later)
-        await cluster.beat(first)  # it was late
+        await cluster.beat(first)  # it arrives late
         await cluster.beat(other)
         assert await cluster.heartbeats() == [other, later]
         await cluster.beat(again)
@@ -478,7 +479,7 @@ class ClusterConformance:
 
 
 class RegistryConformance:
-    """Backend clusters, what they report, and who decides about them."""
+    """Backend clusters, their reports, and the manager's entry."""
 
     async def test_clusters_get_numbers(self, store: MetadataStore) -> None:
         assert await store.backend_clusters() == []
@@ -527,12 +528,12 @@ class RegistryConformance:
         later = msgspec.structs.replace(first, count=2, time_ms=90)
         other = ClusterReport(0, 1, 1, 50, 0.5)
         await store.report_cluster(later)
-        await store.report_cluster(first)  # it was late
+        await store.report_cluster(first)  # it arrives late
         await store.report_cluster(other)
         assert await store.cluster_reports() == [other, later]
         elected = msgspec.structs.replace(first, term=6, manager="b2")
         await store.report_cluster(elected)
-        await store.report_cluster(msgspec.structs.replace(later, count=3))  # of one that was replaced
+        await store.report_cluster(msgspec.structs.replace(later, count=3))  # from a manager that was replaced
         assert await store.cluster_reports() == [other, elected]
 
     async def test_the_managers_entry_changes_only_from_its_version(self, store: MetadataStore) -> None:
@@ -583,7 +584,7 @@ class CredentialConformance:
         assert await store.list_tenants(after=rest[-1], limit=3) == []
 
     async def test_a_change_is_conditional_on_the_version(self, store: MetadataStore) -> None:
-        """Of a revocation and another change at the same time, neither undoes the other unseen."""
+        """A revocation and a concurrent change do not undo each other unnoticed."""
         tenant, key = Tenant(ACCOUNT, "root"), new_access_key(ACCOUNT)
         api_key, role = ApiKey("k" * 16, b"digest", ACCOUNT, "AIDA"), TenantRole(ACCOUNT, "worker", "AROA")
         for update in (
@@ -773,7 +774,7 @@ class CredentialConformance:
 
 
 class DataKeyConformance:
-    """Wrapped data keys, and how often each may seal."""
+    """Wrapped data keys, and their numbers of uses."""
 
     async def test_data_keys(self, store: MetadataStore) -> None:
         ids = [await store.new_data_key_id() for _ in range(3)]
@@ -821,7 +822,7 @@ class DataKeyConformance:
 
 
 class NamedKeyConformance:
-    """Named data keys: made once, changed by their version, destroyed whatever it is."""
+    """Named data keys: created once, changed by version, destroyed at any version."""
 
     @staticmethod
     def key(name: str, account: str = ACCOUNT, *ids: int) -> NamedKey:
@@ -895,6 +896,37 @@ class NamedKeyConformance:
         assert await store.get_tenant(ACCOUNT) == Tenant(ACCOUNT, "some")
 
 
+class DocumentConformance:
+    """Jobs of documents: one record of an account, changed by its version."""
+
+    async def test_document_jobs(self, store: MetadataStore) -> None:
+        job = DocumentJob("j1", "222222222222", "2026-11", "email", draft=True, created_s=5)
+        failed = msgspec.structs.replace(job, job_id="j2", state="failed", error=DocumentError("Code", "It is so."))
+        with pytest.raises(ValueError, match="no tenant"):
+            await store.update_document_jobs(DocumentJobs(ACCOUNT, (job,)))
+        await store.put_tenant(Tenant(ACCOUNT, "some"))
+        assert await store.document_jobs(ACCOUNT) == DocumentJobs(ACCOUNT)
+        firsts = [DocumentJobs(ACCOUNT, (msgspec.structs.replace(job, job_id=f"{n}"),)) for n in range(5)]
+        outcomes = await asyncio.gather(*map(store.update_document_jobs, firsts), return_exceptions=True)
+        (stored,) = [outcome for outcome in outcomes if isinstance(outcome, DocumentJobs)]
+        assert sum(isinstance(outcome, ConditionFailed) for outcome in outcomes) == 4
+        assert await store.document_jobs(ACCOUNT) == stored
+        newer = await store.update_document_jobs(msgspec.structs.replace(stored, jobs=(job, failed)))
+        assert (newer.version, newer.jobs) == (stored.version + 1, (job, failed))
+        assert await store.document_jobs(ACCOUNT) == newer
+        with pytest.raises(ConditionFailed):
+            await store.update_document_jobs(stored)
+        assert await store.document_jobs("111111111111") == DocumentJobs("111111111111")
+        await store.put_tenant(Tenant(ACCOUNT, "some", "deleting"))
+        for _ in range(2):
+            await store.delete_document_jobs(ACCOUNT)
+        assert await store.document_jobs(ACCOUNT) == DocumentJobs(ACCOUNT)
+        with pytest.raises(ConditionFailed):
+            await store.update_document_jobs(newer)
+        with pytest.raises(ValueError, match="no tenant"):
+            await store.update_document_jobs(DocumentJobs(ACCOUNT, (job,)))
+
+
 class Conformance(
     QueueConformance,
     ChangeConformance,
@@ -903,5 +935,6 @@ class Conformance(
     CredentialConformance,
     DataKeyConformance,
     NamedKeyConformance,
+    DocumentConformance,
 ):
-    """All of it."""
+    """All parts of the suite."""

@@ -1,4 +1,4 @@
-"""A store that fails when it is told to, for tests of what is built on stores."""
+"""A store with injected failures, for tests of code that uses stores."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from metadata_service.store import MetadataStore, StoreUnavailable
 
 
 class Faults:
-    """Which calls of a store fail.  ``faults.store`` is the store with the faults."""
+    """Failing calls of a store.  ``faults.store`` is the store with the faults."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.store = cast(MetadataStore, _Faulty(store, self))
         self.calls: list[str] = []
-        """Every call so far, by the method's name."""
+        """All calls so far, by the method's name."""
         self._failing: dict[str, Literal["before", "after"]] = {}
 
     def fail(self, method: str, when: Literal["before", "after"] = "before") -> None:
-        """From now on ``method`` raises :class:`StoreUnavailable`: without effect, or after it took effect."""
+        """Let ``method`` raise :class:`StoreUnavailable` from now on: without effect, or after it took effect."""
         self._failing[method] = when
 
     def heal(self) -> None:
-        """From now on everything works."""
+        """Let all calls work from now on."""
         self._failing.clear()
 
     def _when(self, method: str) -> Literal["before", "after"] | None:

@@ -1,4 +1,4 @@
-"""A step that no release has, for tests of the way forward and back: the SQLite file's next one."""
+"""A schema step of no release, the SQLite file's next one, for tests of migration and rollback."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ NEXT = Schema(*BEFORE.steps, STEP, first=BEFORE.first)
 
 
 def know() -> None:
-    """Make this process a program of the release after."""
+    """Turn this process into a program of the next release."""
     sqlite_schema.SCHEMA = NEXT

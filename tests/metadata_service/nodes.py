@@ -1,4 +1,4 @@
-"""Metadata nodes in this process, on sockets of their own."""
+"""Metadata nodes in this process, on their own sockets."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SECRET = b"a secret of the cluster's tests"
 
 
 class RunningNode:
-    """A node that serves, until it is stopped."""
+    """A serving node, until it is stopped."""
 
     def __init__(self, node: MetadataNode, listening: socket.socket) -> None:
         self.node = node
         self.calls: list[str] = []
-        """Every request so far, by its path."""
+        """Path of every request so far."""
         self.lose_answers = False
-        """Whether connections end in place of answers."""
+        """True to close connections instead of answering."""
         self._socket = listening
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -60,7 +60,7 @@ class RunningNode:
             await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
-        """End its connections and its listening, as the death of its process would.  Repeatable."""
+        """Close its connections and its listener, like the death of its process.  May be called more than once."""
         if self._task is not None:
             self._server.should_exit = self._server.force_exit = True
             self._cut()
@@ -71,7 +71,7 @@ class RunningNode:
 
 
 class Nodes:
-    """Nodes by name, and how they are reached."""
+    """Nodes by name, and their ring view."""
 
     def __init__(self, view: View, running: dict[str, RunningNode]) -> None:
         self.view = view
@@ -104,7 +104,7 @@ async def nodes(count: int, make: Callable[[View, str], MetadataNode]) -> AsyncI
 
 @asynccontextmanager
 async def remote(view: View, secret: bytes = SECRET) -> AsyncIterator[tuple[RemoteStore, MetadataStore]]:
-    """A caller of these nodes, also as the store that it is."""
+    """A caller of these nodes, also as the store that it implements."""
     caller = RemoteStore(view, secret)
     try:
         yield caller, caller.store

@@ -1,4 +1,4 @@
-"""What travels between a metadata node and its callers."""
+"""Encoding of calls between metadata nodes and their callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Cassandra store: the conformance suite, and what is its own."""
+"""The Cassandra store: the conformance suite, and tests of its own properties."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HOUR_MS = 3_600_000
 
 
 class Place(NamedTuple):
-    """A keyspace, and how it is reached."""
+    """A keyspace, and the settings to reach it."""
 
     settings: CassandraSettings
     keyspace: str
@@ -83,14 +83,14 @@ async def store(place: Place) -> AsyncIterator[MetadataStore]:
 
 @pytest.fixture
 async def stores(place: Place) -> AsyncIterator[tuple[CassandraStore, CassandraStore]]:
-    """The same keyspace, opened twice: as two processes do, which share no lock."""
+    """The same keyspace, opened twice: like two processes, which share no lock."""
     async with opened(place) as one, opened(place) as other:
         yield one, other
 
 
 @pytest.fixture(scope="module")
 def shared(cassandra: CassandraCluster) -> Place:
-    """To make tables takes longer than most tests of the suite: they share them, and empty them."""
+    """A keyspace that tests share and empty, because creating tables takes longer than most tests of the suite."""
     return place_of(cassandra, "conformance")
 
 
@@ -149,13 +149,13 @@ async def test_an_opening_that_was_cut_off_is_finished_by_the_next(place: Place,
         queue = await create(again, "orders")
         assert await again.get_queue_by_id(queue.queue_id) == queue
         assert await again._records.get("schema", "version") == str(METADATA.schema.version)
-        assert table_ids(again) == before  # else two processes that make them at once make two
+        assert table_ids(again) == before  # else two processes that create them at once would create two
 
 
 async def test_a_node_that_has_not_heard_of_a_new_table_yet_is_asked_again(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where several processes open a new keyspace, and one finds the tables that another is making."""
+    """Several processes open a new keyspace, and one finds tables that another is creating."""
     assert isinstance(store, CassandraStore)
     connection = store.keyspace.connection
     answers: list[str] = []
@@ -179,7 +179,7 @@ async def test_a_node_that_has_not_heard_of_a_new_table_yet_is_asked_again(
 async def test_a_schema_of_which_it_is_not_known_whether_it_was_written_is_written_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where many processes open a new keyspace of a Cassandra that has just been started."""
+    """Many processes open a new keyspace of a Cassandra that has just started."""
     asked: list[str] = []
     transact = Records.transact
 
@@ -278,7 +278,7 @@ async def test_a_closed_store_says_so(place: Place) -> None:
 
 
 async def test_a_page_of_names_reads_no_more_than_it_gives(place: Place) -> None:
-    """By what Cassandra says that it has read."""
+    """Measured by the reads that Cassandra reports."""
     async with opened(place) as store:
         names = [f"q{number:03}" for number in range(120)]
 
@@ -396,7 +396,7 @@ async def test_a_process_sees_what_another_answered(stores: tuple[CassandraStore
     sealed = await one.update_log(msgspec.structs.replace(log, state="sealed", sealed_seq=5))
     assert await other.look() == ([sealed, later], [shard])
     assert await other.logs() == [sealed, later]
-    # It stays sealed.  What may still change of it counts for decisions, and is no matter for who only looks.
+    # A sealed log stays sealed.  Its later changes matter for decisions, and not for views.
     accepted = await one.update_log(msgspec.structs.replace(sealed, accepted=True))
     (moved,) = await one.update_shards([msgspec.structs.replace(shard, epoch=2)])
     assert [entry.state for entry in (await other.look()).logs] == ["sealed", "open"]
@@ -408,7 +408,7 @@ async def test_a_process_sees_what_another_answered(stores: tuple[CassandraStore
 async def test_entries_that_have_not_changed_are_not_read_again(
     stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look costs three small reads, and a decision the version of the shards and the entry of each log."""
+    """A view costs three small reads, a decision the version of the shards and the entry of each log."""
     one, other = stores
     entries = [await one.new_incarnation(f"n{number}") for number in range(4)]
     shards = await one.update_shards([ShardEntry(shard=shard, owner_log=1, epoch=1) for shard in range(256)])
@@ -425,13 +425,13 @@ async def test_entries_that_have_not_changed_are_not_read_again(
 
     monkeypatch.setattr(other.keyspace, "_once", counted)
     assert (await other.look()).shards == shards
-    assert rows == [1, 0, 0]  # the version, no new log; neither of two logs has changed since it began
+    assert rows == [1, 0, 0]  # the version, no new log; neither of two logs has changed since its start
     rows.clear()
     assert await other.shards() == shards
     assert rows == [1]
     rows.clear()
     assert len(await other.logs()) == 4
-    assert rows == [0, 2, 1, 1]  # no new log, copies of two, of which one was changed, and the entries of two
+    assert rows == [0, 2, 1, 1]  # no new log, copies of two, one of which was changed, and the entries of two
     rows.clear()
     await one.update_shards([msgspec.structs.replace(shards[7], epoch=2)])
     assert (await other.look()).shards[7].epoch == 2
@@ -439,7 +439,7 @@ async def test_entries_that_have_not_changed_are_not_read_again(
 
 
 async def test_each_log_is_in_a_partition_of_its_own(store: CassandraStore) -> None:
-    """The fence is what is read most."""
+    """The fence is the most frequent read."""
     entries = [await store.new_incarnation("a") for _ in range(3)]
     connection = store.keyspace.connection
     fence = store.fence
@@ -453,11 +453,11 @@ async def test_each_log_is_in_a_partition_of_its_own(store: CassandraStore) -> N
     assert await connection.ask(read, fence.values(9)) == []
 
 
-# --- what a process leaves that ends in the middle ----------------------------------------------------------
+# --- remains of a process that ended midway ---------------------------------------------------------------
 
 
 class LogGate:
-    """Holds up whoever begins a log, when it has its number, and no entry yet."""
+    """Delays the creation of a log between its number and its entry."""
 
     def __init__(self, store: CassandraStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.open = asyncio.Event(), asyncio.Event()
@@ -473,7 +473,7 @@ class LogGate:
 
 
 class Gate:
-    """Holds a creation up between its two phases: its id has a mark, its name no queue yet."""
+    """Delays a creation between its two phases: its id has a mark, its name has no queue yet."""
 
     def __init__(self, store: CassandraStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.open = asyncio.Event(), asyncio.Event()
@@ -516,7 +516,7 @@ async def test_a_creator_that_ends_between_the_phases_leaves_nothing_in_the_way(
 
 
 async def ending_before(store: CassandraStore, monkeypatch: pytest.MonkeyPatch, method: str, place: str) -> None:
-    """The process ends before it can make this call of its records, at the place that begins so."""
+    """End the process before this call of its records, at a place with this prefix."""
     real = getattr(store._records, method)
 
     async def ended(space: str, *arguments: Any, **options: Any) -> Any:
@@ -530,7 +530,7 @@ async def ending_before(store: CassandraStore, monkeypatch: pytest.MonkeyPatch, 
 async def test_a_log_that_was_not_begun_whole_is_claimed_as_any_other(
     stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process ended, or stands still, between the number and the log's own entry."""
+    """Its process ended, or is suspended, between the number and the log's own entry."""
     one, other = stores
     gate = LogGate(one, monkeypatch)
     beginning = asyncio.create_task(one.new_incarnation("a"))
@@ -541,7 +541,7 @@ async def test_a_log_that_was_not_begun_whole_is_claimed_as_any_other(
     heir = await other.new_incarnation("a")
     sealed = await other.update_log(msgspec.structs.replace(begun, state="sealed", sealed_seq=0))
     gate.open.set()
-    with pytest.raises(ConditionFailed, match="claimed before it began"):
+    with pytest.raises(ConditionFailed, match="claimed before it was started"):
         await beginning
     assert await one.logs() == [sealed, heir]
 
@@ -549,7 +549,7 @@ async def test_a_log_that_was_not_begun_whole_is_claimed_as_any_other(
 async def test_who_decides_sees_what_a_process_that_ended_has_told_nobody(
     stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And tells those who only look."""
+    """And publishes it for views."""
     one, other = stores
     entry = await one.new_incarnation("a")
     await ending_before(one, monkeypatch, "mark", "logs")
@@ -681,7 +681,7 @@ async def test_an_account_that_is_listed_and_not_there_is_passed_over(store: Cas
     assert [tenant.account for tenant in await store.list_tenants(after=accounts[3], limit=2)] == [accounts[5]]
 
 
-# --- answers that do not come -----------------------------------------------------------------------------
+# --- lost answers -----------------------------------------------------------------------------------------
 
 Attempt = Callable[[Sequence[tuple[Any, Sequence[Any]]]], Awaitable[bool]]
 
@@ -689,7 +689,7 @@ Attempt = Callable[[Sequence[tuple[Any, Sequence[Any]]]], Awaitable[bool]]
 def losing(
     store: CassandraStore, monkeypatch: pytest.MonkeyPatch, lose: Callable[[Attempt, Any], Awaitable[bool]]
 ) -> None:
-    """From now on transactions of ``store`` go through ``lose``."""
+    """Route the transactions of ``store`` through ``lose`` from now on."""
     attempt = store.keyspace.attempt
     monkeypatch.setattr(store.keyspace, "attempt", lambda statements: lose(attempt, statements))
 
@@ -745,7 +745,7 @@ async def test_a_transaction_that_was_lost_on_its_way_is_sent_again(
 async def test_what_was_lost_and_then_overtaken_is_decided_anew(
     stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row that is still as it was shows that the lost attempt took no effect."""
+    """A row that is unchanged shows that the lost attempt took no effect."""
     one, other = stores
     first, second = await one.update_shards([ShardEntry(shard=shard, owner_log=1, epoch=1) for shard in range(2)])
 
@@ -765,7 +765,7 @@ async def test_what_was_lost_and_then_overtaken_is_decided_anew(
 async def test_an_attempt_that_comes_after_all_changes_nothing(
     store: CassandraStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node stood still with it: the next attempt was applied, and what it made is gone by then."""
+    """A suspended node held it: the next attempt was applied, and its result is gone by then."""
     late: list[Callable[[], Awaitable[bool]]] = []
 
     async def hold_up_each_new_one(attempt: Attempt, statements: Any, seen: list[Any] = []) -> bool:  # noqa: B006
@@ -806,7 +806,7 @@ async def test_an_attempt_that_comes_after_all_changes_nothing(
 async def test_an_outcome_that_cannot_be_told_is_not_told(
     stores: tuple[CassandraStore, CassandraStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The attempt took effect, its answer was lost, and another has changed the queue since."""
+    """The attempt took effect, its answer was lost, and another process has changed the queue since."""
     one, other = stores
     queue = await create(one, "orders")
 
@@ -840,7 +840,7 @@ async def test_a_node_that_is_away_is_no_reason_to_refuse_and_is_looked_at_when_
         monkeypatch.setattr(connection, "ask", ask)
         await connection.check_commit_logs()
         (host,) = connection.cluster.metadata.all_hosts()
-        for _ in range(3):  # as the driver does it when the node cannot be connected to
+        for _ in range(3):  # like the driver when the node cannot be connected to
             for listener in connection.cluster._listeners:
                 await asyncio.to_thread(listener.on_down, host)
                 await asyncio.to_thread(listener.on_up, host)
@@ -848,7 +848,7 @@ async def test_a_node_that_is_away_is_no_reason_to_refuse_and_is_looked_at_when_
         assert caplog.text.count("the node of Cassandra at 127.0.0.1 is away") == 1
         assert "is back" not in caplog.text, "it has not answered"
         answer = [("periodic",)]
-        for listener in connection.cluster._listeners:  # as the driver does it when the node is there again
+        for listener in connection.cluster._listeners:  # like the driver when the node is back
             await asyncio.to_thread(listener.on_up, host)
         async with asyncio.timeout(60):
             while "this process would not start now" not in caplog.text:
@@ -919,7 +919,7 @@ async def test_who_waits_for_another_transaction_does_not_wait_forever(
         losing(store, monkeypatch, hang)
         first = asyncio.create_task(store.put_tenant(Tenant(ACCOUNT, "root")))
         await reached.wait()
-        with pytest.raises(StoreUnavailable, match="too many wait"):
+        with pytest.raises(StoreUnavailable, match="are waiting"):
             await store.put_tenant(Tenant(ACCOUNT, "root"))
         await ended(first)
 
@@ -967,7 +967,7 @@ async def test_while_cassandra_hangs_each_call_says_so_in_time(cassandra: Cassan
         assert await store.get_queue_by_id(again.queue_id) == again
         names = await store.list_queues(ACCOUNT, limit=100)
         assert {"orders", "again"} <= set(names)
-        for name in names:  # whatever came to be of the others, it is whole
+        for name in names:  # the other queues may exist or not, but are complete
             one = await store.get_queue(ACCOUNT, name)
             assert await store.get_queue_by_id(one.queue_id) == one
 

@@ -1,4 +1,4 @@
-"""What of readings of the metadata goes into a copy: without a Cassandra."""
+"""Combination of readings of the metadata into a copy, without a Cassandra."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONE, TWO = "000000000001", "000000000002"
 
 
 class Uses:
-    """Where the times of keys' uses come from."""
+    """Source of keys' times of use."""
 
     async def key_uses(self, key_ids: Collection[str]) -> dict[str, int]:
         return {key_id: len(key_id) for key_id in key_ids}
@@ -88,7 +88,7 @@ def test_maps_of_queues_are_compared() -> None:
 
 
 async def test_what_refers_to_something_finds_it() -> None:
-    """Queues and keys are of the first reading; tenants, data keys and counters of the last."""
+    """Queues and keys come from the first reading; tenants, data keys and counters from the last."""
     dead = '{"deadLetterTargetArn":"arn:dead"}'
     data_key = text(DataKey(ONE, 1, "master", b"wrapped"))
     versions = (DataKey(ONE, 2, "gone", b""), DataKey(ONE, 3, "named", b"wrapped"))

@@ -1,4 +1,4 @@
-"""The driver's errors, in words."""
+"""Descriptions of the driver's errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of a keyspace: two releases on one, the way forward and back, what is cut off, and waiting."""
+"""Schema versions of a keyspace: two releases on one, migration and rollback, interruptions, and waiting."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ STEP = Step(
     ),
     lost=("SELECT name FROM {keyspace}.colours LIMIT 1",),
 )
-"""That no release has."""
+"""A step of no release."""
 BEFORE, AFTER = METADATA.schema.version, METADATA.schema.version + 1
 
 
 @contextmanager
 def release_after(part: Part = METADATA) -> Iterator[None]:
-    """This process is of the release after."""
+    """Turn this process into the next release."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(part.schema, "steps", (*part.schema.steps, STEP))
         yield
@@ -57,7 +57,7 @@ def place(cassandra: CassandraCluster, keyspace: str) -> Place:
 
 @pytest.fixture
 async def store(place: Place) -> AsyncIterator[CassandraStore]:
-    """A keyspace that the release after has, and has brought to its version."""
+    """A keyspace migrated to the version of the next release."""
     with release_after():
         async with opened(place) as store:
             await create(store, "orders")
@@ -81,7 +81,7 @@ async def has_step(store: CassandraStore) -> bool:
 
 
 def test_what_was_released_stays_as_it_was() -> None:
-    """The fixture is what the first release asks Cassandra for: with other ids there would be two of each table."""
+    """The fixture is the first release's statements: with other ids there would be two of each table."""
     connection: Any = SimpleNamespace(scope=Scope(""))
     asked = [
         part.complete(connection, "kept", 0, position, statement)
@@ -103,7 +103,7 @@ async def test_both_releases_work_on_a_step_that_expands(store: CassandraStore, 
 
 
 async def test_one_step_back_and_forward_again(store: CassandraStore, place: Place) -> None:
-    for _ in range(2):  # it is one step, however often it is asked for
+    for _ in range(2):  # it is one step, however often it is requested
         await versions(store).roll_back()
         assert await versions(store).stored() == Stored(BEFORE, BEFORE)
         assert not await has_step(store)
@@ -129,7 +129,7 @@ class Cut(Exception):
 
 @contextmanager
 def ending_at(part: Part, statement: str) -> Iterator[None]:
-    """The process ends before it makes this change of the schema."""
+    """End the process before this change of the schema."""
     change_schema = CassandraConnection.change_schema
 
     def change(self: CassandraConnection, keyspace: str, *statements: str) -> None:
@@ -163,7 +163,7 @@ async def test_a_way_back_that_was_cut_off_is_for_the_release_before_and_is_ende
 
 
 async def test_what_is_written_between_two_halves_of_a_way_back_is_kept(store: CassandraStore) -> None:
-    """By a process of the newer release that should not have run any more."""
+    """Written by a process of the newer release that should not run any more."""
     with ending_at(METADATA, "colours"), pytest.raises(Cut):
         await versions(store).roll_back()
     session = store.keyspace.connection.session
@@ -186,7 +186,7 @@ async def test_a_step_that_was_cut_off_is_taken_again(place: Place) -> None:
 
 
 async def test_who_takes_a_step_while_another_takes_it_back_begins_again(place: Place) -> None:
-    """Else it would note a step whose tables are gone."""
+    """Otherwise it would record a step whose tables are gone."""
     async with opened(place) as before:
         with release_after(), pytest.MonkeyPatch.context() as patch:
             run, turns = CassandraVersions._run, []
@@ -194,7 +194,7 @@ async def test_who_takes_a_step_while_another_takes_it_back_begins_again(place: 
             def then_back(self: CassandraVersions, version: int, statements: Any) -> None:
                 run(self, version, statements)
                 turns.append(statements)
-                if len(turns) == 1:  # in the thread of the one: the other does it whole, and takes it back
+                if len(turns) == 1:  # in the first thread: the second runs all of it, and rolls it back
                     asyncio.run_coroutine_threadsafe(there_and_back(), loop).result(60)
 
             async def there_and_back() -> None:
@@ -228,15 +228,22 @@ async def test_the_journal_has_versions_of_its_own(place: Place) -> None:
             await store.bring(JOURNAL)
 
 
+def statements(store: CassandraStore, place: Place) -> dict[str, str]:
+    """The statement that would make each table: the driver's own objects are replaced whenever it reads the schema."""
+    tables = store.keyspace.connection.tables(place.keyspace)
+    assert tables
+    return {name: table.export_as_string() for name, table in tables.items()}
+
+
 async def test_a_keyspace_from_before_versions_were_kept_is_one_of_the_first(place: Place) -> None:
     async with opened(place) as store:
         await store._records.transact("schema", ["oldest"], lambda rows: ({"oldest": ""}, None))
         assert await versions(store).stored() == Stored(BEFORE, BEFORE)
         for number, step in enumerate(JOURNAL.schema.steps):
             JOURNAL.run(store.keyspace.connection, place.keyspace, number, step.forward)
-        before = store.keyspace.connection.tables(place.keyspace)
+        before = statements(store, place)
         await store.bring(JOURNAL)
-        assert store.keyspace.connection.tables(place.keyspace) == before
+        assert statements(store, place) == before
         assert (await versions(store, JOURNAL).stored()).version == JOURNAL.schema.version
 
 
@@ -246,7 +253,7 @@ async def test_who_waits_goes_on_when_another_has_done_it(
     monkeypatch.setattr(cassandra_versions, "LOOK_SECONDS", 0.05)
     caplog.set_level(logging.WARNING)
     waiting = asyncio.create_task(place.open(wait=True))
-    while "waits for" not in caplog.text:
+    while "waiting for" not in caplog.text:
         await asyncio.sleep(0.01)
     assert not waiting.done()
     async with opened(place) as store:

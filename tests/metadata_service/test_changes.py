@@ -1,4 +1,4 @@
-"""Two processes on one store: what one of them changes, the other does not keep."""
+"""Two processes on one store: neither keeps cached queues that the other has changed."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_only_so_many_changes_are_kept(stores: tuple[SQLiteStore, SQLiteSt
 async def test_now_and_then_all_is_forgotten(
     client: MetadataClient, watch: ChangeWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For changes of which nobody was told."""
+    """For changes without a record."""
     looks = int(FORGET_SECONDS / LOOK_SECONDS)
     await _made(client, "q")
     for _ in range(looks - 1):

@@ -124,7 +124,7 @@ async def test_lists_come_from_the_store(client: MetadataClient) -> None:
 
 @pytest.mark.parametrize("forget", ["delete", "names", "all"])
 async def test_what_was_forgotten_while_it_was_read_is_not_kept(store: MetadataStore, forget: str) -> None:
-    """The answer to the read arrives after the news."""
+    """The answer to the read arrives after the invalidation."""
     queue = await create(store, "orders")
     read, answered = asyncio.Event(), asyncio.Event()
 

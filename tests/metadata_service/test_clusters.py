@@ -1,4 +1,4 @@
-"""Which cluster a new queue gets, and when a hot queue is split and drained back."""
+"""Cluster choice for new queues, and splitting and draining of queues by rate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_everybody_chooses_the_same() -> None:
 
 def test_the_less_used_of_two_is_chosen_and_the_most_used_of_all_never() -> None:
     counts = Counter(choose(clusters(0.1, 0.2, 0.3, 0.4), f"q{number}", now_s=NOW) for number in range(6000))
-    assert counts["c0"] == pytest.approx(3000, rel=0.1)  # it wins each of the pairs that it is in: 3 of 6
+    assert counts["c0"] == pytest.approx(3000, rel=0.1)  # it wins each of the pairs that include it: 3 of 6
     assert counts["c1"] == pytest.approx(2000, rel=0.1)
     assert counts["c2"] == pytest.approx(1000, rel=0.1)
     assert counts["c3"] == 0
@@ -62,7 +62,7 @@ def test_who_cannot_take_it_is_not_chosen() -> None:
 
 
 def run(rates: list[tuple[float, float]], partitions: int = 1, step_s: float = 5) -> list[tuple[float, int]]:
-    """(rate, for so many seconds) one after the other: when the number of partitions changed, and to what."""
+    """Changes of the number of partitions, with their times, for (rate, seconds) in sequence."""
     heat, now, changes = Heat(), 0.0, []
     for rate, seconds in rates:
         end = now + seconds

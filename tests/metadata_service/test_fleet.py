@@ -1,4 +1,4 @@
-"""What one process knows of the backend clusters."""
+"""The directory of backend clusters in one process."""
 
 from __future__ import annotations
 
@@ -120,11 +120,11 @@ async def test_the_age_of_a_report_counts_from_when_it_was_seen(store: SQLiteSto
     await store.report_cluster(report(1, time_ms=int(WALL_S * 1000) - 7000))
     await fleet.look()
     (east,) = fleet.known()
-    assert fleet.silent_s(east) == 7.0  # at the first look nothing else is known
+    assert fleet.silent_s(east) == 7.0  # at the first poll nothing else is known
     clock.now += 2
     await fleet.look()
     assert fleet.silent_s(fleet.known()[0]) == 9.0
-    await store.report_cluster(report(1, 2, time_ms=int(WALL_S * 1000) - 3_600_000))  # by a clock that is an hour off
+    await store.report_cluster(report(1, 2, time_ms=int(WALL_S * 1000) - 3_600_000))  # from a clock that is an hour off
     await fleet.look()
     (east,) = fleet.known()
     assert fleet.silent_s(east) == 0.0

@@ -1,4 +1,4 @@
-"""Hints of changed queues, by a real Redis."""
+"""Hints of changed queues, through a real Redis."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def store(tmp_path: Path) -> AsyncIterator[MetadataStore]:
 
 @asynccontextmanager
 async def listening(server: RedisServer, client: MetadataClient) -> AsyncIterator[Hints]:
-    """Hints that are heard: whoever begins to listen forgets all that it knew."""
+    """Hints whose subscription is active: a new subscriber drops its whole cache."""
     hints = Hints(server.url, client, again_seconds=0.01)
     hints.start()
     try:
@@ -110,14 +110,14 @@ async def test_a_redis_that_was_away_is_heard_again_and_nothing_is_kept_from_bef
         queue = await create(store, "orders")
         await client.get(ACCOUNT, "orders")
         redis_server.kill()
-        await until(lambda: "neither told nor heard" in caplog.text)
+        await until(lambda: "neither published nor received" in caplog.text)
         for _ in range(100):
             hints.tell(queue)
         assert client.cached(ACCOUNT, "orders") == queue
         redis_server.start()
         await until(lambda: client.cached(ACCOUNT, "orders") is None)
-        await until(lambda: "are heard again" in caplog.text)
-        assert caplog.text.count("neither told nor heard") == 1
+        await until(lambda: "are received again" in caplog.text)
+        assert caplog.text.count("neither published nor received") == 1
         await client.get(ACCOUNT, "orders")
         await until(lambda: hints._pending.empty())
         hints.tell(newer(queue))
@@ -156,7 +156,7 @@ async def test_it_ends_although_the_client_of_redis_takes_its_end_for_an_error(s
 
 
 async def test_a_node_tells_of_every_change(redis_server: RedisServer, tmp_path: Path) -> None:
-    """Also of those that it makes as a stand-in."""
+    """Including those that it makes as a stand-in."""
     stores = [SQLiteStore(tmp_path / "metadata.sqlite") for _ in range(2)]
     unused = iter(stores)
 

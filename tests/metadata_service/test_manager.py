@@ -1,5 +1,5 @@
-"""The out-cluster manager, over a store in a file, clusters that report what a test says, and backends that do at once
-what a map asks for."""
+"""The out-cluster manager, over a store in a file, clusters with reports set by the test, and backends that
+carry out a map at once."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class World:
         self.election = self.electorate("m1")
         self.manager = self.manager_of(self.election)
         self.rates: dict[int, float] = {}
-        """By queue."""
+        """Rates by queue."""
         self.silent: set[str] = set()
         self.unable = ""
-        """Why the backends can do nothing, if so."""
+        """Reason why the backends can do nothing; empty: they can."""
         self.holding: set[int] = set()
         """Drained partitions that are not empty."""
         self._count = 0
@@ -71,7 +71,7 @@ class World:
         return await self.store.get_queue(ACCOUNT, name)
 
     async def places(self, name: str = "q") -> list[int]:
-        """The clusters of the partitions that take sends."""
+        """Clusters of the open partitions."""
         return [cluster_of(one.id) for one in partitions.open_ones((await self.queue(name)).partitions)]
 
     async def report(self) -> None:
@@ -106,7 +106,7 @@ class World:
         return await self._change(queue, partitions.move(queue, new))
 
     async def finish(self, queue_id: int) -> bool:
-        """The tokens are handed over at once, and what drains and is empty is gone."""
+        """Hand over the tokens at once, and remove empty draining partitions."""
         if self.unable:
             raise ActFailed(self.unable)
         queue = await self.store.get_queue_by_id(queue_id)
@@ -126,7 +126,7 @@ class World:
     # --- time ---
 
     async def pass_time(self, seconds: float, manager: Manager | None = None) -> None:
-        """In steps of two seconds: the clusters report, the manager looks, and does what it has decided."""
+        """Pass time in steps of two seconds: the clusters report, the manager runs, and carries out its decisions."""
         for _ in range(int(seconds / 2)):
             self.now += 2
             await self.report()
@@ -136,7 +136,7 @@ class World:
                 await asyncio.wait(acts, timeout=5)
 
     async def decisions(self) -> list[str]:
-        """What was decided, as of the next beat."""
+        """Decisions as of the next beat."""
         await self.pass_time(2)
         return [decision.text for decision in (await self.store.manager()).decisions]
 
@@ -225,7 +225,7 @@ async def test_without_a_rule_only_an_operator_splits(world: World) -> None:
     await manager.rest()
 
 
-# --- an operator's word -------------------------------------------------------------------------------
+# --- an operator's setting ----------------------------------------------------------------------------
 
 
 async def pin(world: World, queue: Queue, count: int) -> None:
@@ -306,7 +306,7 @@ async def test_with_no_other_cluster_a_queue_stays_where_it_is(world: World) -> 
     assert await world.places() == [1]
 
 
-# --- what was left half-made --------------------------------------------------------------------------
+# --- unfinished changes -------------------------------------------------------------------------------
 
 
 async def test_another_goes_on_with_what_was_left_half_made(world: World) -> None:
@@ -372,7 +372,7 @@ async def test_a_queue_that_is_deleted_meanwhile_is_forgotten(world: World) -> N
     assert await world.decisions() == []
 
 
-# --- who is the manager -------------------------------------------------------------------------------
+# --- election of the manager --------------------------------------------------------------------------
 
 
 async def test_one_of_several_is_elected_and_when_it_is_gone_the_next(world: World) -> None:

@@ -1,4 +1,4 @@
-"""The map of a queue: how it changes, and what is refused."""
+"""A queue's partition map: changes, and refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def queue(*partitions: Partition, fifo: bool = False) -> Queue:
 
 
 def changed(before: Queue, partitions: Sequence[Partition]) -> Queue:
-    """As a store changes it."""
+    """Change the map like a store."""
     now = with_partitions(before, partitions)
     return msgspec.structs.replace(now, version=before.version + 1)
 

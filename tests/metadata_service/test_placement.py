@@ -1,4 +1,4 @@
-"""The placement of shards: what each round moves, and that rounds come to an end."""
+"""Placement of shards: the moves of each round, and the termination of rounds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bounds(live: list[Node], shards: int) -> dict[str, tuple[int, int]]:
 
 
 def check(done: Plan, present: dict[int, str | None], live: list[Node], limit: int) -> None:
-    """What holds of every plan, for nodes of which not all drain."""
+    """Invariants of every plan, for nodes of which not all drain."""
     alive = {node.name: node for node in live}
     after: dict[int, str | None] = dict(present)
     for move in done.moves:
@@ -150,7 +150,7 @@ def test_weights_count() -> None:
 
 
 def test_each_shard_has_its_own_order_of_nodes() -> None:
-    """So what one node had is spread over all others, in proportion to their weights."""
+    """So a node's shards spread over all others, in proportion to their weights."""
     live = [Node("a"), Node("b"), Node("c", 2.0)]
     roomy = plan(dict.fromkeys(range(4000)), live, limit=0, slack=9.0).assignment
     first = Counter(roomy.values())

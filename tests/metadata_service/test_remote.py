@@ -1,4 +1,5 @@
-"""The store behind metadata nodes: the conformance suite over HTTP, and what nodes and callers do when one is away."""
+"""The store behind metadata nodes: the conformance suite over HTTP, and the behaviour of nodes and callers when
+one is down."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from tests.metadata_service.nodes import SECRET, Nodes, nodes, remote
 
 @asynccontextmanager
 async def cluster(folder: Path, count: int, *, full_copy: bool = False) -> AsyncIterator[Nodes]:
-    """Nodes, each with the same file open for itself, as their processes would have it."""
+    """Nodes that have opened the same file separately, like processes."""
     stores: list[SQLiteStore] = []
 
     def make(view: View, name: str) -> MetadataNode:
@@ -49,7 +50,7 @@ def owner_of(view: View, queue: Queue) -> str:
 
 
 def queue_of(view: View, node: str) -> str:
-    """A name for a queue that belongs to this node."""
+    """Name for a queue that belongs to this node."""
     ring = Ring(view)
     return next(
         name for number in range(1000) if ring.owner(queue_key(ACCOUNT, name := f"queue-{number}")).name == node
@@ -76,7 +77,7 @@ class TestThreeNodes(Conformance):
 
 
 class TestTwoNodesWithAll(QueueConformance):
-    """In the mode ``full_copy``."""
+    """Conformance in the mode ``full_copy``."""
 
     @pytest.fixture
     async def store(self, tmp_path: Path) -> AsyncIterator[MetadataStore]:
@@ -84,7 +85,7 @@ class TestTwoNodesWithAll(QueueConformance):
             yield far
 
 
-# --- one is away --------------------------------------------------------------------------------------
+# --- a node is down -----------------------------------------------------------------------------------
 
 
 async def test_a_nodes_death_costs_one_retry(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ async def test_a_draining_node_begins_nothing(tmp_path: Path) -> None:
         assert [answer.status_code for answer in answers] == [503, 200]
 
 
-# --- whose queue it is, and what is in memory ----------------------------------------------------------
+# --- ownership and caching of queues -------------------------------------------------------------------
 
 
 async def test_a_node_answers_for_its_own_queues_from_memory(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ async def test_a_node_answers_for_its_own_queues_from_memory(tmp_path: Path) -> 
         queue = await create(far, "orders")
         changed = await far.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "b"})
         faults.calls.append("get_queue")
-        while "get_queue" in faults.calls:  # it forgets its own changes too, at its next look, and so reads once
+        while "get_queue" in faults.calls:  # its own changes invalidate it too, at its next poll, which causes one read
             faults.calls.clear()
             assert await far.get_queue(ACCOUNT, "orders") == changed
         faults.fail("update_queue", "after")
@@ -292,7 +293,7 @@ def test_a_node_has_to_be_in_its_view(tmp_path: Path) -> None:
         MetadataNode(cast(MetadataStore, None), View.of(1, (Member("m0"),)), "m9", SECRET)
 
 
-# --- who is let in ------------------------------------------------------------------------------------
+# --- authentication -----------------------------------------------------------------------------------
 
 
 async def test_without_the_secret_nobody_is_heard(tmp_path: Path) -> None:
@@ -315,7 +316,7 @@ async def test_what_was_heard_is_not_heard_again(tmp_path: Path) -> None:
         await create(far, "orders")
         again = await caller._http.send(seen[-1])
         assert again.status_code == 401
-        assert "heard before" in again.text
+        assert "sent before" in again.text
 
 
 async def test_clocks_may_differ_and_jump(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ring: who owns what, and how little that changes."""
+"""The ring: ownership of keys, and minimal movement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ names = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), 
 
 
 def test_everybody_finds_the_same_owner() -> None:
-    """Fixed for good: a process of another version, machine or Python must agree."""
+    """Fixed for ever: a process of another version, machine or Python must agree."""
     three = ring("a", "b", "c")
     assert hash_of("000000000000/orders") == 0xD30B3F9042A9E5F8
     assert "".join(three.owner(key).name for key in KEYS[:24]) == "ccbcbabacacbbcbcbcacaaca"

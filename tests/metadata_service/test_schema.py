@@ -1,4 +1,4 @@
-"""The rule of versions: who may use what, what leads forward, and what leads back."""
+"""The rule of schema versions: permitted programs, migration, and rollback."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_what_is_signed_is_let_in_once() -> None:
     signature = Signer(SECRET).sign("m1", node.start, 0, "POST", "/v1/x", b"body")
     clock.now += 3
     node.check(signature, "POST", "/v1/x", b"body")
-    with pytest.raises(SignatureRefused, match="heard before"):
+    with pytest.raises(SignatureRefused, match="sent before"):
         node.check(signature, "POST", "/v1/x", b"body")
     node.check(Signer(SECRET).sign("m1", node.start, 0, "POST", "/v1/x", b"body"), "POST", "/v1/x", b"body")
 
@@ -81,7 +81,7 @@ def test_another_time_is_told_apart(off_ms: int) -> None:
 
 
 def test_another_start_is_another_time() -> None:
-    """A node that starts anew has forgotten what it heard."""
+    """A restarted node has forgotten earlier nonces."""
     before, after = checker(), checker()
     signature = Signer(SECRET).sign("m1", before.start, 0, "POST", "/v1/x", b"")
     before.check(signature, "POST", "/v1/x", b"")
@@ -98,7 +98,7 @@ def test_a_repetition_is_refused_as_long_as_its_time_counts_and_numbers_are_forg
     node.check(late, "POST", "/v1/x", b"")
     for seconds in (0.001, 2 * WINDOW_SECONDS):
         clock.now = 5000 + seconds
-        with pytest.raises(SignatureRefused, match="heard before"):
+        with pytest.raises(SignatureRefused, match="sent before"):
             node.check(late, "POST", "/v1/x", b"")
     for _ in range(100):
         clock.now += 10

@@ -1,4 +1,4 @@
-"""The SQLite store: the conformance suite, and what is its own."""
+"""The SQLite store: the conformance suite, and tests of its own properties."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_only_the_owner_can_read_the_files(path: Path, store: MetadataStor
 
 
 async def test_commits_survive_a_power_loss(path: Path, store: MetadataStore) -> None:
-    """The two settings that make it so; the first is a property of the file, the second of the connection."""
+    """The two settings that ensure it; the first is a property of the file, the second of the connection."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert isinstance(store, SQLiteStore)
@@ -79,7 +79,7 @@ async def test_commits_survive_a_power_loss(path: Path, store: MetadataStore) ->
 
 
 def first_version(path: Path) -> sqlite3.Connection:
-    """A file as the first version had it."""
+    """A file of the first version."""
     db = sqlite3.connect(path, isolation_level=None)
     for statement in SCHEMA.steps[0].forward:
         db.execute(statement)
@@ -93,7 +93,7 @@ def tables(path: Path) -> list[str]:
 
 
 async def test_what_was_released_stays_as_it_was(path: Path) -> None:
-    """The fixture is a file of the first release: a step of it that is changed makes another one."""
+    """The fixture is a file of the first release: changing a released step would make another one."""
     released = (Path(__file__).parent / "fixtures" / "sqlite-6.sql").read_text()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         for step in SCHEMA.steps[:6]:
@@ -105,7 +105,7 @@ async def test_what_was_released_stays_as_it_was(path: Path) -> None:
 async def test_a_newer_schema_is_refused(path: Path) -> None:
     await SQLiteStore(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        for oldest in (SCHEMA.version + 1, 0):  # 0: whoever wrote it did not say, so it is as new as its version
+        for oldest in (SCHEMA.version + 1, 0):  # 0: not recorded, so it is as new as its version
             db.execute("UPDATE schema_version SET version = ?", (SCHEMA.version + 1,))
             db.execute(f"PRAGMA user_version = {oldest}")
             with pytest.raises(CannotOpen, match="written by a newer Holdfast"):
@@ -132,7 +132,7 @@ async def test_a_file_of_the_first_schema_is_brought_to_this_one(path: Path) -> 
 
 async def test_a_step_to_a_newer_schema_is_taken_whole_or_not_at_all(path: Path) -> None:
     with closing(first_version(path)) as db:
-        db.execute("CREATE INDEX data_keys_by_account ON tenants (account)")  # in the way of the step's last statement
+        db.execute("CREATE INDEX data_keys_by_account ON tenants (account)")  # conflicts with the step's last statement
     with pytest.raises(CannotOpen, match="cannot be used"):
         SQLiteStore(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -142,7 +142,7 @@ async def test_a_step_to_a_newer_schema_is_taken_whole_or_not_at_all(path: Path)
 
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process is of the release after."""
+    """This process is of the next release."""
     monkeypatch.setattr(sqlite_schema, "SCHEMA", next_step.NEXT)
 
 
@@ -168,7 +168,7 @@ async def test_one_step_back_and_forward_again(path: Path) -> None:
     await create(store, "orders")
     await store.close()
     with_step = tables(path)
-    for _ in range(2):  # it is one step, however often it is asked for
+    for _ in range(2):  # it is one step, however often it is requested
         assert roll_back(path) == next_step.BEFORE.stored(next_step.BEFORE.version)
         assert "colour" not in "".join(tables(path))
     assert stored_version(path) == next_step.BEFORE.stored(next_step.BEFORE.version)
@@ -203,7 +203,7 @@ async def test_a_step_back_while_somebody_writes_is_refused_and_changes_nothing(
     monkeypatch.setattr(sqlite_schema, "BUSY_SECONDS", 0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
-        with pytest.raises(CannotRollBack, match="database is locked; it is as it was"):
+        with pytest.raises(CannotRollBack, match="database is locked; it is unchanged"):
             roll_back(path)
         db.execute("ROLLBACK")
     assert stored_version(path).version == next_step.NEXT.version
@@ -265,7 +265,7 @@ async def test_what_was_asked_for_before_closing_is_done(path: Path) -> None:
 
 
 async def test_a_page_costs_the_same_among_many_queues(path: Path, store: MetadataStore) -> None:
-    """By what SQLite plans: a search in an index, never a scan or a sort."""
+    """By SQLite's query plans: a search in an index, never a scan or a sort."""
     plans: list[str] = []
     assert isinstance(store, SQLiteStore)
     await store._worker.read(lambda db: db.set_trace_callback(plans.append))
@@ -288,7 +288,7 @@ async def test_creating_a_queue_costs_little(store: MetadataStore) -> None:
 
 
 class CountingConnection(sqlite3.Connection):
-    """Counts commits, and refuses them when told to."""
+    """Counts commits, and refuses them on request."""
 
     commits = 0
     refuse = False

@@ -1,4 +1,4 @@
-"""Limits shared through a real Redis: how exact they are, and what is left of them without it."""
+"""Limits shared through a real Redis: their accuracy, and their effect without it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ratelimit.meter import Meter
 from ratelimit.shared import LEASE_SECONDS, SharedLimiter
 
 SLOW = 0.001
-"""A rate at which nothing drains within a test."""
+"""Rate at which nothing drains within a test."""
 
 
 @asynccontextmanager
@@ -135,7 +135,7 @@ async def test_what_nobody_uses_leaves_redis(redis_server: RedisServer) -> None:
 
 
 def test_three_real_processes_keep_one_rate(redis_server: RedisServer) -> None:
-    """Within 5% over ten seconds, though each tries to have all of it."""
+    """Within 5% over ten seconds, though each tries to use all of it."""
     rate, burst, processes, seconds = 400.0, 200.0, 3, 10.0
     shared = share(redis_server.url, rate, burst, processes, seconds)
     total = sum(shared.passed)
@@ -161,7 +161,7 @@ async def test_without_redis_each_process_has_its_share(
                 meters = [limiter.meter("a", SLOW, 30)]
                 assert limiter.admit_now(meters) == pytest.approx(3 / SLOW, rel=0.01)
             assert len(caplog.records) == 3
-            assert "lets through 1/3 of each limit" in caplog.text
+            assert "admits 1/3 of each limit" in caplog.text
             redis_server.start()
             await until(lambda: all(limiter.up for limiter in limiters))
             assert len(caplog.records) == 6
@@ -212,10 +212,10 @@ async def test_a_flushed_redis_gives_one_burst_more_and_forgets_nobody(redis_ser
             total = sum([await admitted(limiter, ("a", SLOW, 30)) for limiter in limiters])
             assert total == 30
             redis_server.flush()
-            for limiter in limiters:  # and with Redis they forget how long they were refused
+            for limiter in limiters:  # with Redis they also forget how long they were refused
                 limiter.meter("a", SLOW, 30).refused_until = 0
         assert limiters[2].up
-        await limiters[2]._beat()  # which finds itself alone
+        await limiters[2]._beat()  # it finds itself alone
         redis_server.kill()
         assert await admitted(limiters[2], ("a", SLOW, 30)) == 10
 
@@ -224,7 +224,7 @@ async def test_who_has_left_or_died_no_longer_shares(redis_server: RedisServer) 
     async with sharing(redis_server.url, 3, heartbeat_seconds=0.1) as (one, other, third):
         await until(lambda: one.processes == 3)
         await other.close()
-        third._closing = True  # as if it had been killed: its heart stops, and it says nothing more
+        third._closing = True  # like a kill: its heartbeats stop without a farewell
         third._heart.cancel()  # type: ignore[union-attr]
         await until(lambda: one.processes == 1)
 

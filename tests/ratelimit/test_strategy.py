@@ -16,7 +16,7 @@ from bench.redis_server import RedisServer
 from ratelimit.strategy import LeakyBucketItem, LeakyBucketRateLimiter
 
 SLOW = LeakyBucketItem(1, 1_000, burst=5)
-"""Nothing drains within a test."""
+"""A limit that does not drain within a test."""
 
 
 @pytest.fixture(params=["memory", "redis"])

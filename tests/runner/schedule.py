@@ -31,6 +31,7 @@ LONG: Final[tuple[str, ...]] = (
     "tests/faults/test_backends.py",
     "tests/faults/test_sync_errors.py",
     "tests/faults/test_full_disk.py",
+    "tests/spark_analytics/test_submit.py",
     "tests/behaviour/test_members.py",
     "tests/behaviour/test_cases.py",
     "tests/frontend/access/test_who_may.py",

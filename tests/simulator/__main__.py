@@ -28,8 +28,10 @@ def main() -> int:
     parser.add_argument("--rot", action="store_true", help="flip bits on the disk too")
     parser.add_argument("--cluster", action="store_true", help="run whole clusters, each for some virtual seconds")
     parser.add_argument("--varied", action="store_true", help="with --cluster: draw sizes, speeds and calls, too")
+    parser.add_argument("--sessions", action="store_true", help="with --cluster: entries by the product's own code")
     parser.add_argument("--journal", choices=("quorum", "local"), help="with --cluster: only on this one")
     parser.add_argument("--scenario", choices=tuple(SCENARIOS), help="with --cluster: only this one")
+    parser.add_argument("--clocks", action="store_true", help="with --cluster: some wall clocks are wrong")
     parser.add_argument(
         "--mutations", action="store_true", help="take each rule out in turn; at most --seeds runs for each"
     )
@@ -63,8 +65,15 @@ def main() -> int:
             world, drawn = focused(seed, arguments.focuses)
         elif arguments.cluster:
             local = None if arguments.journal is None else arguments.journal == "local"
+            local = False if arguments.clocks else local
             world = ClusterWorld(
-                seed, local=local, scenario=arguments.scenario, trace=arguments.trace, varied=arguments.varied
+                seed,
+                local=local,
+                scenario=arguments.scenario,
+                clocks=arguments.clocks,
+                trace=arguments.trace,
+                varied=arguments.varied,
+                sessions=arguments.sessions,
             )
         else:
             world = World(seed, arguments.trace, arguments.rot)

@@ -114,7 +114,7 @@ class Backups:
         ]
         shards = {entry.shard: entry for entry in moment.shards}
         try:
-            replay = await recover(journal, cast(Any, None), [], logs, shards, shards, 0, journal.pieces)
+            replay = await recover(journal, cast(Any, None), [], logs, shards, shards, 0)
         except JournalDamaged as error:
             raise Violation(f"a backup is damaged: {error}") from error
         if harm := [*replay.shard_harm.values(), *replay.partition_harm.values()]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from hashlib import blake2b
@@ -14,15 +15,18 @@ from backend.engine.ids import unpack_id
 from backend.link import NotSent
 from frontend.sqs.errors import SqsError
 from metadata_service.store import StoreError
+from tests.simulator.draws import BODY_BYTES_MAX
 from tests.simulator.fronts import Front
-from tests.simulator.history import Claim, Msg, Place, Queue
+from tests.simulator.history import OFF_SECONDS, SLEWED, Claim, Msg, Place, Queue
 from tests.simulator.model import Violation
 
 if TYPE_CHECKING:
     from tests.simulator.cluster import ClusterWorld
 
 REPEATS_SECONDS = 25.0
-"""So long a client repeats a call with a token; the windows are twice as long."""
+"""So long a client repeats a call with a token."""
+AGAIN_SECONDS = 5.0
+"""Safety margin, beyond the window of a deduplication id, before the id is used for another message."""
 REFUSED = (BackendError, StoreError, SqsError)
 """What a frontend answers with an error."""
 
@@ -44,6 +48,10 @@ class Callers:
         """Share of the deletes that are asked for with handles of receives that others may have followed."""
         self.repeat_seconds = 3.0
         """After so long at most a call that failed is made again."""
+        self.big_bodies = 0
+        """Number of messages still to be sent with bodies near 1 MiB."""
+        self.ids_used_again = 0.0
+        """Share of the messages of FIFO queues with the deduplication id of an earlier one, whose window is over."""
         self.choose: Callable[[str], Front] | None = None
         """At which frontend a call is made; None: at any."""
         self.calls: set[asyncio.Task[None]] = set()
@@ -54,6 +62,8 @@ class Callers:
         self._held: dict[int, list[tuple[str, Msg, Claim]]] = {}
         """By queue: receipt handles, with what they were got for."""
         self._sent = 0
+        self._ids: dict[int, deque[tuple[float, str | None, bytes]]] = {}
+        """By FIFO queue: deduplication ids with their groups, and when their windows are over for certain."""
 
     async def run(self, random: Random) -> None:
         """One client."""
@@ -100,7 +110,17 @@ class Callers:
             if queue.fifo:
                 one.group = f"g{random.randrange(4)}"
                 one.token = blake2b(name, digest_size=16).digest()
+                if self.ids_used_again and random.random() < self.ids_used_again:
+                    self._use_again(queue, one)
             new.append(one)
+        if self.big_bodies and queue.dead_letter is not None and random.random() < 0.3:
+            # One alone, as the longest call has it, and in one group, so that they move to its dead letters together.
+            self.big_bodies -= 1
+            del new[1:]
+            fill = BODY_BYTES_MAX - len(new[0].payload) - random.choice((0, random.randrange(300_000)))
+            new[0].payload += new[0].payload[-1:] * fill
+            new[0].group = "g0" if queue.fifo else None
+            self._world.event("big body", queue.arn)
         if queue.ack_level is AckLevel.NONE:
             await self._send_unawaited(front, queue, new)
             return
@@ -121,6 +141,7 @@ class Callers:
     ) -> None:
         world, began = self._world, self._world.loop.now
         while True:
+            self._attempt(msgs)
             try:
                 answers = await front.send(queue.arn, new)
             except NotSent:
@@ -135,11 +156,33 @@ class Callers:
             else:
                 world.event("sent", queue.arn, [answer.number for answer in answers])
                 self._history.sent(msgs, answers, world.everywhere)
+                if queue.fifo and msgs[0].attempts == 1:
+                    over = world.loop.now + 1.1 * world.catalog.window_seconds + AGAIN_SECONDS
+                    ids = self._ids.setdefault(queue.queue_id, deque(maxlen=1000))
+                    ids += [(over, one.group, one.token) for one in new if one.token is not None]
                 return
             await asyncio.sleep(self._random.random() * self.repeat_seconds)
             if world.loop.now > began + REPEATS_SECONDS or world.over:
                 return
             front = self._front()
+
+    def _attempt(self, msgs: list[Msg]) -> None:
+        """A send is about to be made, for the first time or again."""
+        now = self._world.loop.now
+        window = SLEWED * self._world.catalog.window_seconds - OFF_SECONDS
+        arrives = 2 * self._world.limits.call_seconds  # so long an owner is looked for, and then asked
+        if msgs[0].attempts and now + arrives > msgs[0].asked + window:
+            self._history.repeated_late(msgs)
+        for msg in msgs:
+            msg.asked = msg.asked if msg.attempts else now
+            msg.attempts += 1
+
+    def _use_again(self, queue: Queue, one: NewMessage) -> None:
+        """Give a message the deduplication id of another, if there is one that has to be forgotten by now."""
+        ids = self._ids.get(queue.queue_id)
+        if ids and ids[0][0] < self._world.loop.now:
+            _, one.group, one.token = ids.popleft()
+            self._world.event("id used again", queue.arn)
 
     async def _send_unawaited(self, front: Front, queue: Queue, new: list[NewMessage]) -> None:
         """The client is answered before the backend is asked."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Protocol, TypeVar, cast
@@ -29,7 +30,7 @@ from metadata_service.store import ConditionFailed, QueueNotFound, QueueStore
 T = TypeVar("T")
 
 ACCOUNT = "000000000000"
-SETTINGS = FrontendSettings(deduplication_window_seconds=60, send_retry_window_seconds=60, encryption=False)
+SETTINGS = FrontendSettings(encryption=False)
 
 
 def arn_of(name: str) -> str:
@@ -44,8 +45,16 @@ class Catalog:
         self.queues: dict[int, Queue] = {}
         self.deleted: dict[int, Queue] = {}
         """Others, as they were last."""
+        self.window_seconds = 60
+        """Length of the windows of deduplication ids and of retry tokens."""
         self._next_partition = first_partition
         self._changed = changed
+
+    @property
+    def settings(self) -> FrontendSettings:
+        """Settings of all frontends."""
+        seconds = self.window_seconds
+        return replace(SETTINGS, deduplication_window_seconds=seconds, send_retry_window_seconds=seconds)
 
     def new_partitions(self, count: int) -> list[int]:
         first = self._next_partition
@@ -111,6 +120,10 @@ class HostQueues:
         self._catalog = catalog
         self._asks = asks
 
+    @property
+    def settings(self) -> FrontendSettings:
+        return self._catalog.settings
+
     async def new_partition_ids(self, cluster: int, count: int) -> list[int]:
         assert cluster == 0
         return await self._asks.decided(lambda: self._catalog.new_partitions(count), changes=True)
@@ -140,14 +153,14 @@ class HostQueues:
         return await self._asks.decided(lambda: self._catalog.delete(queue_id), changes=True)
 
 
-def queues_over(metadata: MetadataClient, backend: Peer) -> Queues:
+def queues_over(metadata: MetadataClient, backend: Peer, settings: FrontendSettings) -> Queues:
     """What a frontend knows of queues: looked up there, called at this backend."""
-    services = SimpleNamespace(settings=SETTINGS, metadata=metadata, backend=backend, naming=bytes(32))
+    services = SimpleNamespace(settings=settings, metadata=metadata, backend=backend, naming=bytes(32))
     return Queues(cast(Services, services))
 
 
 def resolver_over(store: HostQueues, backend: Peer) -> Resolver:
     """What a node asks of the metadata about queues."""
     resolver = StoreResolver(cast(QueueStore, store), SETTINGS.region)
-    resolver.queues.set_result(queues_over(MetadataClient(cast(QueueStore, store)), backend))
+    resolver.queues.set_result(queues_over(MetadataClient(cast(QueueStore, store)), backend, store.settings))
     return resolver

@@ -25,25 +25,26 @@ import msgspec
 from backend.api import AckLevel
 from backend.client import ClientLimits
 from backend.cluster import ClusterBackend
-from backend.ownership import LONG_BLOCKS
 from backend.partition import Partition
 from metadata_service.models import Queue as StoredQueue
 from metadata_service.models import new_queue
 from metadata_service.store import StoreError
 from tests.simulator.callers import Callers
 from tests.simulator.catalog import ACCOUNT, Catalog, HostQueues, arn_of
+from tests.simulator.clocks import wrong_clocks
 from tests.simulator.disk import SimDisk
 from tests.simulator.draws import vary
 from tests.simulator.fronts import Front
 from tests.simulator.history import History, Place, Queue
 from tests.simulator.hosts import HostLoop, Net
-from tests.simulator.ledger import HostEntries, Ledger
+from tests.simulator.ledger import HostEntries, Ledger, SessionEntries
 from tests.simulator.loop import close_dead
 from tests.simulator.machines import NetMachines
 from tests.simulator.maps import Maps
 from tests.simulator.model import Violation
 from tests.simulator.nodes import Nodes
 from tests.simulator.scenarios import SCENARIOS
+from tests.simulator.sessions import in_virtual_time
 from tests.simulator.store import SimStore
 from tests.simulator.troubles import FRONTENDS, Troubles
 from tests.simulator.wires import Server, wire
@@ -71,12 +72,16 @@ class ClusterWorld:
         local: bool | None = None,
         scenario: str | None = None,
         focus: Callable[[ClusterWorld], None] | None = None,
+        clocks: bool = False,
         trace: bool = False,
         varied: bool = False,
+        sessions: bool = False,
     ) -> None:
         """``focus`` is what makes one thing still more likely than the scenario does.
 
-        ``varied``: sizes, speeds and what clients do differ further (:func:`tests.simulator.draws.vary`).
+        ``clocks``: some wall clocks are wrong (:mod:`tests.simulator.clocks`).  ``varied``: sizes, speeds and what
+        clients do differ further (:func:`tests.simulator.draws.vary`).
+        ``sessions``: on the quorum journal entries are changed by the product's own code, over simulated sessions.
         """
         self.seed = seed
         self.random = random = Random(seed)
@@ -102,6 +107,8 @@ class ClusterWorld:
         self.machines.repairs = random.random() < 0.5
         self.ledger = Ledger(self.machines, self.net)
         self.ledger.late = random.choice((0.0, 0.02))
+        self.sessions = sessions
+        self.ledger.timed_out = Random(f"sessions of {seed}").choice((0.0, 0.02, 0.1))
         self.disk = SimDisk(Random(random.random()), latency_seconds=(0.0001, random.choice((0.0005, 0.005))))
         self.store = SimStore(Random(random.random()))
         self.history = History()
@@ -117,8 +124,6 @@ class ClusterWorld:
         """How often all nodes are killed in the end, and start again."""
         self.doomed: list[Queue] = []
         """They are."""
-        self.long_blocks = self.chances.choice((1, LONG_BLOCKS)) if focus is None else LONG_BLOCKS
-        """A shard of so many blocks is given when its heir has read it."""
         self.fronts: list[Front] = []
         self.catalog = Catalog(seed % 1000 * 1000 + 1, self._changed)
         self.nodes = Nodes(self)
@@ -135,17 +140,23 @@ class ClusterWorld:
         self.always: frozenset[str] = frozenset()
         """Queues that there are in any case."""
         self.fronts += [Front(name, self.queues_for(name)) for name in FRONTENDS]
+        self.pairs: tuple[int, ...] = (2, 3)
+        """How many queues there may be, beside those that are of a kind of their own."""
+        self.receives_max: tuple[int, ...] = (1, 2, 4)
+        """How often a message may be received before it is a dead letter, by queue."""
         self._stack = contextlib.ExitStack()
         SCENARIOS[self.scenario](self)
         if varied:
             vary(self)
         if focus is not None:
             focus(self)
+        if clocks:
+            wrong_clocks(self)
         self._make_queues()
 
     def _make_queues(self) -> None:
         random = self.random
-        for number in range(random.choice((2, 3))):
+        for number in range(random.choice(self.pairs)):
             fifo = random.random() < 0.5
             to_dead = random.random() < 0.6 or "dead" in self.always
             dead = self._queue(f"dead{number}", fifo) if to_dead else None
@@ -166,7 +177,7 @@ class ClusterWorld:
         if fifo:
             attributes.update(FifoQueue="true", DeduplicationScope="messageGroup")
         if dead_letter is not None:
-            queue.dead_letter, queue.max_receives = dead_letter, random.choice((1, 2, 4))
+            queue.dead_letter, queue.max_receives = dead_letter, random.choice(self.receives_max)
             policy = {"deadLetterTargetArn": dead_letter.arn, "maxReceiveCount": queue.max_receives}
             attributes["RedrivePolicy"] = msgspec.json.encode(policy).decode()
             dead_letter.feeds.append(queue)
@@ -231,7 +242,9 @@ class ClusterWorld:
 
     def entries(self, name: str) -> Any:
         """The entries of logs, shards and nodes, for this process."""
-        return self.store if self.local else HostEntries(self.ledger, name)
+        if self.local:
+            return self.store
+        return SessionEntries(self.ledger, name, self.loop) if self.sessions else HostEntries(self.ledger, name)
 
     def queues_for(self, name: str) -> HostQueues:
         """The queues, for this process."""
@@ -288,13 +301,13 @@ class ClusterWorld:
         random = Random(self.random.random())
         patches: dict[str, Any] = {
             "backend.shards.SHARDS": SHARDS,
-            "backend.ownership.LONG_BLOCKS": self.long_blocks,
             "backend.checkpointer.LEFT_BEHIND_SECONDS": Random(f"sweeps of {self.seed}").choice((0.0, 3.0)),
             "backend.manager.SHARDS": SHARDS,
             "backend.cluster.RemoteBackend": wire(self),
             "backend.cluster.random": random,
             "backend.journal.patience.random": random.random,
             "backend.journal.cassandra_journal.secrets": mock.Mock(randbits=random.getrandbits),
+            **in_virtual_time(self.loop, random),
             "frontend.sqs.spread.random": random,
             "frontend.sqs.spread.uuid": mock.Mock(uuid4=lambda: UUID(int=random.getrandbits(128))),
         }
@@ -315,6 +328,7 @@ class ClusterWorld:
             self.tasks.append(loop.create_task(self.maps.run()))
         for queue in self.doomed:
             self.tasks.append(loop.create_task(self._delete(queue, self.chances.uniform(0.2, 0.9) * seconds)))
+        self.ledger.on_change = self.troubles.on_change
         if self.troubles.pause:
             self.tasks.append(loop.create_task(self.troubles.run(Random(random.random()))))
         until = loop.now + seconds
@@ -324,8 +338,7 @@ class ClusterWorld:
         self.heal()
         self._rest()
         if random.random() < self.all_die and self.scenario != "outages":
-            for process in self.nodes.living():
-                self.nodes.kill(process)
+            self.nodes.kill_all()
             if self.local and random.random() < 0.5:
                 self.disk.crash()
             self._rest()
@@ -339,7 +352,7 @@ class ClusterWorld:
         """No more faults, and those that there are end."""
         self.over = True
         self.net.late = self.net.lost = self.net.twice = self.machines.lost = self.machines.late = 0.0
-        self.ledger.late = self.store.failing = 0.0
+        self.ledger.late = self.ledger.timed_out = self.store.failing = 0.0
         self.ledger.commit_delay = None
         self.machines.heal()
 

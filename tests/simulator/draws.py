@@ -50,6 +50,8 @@ def node_draws(seed: int) -> NodeDraws:
 def vary(world: ClusterWorld) -> None:
     """Draw the sizes and speeds of a cluster's run, what its clients do, and how often each fault comes."""
     random = Random(f"draws of {world.seed}")
+    sessions = Random(f"sessions of {world.seed}")
+    world.sessions, world.ledger.timed_out = sessions.random() < 0.5, sessions.choice((0.0, 0.02, 0.1))
     nodes, callers, machines, net = world.nodes, world.callers, world.machines, world.net
     world.loop.cost_seconds = random.choice((0.0, 0.000005, 0.00005))
     nodes.checkpoint_segments = random.choice((1, 1, 2, 4, 12))
@@ -58,26 +60,47 @@ def vary(world: ClusterWorld) -> None:
     nodes.wait_for_others = True
     nodes.idle_seconds = random.choice((0.05, 0.5))
     nodes.row_bytes = random.choice((256, 1 << 10, 4 << 10, 60 << 10))
-    callers.pace = random.choice((0.05, 0.1, 0.2) if world.scenario == "slow" else (0.02, 0.03, 0.05, 0.1))
+    callers.pace = random.choice((0.05, 0.1, 0.2) if world.scenario == "slow" else (0.03, 0.05, 0.1))
     callers.visibility_seconds = random.choice(((5, 15, 30), (0, 2, 10)))
     callers.old_handles = random.choice((0.05, 0.15, 0.4))
     for call in callers.weights:
         callers.weights[call] *= random.choice((0.3, 1.0, 1.0, 2.0))
     callers.weights["move"] *= random.choice((0.0, 1.0, 4.0))
-    if random.random() < 0.7:  # few messages, received again and again: many of them become dead letters
+    if random.random() < 0.7:  # received again and again, and sent back: messages are on their way all the time
         callers.visibility_seconds = random.choice(((0,), (0, 1), (0, 0, 0, 5)))
-        callers.weights.update(send=30, receive=80, delete=10)
+        callers.weights.update(send=random.choice((8, 30)), receive=80, delete=random.choice((3, 10)))
+        callers.weights["move"] = random.choice((4.0, 20.0, 20.0))
+        world.pairs, world.receives_max = random.choice(((2, 3), (6,))), random.choice(((1, 2, 4), (1,)))
         world.always = frozenset({"dead"})
     machines.slow_seconds = random.choice((0.002, 0.01, 0.02))
     net.twice = random.choice((0.0, 0.1, 0.3))
     net.twice_seconds = random.choice((0.0, 0.5, 3.0))
+    more = Random(f"windows and bodies of {world.seed}")
+    world.catalog.window_seconds = more.choice((6, 6, 10, 20, 60))
+    net.send_seconds_max = world.limits.call_seconds  # whoever asked has given up by then
+    callers.ids_used_again = 0.2
+    callers.big_bodies = more.choice((5, 12)) if more.random() < 0.1 else 0
+    if callers.big_bodies:
+        nodes.segment_bytes = max(nodes.segment_bytes, (4 if world.local else 1) << 20)
+        world.always |= {"dead"}
+    if world.scenario != "outages":  # there what may go wrong is all that it is
+        _vary_faults(world, random, more)
+
+
+def _vary_faults(world: ClusterWorld, random: Random, more: Random) -> None:
+    """Draw how often each fault comes: some never, and two of them much more often than the others."""
     faults = world.troubles.faults
-    if world.scenario == "outages":
-        return  # what may go wrong is all that it is
     if world.scenario != "zombies":
         for fault in faults:
             faults[fault] *= random.choice((0, 1, 1, 3))
         faults["map"] = max(1, faults["map"])
-        world.troubles.pause = random.choice((0.5, 1.0, 2.0, 4.0)) if world.troubles.pause else 0.0
+        world.troubles.pause = random.choice((1.0, 2.0, 4.0)) if world.troubles.pause else 0.0
+    if world.local:
+        faults["files"] = more.choice((0, 1, 3))
+    usual = sum(faults.values())
     if not world.local:
-        faults["lost_rows"] = sum(faults.values()) * random.choice((0.2, 1.0, 3.0))
+        faults["lost_rows"] = usual * random.choice((0.3, 1.0))
+        faults["zombie"] = faults.get("zombie", 0.0) + usual * random.choice((0.0, 0.3))
+    for fault in random.sample(sorted(faults), 2):
+        faults[fault] += usual
+    world.troubles.brittle = random.choice((0.0, 0.0, 0.02, 0.1))

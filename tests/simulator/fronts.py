@@ -34,7 +34,7 @@ class Front(Host):
     def begin(self, backend: ClusterBackend) -> None:
         store = self._store
         self.backend = backend
-        self.queues = queues_over(self._metadata, backend)
+        self.queues = queues_over(self._metadata, backend, store.settings)
         self.splits = Splits(store, backend, resolver_over(store, backend), lambda: 0)
 
     async def stored(self, queue_id: int) -> Queue:

@@ -140,6 +140,9 @@ class Net:
         """How often a message that may come twice does."""
         self.twice_seconds = 0.0
         """Longest time that the second copy is on its way, beside the usual."""
+        self.send_seconds_max = float("inf")
+        """Longest time that a send with tokens is on its way before it is lost: a copy of one that was stored is to be
+        recognized, and the window of its tokens may be short."""
         self._cut: dict[tuple[str, str], int] = {}
 
     def cut(self, source: str, to: str) -> None:

@@ -15,14 +15,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
+from uuid import UUID
 
 import msgspec
 
 from metadata_service.cassandra_connection import HELD
+from metadata_service.cassandra_entries import CassandraEntries
 from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, Entries, QueueNotFound, StoreError, StoreUnavailable
 from tests.simulator.hosts import Net
 from tests.simulator.quorum import Machines
+from tests.simulator.sessions import Change, RecordTables, records_over
 
 T = TypeVar("T")
 
@@ -51,6 +54,10 @@ class Ledger:
         self.beat_order: Callable[[Heartbeat], Any] = lambda beat: (beat.incarnation, beat.count)
         """A rule: the order of heartbeats is the writer's own count, and no clock."""
         self.cluster = ClusterEntry()
+        self.rows = RecordTables()
+        """The same, and more, as the product's own code has written it (:class:`SessionEntries`)."""
+        self.timed_out = 0.0
+        """How often a node answers that a transaction timed out, which took effect or not."""
         self.sealed: list[tuple[float, LogEntry]] = []
         """Logs that were sealed, and when."""
         self.when_sealed: Callable[[LogEntry], None] | None = None
@@ -61,6 +68,8 @@ class Ledger:
         """Called with the entry of an open log whose floor has just risen."""
         self.when_changing: Callable[[Sequence[ShardEntry], Callable[[], None]], bool] | None = None
         """Told when a process is about to have shards changed, and what does it; True: nobody else is to do it."""
+        self.on_change: Callable[[str], None] | None = None
+        """Called with the name of each process that has a change made."""
         self.commit_delay: Callable[[LogEntry, int], float] | None = None
         """Seconds until a machine has the commit of a log's entry; None: that is left to chance."""
         self.stale_seconds = 0.0
@@ -101,6 +110,16 @@ class Ledger:
                 slow = self.machines.slow_seconds * (100 if self.random.random() < self.machines.late else 1)
                 loop.call_later(self.random.random() * slow, arrive, number)
 
+    def log_changed(self, stored: LogEntry, new: LogEntry) -> None:
+        """Keep a log's entry in the place of the one that was stored, and report what has become of the log."""
+        self.logs[new.log_id] = new
+        if new.state == "sealed" and stored.state != "sealed":
+            self.sealed.append((asyncio.get_running_loop().time(), new))
+            if self.when_sealed is not None:
+                self.when_sealed(new)
+        if new.state == "open" and new.floor_seq > stored.floor_seq and self.when_floor_moved is not None:
+            self.when_floor_moved(new)
+
     def note(self) -> None:
         """Remember what is stored, for those who read what was."""
         if self.stale_seconds:
@@ -116,6 +135,13 @@ class Ledger:
         _, logs, shards = self.random.choice(self._past)
         return logs, shards
 
+    def undrain(self) -> None:
+        """Let all nodes have shards."""
+        self.cluster = msgspec.structs.replace(self.cluster, draining=(), version=self.cluster.version + 1)
+        if ("cluster", "cluster") in self.rows.records:
+            change, record = UUID(int=self.random.getrandbits(128)), msgspec.json.encode(self.cluster).decode()
+            self.rows.records["cluster", "cluster"] = {"change": change, "record": record}
+
     def finish_commits(self) -> None:
         """Whoever reads at SERIAL, or makes a transaction, first ends what others have left half done."""
         if not self.commits_awaited:
@@ -125,6 +151,67 @@ class Ledger:
             for machine in self.random.sample(up, self.machines.majority):
                 machine.store(("entry", log_id), (), change, state)
         self._uncommitted.clear()
+
+
+class LedgerWire:
+    """The way to a ledger whose rows the product's own code writes.  Implements :class:`tests.simulator.sessions.Wire`.
+
+    What is written of logs, shards and the cluster the ledger has as well, so that a world sees it.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.random = ledger.random
+        self.rows = ledger.rows
+
+    @property
+    def late(self) -> float:
+        return self._ledger.late
+
+    @property
+    def timed_out(self) -> float:
+        return self._ledger.timed_out
+
+    def delay(self, name: str, *, back: bool) -> float | None:
+        return self._ledger.net.delay(*(("entries", name) if back else (name, "entries")))
+
+    def quorum(self) -> bool:
+        return self._ledger.quorum()
+
+    def finish_commits(self) -> None:
+        self._ledger.finish_commits()
+
+    def before(self, name: str) -> None:
+        if self._ledger.on_change is not None:
+            self._ledger.on_change(name)
+
+    def applied(self, changes: Sequence[Change], done: Callable[[], None]) -> None:
+        ledger = self._ledger
+        for one in changes:
+            (space, key), record = one.place, "" if one.row is None else one.row["record"]
+            if space == "logs" and key.startswith("log/"):
+                began = msgspec.json.decode(record, type=LogEntry)
+                ledger.logs.setdefault(began.log_id, began)
+            elif space.startswith("log/"):
+                new = msgspec.json.decode(record, type=LogEntry)
+                ledger.log_changed(ledger.logs[new.log_id], new)
+                ledger.commit(new.log_id, done)
+                return  # it is the only one of its space
+            elif space == "shards" and key != "version":
+                entry = msgspec.json.decode(record, type=ShardEntry)
+                ledger.shards[entry.shard] = entry
+            elif space == "cluster":
+                ledger.cluster = msgspec.json.decode(record, type=ClusterEntry)
+        done()
+
+
+class SessionEntries(CassandraEntries):
+    """The product's own entries, as one process reaches them over a session of its own."""
+
+    def __init__(self, ledger: Ledger, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(records_over(LedgerWire(ledger), name, loop))
+        self.decided = HostEntries(ledger, name).decided
+        """For the metadata's other tables."""
 
 
 class HostEntries:
@@ -178,6 +265,8 @@ class HostEntries:
             if there is not None:
                 loop.call_later(there, arrive)
 
+        if changes and ledger.on_change is not None:
+            ledger.on_change(self._name)
         Context().run(send)
         timeout = loop.call_later(ledger.timeout_seconds, answer, StoreUnavailable("no answer from the metadata"))
         try:
@@ -215,13 +304,8 @@ class HostEntries:
             stored = ledger.logs.get(entry.log_id)
             if stored is None or (stored.version != entry.version and ledger.conditions):
                 raise ConditionFailed(f"log {entry.log_id}")
-            new = ledger.logs[entry.log_id] = msgspec.structs.replace(entry, version=stored.version + 1, held="")
-            if new.state == "sealed" and stored.state != "sealed":
-                ledger.sealed.append((asyncio.get_running_loop().time(), new))
-                if ledger.when_sealed is not None:
-                    ledger.when_sealed(new)
-            if new.state == "open" and new.floor_seq > stored.floor_seq and ledger.when_floor_moved is not None:
-                ledger.when_floor_moved(new)
+            new = msgspec.structs.replace(entry, version=stored.version + 1, held="")
+            ledger.log_changed(stored, new)
             ledger.note()
             return new, new.log_id
 

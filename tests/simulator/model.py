@@ -102,6 +102,14 @@ class Msg:
         """Something else than rot may have ended it."""
         return bool(self.claims or self.why) or not self.number or self.earliest_expiry <= now
 
+    @property
+    def gone_by_time(self) -> bool:
+        """A look has not found it, and nothing that was answered since has ended it.
+
+        :attr:`why` does not say so for long: a delete by an earlier handle may be asked for, and be refused.
+        """
+        return not self.may and self.gone_at == NEVER
+
     def gone(self, why: str, at: int = 0, now: int = 0) -> None:
         """It is not there any more: since a tick, and a time."""
         self.must = self.may = False
@@ -412,8 +420,10 @@ class Model:
                 raise Violation(f"{msg.name} was received from {queue.arn}, but {msg.why}")
             if asked_at >= msg.deleted.get((queue.pid, one.number), NEVER) and not queue.lossy:
                 raise Violation(f"{msg.name} was received from {queue.arn}, where its delete was answered")
-            if msg.why == LOOKED:
-                msg.may, msg.why = True, ""  # a restart has set the time back
+            if msg.gone_by_time:
+                msg.may = True  # a restart has set the time back
+                if msg.why == LOOKED:
+                    msg.why = ""
             self._fits(queue, one, msg, started, now, carried)
             self._claimed(queue, one, msg, started, visibility_ms, asked, asked_at)
             if queue.fifo:
@@ -645,7 +655,7 @@ class Model:
             msg = self.messages.get(payload)
             if msg is None:
                 raise Violation(f"{payload[:20]!r} is stored and was never sent")
-            if msg.why == LOOKED and now < msg.gone_ms:
+            if msg.gone_by_time and now < msg.gone_ms:
                 msg.may = True
             if not msg.may:
                 raise Violation(f"{msg.name} is stored, but {msg.why}")
@@ -671,8 +681,9 @@ class Model:
                     continue  # in the window of payloads it may still be good
                 if msg.must and now < msg.earliest_expiry:
                     raise Violation(f"{msg.name} (number {msg.number}) is lost")
-                # By time alone it comes back when a restart sets the time back to the last row's.
-                msg.gone(LOOKED, NEVER, began if began >= msg.earliest_expiry else 0)
+                # By time alone it comes back when a restart sets the time back to the last row's.  It may have ended
+                # during the look: after the machine was suspended, the time goes on by minutes within a second of it.
+                msg.gone(LOOKED, NEVER, now if now >= msg.earliest_expiry else 0)
                 continue
             queue, number, sent = stored[0]
             if not queue.unsettled:  # else what was asked for may still be done to it

@@ -67,7 +67,8 @@ def twin_answered_early() -> AbstractContextManager[Any]:
     real = Incarnation.send
 
     async def send(self: Incarnation, target: Target, messages: list[NewMessage]) -> list[Stored]:
-        written, answers = self._find(target).queue.send(messages, self.clock())
+        partition = self._find(target)
+        written, answers = partition.queue.send(messages, partition.clock())
         return await real(self, target, messages) if written else answers
 
     return mock.patch.object(Incarnation, "send", send)
@@ -159,7 +160,7 @@ def transfer_done_too_early() -> AbstractContextManager[Any]:
     def hand_over(
         self: Ferry, source: Partition, target: Partition, leaving: dict[int, tuple[records.Message, bytes]]
     ) -> None:
-        node, now = self._node, self._node.clock()
+        node, now = self._node, source.clock()
         outgoing = source.fold.outgoing[target.id]
         for transfer, (head, payload) in leaving.items():
             if transfer not in outgoing.pending:
@@ -175,7 +176,7 @@ def transfer_done_too_early() -> AbstractContextManager[Any]:
 
     def late(node: Incarnation, target: Partition, arrived: records.Message, payload: bytes) -> None:
         arrived.number = target.fold.next_number
-        node.write(target, arrived, node.clock(), payload)
+        node.write(target, arrived, target.clock(), payload)
 
     return mock.patch.object(Ferry, "_hand_over", hand_over)
 

@@ -17,12 +17,13 @@ from backend.journal.cassandra_log import CassandraLogSettings
 from backend.journal.log import LogSettings
 from backend.journal.segments import LogInUse
 from backend.journal.tables import ROWS_MOST
-from backend.living import WATCH_SECONDS, recovered_by_others, time_of
+from backend.living import WATCH_SECONDS, clock_at_start, recovered_by_others
 from backend.manager import Member
 from backend.node import Node, NodeSettings
 from backend.partition import Partition
 from metadata_service.store import StoreError
 from tests.simulator.catalog import resolver_over
+from tests.simulator.clocks import let_the_first_be_alone
 from tests.simulator.fleet import Process
 from tests.simulator.machines import HostTables
 from tests.simulator.wires import Server
@@ -41,6 +42,8 @@ class NodeProcess(Server):
         self.member: Member | None = None
         self.process = process
         """Its hold on the machine's disk, where it has one."""
+        self.entries: Any = None
+        """Those of logs, shards and nodes, once it has asked for them."""
 
 
 class Nodes:
@@ -55,6 +58,11 @@ class Nodes:
         """Nodes that never come back."""
         self.offsets = dict.fromkeys(self.names, 0.0)
         """Seconds that their wall clocks are off."""
+        self.first: str | None = None
+        """The one that comes back first, and alone, when all were killed together."""
+        self.alone_seconds = 0.0
+        self.all_killed_at: float | None = None
+        """The last time of that."""
         self.rates = {name: random.choice((1.0, 1.0, 0.99, 1.01)) for name in self.names}
         """Of their monotonic clocks."""
         self.checkpoint_segments = random.choice((1, 2, 4))
@@ -80,7 +88,11 @@ class Nodes:
 
     def store_of(self, process: NodeProcess) -> Any:
         """The entries, as the process reaches them."""
-        return process.process.store if process.process is not None else self._world.entries(process.name)
+        if process.entries is None:
+            process.entries = (
+                process.process.store if process.process is not None else self._world.entries(process.name)
+            )
+        return process.entries
 
     def partitions(self) -> list[Partition]:
         """All that is open anywhere."""
@@ -94,13 +106,11 @@ class Nodes:
     def undrain(self) -> None:
         """An operator lets all nodes have shards again, also those whose own word that they are back was lost."""
         world = self._world
-        keeper: Any = world.store if world.local else world.ledger
-        cluster = keeper._cluster if world.local else keeper.cluster
-        again = msgspec.structs.replace(cluster, draining=(), version=cluster.version + 1)
         if world.local:
-            keeper._cluster = again
+            cluster = world.store._cluster
+            world.store._cluster = msgspec.structs.replace(cluster, draining=(), version=cluster.version + 1)
         else:
-            keeper.cluster = again
+            world.ledger.undrain()
 
     def kill(self, process: NodeProcess) -> None:
         if process.alive:
@@ -109,10 +119,17 @@ class Nodes:
                 process.process.kill()
             self._world.loop.kill(process)
 
+    def kill_all(self) -> None:
+        """Kill all that live, together."""
+        self.all_killed_at = self._world.loop.now
+        for process in self.living():
+            self.kill(process)
+
     async def keep(self, name: str, random: Random) -> None:
         """The supervisor of a node: starts it again when it is dead."""
         world = self._world
         await asyncio.sleep(random.random())  # else all would do everything at the same moments
+        await let_the_first_be_alone(world, name)
         while name not in self.gone:
             process = self._start(name)
             if not world.over and world.troubles.pause and "kill" in world.troubles.faults and random.random() < 0.15:
@@ -121,6 +138,7 @@ class Nodes:
             while process.alive:
                 await asyncio.sleep(0.05)
             await asyncio.sleep(random.choice((0.05, 1.0, 6.0, 12.0)) if not world.over else 0.05)
+            await let_the_first_be_alone(world, name)
 
     def _start(self, name: str) -> NodeProcess:
         world = self._world
@@ -150,9 +168,7 @@ class Nodes:
         clock = SteadyClock(lambda: wall_ms() / 1000, lambda: loop.now * rate, lambda: loop.now * rate)
         if self.wait_for_others:
             await recovered_by_others(store, name)
-        time_ms = await time_of(store, name, wall_ms)
-        if time_ms is not None:
-            clock.go_to(time_ms)
+        await clock_at_start(store, name, clock)
 
         async def nodes() -> dict[str, Any]:
             return {beat.node: beat.address for beat in await store.heartbeats()}

@@ -209,7 +209,7 @@ def test_a_message_that_the_cleaner_copies_while_it_is_read_is_delivered(monkeyp
         monkeypatch.setattr(incarnation.log, "read_many", real)
         (block,) = partition.fold.blocks.values()
         copy = records.Copied(block.base, block.sent[0])
-        incarnation.write(partition, copy, incarnation.clock(), b"body")
+        incarnation.write(partition, copy, partition.clock(), b"body")
         return [RottenRecord(position, "gone", 0, "file") for position in positions]
 
     monkeypatch.setattr(incarnation.log, "read_many", read_many)

@@ -66,6 +66,28 @@ def test_a_message_may_not_be_twice() -> None:
         told.history.finished({b"m000001.": [(told.dead, (DEAD, 1)), (told.source, (SOURCE, 5))]})
 
 
+def test_a_message_may_be_twice_when_its_send_was_repeated_after_the_window() -> None:
+    told = Told()
+    told.sent(1, b"m000001.")
+    told.history.repeated_late([told.history.messages[b"m000001."]])
+    told.sent(5, b"m000001.")
+    told.history.finished({b"m000001.": [(told.source, (SOURCE, 1)), (told.source, (SOURCE, 5))]})
+
+
+def test_a_repeat_within_the_window_is_answered_as_the_first() -> None:
+    told = Told()
+    told.sent(1, b"m000001.")
+    with pytest.raises(Violation, match="a repeated send of m000001"):
+        told.sent(5, b"m000001.")
+
+
+def test_an_id_that_is_used_again_after_its_window_is_not_taken_for_a_repeat() -> None:
+    told = Told()
+    told.sent(1, b"m000001.")
+    with pytest.raises(Violation, match="have the same message id"):
+        told.sent(1, b"m000002.")
+
+
 def test_a_later_message_is_not_received_while_a_claim_holds_an_earlier_one() -> None:
     told = Told()
     told.sent(1, b"m000001.")

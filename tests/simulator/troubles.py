@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from contextvars import Context
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,11 @@ class Troubles:
         self.faults: dict[str, float] = dict(LOCAL_FAULTS if world.local else QUORUM_FAULTS)
         """How often each comes: the methods ``_fault_`` below."""
         self.outage_seconds: tuple[float, ...] = (1.0, 4.0, 9.0)
+        self.brittle = 0.0
+        """How often a process that has a change of the metadata made dies, at once or within a second."""
         self._zombie = False
         """There is one."""
+        self._chances = Random(f"changes of {world.seed}")
         self._world = world
         self._nodes = world.nodes
 
@@ -41,6 +45,18 @@ class Troubles:
             name = random.choices(list(self.faults), list(self.faults.values()))[0]
             world.event(name)
             world.tasks.append(world.loop.create_task(getattr(self, f"_fault_{name}")(random)))
+
+    def on_change(self, name: str) -> None:
+        """Kill a node, perhaps, that asks for a change of the metadata."""
+        process = self._nodes.processes.get(name)
+        if not self.brittle or process is None or self._world.over or self._chances.random() >= self.brittle:
+            return
+        seconds = self._chances.choice((0.0, 0.01, 0.1, 1.0)) * self._chances.random()
+        Context().run(self._world.loop.call_later, seconds, self._die, process)
+
+    def _die(self, process: NodeProcess) -> None:
+        if not self._world.over:
+            self._nodes.kill(process)
 
     async def last(self, seconds: float) -> None:
         """So long a fault lasts, unless all are healed before."""
@@ -66,6 +82,10 @@ class Troubles:
             await self.last(random.choice((0.02, 0.2, 0.8, 1.5)))
             self._nodes.kill(process)
             mute.discard(process.name)
+
+    async def _fault_all(self, random: Random) -> None:
+        """All nodes are killed together."""
+        self._nodes.kill_all()
 
     async def _fault_gone(self, random: Random) -> None:
         """A machine burns down."""
@@ -218,6 +238,14 @@ class Troubles:
         process = self._nodes.any_one(random)
         if process is not None and process.process is not None:
             process.process.failing_syncs = 1
+
+    async def _fault_files(self, random: Random) -> None:
+        """A process is out of file descriptors, or of memory for reads."""
+        process = self._nodes.any_one(random)
+        if process is not None and process.process is not None:
+            process.process.passing = random.choice((0.05, 0.3, 1.0))
+            await self.last(random.choice((0.5, 3.0, 9.0)))
+            process.process.passing = 0.0
 
     async def _fault_metadata(self, random: Random) -> None:
         self._world.store.failing = random.choice((0.05, 0.3, 1.0))

@@ -91,6 +91,9 @@ class _Call:
         self._server = server
         self._method = method
         self._arguments = arguments
+        self._began_at = self._loop.time()
+        self._repeatable = method == "send" and all(one.token or one.retry for one in arguments[1])
+        """It is a send of which each message has a token."""
         self._future: asyncio.Future[Any] = self._loop.create_future()
         self._caller = copy_context()
         self._serving: list[asyncio.Task[None]] = []
@@ -113,9 +116,7 @@ class _Call:
 
     def _send(self) -> None:
         net, name = self._net, self._me.name
-        twice = self._method in MAY_COME_TWICE or (
-            self._method == "send" and all(one.token or one.retry for one in self._arguments[1])
-        )
+        twice = self._method in MAY_COME_TWICE or self._repeatable
         times = 2 if twice and net.random.random() < net.twice else 1
         for time in range(times):
             if (there := net.delay(name, self._server.name)) is not None:
@@ -128,6 +129,8 @@ class _Call:
 
     async def _serve(self) -> None:
         result, error = None, None
+        if self._repeatable and self._loop.time() - self._began_at > self._net.send_seconds_max:
+            return
         try:
             result = await getattr(self._server.backend, self._method)(*self._arguments)
         except BackendError as refused:

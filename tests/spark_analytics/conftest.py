@@ -8,16 +8,22 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_analytics.input_size import SMALL
 from spark_analytics.session import session
 
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whichever test comes first waits for Spark to start, which on a busy machine takes longer than a test may."""
+    """Count no fixtures into a test's time: the first test waits for Spark, which takes longer on a busy machine.
+
+    A marker of the test's own keeps its seconds; the one that is added here would hide it.
+    """
     for item in items:
         if item.path.parent == HERE:
-            item.add_marker(pytest.mark.timeout(func_only=True))
+            own = item.get_closest_marker("timeout")
+            seconds = () if own is None else own.args
+            item.add_marker(pytest.mark.timeout(*seconds, func_only=True))
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +31,15 @@ def spark() -> Iterator[SparkSession]:
     made = session("holdfast's tests", master="local[2]", memory="1g", partitions=4)
     yield made
     made.stop()
+
+
+@pytest.fixture(autouse=True)
+def settings_of_the_session() -> Iterator[None]:
+    """What a job set for its own size is undone: the next test has the session as it was."""
+    active = SparkSession.getActiveSession()
+    before = {name: active.conf.get(name) for name in SMALL} if active else {}
+    yield
+    active = SparkSession.getActiveSession()
+    for name, value in before.items():
+        if active is not None and value is not None:
+            active.conf.set(name, value)

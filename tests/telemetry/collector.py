@@ -1,4 +1,4 @@
-"""A collector of traces, as small as one can be: OTLP over HTTP, in this process."""
+"""A minimal collector of traces: OTLP over HTTP, in this process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 
 class Seen(NamedTuple):
-    """A span, as it arrived."""
+    """A received span."""
 
     name: str
     trace_id: str
     span_id: str
     parent_id: str
-    """"": it has none."""
+    """Id of the parent span; empty: none."""
     role: str
-    """Of the process that made it."""
+    """Role of the process that made it."""
     attributes: dict[str, Any]
     links: list[tuple[str, str]]
-    """Traces and spans."""
+    """Ids of traces and spans."""
     failed: bool
     state: str
     began_ns: int
@@ -34,14 +34,14 @@ class Seen(NamedTuple):
 
 
 class Collector:
-    """Between ``with`` and its end it listens on :attr:`endpoint`."""
+    """Collector that listens on :attr:`endpoint` while its context is entered."""
 
     def __init__(self) -> None:
         self.spans: list[Seen] = []
         self.raw = bytearray()
-        """All that was sent here."""
+        """All received bytes."""
         self.status = 200
-        """What it answers."""
+        """Status of the answers."""
         self.requests = 0
         collector = self
 

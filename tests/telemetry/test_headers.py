@@ -1,4 +1,4 @@
-"""Headers that say where a call belongs in a trace, and those that only look so."""
+"""Trace headers, valid and malformed."""
 
 from __future__ import annotations
 

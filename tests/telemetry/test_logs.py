@@ -1,4 +1,4 @@
-"""Log lines as JSON: one line each whatever the text is, and the request id of the call that they belong to."""
+"""JSON log lines: one line for any text, with the request id of the current call."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_traceback_stays_on_the_line() -> None:
 
 
 async def test_a_line_has_the_request_id_of_its_call_while_that_is_under_way() -> None:
-    """What the call has set off goes on when it is over, and is no part of it then."""
+    """Background work of a call continues after its end, and does not belong to it then."""
     over, told = asyncio.Event(), []
 
     async def background() -> None:

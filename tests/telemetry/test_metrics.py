@@ -1,4 +1,4 @@
-"""Instruments: what they count, what they refuse to be, and how they are shown."""
+"""Instruments: counting, validation, and their output."""
 
 from __future__ import annotations
 

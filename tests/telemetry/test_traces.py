@@ -1,4 +1,4 @@
-"""Which calls leave spans, and what becomes of spans where the collector is away."""
+"""Sampling of calls, and the fate of spans while the collector is down."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ABOUT = {"service.name": "holdfast", "holdfast.role": "all"}
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spans are sent at once, not every five seconds."""
+    """Send spans at once, not every five seconds."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
 
 
@@ -40,7 +40,7 @@ async def collector(quick: None) -> AsyncIterator[Collector]:
         yield collector
 
 
-# --- which ones --------------------------------------------------------------------------------------------
+# --- sampling ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_room_comes_back_with_each_second() -> None:
         assert [sampler.has_room(second) for _ in range(CALLS_PER_SECOND_MOST + 1)].count(True) == CALLS_PER_SECOND_MOST
 
 
-# --- what is told ------------------------------------------------------------------------------------------
+# --- content of spans --------------------------------------------------------------------------------------
 
 
 async def test_a_span_arrives_with_its_parent_and_state(collector: Collector) -> None:
@@ -140,7 +140,7 @@ async def test_what_a_peer_asks_goes_on_in_its_trace(collector: Collector) -> No
     assert asks.parent_id == ""
 
 
-# --- a collector that is away ------------------------------------------------------------------------------
+# --- a collector that is down ------------------------------------------------------------------------------
 
 
 def lost() -> int:
@@ -181,7 +181,7 @@ async def test_spans_that_are_refused_are_counted_and_told_once(
 
 
 async def test_a_collector_that_is_away_keeps_nobody_waiting(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queue fills, and then spans are lost at once: no call waits, and neither does the end."""
+    """The queue fills, and then spans are dropped at once: neither calls nor the end wait."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "60")
     monkeypatch.setattr(spans, "QUEUE_SPANS_MOST", 600)
     monkeypatch.setattr(spans, "CLOSE_SECONDS", 0.1)
@@ -197,7 +197,7 @@ async def test_a_collector_that_is_away_keeps_nobody_waiting(quick: None, monkey
     assert loop.time() - began < 10
 
 
-# --- what is not needed is not there -----------------------------------------------------------------------
+# --- nothing is loaded unless needed -----------------------------------------------------------------------
 
 
 def test_without_a_collector_nothing_of_it_is_loaded() -> None:

@@ -1,4 +1,4 @@
-"""The batch forms of send, delete and visibility change: entries succeed and fail one by one."""
+"""The batch forms of send, delete and visibility change: entries succeed and fail separately."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Send = Callable[[Call, QueueView, Sequence[NewMessage]], Awaitable[list[Stored]]
 
 
 def _checked(members: Members, entry_name: str) -> list[Entry]:
-    """The entries of a batch whose number and ids are right."""
+    """Validate the number and ids of a batch's entries, and return them."""
     entries: list[Entry] | None = members.get("Entries")
     if not entries:
         raise SqsError(EMPTY_BATCH_REQUEST, f"There should be at least one {entry_name} in the request.")
@@ -62,7 +62,7 @@ def _failed(entry: Entry, error: SqsError) -> Members:
 
 
 def _result(successful: list[Members], failed: list[Members]) -> Members:
-    """In JSON SQS leaves an empty list of failures out."""
+    """Answer of a batch.  In JSON SQS leaves an empty list of failures out."""
     return {"Successful": successful, "Failed": failed} if failed else {"Successful": successful}
 
 
@@ -112,9 +112,10 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
 async def _send_what_fits(
     send: Send, call: Call, view: QueueView, prepared: list[NewMessage], error: QueueFull
 ) -> tuple[list[Stored], QueueFull]:
-    """The queue has not room for all of a batch: those up to the first that finds none, and why that one does not.
+    """Store the entries of a batch that fit into the queue, up to the first that does not; returns them with
+    its error.
 
-    Raises :class:`QueueFull` if there is room for none: then the call is refused as a whole, which SDKs repeat.
+    Raises :class:`QueueFull` if none fits: the call is then refused as a whole, which SDKs retry.
     """
     stored: list[Stored] = []
     for message in prepared:
@@ -129,7 +130,7 @@ async def _send_what_fits(
 
 
 def _check_orderings(view: QueueView, entries: list[Entry], name: str) -> None:
-    """What is wrong with group or deduplication id of one entry fails the whole call, as in SQS."""
+    """Check the entries' group and deduplication ids: an error in one fails the whole call, as in SQS."""
     for number, entry in enumerate(entries, 1):
         if "MessageBody" not in entry:
             raise missing_parameter(f"{name}.{number}.MessageBody")
@@ -179,7 +180,7 @@ async def change_message_visibility_batch(context: Context, call: Call, view: Qu
 
 
 def _sorted_out(entries: list[Entry], outcomes: Sequence[HandleOutcome], failed: list[Members]) -> Members:
-    """The answer about entries with these outcomes, and about those that failed before."""
+    """Answer for entries with these outcomes, and for those that failed before."""
     successful: list[Members] = []
     for entry, outcome in zip(entries, outcomes, strict=True):
         if outcome:

@@ -1,4 +1,4 @@
-"""What every operation is given beside its call."""
+"""Dependencies of every operation besides its call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metadata_service.client import MetadataClient
 
 
 class Context:
-    """The services, and the view of queues over them."""
+    """The services, and objects derived from them."""
 
     __slots__ = (
         "access",

@@ -1,4 +1,4 @@
-"""Dead-letter queues: whether one may be used, and who uses it."""
+"""Dead-letter queues: validation of redrive targets, and listing of sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from frontend.sqs.queues import QueueView
 async def check_target(
     context: Context, account: str, policy: str, source_arn: str, fifo: bool, principal: Principal | None
 ) -> None:
-    """Whether a queue may use this RedrivePolicy, which is canonical, and ``principal`` may say so.
+    """Check that a queue may use this canonical RedrivePolicy, and that ``principal`` may set it.
 
     Raises InvalidParameterValue and AccessDenied.
     """

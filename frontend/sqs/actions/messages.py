@@ -54,7 +54,7 @@ async def send_message(context: Context, call: Call, view: QueueView, members: M
 
 
 def check_ordering(view: QueueView, members: Members) -> None:
-    """The identifiers that order and deduplicate a message."""
+    """Validate the identifiers that order and deduplicate a message."""
     group = members.get("MessageGroupId")
     deduplication = members.get("MessageDeduplicationId")
     if group is not None:
@@ -75,7 +75,7 @@ def check_ordering(view: QueueView, members: Members) -> None:
 
 
 def prepare(view: QueueView, call: Call, members: Members, seal: Seal) -> tuple[NewMessage, Members, int]:
-    """What is stored, the digests of the answer, and the bytes that count towards limits."""
+    """Build the message to store, the digests for the answer, and the size in bytes that counts towards limits."""
     body: str = members["MessageBody"]
     encoded = body.encode()
     validation.check_body(encoded)
@@ -84,7 +84,7 @@ def prepare(view: QueueView, call: Call, members: Members, seal: Seal) -> tuple[
     deduplication: str = members.get("MessageDeduplicationId") or ""
     if view.fifo and not deduplication:
         deduplication = sha256(encoded).hexdigest()
-    del encoded  # of a long message it would be one copy more
+    del encoded  # frees a copy of a long message
     delay = validation.delay_seconds(members.get("DelaySeconds"), view.delay_most, view.fifo)
     answer: Members = {"MD5OfMessageBody": body_md5.hex()}
     stored = Payload(payload.FORMAT, body, body_md5, call.principal.principal_id)
@@ -119,7 +119,7 @@ def prepare(view: QueueView, call: Call, members: Members, seal: Seal) -> tuple[
 
 
 def complete(answer: Members, stored: Stored, fifo: bool) -> None:
-    """Add to an answer what the backend gave the message."""
+    """Add a stored message's id and number to the answer."""
     answer["MessageId"] = stored.message_id
     if fifo:
         answer["SequenceNumber"] = f"{stored.number:020d}"
@@ -178,12 +178,12 @@ async def _claim(context: Context, call: Call, view: QueueView, command: Receive
         return await context.queues.run(view, context.backend.receive, command)
     polls = context.services.polls
     if polls.draining or (call.allowance is not None and command.attempt is None):
-        # A queue that is not empty answers at once, and that does not count as a receive that waits.
+        # A queue that is not empty answers at once, which does not count as a waiting receive.
         command.wait_seconds = 0
         try:
             received = await context.queues.run(view, context.backend.receive, command)
         except OverLimit:
-            received = []  # a long poll at the limit is answered with nothing
+            received = []  # a long poll at the limit gets an empty answer
         if received or polls.draining:
             return received
         command.wait_seconds = wait
@@ -206,7 +206,7 @@ def _system_names(members: Members) -> frozenset[str]:
 
 
 def _message_attribute_filter(names: list[str] | None) -> Callable[[str], bool] | None:
-    """None: none are wanted."""
+    """Predicate for the wanted message attributes; None: none are wanted."""
     if not names:
         return None
     if not {"All", ".*", "*"}.isdisjoint(names):
@@ -256,7 +256,7 @@ def _system_attributes(message: Received, stored: Payload, fifo: bool) -> Member
         attributes["MessageGroupId"] = message.group
     if fifo:
         attributes["SequenceNumber"] = f"{message.number:020d}"
-        # in a dead-letter queue twins of the same deduplication id are told apart by their message id
+        # in a dead-letter queue messages with the same deduplication id are distinguished by their message ids
         deduplication = message.message_id if message.origin is not None else stored.deduplication_id
         if deduplication is not None:
             attributes["MessageDeduplicationId"] = deduplication
@@ -287,7 +287,7 @@ async def delete_message(context: Context, call: Call, view: QueueView, members:
 
 
 def handle_error(handle: str, outcome: HandleOutcome, visibility: int = 0) -> SqsError:
-    """What the single calls answer about a receipt handle."""
+    """Error of a single call for a receipt handle."""
     if outcome == HandleOutcome.MALFORMED:
         return _invalid_handle('The input receipt handle "{}" is not a valid receipt handle.', handle)
     if outcome == HandleOutcome.OTHER_QUEUE:

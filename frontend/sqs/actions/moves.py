@@ -43,7 +43,7 @@ async def start_message_move_task(context: Context, call: Call, members: Members
         if destination.fifo != source.fifo:
             raise SqsError(INVALID_PARAMETER_VALUE, "Source queue and destination queue must be of the same type.")
     elif call.principal.prefixes:
-        # Each message would go back to where it came from, which is known only once it is read.
+        # Each message would go back to its original queue, which is known only once it is read.
         raise SqsError(
             ACCESS_DENIED,
             "Access to the resource is denied: a credential for queues whose names begin with "
@@ -97,7 +97,7 @@ async def _queue(context: Context, call: Call, members: Members, parameter: str,
 
 
 async def _found(context: Context, call: Call, text: str, parameter: str, action: str) -> QueueView:
-    """The queue of this ARN, if it is the caller's and the caller may do this to it."""
+    """Find the queue of this ARN if it belongs to the caller, who may take this action on it."""
     parsed = arn.parse(text)
     if parsed is not None:
         check_credential(call.principal, action, parsed.name)

@@ -1,4 +1,4 @@
-"""NextToken: where the next page of a list begins."""
+"""Paging of lists by NextToken."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def page_size(members: Members) -> int:
 
 
 def after(members: Members) -> str:
-    """The name after which the page begins.  Raises InvalidParameterValue."""
+    """Name after which the page begins.  Raises InvalidParameterValue."""
     token = members.get("NextToken")
     if not token:
         return ""
@@ -37,9 +37,9 @@ def after(members: Members) -> str:
 
 
 def page(names: list[str], size: int, members: Members) -> tuple[list[str], str | None]:
-    """The names of a page of which one more than fits was asked for, and the token of the next page.
+    """Cut a page out of names of which one more than fits was read; returns it with the next page's token.
 
-    As in SQS, there is a token only for those who gave MaxResults.
+    As in SQS, there is a token only if MaxResults was given.
     """
     if len(names) <= size:
         return names, None

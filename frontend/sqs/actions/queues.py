@@ -64,10 +64,10 @@ async def ensure_queue(
     principal: Principal | None = None,
     queues_most: int | None = None,
 ) -> Queue:
-    """The queue, made now or with the same attributes before.  Raises what CreateQueue answers.
+    """Return the queue, created now or with the same attributes before.  Raises CreateQueue's errors.
 
-    ``principal`` is who asks for it; None: the service itself.  ``queues_most`` is how many the account may have;
-    None: however many.
+    ``principal`` is the caller; None: the service itself.  ``queues_most`` is the account's quota; None: no
+    limit.
     """
     fifo = given.get("FifoQueue", "").lower() == "true"
     encryption = context.services.settings.encryption
@@ -113,31 +113,31 @@ async def ensure_queue(
 
 
 async def _clusters_for(context: Context, account: str, name: str, partitions: int) -> list[int]:
-    """The backend clusters for a new queue's partitions.
+    """Choose the backend clusters for a new queue's partitions.
 
-    Raises :class:`QueueExists` where it can tell that it is none.
+    Raises :class:`QueueExists` if no cluster is available and the queue exists.
     """
     try:
         return context.services.clusters_for(account, name, partitions)
     except NoCluster as error:
-        with suppress(QueueNotFound):  # what there is can be asked for again
+        with suppress(QueueNotFound):  # an existing queue can still be returned
             raise QueueExists(await context.metadata.get(account, name)) from None
         context.log.error("queue %r of account %s cannot be created: %s", name, account, error)
         raise SqsError(SERVICE_UNAVAILABLE, "No new queues can be created at the moment. Try again.") from None
 
 
 async def _check_owner(context: Context, queue: Queue) -> None:
-    """A queue was created: it goes again if its account has been deleted meanwhile, for nobody would ever delete it."""
+    """Delete a new queue again if its account was deleted meanwhile, because it would never be deleted otherwise."""
     tenant = await context.services.credentials.store.get_tenant(queue.account)
     if tenant is None or tenant.state not in ("deleting", "deleted"):
         return
-    with suppress(QueueNotFound):  # whoever deletes the account was faster
+    with suppress(QueueNotFound):  # the deletion of the account has deleted it
         await context.metadata.delete(queue, now_ms=context.services.now_ms())
     raise SqsError(OPT_IN_REQUIRED, not_active(tenant).message)
 
 
 async def auto_create_queue(context: Context, account: str, name: str) -> Queue:
-    """The queue of a first send, with all defaults."""
+    """Create the queue for a first send, with all defaults."""
     given = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
     most = await context.throttle.queues_most(account)
     return await ensure_queue(context, account, name, given, {}, queues_most=most)
@@ -159,7 +159,8 @@ async def delete_queue(context: Context, call: Call, view: QueueView, members: M
     try:
         await context.queues.drop(context.queues.view(queue))
     except BackendError:
-        # It is deleted once the metadata says so; what the backend still has of it, it drops when it next starts.
+        # It is deleted once the metadata says so; the backend drops the rest of its messages when it next
+        # starts.
         context.log.warning("%s the messages of deleted queue %r are still stored", call.request_id, queue.name)
 
 
@@ -172,7 +173,7 @@ async def get_queue_url(context: Context, call: Call, members: Members) -> Membe
         raise no_access_to_queue()
     view = await context.access.queue(call, "GetQueueUrl", account, name)
     if context.services.settings.shared:
-        view = await context.queues.refresh(view)  # nothing else would tell that it was deleted a moment ago
+        view = await context.queues.refresh(view)  # the cache may still hold a queue deleted a moment ago
     return {"QueueUrl": call.queue_url(view.queue.account, view.queue.name)}
 
 
@@ -182,7 +183,7 @@ async def list_queues(context: Context, call: Call, members: Members) -> Members
     after = paging.after(members)
     names: list[str] = []
     for prefix in listed_prefixes(call.principal, members.get("QueueNamePrefix") or ""):
-        # each is of other names than those before it, and they come in order
+        # prefixes are disjoint and sorted, so the names stay in order
         limit = size + 1 - len(names)
         if limit:
             names += await context.metadata.list_queues(account, prefix=prefix, after=after, limit=limit)

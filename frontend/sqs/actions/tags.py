@@ -15,7 +15,7 @@ Tags = dict[str, str]
 
 
 def check(tags: Mapping[str, str], queue_name: str) -> None:
-    """Whether a queue may have these tags, all together."""
+    """Check that a queue may have all these tags."""
     if len(tags) > limits.TAGS_MOST:
         raise SqsError(
             INVALID_PARAMETER_VALUE, f"Too many tags added for queue {queue_name}. Maximum {limits.TAGS_MOST}."

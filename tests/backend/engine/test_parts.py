@@ -16,7 +16,6 @@ from backend.engine.blocks import Block, Ref
 from backend.engine.fold import SEGMENT_SHIFT, Fold
 from backend.engine.ids import message_id, pack_id, salt_of, unpack_id
 from backend.engine.records import Message, UnknownRecord, decode_head, encode_head
-from backend.engine.snapshot import ReadyBlock
 from backend.engine.timers import NEVER, Timers
 from backend.engine.tokens import Tokens
 from tests.backend.engine.machine import Machine
@@ -152,8 +151,7 @@ def test_a_waiting_message_costs_bytes_not_objects(fifo: bool, most: int) -> Non
     assert used / count <= most
 
 
-async def _read_back(queue: Machine, *, make_ready: bool = False) -> tuple[Fold, int]:
-    """``make_ready``: blocks before the fold is read, as far as that can be; then their pieces are not asked for."""
+async def _read_back(queue: Machine) -> tuple[Fold, int]:
     store: dict[Ref, bytes] = {}
 
     def add(piece: bytes) -> Ref:
@@ -166,10 +164,8 @@ async def _read_back(queue: Machine, *, make_ready: bool = False) -> tuple[Fold,
             yield store[ref]
 
     ref, refs = snapshot.take(queue.fold, add, [])
-    blocks, others = await snapshot.blocks_and_others(ref, fetch)
-    assert blocks + others == refs
-    made = {one: snapshot.ready(store.pop(one)) for one in blocks[1:-1]} if make_ready else {}
-    fold, hanging = await snapshot.read(ref, fetch, {one: block for one, block in made.items() if block is not None})
+    assert await snapshot.hanging(ref, fetch) == refs
+    fold, hanging = await snapshot.read(ref, fetch)
     assert hanging == refs
     return fold, len(store)
 
@@ -204,12 +200,11 @@ async def test_a_snapshot_reads_back_as_what_it_was(fifo: bool) -> None:
         assert snapshot.describe(fold) == snapshot.describe(queue.fold)
 
 
-@pytest.mark.parametrize("make_ready", [False, True])
 @pytest.mark.parametrize("grouped", [False, True])
 async def test_blocks_that_wait_as_a_whole_are_read_as_others_are(
-    grouped: bool, make_ready: bool, monkeypatch: pytest.MonkeyPatch
+    grouped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are restored together instead of one by one, to the same lists and sums, also if they were made before."""
+    """They are restored together instead of one by one, to the same lists and sums."""
     queue = Machine(retention_seconds=3600)
     for step in range(5000):
         queue.position += (step % 1500 == 0) << SEGMENT_SHIFT  # blocks within a segment, and over an edge
@@ -224,14 +219,14 @@ async def test_blocks_that_wait_as_a_whole_are_read_as_others_are(
         return sorted(found) if grouped else found  # groups take turns, and a restored queue may begin with any
 
     whole: list[int] = []
-    together = snapshot._restore_ready
+    together = snapshot._restore_waiting
 
-    def noted(fold: Fold, made: ReadyBlock, ref: Ref) -> None:
-        whole.append(made.block.base)
-        together(fold, made, ref)
+    def noted(fold: Fold, block: Block) -> None:
+        whole.append(block.base)
+        together(fold, block)
 
-    monkeypatch.setattr(snapshot, "_restore_ready", noted)
-    fold, _ = await _read_back(queue, make_ready=make_ready)
+    monkeypatch.setattr(snapshot, "_restore_waiting", noted)
+    fold, _ = await _read_back(queue)
     assert len(whole) >= 3, "else nothing is tested"
     assert snapshot.describe(fold) == snapshot.describe(queue.fold)
     assert (fold.visible, fold.stored_bytes, fold.segments) == (
@@ -250,16 +245,6 @@ async def test_blocks_that_wait_as_a_whole_are_read_as_others_are(
             one.apply(records.Deleted([number]), queue.now)
     assert in_order(fold) == in_order(queue.fold)
     assert snapshot.describe(fold) == snapshot.describe(queue.fold)
-
-
-async def test_of_blocks_that_do_not_wait_as_a_whole_nothing_is_made_before() -> None:
-    queue = Machine()
-    for _ in range(3):
-        queue.send("x")
-    queue.claim(1, 30)
-    (block,) = queue.fold.blocks.values()
-    piece = snapshot._encode(snapshot._block_piece(queue.fold, block))
-    assert snapshot.ready(piece) is None
 
 
 async def test_a_snapshot_of_a_version_that_counted_no_bytes_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,43 +4,77 @@ Only a process whose ``PYTHONPATH`` names this folder sees it.  With ``FAULTS_SE
 at planned steps (``sealing_faults``).  With ``FAULTS_AT_START``: a folder in which
 
 * ``NAME.clock`` says by how many seconds the clock of the process ``NAME`` is off (the monotonic clock is not),
-* ``NAME.disk`` says how many seconds each of its syncs takes longer.
+* ``NAME.disk`` says how many seconds each of its syncs takes longer,
+* ``NAME.bad`` names a file and a number: this block of 4 KiB of the file cannot be read (EIO).
 
 ``NAME`` is ``FAULTS_NAME``, or else the last word of its command line, as the children of ``holdfast serve`` have it.
 The files are looked at every tenth of a second at most, and no file is no fault.
 """
 
+import errno
 import os
 import sys
 import time
+from typing import Any
 
 LOOKED_SECONDS = 0.1
+BLOCK_BYTES = 4096
 
 
-class _Number:
-    """The number in a file; 0 without it."""
+class _Text:
+    """What is in a file; nothing without it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._at = -LOOKED_SECONDS
-        self._value = 0.0
+        self._value = ""
 
-    def __call__(self) -> float:
+    def __call__(self) -> str:
         now = time.monotonic()
         if now - self._at >= LOOKED_SECONDS:
             self._at = now
             try:
                 with open(self._path) as file:
-                    self._value = float(file.read() or 0)
+                    self._value = file.read()
             except FileNotFoundError:
-                self._value = 0.0
+                self._value = ""
+            except OSError:
+                pass  # the process has no descriptor left: all is as it was
         return self._value
 
 
 def _install(folder: str, name: str) -> None:
-    off, slow = _Number(f"{folder}/{name}.clock"), _Number(f"{folder}/{name}.disk")
+    clock, disk, bad = (_Text(f"{folder}/{name}.{kind}") for kind in ("clock", "disk", "bad"))
     right_time, right_time_ns = time.time, time.time_ns
     right_fsync, right_fdatasync = os.fsync, os.fdatasync
+
+    right_pread, right_preadv = os.pread, os.preadv
+
+    def off() -> float:
+        return float(clock() or 0)
+
+    def slow() -> float:
+        return float(disk() or 0)
+
+    def is_bad(file: int, size_bytes: int, offset: int) -> bool:
+        if not bad():
+            return False
+        path, _, block = bad().rpartition(" ")
+        start = int(block) * BLOCK_BYTES
+        return offset < start + BLOCK_BYTES and start < offset + size_bytes and same(file, path)
+
+    def same(file: int, path: str) -> bool:
+        return os.readlink(f"/proc/self/fd/{file}") == path
+
+    def pread(file: int, size_bytes: int, offset: int) -> bytes:
+        if is_bad(file, size_bytes, offset):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return right_pread(file, size_bytes, offset)
+
+    def preadv(file: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if is_bad(file, sum(map(len, buffers)), offset):
+            raise BlockingIOError(errno.EAGAIN, "not in memory: it has to be read")
+        return right_preadv(file, buffers, offset, flags)
 
     def fsync(file: int) -> None:
         time.sleep(slow())
@@ -53,6 +87,7 @@ def _install(folder: str, name: str) -> None:
     time.time = lambda: right_time() + off()
     time.time_ns = lambda: right_time_ns() + int(off() * 1e9)
     os.fsync, os.fdatasync = fsync, fdatasync  # type: ignore[assignment]
+    os.pread, os.preadv = pread, preadv
 
 
 if "FAULTS_AT_START" in os.environ:

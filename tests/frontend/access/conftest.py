@@ -9,6 +9,6 @@ from tests.behaviour.world import World
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    """One service for all tests of a module: each has accounts of its own."""
+    """One service for all tests of a module, each with its own accounts."""
     with World() as made:
         yield made

@@ -1,4 +1,4 @@
-"""A queue that is to be used, and those who try: accounts, credentials, and calls in either protocol."""
+"""A queue and its would-be users: accounts, credentials, and calls in either protocol."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REGION = World.region
 
 @dataclass
 class Caller:
-    """Who calls, and from where; with neither ``signer`` nor ``bearer``, nobody in particular."""
+    """A caller and its address; without ``signer`` and ``bearer`` it is anonymous."""
 
     account: str
     signer: Signer | None
@@ -36,14 +36,14 @@ class Caller:
 
 
 async def new_tenant(world: World) -> tuple[str, Caller]:
-    """An account, and its root."""
+    """A new account, and its root."""
     account = str(next(_ACCOUNTS))
     await world.credentials.store.put_tenant(Tenant(account, f"tenant {account}"))
     return account, await new_key(world, account)
 
 
 async def new_key(world: World, account: str, **changes: Any) -> Caller:
-    """A caller with a new access key, of which these fields are otherwise."""
+    """A caller with a new access key, with these fields changed."""
     key: AccessKey = msgspec.structs.replace(new_access_key(account), **changes)
     await world.credentials.put(key)
     return Caller(account, Signer(key.access_key_id, key.secret, REGION))
@@ -52,7 +52,7 @@ async def new_key(world: World, account: str, **changes: Any) -> Caller:
 async def new_bearer(
     world: World, account: str, *, token: bool, active: bool = True, expires_s: int | None = None, **rights: Any
 ) -> Caller:
-    """A caller with a new API key of these rights, or with a token of these rights that a key without limits bought."""
+    """A caller with a new API key of these rights, or with a token of these rights bought with an unrestricted key."""
     record, text = new_api_key(account, expires_s=expires_s, **({"name": rights["name"]} if token else rights))
     await world.credentials.put_api_key(msgspec.structs.replace(record, active=active))
     if token:
@@ -102,13 +102,13 @@ async def send(world: World, caller: Caller, request: wire.Request) -> wire.Answ
 async def call(
     world: World, caller: Caller, protocol: wire.Protocol, action: str, params: dict[str, Any], **options: Any
 ) -> dict[str, Any] | wire.Refusal:
-    """The answer, its envelope checked."""
+    """Make a call; returns the answer with its envelope checked."""
     request = wire.encode(protocol, action, params, **options)
     return wire.decode(protocol, action, await send(world, caller, request))
 
 
 async def done(world: World, caller: Caller, action: str, params: dict[str, Any]) -> dict[str, Any]:
-    """What must succeed."""
+    """Make a call that must succeed."""
     answer = await call(world, caller, "json", action, params)
     assert isinstance(answer, dict), (action, answer)
     return answer
@@ -129,7 +129,7 @@ def filled_in(value: Any, names: dict[str, str]) -> Any:
 
 @dataclass
 class Scene:
-    """A queue of ``own`` that is a dead-letter queue, holds messages and has some in flight."""
+    """A dead-letter queue of ``own`` that holds messages, some of them in flight."""
 
     own: str
     root: Caller
@@ -143,7 +143,7 @@ class Scene:
 
 
 async def set_scene(world: World) -> tuple[Scene, Caller]:
-    """The scene, and the root of the other account."""
+    """Create the scene; returns it with the root of the other account."""
     own, root = await new_tenant(world)
     other, other_root = await new_tenant(world)
     third, _ = await new_tenant(world)
@@ -165,8 +165,8 @@ async def set_scene(world: World) -> tuple[Scene, Caller]:
 
 
 def calls_on(world: World, scene: Scene, name: str) -> dict[str, dict[str, Any]]:
-    """The parameters of a valid call of each action that is about the queue of this name, in an order in which
-    all 23 can be made; those that end the queue come last."""
+    """Parameters of a valid call of each action for the queue of this name, in an order in which all 23 can be
+    made; those that delete the queue come last."""
     queue = {"QueueUrl": url(world, scene.own, name)}
     handles = scene.handles
     return {

@@ -1,4 +1,4 @@
-"""What strangers try, and what must not follow from it."""
+"""Attacks by strangers, and their harmlessness."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOBODY = Caller("", None)
 
 
 def in_world(body: Body) -> Callable[[World], None]:
-    """A test that runs in the world's loop."""
+    """Make a test that runs in the world's loop."""
 
     def test(world: World) -> None:
         world.run(body(world))
@@ -60,7 +60,7 @@ async def counters(world: World, caller: Caller, name: str = MAIN) -> tuple[str,
     return attributes["ApproximateNumberOfMessages"], attributes["ApproximateNumberOfMessagesNotVisible"]
 
 
-# --- where a queue is ---------------------------------------------------------------------------------------
+# --- queue URLs ---------------------------------------------------------------------------------------------
 
 TRICKS = [
     "http://{host}/{own}/q-main",
@@ -102,7 +102,7 @@ TRICKS = [
 def test_no_address_leads_to_the_queue_of_another_account(world: World, trick: str, protocol: wire.Protocol) -> None:
     async def attack(world: World) -> None:
         scene, attacker = await set_scene(world)
-        await done(world, attacker, "CreateQueue", {"QueueName": MAIN})  # where a trick may lead instead
+        await done(world, attacker, "CreateQueue", {"QueueName": MAIN})  # a possible target of the trick
         before = await counters(world, scene.root)
         address = trick.format(host=world.host, own=scene.own, other=attacker.account)
         for action, params in (
@@ -166,7 +166,7 @@ def test_a_receipt_handle_is_of_no_use_to_another_tenant(world: World, protocol:
 
 @in_world
 async def test_a_shared_queue_opens_no_other_queue(world: World) -> None:
-    """Who may delete from one queue cannot delete with the handle of another queue of the same owner."""
+    """Permission to delete from one queue does not extend to handles of another queue of the same owner."""
     scene, guest = await set_scene(world)
     await set_policy(world, scene, allow(Principal={"AWS": guest.account}))
     spare = url(world, scene.own, SPARE)
@@ -188,7 +188,7 @@ async def test_a_shared_queue_opens_no_other_queue(world: World) -> None:
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("protocol", wire.PROTOCOLS)
 def test_forwarded_headers_are_not_believed(world: World, protocol: wire.Protocol, signed: bool) -> None:
-    """What says where a request came from is the connection; whose headers count is the door's business."""
+    """The origin of a request is the connection's; trusted proxies are the listener's concern."""
 
     async def attack(world: World) -> None:
         scene, other = await set_scene(world)
@@ -223,7 +223,7 @@ def test_forwarded_headers_are_not_believed(world: World, protocol: wire.Protoco
     ],
 )
 def test_a_broken_signature_is_not_the_same_as_none(world: World, headers: dict[str, str]) -> None:
-    """Who means to sign is told what is wrong, and not let in as one of the public."""
+    """A caller with a wrong signature gets its error, and is not treated as anonymous."""
 
     async def attack(world: World) -> None:
         scene, _ = await set_scene(world)
@@ -312,7 +312,8 @@ def test_permissions_take_effect_at_once(world: World, protocol: wire.Protocol) 
 
 @in_world
 async def test_who_was_let_in_by_one_queue_is_not_let_into_its_successor(world: World) -> None:
-    """The queue is deleted and made anew, without the policy, after the guest was let in and before it sends."""
+    """The queue is deleted and created again, without the policy, after the guest was authorized and before it
+    sends."""
     scene, guest = await set_scene(world)
     await set_policy(world, scene, allow(Principal={"AWS": guest.account}))
     queue = {"QueueUrl": url(world, scene.own, MAIN)}
@@ -351,7 +352,7 @@ async def test_who_was_let_in_by_one_queue_is_not_let_into_its_successor(world: 
 
 @in_world
 async def test_a_sender_is_told_as_who_it_is(world: World) -> None:
-    """The sender of another account is named, the public by its address; the messages are the owner's."""
+    """A sender of another account is named, an anonymous one by its address; the messages belong to the owner."""
     scene, guest = await set_scene(world)
     await set_policy(world, scene, allow())
     queue = {"QueueUrl": url(world, scene.own, MAIN)}
@@ -417,7 +418,7 @@ async def test_a_prefix_is_the_whole_world(world: World) -> None:
 
 @in_world
 async def test_no_message_gets_past_a_prefix(world: World) -> None:
-    """Neither as a dead letter nor in a move."""
+    """Neither as a dead letter nor by a move."""
     scene, _ = await set_scene(world)
     caller = await new_key(world, scene.own, name="ann", prefixes=("x-", "q-main", "q-source"))
 
@@ -464,7 +465,7 @@ def test_a_key_that_only_sends_makes_no_queue() -> None:
 
 @in_world
 async def test_unsigned_requests_learn_nothing(world: World) -> None:
-    """Whatever is wrong with a request that is not signed, the answer is the same in each byte but for its id."""
+    """All refusals of unsigned requests are equal byte for byte, except for the id."""
     scene, _ = await set_scene(world)
     await set_policy(world, scene, allow(Action="sqs:SendMessage"))
     main, gone = url(world, scene.own, MAIN), url(world, scene.own, "gone")
@@ -524,7 +525,7 @@ async def test_a_public_queue_takes_a_plain_request(world: World) -> None:
 
 @in_world
 async def test_unsigned_requests_do_not_crowd_out_others(world: World) -> None:
-    """However many come at once, few of them look into the store at one time."""
+    """However many arrive at once, few of them read the store at the same time."""
     scene, _ = await set_scene(world)
     store = world.app.services.metadata._store
     under_way = most = 0
@@ -552,7 +553,7 @@ async def test_unsigned_requests_do_not_crowd_out_others(world: World) -> None:
     assert 1 <= most <= 8
 
 
-# --- policies that are none ---------------------------------------------------------------------------------
+# --- invalid policies ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", wire.PROTOCOLS)

@@ -1,4 +1,4 @@
-"""Every row of ``who_may.yaml``: all 23 actions in both protocols, through the real door over the real journal."""
+"""Every row of ``who_may.yaml``: all 23 actions in both protocols, through the real endpoint over the real journal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.frontend.access.parties import (
 TABLE = yaml.safe_load(Path(__file__).with_name("who_may.yaml").read_text())
 ALLOWED = "allowed"
 STATEMENT = {"Sid": "table", "Effect": "Allow", "Principal": {"AWS": "999999999999"}, "Action": "sqs:GetQueueUrl"}
-"""Stands in every policy of the table and lets in nobody who takes part: something for RemovePermission."""
+"""Part of every policy in the table; it matches no caller, and gives RemovePermission a statement to remove."""
 ANSWERS = {
     "AccessDenied": ("AccessDenied", 403, "denied|explicit deny"),
     "ExpiredToken": ("ExpiredToken", 403, "expired"),
@@ -59,7 +59,7 @@ ANSWERS = {
 
 
 def expected(row: dict[str, Any]) -> dict[str, str]:
-    """What is to come of each action."""
+    """Expected result of each action."""
     groups = TABLE["groups"]
     allowed = {action for name in row["allowed"] for action in groups.get(name, [name])}
     but = row.get("but", {})
@@ -141,7 +141,7 @@ async def _caller(world: World, scene: Scene, given: dict[str, Any], other_root:
 async def _tells_nothing(
     world: World, scene: Scene, caller: Caller, protocol: wire.Protocol, wanted: dict[str, str]
 ) -> list[str]:
-    """Where a refusal is not the same for the queue and for one that is not there."""
+    """Refusals that differ between an existing queue and one that does not exist."""
     there, gone = calls_on(world, scene, MAIN), calls_on(world, scene, GONE)
     there["CancelMessageMoveTask"] = {"TaskHandle": _task_handle(arn(scene.own, MAIN))}
     gone["CancelMessageMoveTask"] = {"TaskHandle": _task_handle(arn(scene.own, GONE))}
@@ -156,7 +156,7 @@ async def _tells_nothing(
 
 
 def _judge(wanted: str, answer: dict[str, Any] | wire.Refusal) -> str:
-    """What is not as it should be; empty: nothing."""
+    """Description of a deviation; empty: none."""
     if wanted == ALLOWED:
         return "" if isinstance(answer, dict) else str(answer)
     if not isinstance(answer, wire.Refusal):
@@ -167,7 +167,7 @@ def _judge(wanted: str, answer: dict[str, Any] | wire.Refusal) -> str:
 
 
 def _task_handle(source_arn: str) -> str:
-    """A handle of the right form, made by somebody who has seen one."""
+    """A handle in the right format, made by an attacker who knows it."""
     return base64.urlsafe_b64encode(json.dumps({"taskId": "task", "sourceArn": source_arn}).encode()).decode()
 
 

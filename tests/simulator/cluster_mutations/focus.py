@@ -404,6 +404,20 @@ def wrong_clocks(world: ClusterWorld) -> None:
     world.nodes.offsets["node1"] = 3600.0
 
 
+def clocks_behind(world: ClusterWorld) -> None:
+    """A node's clock is an hour behind, and is alone at first, so that shards begin by it; others know better later."""
+    world.nodes.offsets["node1"] = -3600.0
+    world.nodes.first, world.nodes.alone_seconds, world.nodes.all_killed_at = "node1", 6.0, 0.0
+
+
+def wrong_clock_first(world: ClusterWorld) -> None:
+    """A node's clock is an hour ahead.  All nodes are killed together, also in the end, and it comes back alone."""
+    world.nodes.offsets["node1"] = 3600.0
+    world.nodes.first, world.nodes.alone_seconds = "node1", 20.0
+    world.all_die = 1.0
+    world.troubles.faults["all"] = 4
+
+
 def clocks_set_back(world: ClusterWorld) -> None:
     """A node's clock was ahead, and is set."""
     world.nodes.offsets["node1"] = 3600.0

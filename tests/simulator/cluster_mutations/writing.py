@@ -19,7 +19,7 @@ from backend.journal.cassandra_log import CassandraLog
 from backend.journal.rows import directory_entry, encode_row
 from backend.journal.tables import StateRead, Unanswered
 from backend.node import Node
-from backend.shards import Shard, Shards
+from backend.shards import Shard, Shards, ShardTime
 from metadata_service.models import ShardEntry
 from tests.simulator.cluster import ClusterWorld
 from tests.simulator.cluster_mutations import focus
@@ -230,13 +230,13 @@ def memory_outlives_the_fence(world: ClusterWorld) -> Iterator[None]:
             kept.update({(HOST.get(), one.id): one.fold for one in incarnation.partitions.values()})
         return incarnation
 
-    def opened(self: Shards, entries: Iterable[ShardEntry], folded: replay.Replay, now: int) -> Any:
+    def opened(self: Shards, entries: Iterable[ShardEntry], folded: replay.Replay, time_ms: ShardTime) -> Any:
         for number in list(folded.folds):
             mine = kept.pop((HOST.get(), number), None)
             if mine is not None:
                 folded.folds[number] = mine
                 mine.changed = True
-        return real_open(self, entries, folded, now)
+        return real_open(self, entries, folded, time_ms)
 
     with mock.patch.object(node_module.Node, "_end", end), mock.patch.object(Shards, "open", opened):
         yield

@@ -1,0 +1,1 @@
+"""Checks of the project's text: words, names, documents."""

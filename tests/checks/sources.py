@@ -1,0 +1,85 @@
+"""The project's own Python files, parsed, with their docstrings and definitions."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    "auth",
+    "backend",
+    "bench",
+    "billing",
+    "frontend",
+    "holdfast",
+    "metadata_service",
+    "ratelimit",
+    "spark_analytics",
+    "telemetry",
+    "tests",
+)
+
+
+class SourceLine(NamedTuple):
+    """A line of a file, relative to the project's folder."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    """Every file's syntax tree, by its path relative to the project's folder."""
+    files = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+    return {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_bytes())
+        for path in files
+        if "node_modules" not in path.parts
+    }
+
+
+def docstrings(package: str) -> Iterator[tuple[SourceLine, str]]:
+    """Docstrings of a package's modules, classes and functions, and the strings below attributes."""
+    for file, module in modules().items():
+        if not file.startswith(f"{package}/"):
+            continue
+        for node in ast.walk(module):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                for index, statement in enumerate(node.body):
+                    text = _text(statement)
+                    if text is not None and (index == 0 or _is_assignment(node.body[index - 1])):
+                        yield SourceLine(file, statement.lineno), text
+
+
+def functions() -> Iterator[tuple[SourceLine, str]]:
+    """Functions and methods, by their names."""
+    for file, module in modules().items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield SourceLine(file, node.lineno), node.name
+
+
+def classes() -> Iterator[tuple[SourceLine, str]]:
+    """Public classes at the top of a module, by their names."""
+    for file, module in modules().items():
+        for node in module.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield SourceLine(file, node.lineno), node.name
+
+
+def _text(statement: ast.stmt) -> str | None:
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            return text.strip()
+    return None
+
+
+def _is_assignment(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign | ast.AnnAssign)

@@ -1,0 +1,166 @@
+"""A block of 4 KiB of a backend's journal that cannot be read: the messages in it are lost, and no others.
+
+A queue of its own is filled with small messages, of which several lie in each block, and its backend is killed, so that
+they are only on the disk.  Then one block in which nothing but these messages lies becomes bad.  Which of them lie in
+it is found by the journal's own format, and compared, by their ids, with what is received, and with what the backend's
+log says that it lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+from backend.engine.ids import message_id, salt_of
+from backend.engine.records import Message, decode_head
+from backend.journal.rows import RecordView, place_of
+from backend.journal.segments import segment_name
+from metadata_service.models import Queue
+from tests.faults import places
+from tests.faults.client import Client
+from tests.faults.forms import OneMachine
+from tests.faults.ledger import body_of, key_of
+from tests.faults.owners import queue_of
+from tests.system.server import ACCOUNT
+
+BLOCK_BYTES = 4096
+BATCHES = 12
+BATCH = 10
+BODY_BYTES = 1200
+ATTEMPTS = 5
+"""Blocks, one after the other, until one was not copied to another place before it became bad."""
+EMPTY_RECEIVES = 5
+"""One after the other, after which a queue with nothing in flight has nothing more."""
+
+_rounds = itertools.count(1)
+
+
+class MessagePlace(NamedTuple):
+    """The place of a message in the journal."""
+
+    id: str
+    number: int
+    file: Path
+    start: int
+    end: int
+
+
+class BadBlock:
+    """One round on a form that runs."""
+
+    def __init__(self, form: OneMachine) -> None:
+        self.lost: set[str] = set()
+        """Ids of the messages in the block."""
+        self._form = form
+        self._client = Client(form.endpoint)
+
+    async def run(self) -> None:
+        """Fill a queue, let a block become bad, and compare.  Raises AssertionError when anything else was lost."""
+        try:
+            for _ in range(ATTEMPTS):
+                await self._round(f"blocks{next(_rounds)}")
+                if self.lost:
+                    return
+            raise LookupError(f"in {ATTEMPTS} rounds each block was copied to another place before it was bad")
+        finally:
+            await self._client.close()
+
+    async def _round(self, name: str) -> None:
+        form, url = self._form, f"http://127.0.0.1/{ACCOUNT}/{name}"
+        await self._client.repeated("CreateQueue", QueueName=name, Attributes={"VisibilityTimeout": "600"})
+        sent = await self._fill(name, url)
+        backend = await asyncio.to_thread(form.owner_of, name)
+        await asyncio.to_thread(form.kill, backend)
+        queue = await asyncio.to_thread(queue_of, form.settings(), ACCOUNT, name)
+        stored = await asyncio.to_thread(find, form.server.data, queue)
+        file, block = choose(stored)
+        inside = {one for one in stored if one.file == file and overlaps(one, block)}
+        try:
+            form.bad_block(backend, file, block)
+            received = await self._drain(url)
+        finally:
+            form.bad_block(backend, None)
+        self.lost = sent.keys() - received.keys()
+        assert self.lost <= {one.id for one in inside}, (
+            f"lost beside block {block} of {file}: {sorted(self.lost - {one.id for one in inside})}"
+        )
+        assert all(received[id] == key for id, key in sent.items() if id in received)
+        assert received.keys() <= sent.keys()
+        named = reported(form.log_text(), queue.partitions[0].id)
+        assert named == {one.number for one in inside if one.id in self.lost}, (
+            f"the log names {sorted(named)}, and lost are {sorted(self.lost)} of {sorted(inside)}"
+        )
+        assert not self.lost or self.lost == {one.id for one in inside}
+        await self._client.repeated("DeleteQueue", QueueUrl=url)
+
+    async def _fill(self, name: str, url: str) -> dict[str, str]:
+        """Keys of what was sent, by id."""
+        sent: dict[str, str] = {}
+        for batch in range(BATCHES):
+            keys = [f"{name}-{batch * BATCH + number}" for number in range(BATCH)]
+            entries = [{"Id": key, "MessageBody": body_of(key, BODY_BYTES)} for key in keys]
+            answer = await self._client.call("SendMessageBatch", QueueUrl=url, Entries=entries)
+            sent |= {one["MessageId"]: one["Id"] for one in answer["Successful"]}
+        assert len(sent) == BATCHES * BATCH
+        return sent
+
+    async def _drain(self, url: str) -> dict[str, str]:
+        """Keys of what can be received, by id; each is deleted."""
+        received: dict[str, str] = {}
+        empty = 0
+        while empty < EMPTY_RECEIVES:
+            answer = await self._client.repeated(
+                "ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1
+            )
+            messages = answer.get("Messages", [])
+            empty = 0 if messages else empty + 1
+            for message in messages:
+                key = key_of(message["Body"])
+                assert key is not None, f"a damaged body was served: {message['Body'][:100]!r}"
+                received[message["MessageId"]] = key
+                await self._client.repeated("DeleteMessage", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        return received
+
+
+def find(data: Path, queue: Queue) -> set[MessagePlace]:
+    """Places in the journal of the messages of a queue of one partition: the last that each was written to."""
+    partition, salt = queue.partitions[0].id, salt_of(queue.handle_key)
+    found: dict[str, MessagePlace] = {}
+    for folder in places.logs(data):
+        for row in places.rows_of(folder):
+            for position, record in row.records:
+                if not isinstance(record, RecordView) or (record.partition, record.kind) != (partition, Message.KIND):
+                    continue
+                head = decode_head(record.kind, record.head)
+                assert isinstance(head, Message)
+                start = place_of(position).offset
+                one = message_id(partition, head.number, salt)
+                file = folder / segment_name(row.segment)
+                found[one] = MessagePlace(one, head.number, file, start, start + record.size_bytes)
+    return set(found.values())
+
+
+def choose(stored: set[MessagePlace]) -> tuple[Path, int]:
+    """A block in which several of these messages lie, and nothing else."""
+    covered: defaultdict[tuple[Path, int], int] = defaultdict(int)
+    for one in stored:
+        for block in range(one.start // BLOCK_BYTES, (one.end - 1) // BLOCK_BYTES + 1):
+            start, end = max(one.start, block * BLOCK_BYTES), min(one.end, (block + 1) * BLOCK_BYTES)
+            covered[one.file, block] += end - start
+    full = [place for place, size_bytes in covered.items() if size_bytes == BLOCK_BYTES]
+    assert full, "no block has only these messages"
+    return sorted(full)[len(full) // 2]
+
+
+def overlaps(one: MessagePlace, block: int) -> bool:
+    """Return whether the message is at least in part in the block."""
+    return one.start < (block + 1) * BLOCK_BYTES and block * BLOCK_BYTES < one.end
+
+
+def reported(log: str, partition: int) -> set[int]:
+    """Numbers of the messages of this partition that a backend says it has lost."""
+    return {int(number) for number in re.findall(rf"message (\d+) of partition {partition} is quarantined", log)}

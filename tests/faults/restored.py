@@ -1,0 +1,360 @@
+"""A service of two backend clusters that is backed up while clients are at work, lost, and restored: checked by ids.
+
+Each cluster has queues of its own and some of the clients; a move task takes messages from a queue in one cluster to
+one in the other meanwhile.  After the backup all processes are killed and all keyspaces dropped.  What the restored
+service has is received to the end, and compared with what clients know:
+
+* what was acknowledged before the backup began, and whose delete had not begun when it ended, is there;
+* what was deleted before it began is not there, nor is anything that was sent after it ended;
+* each message is there once, by its id (which a move changes) and by what is in it, and a FIFO group is in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from cassandra.cluster import Cluster
+
+from bench.cluster import REGION, LocalCluster
+from holdfast.client import Asked
+from holdfast.client import Client as Operator
+from holdfast.stores import cluster_keyspace
+from tests.faults.client import Client, InDoubt, Refused, Unreachable
+from tests.faults.distributed import Doors
+from tests.faults.ledger import body_of, key_of
+from tests.system.server import ACCOUNT
+from tests.system.waiting import wait_until
+
+CLUSTERS = ("local", "east")
+EACH = 2
+"""Standard queues in each cluster, and as many messages are moved between two others."""
+PLACED_MOST = 40
+"""Queues that are made until each cluster has what it is to have."""
+VISIBILITY_SECONDS = 5
+BODY_BYTES = 4_000
+MOVED_MESSAGES = 300
+MOVES_PER_SECOND = 20
+KEPT = 3
+"""One message in so many of a standard queue is received and never deleted."""
+DELETES_BEFORE = 30
+"""Messages of each queue that are deleted before the backup begins."""
+BACKUPS_MOST = 5
+"""One that is disturbed says so, and is made again."""
+PHASE_SECONDS = 180.0
+RETRY_SECONDS = 0.1
+
+
+@dataclass
+class KnownMessage:
+    """Knowledge of the clients about one message.  Times are of one monotonic clock."""
+
+    queue: str
+    group: str = ""
+    place: int = 0
+    begun: float = 0.0
+    sent: float = math.inf
+    """Time of the send's acknowledgement."""
+    id: str = ""
+    delete_begun: float = math.inf
+    deleted: float = math.inf
+
+
+@dataclass
+class Compared:
+    """What came of one round."""
+
+    calls: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    had_to_be_there: int = 0
+    had_to_be_gone: int = 0
+    there: int = 0
+    lost: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    """Promises, the lost messages among them."""
+
+
+class TwoClusters:
+    """A service with two backend clusters, and its clients.  ``cluster`` has not been started."""
+
+    def __init__(self, cluster: LocalCluster, folder: Path, seed: int) -> None:
+        self.cluster = cluster
+        self.seen = Compared()
+        self._backups = folder / "backups"
+        self._random = Random(seed)
+        self._known: dict[str, KnownMessage] = {}
+        self._names = itertools.count()
+        self._queues: list[str] = []
+        self._moved: tuple[str, str] = "", ""
+        """From where and to where the move task goes."""
+        ports = [int(process.address.rpartition(":")[2]) for process in cluster.of("frontend")]
+        self._doors = Doors(ports, cluster.key.access_key_id, cluster.key.secret)
+        self._ports = itertools.cycle(ports)
+
+    async def run(self, meanwhile: Callable[[LocalCluster], object] = lambda cluster: None) -> Compared:
+        """All of it; ``meanwhile`` is done while the backup is made."""
+        await asyncio.to_thread(self.cluster.start)
+        await self._place()
+        async with self._load():
+            await _until(self._enough, "messages were deleted from each queue")
+            began, ended = await self._back_up(meanwhile)
+        await asyncio.to_thread(self._lose_and_restore)
+        compare(self._known, await self._drain(), self._moved, began, ended, self.seen)
+        return self.seen
+
+    # --- the queues -----------------------------------------------------------------------------------------
+
+    async def _place(self) -> None:
+        """Make the queues, so many in each cluster."""
+        signing = {
+            "AWS_ACCESS_KEY_ID": self.cluster.key.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.cluster.key.secret,
+        }
+        operator = Operator(Asked(self.cluster.endpoints[0], None, None, None, None), {**signing, "AWS_REGION": REGION})
+
+        def reported() -> bool:
+            listed = operator.call("GET", "clusters")["clusters"]
+            return len(listed) == len(CLUSTERS) and all(one["nodes"] == 1 for one in listed)
+
+        try:
+            await asyncio.to_thread(wait_until, reported, "both clusters report", PHASE_SECONDS, 0.5)
+            async with self._client() as client:
+                # Of each: standard queues, a FIFO queue, and one between which and the other cluster's messages move.
+                by_cluster: dict[str, list[str]] = {name: [] for name in CLUSTERS}
+                fifo: dict[str, list[str]] = {name: [] for name in CLUSTERS}
+                for number in range(PLACED_MOST):
+                    ends = ".fifo" if number % 2 else ""
+                    name = f"q{number}{ends}"
+                    attributes = {"VisibilityTimeout": str(VISIBILITY_SECONDS)}
+                    more = {"FifoQueue": "true"} if ends else {}
+                    await client.repeated("CreateQueue", QueueName=name, Attributes={**attributes, **more})
+                    shown = await asyncio.to_thread(operator.call, "GET", "queues", name, "partitions")
+                    (fifo if ends else by_cluster)[shown["partitions"][0]["cluster"]].append(name)
+                    if all(len(by_cluster[one]) > EACH and fifo[one] for one in CLUSTERS):
+                        break
+                else:
+                    raise LookupError(f"{PLACED_MOST} queues are in {by_cluster}, {fifo}")
+                self._queues = [name for one in CLUSTERS for name in (*by_cluster[one][:EACH], fifo[one][0])]
+                source, target = (by_cluster[one][EACH] for one in CLUSTERS)
+                self._moved = source, target
+                policy = json.dumps({"deadLetterTargetArn": arn(source), "maxReceiveCount": 1000})
+                await client.repeated("SetQueueAttributes", QueueUrl=url(target), Attributes={"RedrivePolicy": policy})
+                for _ in range(MOVED_MESSAGES):
+                    await self._send(client, source)
+        finally:
+            operator.close()
+
+    # --- clients --------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[Client]:
+        client = Client(self._doors, next(self._ports))
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    @asynccontextmanager
+    async def _load(self) -> AsyncIterator[None]:
+        """Clients at each queue, until the block ends."""
+        tasks = [asyncio.create_task(work(queue)) for queue in self._queues for work in (self._produce, self._consume)]
+        tasks.append(asyncio.create_task(self._move()))
+        try:
+            yield
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _call(self, client: Client, action: str, queue: str, **parameters: Any) -> dict[str, Any] | None:
+        """The answer; None if there was none: it is not known what became of the call."""
+        self.seen.calls += 1
+        try:
+            return await client.call(action, QueueUrl=url(queue), **parameters)
+        except (InDoubt, Unreachable, Refused) as error:
+            if isinstance(error, Refused) and error.status != 503 and "expired" not in error.message.lower():
+                raise
+            self.seen.errors[error.code if isinstance(error, Refused) else type(error).__name__] += 1
+        await asyncio.sleep(RETRY_SECONDS)
+        return None
+
+    async def _send(self, client: Client, queue: str) -> None:
+        number = next(self._names)
+        key, known = f"k{number}", KnownMessage(queue, place=number, begun=time.monotonic())
+        self._known[key] = known
+        parameters = {"MessageBody": body_of(key, self._random.randrange(BODY_BYTES))}
+        if queue.endswith(".fifo"):
+            known.group = f"{queue} g{self._random.randrange(3)}"
+            parameters |= {"MessageGroupId": known.group.partition(" ")[2], "MessageDeduplicationId": key}
+        while True:
+            answer = await self._call(client, "SendMessage", queue, **parameters)
+            if answer is not None:
+                known.sent, known.id = time.monotonic(), answer["MessageId"]
+                return
+            if not known.group:
+                return  # repeated, it could be there twice
+
+    async def _produce(self, queue: str) -> None:
+        async with self._client() as client:
+            while True:
+                await self._send(client, queue)
+                await asyncio.sleep(0.01)
+
+    async def _consume(self, queue: str) -> None:
+        async with self._client() as client:
+            while True:
+                answer = await self._call(client, "ReceiveMessage", queue, MaxNumberOfMessages=3, WaitTimeSeconds=1)
+                for message in (answer or {}).get("Messages", ()):
+                    known = self._known[key_of(message["Body"]) or ""]
+                    if queue.endswith(".fifo") or known.place % KEPT:
+                        known.delete_begun = min(known.delete_begun, time.monotonic())
+                        handle = message["ReceiptHandle"]
+                        if await self._call(client, "DeleteMessage", queue, ReceiptHandle=handle) is not None:
+                            known.deleted = min(known.deleted, time.monotonic())
+
+    async def _move(self) -> None:
+        """Let a move task go from one cluster to the other all the time; what has arrived stays."""
+        source, target = self._moved
+        async with self._client() as client:
+            while True:
+                with contextlib.suppress(Refused, InDoubt, Unreachable):  # one is running, or somebody is away
+                    await client.call(
+                        "StartMessageMoveTask",
+                        SourceArn=arn(source),
+                        DestinationArn=arn(target),
+                        MaxNumberOfMessagesPerSecond=MOVES_PER_SECOND,
+                    )
+                await asyncio.sleep(1)
+
+    def _enough(self) -> bool:
+        deleted = Counter(known.queue for known in self._known.values() if known.deleted < math.inf)
+        return all(deleted[queue] >= DELETES_BEFORE for queue in self._queues)
+
+    # --- the backup, and what comes after it --------------------------------------------------------------------
+
+    async def _back_up(self, meanwhile: Callable[[LocalCluster], object]) -> tuple[float, float]:
+        """When the backup began, and when it ended."""
+        disturbing = asyncio.create_task(asyncio.to_thread(meanwhile, self.cluster))
+        for _ in range(BACKUPS_MOST):
+            began, calls = time.monotonic(), self.seen.calls
+            done = await asyncio.to_thread(self.cluster.command, "backup", str(self._backups))
+            ended = time.monotonic()
+            if done.returncode == 0:
+                await disturbing
+                assert self.seen.calls > calls, "nobody was at work meanwhile"
+                return began, ended
+        raise AssertionError(f"no backup in {BACKUPS_MOST} attempts: {done.stderr[-2000:]}")
+
+    def _lose_and_restore(self) -> None:
+        """All processes are killed, and all that is stored is dropped; then it is restored, and started."""
+        cluster, settings = self.cluster, self.cluster.settings()
+        for process in cluster:
+            process.kill()
+        driver = Cluster(cluster.cassandra.contact_points, cluster.cassandra.port)
+        try:
+            session = driver.connect()
+            for name in (settings.cassandra_keyspace, *(cluster_keyspace(settings, one) for one in CLUSTERS)):
+                session.execute(f"DROP KEYSPACE {name}", timeout=120)
+        finally:
+            driver.shutdown()
+        for command in ("verify", "restore"):
+            done = cluster.command(command, str(self._backups))
+            assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}"
+        cluster.start_processes()
+
+    async def _drain(self) -> dict[str, list[tuple[str, str]]]:
+        """(key, id) of all messages of each queue, in the order in which they are received."""
+        queues = [*self._queues, *self._moved]
+        return dict(zip(queues, await asyncio.gather(*map(self._drain_one, queues)), strict=True))
+
+    async def _drain_one(self, queue: str) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        names = [f"ApproximateNumberOfMessages{name}" for name in ("", "NotVisible", "Delayed")]
+        end = time.monotonic() + PHASE_SECONDS
+        async with self._client() as client:
+            while True:
+                answer = await client.repeated(
+                    "ReceiveMessage", QueueUrl=url(queue), MaxNumberOfMessages=10, WaitTimeSeconds=1
+                )
+                for message in answer.get("Messages", ()):
+                    key = key_of(message["Body"])
+                    assert key is not None, f"{message['MessageId']} has a body that nobody sent"
+                    found.append((key, message["MessageId"]))
+                    await client.repeated("DeleteMessage", QueueUrl=url(queue), ReceiptHandle=message["ReceiptHandle"])
+                if not answer.get("Messages"):
+                    counted = await client.repeated("GetQueueAttributes", QueueUrl=url(queue), AttributeNames=["All"])
+                    if not any(int(counted["Attributes"][name]) for name in names):
+                        return found
+                    assert time.monotonic() < end, f"{queue} is not empty after {PHASE_SECONDS:g} s: {counted}"
+
+
+def compare(
+    known_of: Mapping[str, KnownMessage],
+    there: Mapping[str, list[tuple[str, str]]],
+    moved: tuple[str, str],
+    began: float,
+    ended: float,
+    seen: Compared,
+) -> None:
+    """Note in ``seen`` what clients know and the restored queues do not have, or have and must not.
+
+    ``there``: (key, id) by queue, in the order in which they were received; ``moved``: from where and to where messages
+    could go; ``began`` and ``ended``: of the backup.
+    """
+    times = Counter(key for found in there.values() for key, _ in found)
+    seen.there = times.total()
+    for key, known in known_of.items():
+        if known.sent < began and known.delete_begun > ended:
+            seen.had_to_be_there += 1
+            if not times[key]:
+                seen.lost.append(f"{known.id} ({key}) of {known.queue} was acknowledged before, and is lost")
+        if known.deleted < began or known.begun > ended:
+            seen.had_to_be_gone += 1
+            if times[key]:
+                seen.broken.append(
+                    f"{known.id} ({key}) of {known.queue} was deleted before or sent after, and is there"
+                )
+    seen.broken += [f"{key} is there {count} times" for key, count in times.items() if count > 1]
+    for queue, found in there.items():
+        places: dict[str, int] = {}
+        for key, message_id in found:
+            known = known_of[key]
+            if queue != known.queue and (known.queue, queue) != moved:
+                seen.broken.append(f"{key} of {known.queue} is in {queue}")
+            if queue == known.queue and known.id not in ("", message_id):
+                seen.broken.append(f"{key} was acknowledged as {known.id}, and is {message_id}")
+            if known.group:
+                if known.place < places.get(known.group, 0):
+                    seen.broken.append(f"{key} of group {known.group} is out of order")
+                places[known.group] = known.place
+    seen.broken += seen.lost
+
+
+def arn(queue: str) -> str:
+    return f"arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"
+
+
+def url(queue: str) -> str:
+    return f"http://127.0.0.1/{ACCOUNT}/{queue}"
+
+
+async def _until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PHASE_SECONDS
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not so after {PHASE_SECONDS:g} s")
+        await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,41 @@
+"""A server that has no file descriptor left: calls are refused meanwhile, and nothing is lost or taken for damaged."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.faults.client import Client
+from tests.faults.out_of_files import no_free_files
+from tests.faults.process import FaultyServer
+from tests.faults.traffic import WORK, Traffic
+from tests.faults.whole import QUARANTINED
+
+pytestmark = pytest.mark.timeout(600)
+
+
+async def test_calls_are_refused_until_there_are_descriptors_again(server: FaultyServer) -> None:
+    await server.start_with()
+    pid = server.pid
+    async with Traffic(server, 9).running() as traffic:
+        await traffic.answered(100)
+        with no_free_files(pid):
+            stranger = asyncio.create_task(_count(server, traffic.url(WORK)))  # its connection cannot be taken
+            await traffic.until(lambda: traffic.counts["refused"] > 100, "calls are refused")
+            assert not stranger.done()
+        await traffic.answered(100)
+        await stranger
+        await traffic.settle()
+    traffic.ledger.check()
+    assert "Too many open files" in server.log_text()
+    assert QUARANTINED not in server.log_text()
+    assert server.pid == pid
+    assert traffic.counts["in doubt"] == 0, "each call got an answer"
+
+
+async def _count(server: FaultyServer, url: str) -> None:
+    """Ask over a new connection."""
+    client = Client(server)
+    await client.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])
+    await client.close()
