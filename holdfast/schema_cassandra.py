@@ -69,7 +69,7 @@ async def _stored(connection: CassandraConnection, kept: Kept) -> Stored:
 
 async def _versions(connection: CassandraConnection, kept: Kept) -> CassandraVersions | None:
     keyspace = CassandraKeyspace(connection, kept.keyspace)
-    if not has_tables(keyspace):
+    if not await has_tables(keyspace):
         return None
     return CassandraVersions(await asyncio.to_thread(Records, keyspace), keyspace, kept.part)
 

@@ -383,11 +383,6 @@ class CassandraConnection:
 
     # --- the schema -----------------------------------------------------------------------------------------
 
-    def tables(self, keyspace: str) -> Mapping[str, Any] | None:
-        """Tables of a keyspace, as known to this process; None if there is no such keyspace."""
-        known = self.cluster.metadata.keyspaces.get(keyspace)
-        return None if known is None else dict(known.tables)
-
     def make_keyspace(self, keyspace: str) -> None:
         """Create the keyspace if it does not exist, with the replication of the settings.  Blocks.  Raises
         :class:`CannotOpen`."""
@@ -430,7 +425,7 @@ class CassandraConnection:
                 if time.monotonic() > deadline:
                     raise CannotOpen(f"the tables of {keyspace} cannot be made: {describe(error)}") from error
                 time.sleep(0.5)
-        self.cluster.refresh_keyspace_metadata(keyspace)  # learns of tables that another process has created
+        self.cluster.refresh_keyspace_metadata(keyspace)  # learns of a keyspace that another process has created
 
     def _agree(self) -> bool:
         return bool(self.cluster.control_connection.wait_for_schema_agreement(wait_time=_DDL_SECONDS))

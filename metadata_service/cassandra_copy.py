@@ -130,7 +130,7 @@ async def opened(connection: CassandraConnection, name: str, *parts: Part) -> tu
     """
     keyspace = CassandraKeyspace(connection, name)
     try:
-        if not await asyncio.to_thread(has_tables, keyspace):
+        if not await has_tables(keyspace):
             raise CannotOpen(
                 f"Cassandra has no keyspace {name} with Holdfast's tables: are these the settings of the service?"
             )
@@ -331,7 +331,7 @@ async def unfinished(connection: CassandraConnection, name: str) -> CassandraSto
     """
     keyspace = CassandraKeyspace(connection, name)
     try:
-        if await asyncio.to_thread(has_tables, keyspace):
+        if await has_tables(keyspace):
             records = await asyncio.to_thread(Records, keyspace)
             stored = await CassandraVersions(records, keyspace).stored()
             if stored.restoring:

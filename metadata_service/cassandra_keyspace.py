@@ -8,7 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from cassandra.query import BatchStatement, BatchType, PreparedStatement
+from cassandra import ConsistencyLevel
+from cassandra.query import BatchStatement, BatchType, PreparedStatement, SimpleStatement
 
 from metadata_service.cassandra_connection import (
     ONCE,
@@ -62,6 +63,23 @@ class CassandraKeyspace:
     def prepare(self, query: str, *, serial: bool = False, repeatable: bool = True) -> PreparedStatement:
         """Prepare a statement as :meth:`CassandraConnection.prepare` does; blocks."""
         return self.connection.prepare(query, serial=serial, repeatable=repeatable)
+
+    async def tables(self) -> dict[str, str] | None:
+        """Names and comments of the keyspace's tables; None if there is no such keyspace.
+
+        Read from Cassandra at each call: the driver's own copy of the schema misses a change whenever the
+        notification of it is lost or cannot be followed up.  Raises :class:`StoreUnavailable`.
+        """
+
+        async def select(columns: str, table: str) -> Rows:
+            query = f"SELECT {columns} FROM system_schema.{table} WHERE keyspace_name = %s"
+            statement = SimpleStatement(query, consistency_level=ConsistencyLevel.ONE, is_idempotent=True)
+            return await self._repeat(lambda: self._once(statement, (self.name,), REPEATABLE), None)
+
+        found = {str(name): str(comment) for name, comment in await select("table_name, comment", "tables")}
+        if not found and not await select("keyspace_name", "keyspaces"):
+            return None
+        return found
 
     def deadline(self) -> Deadline:
         return Deadline(self.connection.settings.timeout_seconds)

@@ -62,12 +62,15 @@ def make_tables(keyspace: CassandraKeyspace) -> None:
     METADATA.run(keyspace.connection, keyspace.name, 0, METADATA.schema.steps[0].forward)
 
 
-def has_tables(keyspace: CassandraKeyspace) -> bool:
-    """True if the first step was taken by any process.  Raises :class:`CannotOpen` if it was for another scope."""
-    tables, scope = keyspace.connection.tables(keyspace.name), keyspace.connection.scope
+async def has_tables(keyspace: CassandraKeyspace) -> bool:
+    """True if the first step was taken by any process.
+
+    Raises :class:`CannotOpen` if it was for another scope, and :class:`~metadata_service.store.StoreUnavailable`.
+    """
+    tables, scope = await keyspace.tables(), keyspace.connection.scope
     if tables is None or "records" not in tables or "marks" not in tables:
         return False
-    comment = tables["records"].options["comment"]
+    comment = tables["records"]
     if comment != _comment(scope):
         raise CannotOpen(
             f"keyspace {keyspace.name} cannot be used as it is set: its tables were made with"

@@ -17,6 +17,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from cassandra import InvalidRequest
@@ -216,13 +217,15 @@ async def prepared(keyspace: CassandraKeyspace, *, wait: bool) -> Records:
 
     Raises :class:`CannotOpen` and :class:`StoreUnavailable`.
     """
-    if wait and not has_tables(keyspace):
-        waiting = Waiting(f"keyspace {keyspace.name} to be made")
-        while not has_tables(keyspace):
-            await waiting.pause()
-    elif not await asyncio.to_thread(has_tables, keyspace):
-        await asyncio.to_thread(make_tables, keyspace)
-        has_tables(keyspace)  # another process may have created them for another scope
+    there = partial(_patiently, lambda: has_tables(keyspace))
+    if not await there():
+        if wait:
+            waiting = Waiting(f"keyspace {keyspace.name} to be made")
+            while not await there():
+                await waiting.pause()
+        else:
+            await asyncio.to_thread(make_tables, keyspace)
+            await there()  # another process may have created them for another scope
     records = await asyncio.to_thread(Records, keyspace)
     await CassandraVersions(records, keyspace).ready(wait=wait)
     return records

@@ -38,6 +38,7 @@ from metadata_service.cassandra_copy import (
     restored_as,
     unfinished,
 )
+from metadata_service.cassandra_keyspace import CassandraKeyspace
 from metadata_service.store import StoreError
 
 ROWS_AT_ONCE: Final = 16
@@ -162,7 +163,7 @@ async def _open_all(
         store = await unfinished(connection.share(), name)
         is_unfinished = store is not None
         if store is None:
-            _check_tables(connection, name)
+            await _check_tables(connection, name)
             store = await CassandraStore.open(connection.share(), name)
         stack.push_async_callback(store.close)
         backup = (await restored_as(store)).partition("/")[0]
@@ -184,15 +185,15 @@ async def _open_all(
     return found
 
 
-def _check_tables(connection: CassandraConnection, name: str) -> None:
+async def _check_tables(connection: CassandraConnection, name: str) -> None:
     """Raise :class:`CannotRestore` if the keyspace has tables of another application."""
-    if foreign := (connection.tables(name) or {}).keys() - {"records", "marks", *_JOURNALS}:
+    if foreign := (await CassandraKeyspace(connection, name).tables() or {}).keys() - {"records", "marks", *_JOURNALS}:
         raise CannotRestore(f"the keyspace {name} has tables that are not Holdfast's: {', '.join(sorted(foreign))}")
 
 
 async def _is_empty(connection: CassandraConnection, store: CassandraStore) -> bool:
     name = store.keyspace.name
-    tables = connection.tables(name) or {}
+    tables = await store.keyspace.tables() or {}
     return await is_empty(store) and not await asyncio.to_thread(_has_rows, connection, name, tables)
 
 

@@ -47,6 +47,7 @@ from metadata_service.cassandra_copy import (
     put_together,
     read_all,
 )
+from metadata_service.cassandra_keyspace import CassandraKeyspace
 from metadata_service.models import LogEntry
 from metadata_service.store import StoreError
 
@@ -131,7 +132,7 @@ async def _clusters(
     found = []
     for cluster in await metadata.backend_clusters():
         keyspace = cluster_keyspace(settings, cluster.name)
-        if cluster.emptied and connection.tables(keyspace) is None:
+        if cluster.emptied and await CassandraKeyspace(connection, keyspace).tables() is None:
             continue  # it was turned off
         store, _ = await opened(connection.share(), keyspace, JOURNAL)
         stack.push_async_callback(store.close)

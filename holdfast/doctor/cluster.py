@@ -89,6 +89,7 @@ async def _cassandra(settings: Settings, found: list[Finding]) -> bool:
     """Examine Cassandra without creating anything; True if its contents can be examined."""
     from holdfast import schema_cassandra
     from metadata_service.cassandra_connection import CassandraConnection
+    from metadata_service.cassandra_keyspace import CassandraKeyspace
 
     connection = await CassandraConnection.open(connection_settings(settings))
     try:
@@ -97,7 +98,7 @@ async def _cassandra(settings: Settings, found: list[Finding]) -> bool:
         found += _nodes(connection)
         there = True
         for keyspace in dict.fromkeys((settings.cassandra_keyspace, cluster_keyspace(settings))):
-            if connection.tables(keyspace) is None:
+            if await CassandraKeyspace(connection, keyspace).tables() is None:
                 there = False
                 todo = "the first start of the service makes it; or are these other settings than the service's?"
                 found.append(wrong(f"Cassandra has no keyspace {keyspace}", todo))

@@ -42,6 +42,7 @@ from metadata_service import cassandra_copy
 from metadata_service.cassandra import CassandraStore
 from metadata_service.cassandra_connection import CassandraConnection
 from metadata_service.cassandra_copy import Filling
+from metadata_service.cassandra_keyspace import CassandraKeyspace
 from metadata_service.models import BackupPin, Heartbeat, Queue, cluster_of
 from metadata_service.opening import CannotOpen
 from metadata_service.store import ConditionFailed, StoreUnavailable
@@ -658,7 +659,7 @@ async def test_no_backup_is_verified_that_cannot_be_restored(
         await cassandra_restore.restore(target, manifest, same)
     connection = await CassandraConnection.open(connection_settings(settings))
     try:
-        assert connection.tables(again.cassandra_keyspace) is None, "nothing was made"
+        assert await CassandraKeyspace(connection, again.cassandra_keyspace).tables() is None, "nothing was made"
     finally:
         await connection.close()
 

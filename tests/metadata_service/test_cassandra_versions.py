@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cassandra.cluster import ControlConnection
 
 from backend.journal.cassandra_tables import JOURNAL
 from bench.cassandra_server import CassandraCluster
@@ -214,7 +215,7 @@ async def test_the_journal_has_versions_of_its_own(place: Place) -> None:
     async with opened(place) as store:
         await store.bring(JOURNAL)
         assert await versions(store, JOURNAL).stored() == JOURNAL.schema.stored(JOURNAL.schema.version)
-        tables = set(store.keyspace.connection.tables(place.keyspace) or ())
+        tables = set(await store.keyspace.tables() or ())
         assert {"journal", "journal_segments", "checkpoints", "checkpoint_files"} <= tables
         with release_after(JOURNAL):
             await store.bring(JOURNAL)
@@ -230,8 +231,7 @@ async def test_the_journal_has_versions_of_its_own(place: Place) -> None:
 
 def statements(store: CassandraStore, place: Place) -> dict[str, str]:
     """The statement that would make each table: the driver's own objects are replaced whenever it reads the schema."""
-    tables = store.keyspace.connection.tables(place.keyspace)
-    assert tables
+    tables = store.keyspace.connection.cluster.metadata.keyspaces[place.keyspace].tables
     return {name: table.export_as_string() for name, table in tables.items()}
 
 
@@ -271,6 +271,18 @@ async def test_who_waits_goes_on_when_another_has_done_it(
             await asyncio.wait_for(asyncio.gather(bringing, once_more), 60)
         await once_more.result().close()
         await waited.close()
+
+
+async def test_who_waits_goes_on_although_no_change_of_the_schema_is_notified(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ControlConnection, "_handle_schema_change", lambda control, event: None)
+    monkeypatch.setattr(cassandra_versions, "LOOK_SECONDS", 0.05)
+    waiting = asyncio.create_task(place.open(wait=True))
+    while "waiting for" not in caplog.text:
+        await asyncio.sleep(0.01)
+    async with opened(place):
+        await (await asyncio.wait_for(waiting, 60)).close()
 
 
 async def test_who_waits_in_vain_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ async def test_it_looks_by_itself_and_lives_through_an_outage(
     await store.register_cluster("east")
     await fleet.start()
     faults.fail("backend_clusters")
-    while "is not known anew" not in caplog.text:
+    while "cannot be refreshed" not in caplog.text:
         await asyncio.sleep(0.01)
     assert [known.cluster.name for known in fleet.known()] == ["east"]
     await store.register_cluster("west")
