@@ -25,7 +25,10 @@ import msgspec
 from backend.api import AckLevel
 from backend.client import ClientLimits
 from backend.cluster import ClusterBackend
+from backend.living import WATCH_SECONDS
+from backend.manager import LOOK_SECONDS
 from backend.partition import Partition
+from backend.watch import BEAT_SECONDS, DEAD_SECONDS
 from metadata_service.models import Queue as StoredQueue
 from metadata_service.models import new_queue
 from metadata_service.store import StoreError
@@ -140,6 +143,8 @@ class ClusterWorld:
         self.always: frozenset[str] = frozenset()
         """Queues that there are in any case."""
         self.fronts += [Front(name, self.queues_for(name)) for name in FRONTENDS]
+        self.haste = 1.0
+        """Share of the usual time that faults last and failures take to be detected."""
         self.pairs: tuple[int, ...] = (2, 3)
         """How many queues there may be, beside those that are of a kind of their own."""
         self.receives_max: tuple[int, ...] = (1, 2, 4)
@@ -303,6 +308,11 @@ class ClusterWorld:
             "backend.shards.SHARDS": SHARDS,
             "backend.checkpointer.LEFT_BEHIND_SECONDS": Random(f"sweeps of {self.seed}").choice((0.0, 3.0)),
             "backend.manager.SHARDS": SHARDS,
+            "backend.manager.BEAT_SECONDS": BEAT_SECONDS * self.haste,
+            "backend.manager.LOOK_SECONDS": LOOK_SECONDS * self.haste,
+            "backend.living.WATCH_SECONDS": WATCH_SECONDS * self.haste,
+            "backend.watch.BEAT_SECONDS": BEAT_SECONDS * self.haste,
+            "backend.watch.DEAD_SECONDS": DEAD_SECONDS * self.haste,
             "backend.cluster.RemoteBackend": wire(self),
             "backend.cluster.random": random,
             "backend.journal.patience.random": random.random,

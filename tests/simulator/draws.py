@@ -85,6 +85,7 @@ def vary(world: ClusterWorld) -> None:
         world.always |= {"dead"}
     if world.scenario != "outages":  # there what may go wrong is all that it is
         _vary_faults(world, random, more)
+        _vary_takeovers(world, Random(f"takeovers of {world.seed}"))
 
 
 def _vary_faults(world: ClusterWorld, random: Random, more: Random) -> None:
@@ -104,3 +105,30 @@ def _vary_faults(world: ClusterWorld, random: Random, more: Random) -> None:
     for fault in random.sample(sorted(faults), 2):
         faults[fault] += usual
     world.troubles.brittle = random.choice((0.0, 0.0, 0.02, 0.1))
+
+
+def _vary_takeovers(world: ClusterWorld, random: Random) -> None:
+    """Draw how soon nodes are taken for dead, how often a node gets shards back that it has given away, and how often
+    the new owner of shards dies as well."""
+    troubles = world.troubles
+    if random.random() < 0.5:
+        _hasten(world, random)
+    usual = sum(troubles.faults.values())
+    troubles.faults["ailing"] = usual * random.choice((0.0, 0.1, 0.5))
+    troubles.faults["cascade"] = usual * random.choice((0.0, 0.1, 0.3))
+
+
+def _hasten(world: ClusterWorld, random: Random) -> None:
+    """Let faults be short and failures be detected soon, under load on fast machines.
+
+    Most of the cluster is well at any time, and there is one kind of trouble: on the quorum journal mostly nodes that
+    answer, and whose heartbeats do not arrive.
+    """
+    troubles, machines = world.troubles, world.machines
+    world.haste = random.choice((0.2, 0.4))
+    world.callers.pace = random.choice((0.015, 0.03))
+    machines.slow_seconds, machines.late, machines.lost = random.choice((0.001, 0.003)), 0.01, 0.01
+    troubles.pause, troubles.zombie_seconds = random.choice((1.0, 2.0)), 12.0
+    other = random.choice(sorted(troubles.faults))
+    main = random.choice(("zombie", "zombie", other)) if not world.local else other
+    troubles.faults = {"map": 0.5, other: 1.0, main: 8.0}

@@ -137,7 +137,7 @@ class Nodes:
                 self.kill(process)
             while process.alive:
                 await asyncio.sleep(0.05)
-            await asyncio.sleep(random.choice((0.05, 1.0, 6.0, 12.0)) if not world.over else 0.05)
+            await asyncio.sleep(random.choice((0.05, 1.0, 6.0, 12.0)) * world.haste if not world.over else 0.05)
             await let_the_first_be_alone(world, name)
 
     def _start(self, name: str) -> NodeProcess:
@@ -204,7 +204,7 @@ class Nodes:
                 settings=settings,
                 elsewhere=elsewhere,
             )
-        member = Member(name, node, store, wall_ms, name, acquaint_seconds=WATCH_SECONDS)
+        member = Member(name, node, store, wall_ms, name, acquaint_seconds=WATCH_SECONDS * world.haste)
         member.start()
         process.node, process.member, process.backend = node, member, node
         world.event("started", name, node.ownership.log_id)

@@ -39,13 +39,6 @@ CLUSTER_SECONDS = 15.0
 """Length of a run."""
 SEEDS_MAX = 60
 """Seeds in which each rule's absence has to be noticed."""
-NOT_YET = frozenset(
-    {
-        "fence_valid_for_a_while",
-        "epoch_stays",
-    }
-)
-"""Mutations that no one of the 60 ordinary seeds notices; docs/simulator.md says why."""
 FENCE_SECONDS = 0.3
 
 

@@ -30,9 +30,12 @@ class Troubles:
         self.faults: dict[str, float] = dict(LOCAL_FAULTS if world.local else QUORUM_FAULTS)
         """How often each comes: the methods ``_fault_`` below."""
         self.outage_seconds: tuple[float, ...] = (1.0, 4.0, 9.0)
+        self.zombie_seconds = 8.0
         self.brittle = 0.0
         """How often a process that has a change of the metadata made dies, at once or within a second."""
         self._zombie = False
+        """There is one."""
+        self._cascade = False
         """There is one."""
         self._chances = Random(f"changes of {world.seed}")
         self._world = world
@@ -59,8 +62,8 @@ class Troubles:
             self._nodes.kill(process)
 
     async def last(self, seconds: float) -> None:
-        """So long a fault lasts, unless all are healed before."""
-        until = self._world.loop.now + seconds
+        """So long a fault lasts at the usual speed, unless all are healed before."""
+        until = self._world.loop.now + seconds * self._world.haste
         while self._world.loop.now < until and not self._world.over:
             await asyncio.sleep(min(0.1, max(0.001, until - self._world.loop.now)))
 
@@ -131,7 +134,8 @@ class Troubles:
         if owners and not self._zombie:
             self._zombie = True
             name = random.choice(owners).name
-            await self._cut([(name, "entries"), *((name, to) for to in cut_off), *((to, name) for to in cut_off)], 8.0)
+            ways = [(name, "entries"), *((name, to) for to in cut_off), *((to, name) for to in cut_off)]
+            await self._cut(ways, self.zombie_seconds)
             self._zombie = False
 
     async def _fault_cut(self, random: Random) -> None:
@@ -225,6 +229,36 @@ class Troubles:
             await asyncio.sleep(0.05)
         if restart:
             self._nodes.kill(process)
+
+    async def _fault_ailing(self, random: Random) -> None:
+        """A node ails: an operator drains it, lets it have shards again, and it dies soon after."""
+        if (process := self._nodes.any_one(random)) is not None:
+            await self._drain(process, False)
+            await self.last(random.choice((0.5, 2.0, 4.0)))
+            self._nodes.kill(process)
+
+    async def _fault_cascade(self, random: Random) -> None:
+        """A node dies, and soon after it a node that has taken shards of it; each loses what it has written last."""
+        process = self._nodes.any_one(random)
+        if process is None or process.node is None or self._cascade:
+            return
+        self._cascade = True
+        shards, mute = set(process.node.owned), self._world.machines.mute
+        for _ in range(random.choice((1, 2, 3))):
+            mute.add(process.name)
+            await self.last(random.choice((0.1, 0.4, 1.0)))
+            self._nodes.kill(process)
+            mute.discard(process.name)
+            until = self._world.loop.now + 10
+            while not (others := self._owners(shards)) and self._world.loop.now < until and not self._world.over:
+                await asyncio.sleep(0.02)
+            if not others or self._world.over:
+                break
+            process = random.choice(others)
+        self._cascade = False
+
+    def _owners(self, shards: set[int]) -> list[NodeProcess]:
+        return [one for one in self._nodes.living() if one.node is not None and shards & set(one.node.owned)]
 
     async def _fault_rolling(self, random: Random) -> None:
         """All are restarted, one after the other."""
