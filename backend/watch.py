@@ -104,6 +104,10 @@ SIGHTS = 4
 """Of the latest heartbeats of a node that one counts which was seen soonest."""
 
 
+STEPS = 4
+"""Of the latest steps of a node's time so many are remembered."""
+
+
 class _Sights:
     """Heartbeats of one log, as they were seen."""
 
@@ -116,6 +120,8 @@ class _Sights:
         """Milliseconds by which the node's clock was ahead of the watcher's monotonic one when each was seen."""
         self.times: deque[float] = deque(maxlen=SIGHTS)
         """The same of the time that the node goes by."""
+        self.steps: deque[tuple[float, float]] = deque(maxlen=STEPS)
+        """When the node was seen to have stepped its time, and the same of the time before."""
 
     def add(self, beat: Heartbeat, now_ms: float) -> None:
         before, self.beat = self.beat, beat
@@ -124,7 +130,10 @@ class _Sights:
         self.seen_ms = now_ms
         passed_ms = beat.time_ms - before.time_ms
         if abs(beat.shard_time_ms - before.shard_time_ms - passed_ms) > CLOCK_OFF_MS:
-            self.times.clear()  # the time was stepped, or the clock was set
+            # The time was stepped, or the clock was set.
+            went_by_ms = max(self.times, default=before.shard_time_ms + passed_ms - now_ms)
+            self.steps.appendleft((now_ms, went_by_ms))
+            self.times.clear()
         self.clocks.append(beat.time_ms - now_ms)
         if beat.shard_time_ms:
             self.times.append(beat.shard_time_ms - now_ms)
@@ -136,6 +145,12 @@ class _Sights:
     def there_ms(self, now_ms: float) -> float | None:
         """The time that the node goes by; None: not known, for it was not seen to beat."""
         return now_ms + max(self.times) if self.times else None
+
+    def before_steps_ms(self, then_ms: float, now_ms: float) -> list[float]:
+        """The times that it would be for the node without its last steps, as far as something that it wrote at
+        ``then_ms`` may be of before them; the latest first."""
+        times = ((seen_ms, now_ms + went_by_ms) for seen_ms, went_by_ms in self.steps)
+        return [time_ms for seen_ms, time_ms in times if time_ms - then_ms >= now_ms - seen_ms - SEEN_LATE_MS]
 
 
 def _slewed(lead_ms: float, passed_ms: float) -> float:
@@ -199,7 +214,9 @@ class Clocks:
             return time_ms
         there_ms = writer.there_ms(now_ms) if writer is not None else None
         base_ms = time_ms if there_ms is None or not is_off(there_ms - time_ms) else there_ms
-        for now_then_ms in (base_ms, time_ms):  # its writer may have stepped its clock since it was seen
+        # Its writer may have stepped its clock since it was seen, or since it wrote that.
+        before_ms = writer.before_steps_ms(then_ms, now_ms) if writer is not None else []
+        for now_then_ms in (base_ms, time_ms, *before_ms):
             if -SEEN_LATE_MS <= now_then_ms - then_ms <= SOON_MS:
                 return now_then_ms + _slewed(lead_ms, now_then_ms - then_ms)
         if writer is not None and writer is owner and there_ms is not None:

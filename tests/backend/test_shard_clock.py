@@ -230,6 +230,20 @@ def test_a_node_that_has_stepped_its_clock_is_believed_anew() -> None:
     assert watched(*before).shard_time_ms(SHARD, late, at(5), at(5)) == at(5), "it goes on where it was"
 
 
+@pytest.mark.parametrize("seen", [1, 3], ids=["just seen", "watched"])
+def test_a_shard_that_was_given_away_before_its_giver_stepped_its_clock_ends_nothing_early(seen: int) -> None:
+    """What it last wrote of the shard it wrote by its former time, which was 90 s behind, and its heartbeats go by the
+    new one: that seemed to be 90 s ago.  (Found by seed 139 of the wrong clocks.)"""
+    before = [beat(1, count, at(count), -90_000) for count in (1, 2, 3)][-seen:]
+    stepped = watched(*before, beat(1, 4, at(4)))
+    given = Former(2, 1, at(3.5) - 90_000, at(3.5) - 90_000)
+    assert stepped.shard_time_ms(SHARD, given, at(5), at(5)) - at(5) == pytest.approx(-90_000, abs=500)
+    stepped.record([beat(1, 5, at(5), 90_000)], at(5.3), at(5.3))
+    assert stepped.shard_time_ms(SHARD, given, at(6), at(6)) - at(6) == pytest.approx(-90_000, abs=500), "and again"
+    by_now = Former(2, 1, at(4.5), at(4.5))
+    assert stepped.shard_time_ms(SHARD, by_now, at(94), at(94)) == at(94), "it was not served for 90 s"
+
+
 def test_what_nobody_watched_is_not_served_later_than_the_last_heartbeat_allows() -> None:
     def goes_on(ahead_ms: int, lead_ms: int, second: float) -> float:
         clocks = Clocks()
