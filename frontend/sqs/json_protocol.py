@@ -31,8 +31,9 @@ _encode = msgspec.json.Encoder().encode
 _LONE_SURROGATES_MAX = 1_000
 """Maximum number of lone surrogates; text with more counts as invalid JSON."""
 _LONE_SURROGATE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"\\u(?:"  # both alternatives begin with it: a search for a fixed beginning is several times as fast
+    rb"[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u)[dD][c-fC-F][0-9a-fA-F]{2})"
 )
 
 
