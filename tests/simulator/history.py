@@ -330,11 +330,11 @@ class History:
                 raise Violation(f"an earlier handle of {msg.name} was taken while claim {receives} holds it")
 
     def deleting(self, msgs: Sequence[Msg]) -> list[bool]:
-        """Returns for each whether nothing that may end it was asked for before."""
+        """Returns for each whether nothing that may end it was asked for before, nor is in the same call, which may
+        arrive twice."""
         at = self.tick()
-        first = []
+        first = [msg.deleting_at == 1 << 62 and msgs.count(msg) == 1 for msg in msgs]
         for msg in msgs:
-            first.append(msg.deleting_at == 1 << 62)
             msg.deleting_at = min(msg.deleting_at, at)
         return first
 

@@ -135,3 +135,13 @@ def test_an_earlier_handle_of_a_fifo_queue_is_not_taken() -> None:
     told.history.deleted(msg, old, HandleOutcome.EXPIRED, told.now, retired=False)
     with pytest.raises(Violation, match="an earlier handle"):
         told.history.handle_counted(msg, old, told.now, told.now)
+
+
+def test_two_handles_of_one_message_in_a_delete_that_may_arrive_twice_say_nothing() -> None:
+    """When it arrives again the message is gone, and both are answered as done.  (Found by seed 211 of the clocks.)"""
+    told = Told()
+    told.sent(1, b"m000001.")
+    ((_, msg, _),) = told.received(told.source, (1, b"m000001."), seconds=1)
+    told.sent(2, b"m000002.")
+    other = told.history.messages[b"m000002."]
+    assert told.history.deleting([msg, other, msg]) == [False, True, False]
