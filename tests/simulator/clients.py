@@ -32,7 +32,7 @@ from backend.api import (
     Unavailable,
 )
 from backend.engine.tokens import TOKEN_BYTES
-from tests.simulator.draws import BODY_BYTES_MAX
+from tests.simulator.draws import BODY_BYTES_COMMON, BODY_BYTES_MAX
 from tests.simulator.model import Model, Msg, QueueModel, Violation
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Clients:
         random = self.random
         self._sent += 1
         name = b"m%06d." % self._sent
-        size = random.choice((0, 10, 100, 300, random.randrange(self.world.payload_most)))
+        size = random.choice((0, 10, 100, BODY_BYTES_COMMON, random.randrange(self.world.payload_most)))
         if self.world.big_bodies and random.random() < 0.02:
             self.world.big_bodies -= 1
             size = BODY_BYTES_MAX - len(name) - random.choice((0, random.randrange(300_000)))

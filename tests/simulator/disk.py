@@ -89,6 +89,8 @@ class SimDisk:
         self.operations = 0
         """Changing operations so far."""
         self._cut_at: int | None = None
+        self.is_cut = False
+        """True once an operation has failed because the power was cut, until the process has ended."""
         self._life = 0
         self._names: dict[str, _File | None] = {"/": None}
         """Path to file; None for a folder."""
@@ -149,6 +151,7 @@ class SimDisk:
         self._life += 1
         self._fds.clear()
         self._cut_at = None
+        self.is_cut = False
         for file in self._files():
             file.locked_by = None
 
@@ -167,6 +170,7 @@ class SimDisk:
 
     def _changes(self) -> None:
         if self._cut_at is not None and self.operations >= self._cut_at:
+            self.is_cut = True
             if self.on_power_cut is not None:
                 asyncio.get_running_loop().call_soon(self.on_power_cut)
             raise PowerCut

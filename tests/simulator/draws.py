@@ -14,6 +14,8 @@ from backend.journal.tables import ROWS_MOST
 if TYPE_CHECKING:
     from tests.simulator.cluster import ClusterWorld
 
+BODY_BYTES_COMMON = 300
+"""Length of many bodies that are not large."""
 BODY_BYTES_MAX = 1 << 20
 
 

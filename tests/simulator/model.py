@@ -54,6 +54,17 @@ class Claim:
         ends = [end for cut in self.cuts if cut is not own and cut[0] > asked_at for end in cut[1:]]
         self.hidden.append((since, min([until, *ends])))
 
+    def held(self, started: int, fifo: bool) -> bool:
+        """True if a receive at ``started`` cannot have got the message.
+
+        A visibility change of the same millisecond by this handle may be the later one of the two, and act on the
+        claim of that receive, as any handle does in a standard queue.
+        """
+        first, *changes = self.hidden
+        return first[0] <= started < first[1] or any(
+            (since <= started if fifo else since < started) and started < end for since, end in changes
+        )
+
     def covers(self, start: int, end: int) -> bool:
         return any(since <= start and end < until for since, until in self.hidden)
 
@@ -501,7 +512,7 @@ class Model:
                     raise Violation(f"{msg.name} was received as number {one.receives} twice")
                 claim.extend(started, asked + visibility_ms, asked_at)  # a repeated attempt
                 return
-            if claim.receives < one.receives and any(since <= started < end for since, end in claim.hidden):
+            if claim.receives < one.receives and claim.held(started, queue.fifo):
                 raise Violation(
                     f"{msg.name} was received (time {one.receives}) from {queue.arn} at {started}, "
                     f"while claim {claim.receives} held it: {claim.hidden}"

@@ -11,7 +11,7 @@ import pytest
 
 from backend.api import NewMessage, PartitionSettings, Receive
 from tests.simulator.loop import close_dead
-from tests.simulator.model import Msg, QueueModel, Violation
+from tests.simulator.model import Claim, Msg, QueueModel, Violation
 from tests.simulator.world import World, deterministic
 
 T = TypeVar("T")
@@ -107,3 +107,15 @@ def test_message_that_ended_does_not_come_back_by_itself(minute: Minute) -> None
     now = minute.world.now()
     with pytest.raises(Violation, match="not stored when last looked"):
         minute.world.model.seen({BODY: [(minute.queue, minute.msg.number, now)]}, now, now)
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_change_by_an_old_handle_may_follow_the_receive_of_its_millisecond(fifo: bool) -> None:
+    """In a standard queue it then acts on the claim of that receive, whose answer may reach its client later."""
+    claim = Claim(1, 1_000, 2_000, [])
+    claim.extend(5_000, 9_000, 0)
+    assert claim.held(1_000, fifo)
+    assert not claim.held(4_999, fifo)
+    assert claim.held(5_000, fifo) is fifo
+    assert claim.held(5_001, fifo)
+    assert not claim.held(9_000, fifo)

@@ -34,7 +34,7 @@ from backend.partition import Partition
 from metadata_service.store import StoreError
 from tests.simulator.clients import Clients
 from tests.simulator.disk import SimDisk
-from tests.simulator.draws import BODY_BYTES_MAX, node_draws
+from tests.simulator.draws import BODY_BYTES_COMMON, BODY_BYTES_MAX, node_draws
 from tests.simulator.loop import SimLoop, Stuck, close_dead
 from tests.simulator.model import Model, QueueModel, Violation
 from tests.simulator.rot import Flip, flip_a_bit
@@ -163,7 +163,7 @@ class World:
 
     def body_bytes_max(self) -> int:
         """Length of the longest body that may be sent."""
-        return BODY_BYTES_MAX if self.draws.big_bodies else self.payload_most
+        return BODY_BYTES_MAX if self.draws.big_bodies else max(BODY_BYTES_COMMON, self.payload_most)
 
     # --- time ---
 
@@ -475,7 +475,7 @@ class World:
                         self._flip(self.rot)
                     if random.random() < 0.8:
                         self.loop.run_for(random.expovariate(1 / self.pace))
-                    if self.loop.halted:
+                    if self.loop.halted or self.disk.is_cut:  # the loop may not have run since the cut
                         self.check()
                         self.event("power cut")
                         self._end_process(power=True)
