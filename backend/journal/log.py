@@ -233,7 +233,7 @@ class LocalLog:
             raise Unavailable("the log is closed")
         if not self._fits(size_bytes, reserve):
             self._stock.look()
-            raise StorageFull("no room in the journal")
+            raise StorageFull(self._stock.shortage())
 
     async def wait_room(self, size_bytes: int, reserve: bool = False) -> None:
         """Like :meth:`check_room`, but waits for a segment that is being made."""
@@ -269,7 +269,7 @@ class LocalLog:
             raise Unavailable("the log is closed")
         if self._stock.refusing and not reserve:
             self._stock.look()
-            raise StorageFull("no room in the journal")
+            raise StorageFull(self._stock.shortage())
         if size <= self._room:
             return
         batch = self._batch
@@ -277,7 +277,7 @@ class LocalLog:
         if size > _capacity(batch.segment, offset):
             if self._stock.available(reserve) < 1:
                 self._stock.look()
-                raise StorageFull("no room in the journal")
+                raise StorageFull(self._stock.shortage())
             if size > _capacity(self._stock.ready[0], SEGMENT_HEADER_BYTES):
                 raise ValueError(f"a record of {size} bytes does not fit a segment")
         if self._records:

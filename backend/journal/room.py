@@ -70,6 +70,12 @@ class Stock:
         """Whether little more than the segment in use is left for new messages: the disk is full, or nearly so."""
         return self.refusing or self.available(False) < 1
 
+    def shortage(self) -> str:
+        """Cause of the lack of room: the error of the last preallocation, or a disk without free space."""
+        if self._complaint:
+            return f"no room in the journal, for no segment can be made: {self._complaint}"
+        return "no room in the journal: the disk is full, or nearly so"
+
     def take(self) -> Segment:
         segment = self.ready.popleft()
         self._weigh()
@@ -144,7 +150,8 @@ class Stock:
             full = self.short()
             if full != self._told_full and not self._stopped:
                 self._told_full = full
-                logger.warning("journal %s: %s", self._directory, "full" if full else "has room again")
+                state = f"full: {self.shortage()}" if full else "has room again"
+                logger.warning("journal %s: %s", self._directory, state)
             if (self.refusing or len(self.ready) < AHEAD) and not self._stopped:
                 self._recheck = self._loop.call_later(ROOM_CHECK_SECONDS, self._check_again)
 

@@ -5,6 +5,7 @@ import errno
 import os
 from pathlib import Path
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 
@@ -325,6 +326,32 @@ def test_a_full_disk_refuses_what_may_not_use_the_reserve() -> None:
         rows, end = await scanned(disk)
         assert not end.damage
         assert len(numbers_in(rows)) > stored + freed
+
+    virtual(main())
+
+
+def test_no_room_is_said_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        disk = sim_disk(capacity_bytes=1 << 20)
+        log = await a_log(disk)
+        await all_made(log)
+        create = disk.create
+        disk.create = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))  # type: ignore[method-assign]
+        assert await fill(log) > 0
+        with pytest.raises(StorageFull, match=r"no segment can be made: .*Too many open files"):
+            log.append(a_record(0, 3000))
+        assert "full: no room in the journal, for no segment can be made: [Errno 24] Too many open files" in caplog.text
+        disk.create = create  # type: ignore[method-assign]
+        await asyncio.sleep(1)  # virtual
+        assert log.room()
+        await log.close()
+
+        disk = sim_disk(capacity_bytes=64 << 10)
+        log = await a_log(disk)
+        await fill(log)
+        with pytest.raises(StorageFull, match="the disk is full, or nearly so"):
+            log.append(a_record(0, 3000))
+        await log.close()
 
     virtual(main())
 
