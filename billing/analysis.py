@@ -1,10 +1,10 @@
-"""What a month's usage tells: busy and hungry queues, short polling, noisy tenants, and what the month will come to.
+"""Analysis of a month's usage: busy queues, empty receives, deep and uneven queues, noisy tenants, and forecasts.
 
-``python -m spark_analytics analyse`` makes it, from the tables of the batch, and keeps it in the lake as
-``analytics/month=2026-11.json``.  Whoever shows it reads that file: no Spark, and nothing to work out.
+``python -m spark_analytics analyse`` computes it from the tables of the batch and stores it in the lake as
+``analytics/month=2026-11.json``.  Readers need only that file: no Spark and no computation.
 
-Every line names its account, and each list has the first :data:`LINES_MOST` lines of every account, so what one tenant
-may see is :meth:`Analysis.of`, and the first lines of all are the first of all accounts together.
+Every line names its account, and each list has the first :data:`LINES_MOST` lines of every account.  So
+:meth:`Analysis.of` can cut out what one tenant may see, and the first lines over all accounts are always present.
 """
 
 from __future__ import annotations
@@ -17,102 +17,106 @@ from typing import Final, Literal
 import msgspec
 
 LINES_MOST: Final = 20
-"""Of an account, in each list."""
+"""Maximum lines of one account in each list."""
 DEPTHS_MOST: Final = 5
-"""Queues of an account whose depth is told day by day."""
+"""Maximum queues of an account with a daily depth series."""
 
 EMPTY_RATIO: Final = 0.5
-"""From this on it is worth to do something about empty receives."""
+"""Minimum share of empty receives for which the analysis gives advice."""
 EMPTY_MIN: Final = 1000
-"""Fewer in a month are nobody's worry."""
+"""Minimum number of empty receives in a month for which the analysis gives advice."""
 
 Measure = Literal["requests", "byte_milliseconds", "bytes_out", "bill"]
-"""What is forecast.  ``requests``: what is billed as one, chunks of 64 KiB and at least one a call; ``bill``: money."""
+"""Forecast measure.  ``requests``: billed requests, which are chunks of 64 KiB and at least one a call; ``bill``:
+money.
+"""
 
 
 class BusyQueue(msgspec.Struct, frozen=True):
-    """A queue by its calls."""
+    """A queue with its number of calls."""
 
     account: str
     queue: str
     calls: int
-    """Answered with success."""
+    """Successful calls."""
     messages_sent: int
     messages_received: int
     throttled: int
     bytes_in: int
     bytes_out: int
     share: float
-    """Of the calls of its account, 0 to 1."""
+    """Share of its account's calls, 0 to 1."""
 
 
 class EmptyReceives(msgspec.Struct, frozen=True):
-    """A queue by what its receives find."""
+    """A queue with its receives and the empty ones among them."""
 
     account: str
     queue: str
     receives: int
-    """Answered with success."""
+    """Successful receives."""
     empty: int
-    """Of them, those that found nothing; each is billed as one request.  Versions that did not count them have none."""
+    """Receives that returned no message; each is billed as one request.  Records of versions that did not count them
+    have 0.
+    """
     ratio: float
-    """Empty ones, 0 to 1."""
+    """Empty receives as a share of all receives, 0 to 1."""
     advice: str
-    """In plain words; empty if all is well."""
+    """Advice in plain words; empty if none is needed."""
     cost: Decimal | None = None
-    """Of the empty ones, where prices are known."""
+    """Cost of the empty receives; None if prices are not known."""
     currency: str = ""
     """The currency of the cost."""
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """How a queue's backlog went, day by day."""
+    """A queue's backlog, day by day."""
 
     account: str
     queue: str
     messages_most: int
-    """In the month."""
+    """Maximum of the month."""
     oldest_age_ms_most: int
     days: list[date]
     messages: list[int]
-    """Most of each day."""
+    """Maximum of each day."""
     oldest_age_ms: list[int]
-    """Most of each day."""
+    """Maximum age of the oldest message on each day."""
 
 
 class HotPartition(msgspec.Struct, frozen=True):
-    """A partition that has much more than its part of a queue."""
+    """A partition that stores much more than an even share of its queue."""
 
     account: str
     queue: str
     partition: int
     share: float
-    """Of what the queue stores, 0 to 1."""
+    """Share of the bytes that the queue stores, 0 to 1."""
     times_even: float
-    """So many times what it had if all partitions of the queue had the same."""
+    """Ratio of its bytes to an even share, which is the queue's bytes divided by its partitions."""
     partitions: int
-    """Of the queue."""
+    """Number of partitions of the queue."""
     messages_most: int
-    """At once."""
+    """Maximum number of messages stored at one time."""
 
 
 class NoisyTenant(msgspec.Struct, frozen=True):
-    """A tenant by what it takes of what all share."""
+    """A tenant with its use of shared capacity."""
 
     account: str
     calls: int
-    """All that were answered, throttled ones too."""
+    """Answered calls, throttled ones included."""
     throttled: int
     throttled_share: float
-    """Of its calls, 0 to 1."""
+    """Share of its calls that were throttled, 0 to 1."""
     share: float | None
-    """Its calls, of those of all, 0 to 1.  None for the tenant itself: from it the others' calls could be told."""
+    """Share of the calls of all tenants, 0 to 1.  None in the tenant's own view: it would reveal the others' calls."""
     advice: str
-    """In plain words; empty if all is well."""
+    """Advice in plain words; empty if none is needed."""
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What a month will come to (:mod:`billing.forecast` says how)."""
+    """Forecast of a month's total (:mod:`billing.forecast` describes the method)."""
 
     account: str
     measure: Measure
@@ -120,38 +124,40 @@ class Forecast(msgspec.Struct, frozen=True):
     low: Decimal
     likely: Decimal
     high: Decimal
-    """It ends between ``low`` and ``high`` nine times of ten, if the days to come are like those behind."""
+    """Upper bound.  The total is between ``low`` and ``high`` with probability 0.9, if the remaining days are like the
+    past ones.
+    """
     days: int
-    """That it rests on."""
+    """Number of days that the forecast is computed from."""
     currency: str = ""
-    """Of money."""
+    """Currency, of a forecast of money."""
 
 
 class Analysis(msgspec.Struct, frozen=True):
-    """One month.  Fields are only ever added, with a default."""
+    """Analysis of one month.  Fields are only ever added, with a default."""
 
     month: str
-    """As 2026-11, UTC."""
+    """Month in UTC, such as 2026-11."""
     made_at: datetime
     days: list[date]
-    """Of which the batch has results; the rest is not in here."""
+    """Days with results of the batch; other days are not included."""
     busiest: list[BusyQueue]
-    """Most calls first."""
+    """Busiest queues, most calls first."""
     empty_receives: list[EmptyReceives]
-    """Most empty ones first."""
+    """Queues with empty receives, most of them first."""
     depths: list[Depth]
-    """The oldest message first."""
+    """Deepest queues, the one with the oldest message first."""
     hot_partitions: list[HotPartition]
-    """The most uneven first."""
+    """Unevenly loaded partitions, the most uneven first."""
     noisy: list[NoisyTenant]
-    """The largest share of throttled calls first, then the largest share of the whole.  Every account."""
+    """All accounts: by share of throttled calls, then by share of all calls, largest first."""
     forecasts: list[Forecast]
-    """By account.  Without those of which nothing can be said yet."""
+    """Forecasts by account.  Accounts with too few days of data have none."""
     forecast_method: str
-    """In plain words."""
+    """Description of the method, in plain words."""
 
     def of(self, account: str) -> Analysis:
-        """What this account may see: its own lines."""
+        """Return the lines that this account may see: its own."""
         return msgspec.structs.replace(
             self,
             busiest=[line for line in self.busiest if line.account == account],
@@ -177,23 +183,23 @@ def advice_on_receives(receives: int, empty: int) -> str:
 
 
 class NoAnalysis(Exception):
-    """A file is not an analysis; the text says which and why."""
+    """A file is not an analysis; the text names the file and the reason."""
 
 
 def path_of(month: str) -> str:
-    """Where in the lake a month's is.  Raises :class:`ValueError`."""
+    """Return the path of a month's analysis in the lake.  Raises :class:`ValueError`."""
     if not re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", month):
         raise ValueError(f"a month is given as 2026-11, not {month!r}")
     return f"analytics/month={month}.json"
 
 
 def encode(analysis: Analysis) -> bytes:
-    """As it is kept."""
+    """Encode an analysis as it is stored."""
     return msgspec.json.format(msgspec.json.encode(analysis), indent=1)
 
 
 def decode(data: bytes) -> Analysis:
-    """What was kept.  Raises :class:`NoAnalysis`."""
+    """Decode a stored analysis.  Raises :class:`NoAnalysis`."""
     try:
         return msgspec.json.decode(data, type=Analysis)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:

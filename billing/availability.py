@@ -1,12 +1,12 @@
-"""How available the service was to a tenant in a month, by what it was answered.
+"""Availability of the service to a tenant in a month, computed from its answered calls.
 
-The error rate of an hour is the calls of that hour that were answered with an error of the service (5xx), as a part of
-all that were answered; that of an hour without calls is nought.  The availability of a month is one less the mean of
-the error rates of all its hours, as far as they are over and summed up by the batch.  So an hour at night counts as
-much as one at noon, which is how service-level agreements of clouds mostly count.  Calls that were refused for a reason
-of the caller's, by a limit too, were answered as they should be.
+The error rate of an hour is the number of calls answered with an error of the service (5xx), divided by all answered
+calls; an hour without calls has rate 0.  The availability of a month is one minus the mean error rate of all its hours
+that are over and summed up by the batch.  So an hour at night has the same weight as one at noon, as in most
+service-level agreements of cloud providers.  Calls refused for a reason of the caller's, limits included, count as
+answered correctly.
 
-What nobody could count is not in it: calls that never came to the service, and answers that were lost on their way.
+Calls that never reached the service and answers lost on their way cannot be counted and are not included.
 """
 
 from __future__ import annotations
@@ -20,48 +20,50 @@ import msgspec
 from billing.periods import Period
 
 WORST_MOST: Final = 24
-"""Hours that are named."""
+"""Maximum number of hours that are listed."""
 
 
 class BadHour(msgspec.Struct, frozen=True):
-    """An hour in which calls failed."""
+    """An hour with failed calls."""
 
     hour: str
-    """Such as ``2026-11-21T07:00Z``."""
+    """Start of the hour, such as ``2026-11-21T07:00Z``."""
     calls: int
     failed: int
 
 
 class Availability(msgspec.Struct, frozen=True):
-    """A tenant's month.  All parts are percent."""
+    """A tenant's availability in a month.  All parts are percent."""
 
     month: str
     account: str
     objective: float
     availability: float | None
-    """None: no hour of it is known yet."""
+    """Availability; None if no hour of the month is known yet."""
     met: bool | None
-    """Whether it is as the objective says; so far, where ``final`` is false."""
+    """True if the availability meets the objective; a preliminary result if ``final`` is false."""
     budget_left: float | None
-    """Of the errors that the objective leaves room for in the hours so far; less than 0 if there were more."""
+    """Remaining share of the errors that the objective allows in the hours so far; negative if there were more."""
     calls: int
-    """All that were answered."""
+    """Answered calls."""
     failed: int
     hours: int
-    """Of which this tells."""
+    """Number of hours that are included."""
     hours_with_failures: int
     worst: list[BadHour]
-    """Those with the highest error rates, the worst first."""
+    """Hours with the highest error rates, the worst first."""
     missing: list[date]
-    """Days of which it tells nothing, for they are not summed up."""
+    """Days that are not included because they are not summed up."""
     final: bool
-    """The month is over, and all of it is known."""
+    """True if the month is over and all of it is known."""
 
 
 def availability(
     summary: Mapping[str, Any], period: Period, account: str, objective: float, now: datetime
 ) -> Availability:
-    """From a summary of the account's calls in a month by hour (:class:`billing.summary.Summary`, as JSON)."""
+    """Compute it from a summary of the account's calls in a month by hour (:class:`billing.summary.Summary`, as
+    JSON).
+    """
     missing = [date.fromisoformat(day) for day in summary["missing"]]
     hours = sum(_hours(day, now) for day in period.days() if day not in missing)
     calls = failed = 0
@@ -76,7 +78,7 @@ def availability(
             errors += rate
             bad.append((rate, BadHour(line["name"], answered, line["failed"])))
     bad.sort(key=lambda one: (-one[0], one[1].hour))
-    # An hour under way may have been summed up in part: then it is one of those that are told of.
+    # The hour that is not over yet may have been summed up in part.  If it has failures, it is one of the hours.
     hours = max(hours, len(bad))
     part = 100 * (1 - errors / hours) if hours else None
     room = 100 - objective
@@ -99,6 +101,6 @@ def availability(
 
 
 def _hours(day: date, now: datetime) -> int:
-    """Of a day, those that are over."""
+    """Number of hours of a day that are over."""
     began = datetime.combine(day, datetime.min.time(), UTC)
     return max(0, min(24, int((now - began) / timedelta(hours=1))))

@@ -1,7 +1,7 @@
-"""The hours of a month as it is billed, and the days (UTC) whose tables have them.
+"""The hours of a billed month, and the days (UTC) whose tables contain them.
 
-A plan's time zone says when its months begin, so a month can need hours of the day before its first one, or of the day
-after its last.  Every command that sums up, rates, checks or closes a month takes its days from here.
+A plan's time zone determines the start of its months, so a month can need hours of the day before its first one, or of
+the day after its last.  Every command that sums up, rates, checks or closes a month takes its days from here.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ if TYPE_CHECKING:
     from billing.invoices import Closed
 
 EVERYBODY_ELSE: Final = ""
-"""In place of an account: all that are not named."""
+"""Key for all accounts that are not named."""
 TABLES: Final = (USAGE_HOURLY, STORAGE_HOURLY)
-"""The tables that are rated."""
+"""Names of the tables that are rated."""
 
 
 def account_hours(
     month: Month, book: Book, customers: Customers, begins: Mapping[str, datetime], account: str
 ) -> tuple[datetime, datetime]:
-    """The beginning of the month for an account, and of its next one (UTC).  ``begins``: of :func:`begins`."""
+    """Return the start of the month for an account, and the start of its next one (UTC).
+
+    ``begins``: the result of :func:`begins`.
+    """
     starts, ends = book.plan(customers.of(account).plan).edges(month)
     return begins.get(account, begins.get(EVERYBODY_ELSE, starts)), ends
 
@@ -34,20 +37,24 @@ def account_hours(
 def month_hours(
     month: Month, book: Book, customers: Customers, begins: Mapping[str, datetime]
 ) -> tuple[datetime, datetime]:
-    """The beginning of the month for the first account, and its end for the last (UTC)."""
+    """Return the earliest start and the latest end of the month over all accounts (UTC)."""
     accounts = (EVERYBODY_ELSE, *customers.named, *begins)
     hours = [account_hours(month, book, customers, begins, account) for account in accounts]
     return min(starts for starts, _ in hours), max(ends for _, ends in hours)
 
 
 def days_needed(month: Month, book: Book, customers: Customers, begins: Mapping[str, datetime]) -> list[date]:
-    """The days (UTC) that have the month's hours, in their order.  ``begins``: of :func:`begins`."""
+    """Return the days (UTC) that contain the month's hours, in their order.  ``begins``: the result of
+    :func:`begins`.
+    """
     starts, ends = month_hours(month, book, customers, begins)
     return days_of(starts.date(), (ends - timedelta(microseconds=1)).date())
 
 
 def days_to_sum_up(month: Month, book: Book, customers: Customers, closed: Mapping[Month, Closed]) -> list[date]:
-    """The days (UTC) that rating a month needs.  A closed month goes by the plans that are kept with its closing."""
+    """Return the days (UTC) that rating a month needs.  A closed month uses the plans that were stored at its
+    closing.
+    """
     there = closed.get(month)
     if there is not None:
         book, customers = there.book, there.customers
@@ -55,11 +62,11 @@ def days_to_sum_up(month: Month, book: Book, customers: Customers, closed: Mappi
 
 
 def begins(month: Month, book: Book, customers: Customers, before: Closed | None) -> dict[str, datetime]:
-    """The beginnings of accounts' months that do not begin with their plan's month, but where the one before ended.
+    """Return the starts of accounts' months that differ from their plan's: the end of the month before.
 
-    An account that had a plan in another time zone then has one: each hour is in one month, and in no other.  By
-    account, and for all that are not named (:data:`EVERYBODY_ELSE`); then all that are named are there as well.
-    ``before``: the closing of the month before; None: there is none, and months begin as plans say.
+    They differ if the account had a plan in another time zone before: each hour is in exactly one month.  Keys are
+    accounts, and :data:`EVERYBODY_ELSE` for all that are not named; if that key is present, all named accounts are too.
+    ``before``: the closing of the month before; None if there is none, and months start as plans say.
     """
     if before is None:
         return {}
@@ -74,7 +81,10 @@ def begins(month: Month, book: Book, customers: Customers, before: Closed | None
 
 
 def incomplete_days(tables: Tables, days: Sequence[date], now: datetime) -> list[date]:
-    """Those of these days whose tables are not there, or were made before the day was over (``now``: or could be)."""
+    """Return the days whose tables are missing, or were made before the day was over.
+
+    ``now``: the time at which they could be made anew.
+    """
     found = []
     for day in days:
         published = [tables.day(name, day) for name in TABLES]
@@ -85,7 +95,7 @@ def incomplete_days(tables: Tables, days: Sequence[date], now: datetime) -> list
 
 
 def days_in_words(days: Sequence[date]) -> str:
-    """Days that follow on each other as spans: ``2026-10-31, 2026-11-03 to 2026-11-05``."""
+    """Days in words, consecutive ones as ranges: ``2026-10-31, 2026-11-03 to 2026-11-05``."""
     spans: list[tuple[date, date]] = []
     for day in days:
         if spans and day == spans[-1][1] + timedelta(days=1):
@@ -96,7 +106,7 @@ def days_in_words(days: Sequence[date]) -> str:
 
 
 def batch_command(days: Sequence[date]) -> str:
-    """The command that sums up these days; at least one."""
+    """Return the command that sums up these days; at least one."""
     first, last = min(days), max(days)
     span = f"--day {first}" if first == last else f"--from {first} --to {last}"
     return f"python -m spark_analytics batch {span}"

@@ -1,4 +1,4 @@
-"""Budgets of tenants, and who is told when one is passed.
+"""Budgets of tenants, and alerts to receivers when one is exceeded.
 
 Budgets are data, a YAML file::
 
@@ -9,10 +9,10 @@ Budgets are data, a YAML file::
         limit: 50000000
         at: [80, 100]             # percent of the limit; left out: 100
 
-An *alert* is one crossing: of this budget and limit, by this account, at this percentage, in this month (UTC).  What it
-is is its id, and alerts are kept in the lake (``live/alerts.json``) before anybody is told: so a crossing is one alert,
-also after a restart.  It is written down that a receiver was told after it was: one that is told twice, because the
-teller was killed in between, gets the same id twice.
+An *alert* is one crossing of a percentage of a budget's limit by an account in a month (UTC).  Its id is derived from
+exactly these.  Alerts are stored in the lake (``live/alerts.json``) before they are sent, so one crossing is one alert,
+also after a restart.  A delivery is recorded after it succeeded, so an alert may be sent twice if the process was
+killed in between; both have the same id.
 """
 
 from __future__ import annotations
@@ -38,27 +38,30 @@ logger = logging.getLogger("holdfast.usage")
 
 ALERTS: Final = "live/alerts.json"
 TELL_SECONDS: Final = 10.0
-"""A webhook that does not answer within this is asked again later."""
+"""Timeout of a webhook; it is called again later."""
 
 Measured = Literal["requests", "messages", "bytes_out", "cost"]
-"""``requests``: what is billed as one, chunks of 64 KiB and at least one a call; ``cost``: in the plan's currency."""
+"""Measured quantity.
+
+``requests``: billed requests, which are chunks of 64 KiB and at least one a call; ``cost``: in the plan's currency.
+"""
 MEASURED: Final[tuple[Measured, ...]] = get_args(Measured)
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """What an account means to use in a month."""
+    """A monthly limit of an account's usage; exceeding it only sends alerts."""
 
     name: str
     account: str | None
-    """None: each account."""
+    """Account; None: each account has this budget."""
     measure: Measured
     limit: Decimal
     at: tuple[int, ...]
-    """Percent of the limit."""
+    """Percentages of the limit at which an alert is sent."""
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """A budget was passed.  Fields are only ever added, with a default."""
+    """A crossing of a budget's percentage.  Fields are only ever added, with a default."""
 
     id: str
     month: str
@@ -68,32 +71,32 @@ class Alert(msgspec.Struct, frozen=True):
     limit: Decimal
     percent: int
     used: Decimal
-    """When it was noticed."""
+    """Usage at the time of the alert."""
     at: datetime
     waiting: tuple[str, ...] = ()
-    """Receivers that have not been told yet."""
+    """Receivers that do not have the alert yet."""
 
 
 class NotTold(Exception):
-    """A receiver cannot be told now; the text says which and why."""
+    """A receiver cannot be reached now; the text names it and the reason."""
 
 
 class Receiver(Protocol):
-    """Who is told."""
+    """Destination of alerts."""
 
     name: str
 
     def tell(self, alert: Alert) -> None:
-        """Raises :class:`NotTold`: then it is done again later."""
+        """Deliver an alert.  Raises :class:`NotTold`: the caller tries again later."""
 
 
 def load_budgets(path: Path) -> list[Budget]:
-    """The budgets in a file.  Raises :class:`~billing.strict_yaml.YamlError` and :class:`OSError`."""
+    """Read the budgets of a file.  Raises :class:`~billing.strict_yaml.YamlError` and :class:`OSError`."""
     return budgets_of(path.read_text("utf-8"), str(path))
 
 
 def budgets_of(text: str, source: str) -> list[Budget]:
-    """The budgets that are written so.  Raises :class:`~billing.strict_yaml.YamlError`."""
+    """Parse budgets.  Raises :class:`~billing.strict_yaml.YamlError`."""
     nodes = parse(text, source).fields("budgets")["budgets"].items()
     budgets = [_budget(node) for node in nodes]
     seen: set[tuple[str, str | None]] = set()
@@ -127,7 +130,7 @@ def passed(
     used: Mapping[str, Mapping[Measured, Decimal]],
     at: datetime,
 ) -> list[Alert]:
-    """All crossings of a month, by what each account has used in it."""
+    """Return all crossings of a month, computed from the usage of each account."""
     alerts = []
     for budget in budgets:
         for account in sorted(used) if budget.account is None else [budget.account]:
@@ -158,7 +161,7 @@ def _id(month: Month, account: str, budget: Budget, percent: int) -> str:
 
 
 def alerts(lake: Lake) -> list[Alert]:
-    """Those of this month and the last, in the order in which they were noticed.
+    """Return the alerts of this month and the last, oldest first.
 
     Raises :class:`~billing.lake.LakeUnavailable`.
     """
@@ -172,9 +175,9 @@ def alerts(lake: Lake) -> list[Alert]:
 
 
 def watch(lake: Lake, found: Iterable[Alert], month: Month, receivers: Sequence[Receiver]) -> list[Alert]:
-    """Write down the crossings that are new, and tell who has not been told; returns those that are new.
+    """Store the crossings that are new, and deliver all alerts that are due; returns the new ones.
 
-    Only one process may do so at a time.  A receiver that cannot be told is told the next time.  Raises
+    Only one process may do so at a time.  A delivery that fails is tried again at the next call.  Raises
     :class:`~billing.lake.LakeUnavailable`.
     """
     names = tuple(receiver.name for receiver in receivers)
@@ -205,19 +208,19 @@ def _keep(lake: Lake, kept: list[Alert]) -> None:
 
 
 def told(alert: Alert) -> bytes:
-    """An alert as receivers get it: JSON."""
+    """Encode an alert as receivers get it: JSON."""
     fields: dict[str, object] = msgspec.to_builtins(alert)
     del fields["waiting"]
     return msgspec.json.encode(fields)
 
 
 class Webhook:
-    """Gets each alert by POST, as JSON with its id as ``Idempotency-Key``; an answer of 2xx says that it has it."""
+    """Receiver that gets each alert by POST, as JSON with its id as ``Idempotency-Key``; 2xx confirms it."""
 
     name = "webhook"
 
     def __init__(self, url: str) -> None:
-        """Raises :class:`ValueError`."""
+        """Raises :class:`ValueError` for an invalid URL."""
         try:
             self._url = httpx.URL(url)
         except httpx.InvalidURL as error:
@@ -229,14 +232,14 @@ class Webhook:
         headers = {"Content-Type": "application/json", "Idempotency-Key": alert.id}
         try:
             answer = httpx.post(self._url, content=told(alert), headers=headers, timeout=TELL_SECONDS)
-        except httpx.HTTPError as error:  # the URL may have a secret in it, and what it says the URL
+        except httpx.HTTPError as error:  # the URL may contain a secret, and the error's text the URL
             raise NotTold(f"the webhook at {self._url.host} cannot be reached: {type(error).__name__}") from None
         if not answer.is_success:
             raise NotTold(f"the webhook at {self._url.host} has answered {answer.status_code}")
 
 
 class Lines:
-    """A file that gets each alert as a line of JSON, each once."""
+    """File that gets each alert as one line of JSON, each once."""
 
     name = "file"
 
@@ -249,7 +252,7 @@ class Lines:
             with open(self._path, "a+b") as file:
                 file.seek(0)
                 before = file.read()
-                if alert.id.encode() in before:  # written by one that was killed before it wrote down that it had
+                if alert.id.encode() in before:  # written by a process that was killed before it recorded the delivery
                     return
                 file.write((b"\n" if before and not before.endswith(b"\n") else b"") + told(alert) + b"\n")
                 file.flush()

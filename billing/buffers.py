@@ -1,11 +1,11 @@
-"""Counters in a mapped file: what was counted is in the kernel's memory at once, so it outlives a killed process.
+"""Counters in a memory-mapped file: counts are in the kernel's memory at once, so they survive a killed process.
 
-A buffer belongs to one process, which holds a lock on its file for as long as it counts into it, and lets go of the
-lock when it has gone on to another, or has died.  Whoever gets the lock has a buffer that changes no more.
+A buffer belongs to one process, which holds a lock on its file while it counts.  The lock is released when the process
+continues in another buffer, or dies.  Whoever holds the lock of another's file has a buffer that does not change.
 
-File: a head, the counters, the keys.  A slot is a key and its counters.  The key is written first, and the number of
-slots last, so a process that is killed in between leaves no half slot.  A machine that loses its power may leave pages
-of different ages: a key that cannot be read then is told, and its slot is not counted.
+File: a header, the counters, the keys.  A slot is a key with its counters.  The key is written first and the number of
+slots last, so a process that is killed in between leaves no partial slot.  A power loss may leave pages of different
+ages: a key that cannot be read then is reported, and its slot is not counted.
 """
 
 from __future__ import annotations
@@ -28,42 +28,44 @@ from billing.usage import COUNTS, UsageKey, UsageRecord
 
 ABANDONED_SECONDS: Final = 3600
 UNFINISHED: Final = ".new"
-"""What a process that was killed while it made a buffer leaves behind: nothing was counted into it."""
+"""Suffix of a buffer that is being created.  One left by a killed process has no counts."""
 FORMAT: Final = 2
 CELL_BYTES: Final = 8
 WIDTH: Final = len(COUNTS)
-"""Cells of a slot."""
+"""Number of cells in a slot."""
 _WIDTHS: Final = {1: 8, FORMAT: WIDTH}
-"""By format: those that earlier versions left are sealed, too."""
+"""Number of counters by file format; buffers of earlier versions are uploaded too."""
 KEY_BYTES: Final = 160
-"""Room for each slot's key, on average, unless it is said how much is wanted; a buffer is full when either room is."""
+"""Default bytes reserved for the key of each slot, on average; a buffer is full when its slots or its key bytes are."""
 KEY_BYTES_MOST: Final = 81_920
-"""Of one key, for which there always is room.  A queue has at most 50 tags, of at most 128 + 256 letters (Amazon SQS,
-``TagQueue``) of 4 bytes."""
+"""Maximum size of one key; there always is room for one.
+
+A queue has at most 50 tags, of at most 128 + 256 letters (Amazon SQS, ``TagQueue``) of 4 bytes.
+"""
 
 _MAGIC = b"hfusage1"
 _HEAD_BYTES = 512
 _HEAD = Struct("<8sIIQQ16s")
-"""Magic, format, slots that fit, sequence, minute, boot; then the node's name with its length, and a CRC of all."""
+"""Magic, format, number of slots, sequence, minute, boot; then the node's name with its length, and a CRC of it all."""
 _NAME = Struct("<H")
 _CRC = Struct("<I")
 _ENTRY = Struct("<II")
-"""Before each key: its length, and its CRC."""
+"""Length and CRC before each key."""
 _USED = _HEAD_BYTES // CELL_BYTES - 1
-"""The cell that says how many slots are used."""
+"""Index of the cell that has the number of used slots."""
 NODE_BYTES_MOST: Final = _HEAD_BYTES - _HEAD.size - _NAME.size - _CRC.size - CELL_BYTES
 
 
 class BufferFull(Exception):
-    """There is no room for another key."""
+    """No room for another key."""
 
 
 class BufferDamaged(Exception):
-    """A file is no buffer, or cannot be read; the text says which and why."""
+    """A file is not a buffer, or cannot be read; the text names the file and the reason."""
 
 
 class Head(NamedTuple):
-    """What a buffer is."""
+    """Header of a buffer."""
 
     node: str
     boot: str
@@ -72,13 +74,13 @@ class Head(NamedTuple):
 
 
 class Buffer:
-    """A buffer that is counted into.  Made by :meth:`create`."""
+    """A buffer that is being written.  Created by :meth:`create`."""
 
     def __init__(self, path: Path, file: int, mapped: mmap.mmap, slots: int, head: Head) -> None:
         self.path = path
         self.head = head
         self.cells = memoryview(mapped).cast("Q")
-        """All of the file.  A slot's counters begin where :meth:`add` said."""
+        """Cells of the whole file.  :meth:`add` returns the start of a slot's counters."""
         self._file = file
         self._mapped = mapped
         self._slots = slots
@@ -86,10 +88,9 @@ class Buffer:
 
     @classmethod
     def create(cls, folder: Path, head: Head, slots: int, key_bytes: int = 0) -> Buffer:
-        """A fresh one, for so many slots, all of whose room on the disk is taken now: counting never lacks any.
+        """Create a buffer with this number of slots.  All its disk space is allocated now, so counting never runs out.
 
-        ``key_bytes``: that all keys take together, if that is more than :data:`KEY_BYTES` for each slot.  Raises
-        :class:`OSError`.
+        ``key_bytes``: total bytes of all keys, if more than :data:`KEY_BYTES` for each slot.  Raises :class:`OSError`.
         """
         path = folder / f"{head.boot}-{head.sequence:08d}{CALLS_SUFFIX}"
         fresh = path.with_suffix(UNFINISHED)
@@ -102,7 +103,7 @@ class Buffer:
             os.posix_fallocate(file, 0, size)
             os.pwrite(file, encoded, 0)
             mapped = mmap.mmap(file, size)
-            fresh.rename(path)  # whoever finds it there finds it locked
+            fresh.rename(path)  # a reader that finds it by its name finds it locked
             return cls(path, file, mapped, slots, head)
         except BaseException:
             os.close(file)
@@ -112,16 +113,16 @@ class Buffer:
 
     @property
     def used(self) -> int:
-        """Slots that have a key."""
+        """Number of slots that have a key."""
         return self.cells[_USED]
 
     @property
     def key_bytes(self) -> int:
-        """That all keys take together."""
+        """Total bytes of all keys."""
         return self._next_key - self._first_key
 
     def add(self, key: UsageKey) -> int:
-        """A slot for this key; returns the first of its cells.  Raises :class:`BufferFull`."""
+        """Reserve a slot for this key; returns the index of its first cell.  Raises :class:`BufferFull`."""
         used = self.cells[_USED]
         encoded = msgspec.msgpack.encode(key)
         end = self._next_key + _ENTRY.size + len(encoded)
@@ -133,15 +134,15 @@ class Buffer:
         return _HEAD_BYTES // CELL_BYTES + used * WIDTH
 
     def set_minute(self, minute_s: int) -> None:
-        """Count another minute.  Only while no slot is used."""
+        """Set the minute that is counted.  Only while no slot is used."""
         assert not self.used
         self.head = self.head._replace(minute_s=minute_s)
         self._mapped[:_HEAD_BYTES] = _encode(self.head, self._slots)
 
     def close(self) -> None:
-        """Count no more: make what was counted durable, give back the room that was not used, and let go of the lock.
+        """Finish counting: make the counts durable, free the unused space, release the lock.
 
-        One that counted nothing vanishes.  Blocks.  Raises :class:`OSError`; what was counted is there all the same.
+        A buffer that counted nothing is deleted.  Blocks.  Raises :class:`OSError`; the counts are kept even then.
         """
         used = self.used
         self.cells.release()
@@ -158,7 +159,7 @@ class Buffer:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable which files there are.  Raises :class:`OSError`."""
+    """Make the folder's entries durable (fsync).  Raises :class:`OSError`."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(opened)
@@ -176,21 +177,23 @@ def _encode(head: Head, slots: int) -> bytes:
 
 
 class Finished:
-    """A buffer that nobody counts into any more, and that nobody else reads: its lock is held until :meth:`close`."""
+    """A buffer that is no longer written, held by this reader alone: its lock is held until :meth:`close`."""
 
     def __init__(self, path: Path, file: int) -> None:
         self.path = path
         self._file = file
         self.lost: list[str] = []
-        """What of it could not be read, after :meth:`records`."""
+        """Descriptions of the parts that :meth:`records` could not read."""
 
     @property
     def size_bytes(self) -> int:
-        """Raises :class:`OSError`."""
+        """Size of the file.  Raises :class:`OSError`."""
         return os.fstat(self._file).st_size
 
     def records(self) -> list[UsageRecord]:
-        """What was counted, without keys that counted nothing.  Raises :class:`BufferDamaged` and :class:`OSError`."""
+        """Return the counts, without keys whose counts are all zero.  Raises :class:`BufferDamaged` and
+        :class:`OSError`.
+        """
         data = os.pread(self._file, self.size_bytes, 0)
         head, slots, width = _decode(self.path, data)
         used = int.from_bytes(data[_USED * CELL_BYTES : _HEAD_BYTES], "little")
@@ -210,7 +213,7 @@ class Finished:
                 yield UsageRecord(head.node, head.boot, head.sequence, slot, head.minute_s, key, counts)
 
     def remove(self) -> None:
-        """All of it is safe elsewhere.  Raises :class:`OSError`."""
+        """Delete the file; all its records are uploaded.  Raises :class:`OSError`."""
         self.path.unlink()
 
     def close(self) -> None:
@@ -247,14 +250,16 @@ def _key_at(data: bytes, at: int) -> tuple[UsageKey | None, int]:
 
 
 def finished(folder: Path) -> Iterator[Finished]:
-    """The buffers below a folder that nobody counts into any more, those of a boot in their order.  Whoever iterates
-    closes them.  Raises :class:`OSError`."""
+    """Iterate over the finished buffers below a folder, those of one boot in their order.
+
+    The caller closes them.  Raises :class:`OSError`.
+    """
     for path, file in finished_files(folder, CALLS_SUFFIX):
         yield Finished(path, file)
 
 
 def clear(folder: Path) -> None:
-    """Remove what killed processes left that had begun to make a buffer.  Raises :class:`OSError`."""
+    """Delete unfinished buffers of killed processes.  Raises :class:`OSError`."""
     for path in folder.rglob(f"*{UNFINISHED}"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:

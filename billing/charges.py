@@ -1,11 +1,11 @@
-"""The lines of months: what was used and what it costs, and what an invoice adds to that.
+"""Lines of a month's charges: usage with its cost, and the lines that an invoice adds.
 
-A line is about one account and one month.  *Usage* lines are made by the rating: for each meter, tier, version of the
+A line belongs to one account and one month.  The rating makes *usage* lines: one for each meter, tier, version of the
 plan, queue and set of tags.  :func:`statement` adds the others, so that the lines of an account and a month sum up to
-what is charged: what *rounding* makes, what fills up to the *minimum*, and the *tax*.
+the charged total: the *rounding* difference, the amount that fills up to the *minimum*, and the *tax*.
 
-What is charged for a month that was closed is what all its lines on all invoices sum up to.  :func:`differences` are
-the lines that take it from there to what it should be now.
+The charge for a closed month is the sum of all its lines on all invoices.  :func:`differences` returns the lines that
+change it to the correct charge.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ RATED: Final = pa.schema(
     [
         pa.field("account", pa.string(), nullable=False),
         pa.field("plan", pa.string(), nullable=False),
-        pa.field("version", pa.date32(), nullable=False),  # the day from which it holds
+        pa.field("version", pa.date32(), nullable=False),  # the day from which it applies
         pa.field("starts", _TIME, nullable=False),
-        pa.field("ends", _TIME, nullable=False),  # of the part of the month in which it does
+        pa.field("ends", _TIME, nullable=False),  # of the part of the month in which it applies
         pa.field("meter", pa.string(), nullable=False),
         pa.field("tier", pa.int32(), nullable=False),  # from 1
         pa.field("tier_starts", _EDGE, nullable=False),  # in requests, GB-months or GB
-        pa.field("tier_ends", _EDGE),  # null: nothing is more
+        pa.field("tier_ends", _EDGE),  # null: no upper limit
         pa.field("queue", pa.string(), nullable=False),
         pa.field("queue_id", pa.int64(), nullable=False),
         pa.field("tags", pa.string(), nullable=False),  # JSON, by name
         pa.field("units", _UNITS, nullable=False),
         pa.field("price", pa.decimal128(12, PRICE_PLACES), nullable=False),
-        pa.field("per", _UNITS, nullable=False),  # so many units cost the price
+        pa.field("per", _UNITS, nullable=False),  # number of units that the price is for
         pa.field("discount", pa.int32(), nullable=False),  # basis points
         pa.field("list", _AMOUNT, nullable=False),  # before the discount
         pa.field("amount", _AMOUNT, nullable=False),
     ]
 )
-"""What the rating makes for a month."""
+"""Columns of the rating's result for a month."""
 
 CHARGED: Final = pa.schema(
     [
         pa.field("month", pa.string(), nullable=False),
         pa.field("category", pa.string(), nullable=False),
-        pa.field("name", pa.string(), nullable=False),  # for people, where it is no usage
+        pa.field("name", pa.string(), nullable=False),  # display name of a line that is not usage
         *RATED,
     ]
 )
-"""Lines as they are charged."""
+"""Columns of charged lines."""
 
 _SUMS: Final = ("units", "list", "amount")
 _KEY: Final = tuple(name for name in CHARGED.names if name not in _SUMS)
@@ -73,45 +73,45 @@ class Line(msgspec.Struct, frozen=True):
     """A line of an invoice."""
 
     month: str
-    """That it charges or corrects."""
+    """Month that the line charges or corrects."""
     category: Category
     name: str
     meter: Meter | Literal[""]
-    """Empty where it is no usage."""
+    """Meter; empty for a line that is not usage."""
     plan: str
     version: str
-    """The day from which this version of the plan holds."""
+    """First day of this version of the plan."""
     starts: datetime
     ends: datetime
-    """The part of the month in which it does; of what is no usage, all of the month."""
+    """End of the part of the month in which the version applies; of the whole month for a line that is not usage."""
     tier: int
-    """From 1; 0 where it is no usage."""
+    """Tier, from 1; 0 for a line that is not usage."""
     tier_starts: Decimal
     tier_ends: Decimal | None
-    """The tier in requests, GB-months or GB."""
+    """Upper edge of the tier in requests, GB-months or GB; None: no upper limit."""
     queue: str
-    """Empty for calls that are about no queue, too."""
+    """Queue; also empty for calls that concern no queue."""
     queue_id: int
     tags: dict[str, str]
     units: Decimal
-    """64 KiB requests, bytes, or byte-milliseconds: a whole number."""
+    """Number of units: 64 KiB requests, bytes, or byte-milliseconds; a whole number."""
     price: Decimal
     per: Decimal
-    """So many units cost the price."""
+    """Number of units that the price is for."""
     discount: int
-    """Basis points."""
+    """Discount in basis points."""
     list: Decimal
-    """What it would cost without the discount."""
+    """Amount before the discount."""
     amount: Decimal
 
     @property
     def charge(self) -> Charge:
-        """Its numbers, as people recompute them.  Of a line of usage."""
+        """Numbers of a usage line, for readers who recompute them."""
         return Charge(self.meter, self.units, self.per, self.price, self.discount, self.amount)
 
 
 def charged(rated: pa.Table, month: Month) -> pa.Table:
-    """The lines of a rating as they are charged."""
+    """Convert the lines of a rating to charged lines."""
     count = rated.num_rows
     columns = {
         "month": pa.repeat(pa.scalar(str(month)), count),
@@ -122,9 +122,9 @@ def charged(rated: pa.Table, month: Month) -> pa.Table:
 
 
 def statement(usage: pa.Table, month: Month, book: Book, customers: Customers, accounts: Iterable[str]) -> pa.Table:
-    """All that the month's lines of usage charge: they, and what is added for each account.
+    """Return the month's lines of usage and the lines that are added for each account.
 
-    ``accounts``: others that are charged something although they used nothing.
+    ``accounts``: further accounts, which are charged although they used nothing.
     """
     summed = usage.group_by("account", use_threads=False).aggregate([("amount", "sum")])
     sums = dict.fromkeys(accounts, Decimal(0))
@@ -174,9 +174,9 @@ def statement(usage: pa.Table, month: Month, book: Book, customers: Customers, a
 
 
 def differences(now: pa.Table, before: pa.Table) -> pa.Table:
-    """The lines that take what was charged before to what is to be charged now.
+    """Return the lines that change what was charged before to what is to be charged now.
 
-    Lines that are the same in both are not among them.  ``before`` and these sum up to ``now``, line by line, exactly.
+    Lines that are the same in both are left out.  ``before`` and these sum up to ``now``, line by line, exactly.
     """
     negated = before
     for name in _SUMS:
@@ -186,14 +186,14 @@ def differences(now: pa.Table, before: pa.Table) -> pa.Table:
 
 
 def summed(lines: pa.Table) -> pa.Table:
-    """Lines that differ in nothing but what they count and cost, as one."""
+    """Merge lines that differ only in units and amount."""
     found = lines.group_by(list(_KEY), use_threads=False).aggregate([(name, "sum") for name in _SUMS])
     found = found.rename_columns([name.removesuffix("_sum") for name in found.column_names])
     return found.select(CHARGED.names).cast(CHARGED)
 
 
 def ordered(lines: pa.Table) -> pa.Table:
-    """Lines in the order of invoices: by account, the months from the latest, and then as people read them."""
+    """Sort lines as on invoices: by account, latest month first, then in reading order."""
     rank = pc.index_in(lines["category"], value_set=pa.array(["usage", "rounding", "minimum", "tax"]))
     keys = [("account", "ascending"), ("month", "descending"), ("rank", "ascending")]
     keys += [(name, "ascending") for name in ("version", "meter", "tier", "queue", "queue_id", "tags")]
@@ -201,7 +201,7 @@ def ordered(lines: pa.Table) -> pa.Table:
 
 
 def lines_of(table: pa.Table) -> list[Line]:
-    """The lines of one account, as they are shown."""
+    """Convert the lines of one account to structs."""
     return [
         msgspec.convert(
             {**row, "version": row["version"].isoformat(), "tags": msgspec.json.decode(row["tags"])},
@@ -212,7 +212,7 @@ def lines_of(table: pa.Table) -> list[Line]:
 
 
 def total(lines: Iterable[Line]) -> Decimal:
-    """What lines sum up to, exactly."""
+    """Return the exact sum of the lines' amounts."""
     return add([line.amount for line in lines])
 
 

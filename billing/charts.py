@@ -1,8 +1,8 @@
-"""Charts as SVG that stands in a page: text that can be read out and searched, a tip on each mark, no pixels.
+"""Charts as inline SVG of a page: text that can be read out and searched, a tooltip on each mark, no pixels.
 
-Colours are those of the page: on screens variables of its style sheet, so that a chart follows from light to dark; in
-print fixed ones.  What a chart shows must also be in a table beside it.  Heights and widths of marks are floats, as
-any picture's; what is written on them comes from the caller.
+Colours are the page's: on screens CSS variables, so that a chart follows a change from light to dark; in print fixed
+ones.  A table beside the chart must contain the same data.  Heights and widths of marks are floats; the caller passes
+the text of their labels.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _LABEL_MOST: Final = 34
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """One of the page's."""
+    """A colour of the page."""
 
     variable: str
     stand_in: str
-    """What matplotlib draws it as; no other colour of a chart is the same."""
+    """Placeholder that matplotlib draws with; unique among a chart's colours."""
     light: str
-    """As it is in print, and where the page says nothing else."""
+    """Colour in print, and where the page does not define the variable."""
 
 
 INK: Final = Colour("ink", "#010101", "#1f2328")
@@ -50,7 +50,7 @@ COLOURS: Final = (INK, MUTED, GRID, BLUE, TEAL, VIOLET, GREY, AMBER)
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One of the parts that a day consists of."""
+    """One stacked part of each day's column."""
 
     label: str
     colour: Colour
@@ -65,19 +65,19 @@ class Bar:
     label: str
     value: float
     text: str
-    """Beside it."""
+    """Label beside the bar."""
     tip: str
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture, for screens and for print."""
+    """A chart, for screens and for print."""
 
     name: str
-    """Unique in the page."""
+    """Name, unique in the page."""
     title: str
     description: str
-    """For those who cannot see it: what the picture says."""
+    """Alternative text: what the picture says."""
     drawn: str
 
     def on_screen(self) -> str:
@@ -96,7 +96,7 @@ class Chart:
 def days_chart(
     name: str, title: str, description: str, days: Sequence[str], series: Sequence[Series], tick: Callable[[float], str]
 ) -> Chart:
-    """A column for each day, of parts that stand on each other, the first one lowest."""
+    """Draw stacked columns, one for each day; the first series is lowest."""
     figure, axes = _figure(300)
     floor = [0.0] * len(days)
     tips: list[str] = []
@@ -116,7 +116,7 @@ def days_chart(
 
 
 def ranking_chart(name: str, title: str, description: str, bars: Sequence[Bar], colour: Colour = BLUE) -> Chart:
-    """Horizontal bars, the first one on top, each with its label and its number."""
+    """Draw horizontal bars, the first one on top, each with its label and its number."""
     figure, axes = _figure(34 + _BAR_PX * max(1, len(bars)))
     drawn = axes.barh(range(len(bars)), [bar.value for bar in bars], height=0.66, color=colour.stand_in)
     tips = _tipped(list(drawn), [bar.tip for bar in bars], 0)
@@ -151,7 +151,7 @@ def forecast_chart(
     tick: Callable[[float], str],
     end_text: str,
 ) -> Chart:
-    """What has come together up to each day, and for the days after: low, expected and high."""
+    """Draw the cumulative total up to each known day, and for later days the low, expected and high values."""
     figure, axes = _figure(280)
     axes.plot(
         range(len(known)),
@@ -160,7 +160,7 @@ def forecast_chart(
         linewidth=2.4,
         label="up to now",
         solid_capstyle="round",
-        marker="o" if len(known) == 1 else "",  # of one day there is no line
+        marker="o" if len(known) == 1 else "",  # a single day makes no line
     )
     if expected:
         begin = max(0, len(known) - 1)
@@ -208,7 +208,7 @@ def _figure(height_px: int) -> tuple[Figure, Axes]:
 
 
 def _value_axis(axis: Any, tick: Callable[[float], str]) -> None:
-    """Ticks at whole numbers: what is drawn is counted."""
+    """Set ticks at whole numbers, as the values are counts."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=True))
@@ -243,13 +243,13 @@ def _short(label: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """As matplotlib takes it for text, not for a formula."""
+    """Escape text that matplotlib would parse as a formula."""
     return text.replace("$", r"\$")
 
 
 _FONTS: Final = re.compile(r"font-family: [^;\"]*")
 _STYLE: Final = re.compile(r"<defs>\s*<style.*?</style>\s*</defs>", re.DOTALL)
-"""It would hold for the whole page."""
+"""Style element of the SVG; it is removed, because it would apply to the whole page."""
 _HEAD: Final = re.compile(r"<svg .*?viewBox=\"([^\"]*)\".*?>", re.DOTALL)
 
 
@@ -258,14 +258,14 @@ def _chart(name: str, title: str, description: str, figure: Figure, tips: Sequen
 
     out = StringIO()
     with warnings.catch_warnings(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the fonts are the reader's, not those here
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the reader's fonts are used, not this machine's
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     whole = out.getvalue()
     svg = whole[whole.index("<svg ") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     for at, tip in enumerate(tips):
         svg = svg.replace(f'<g id="mark{at}">', f'<g id="mark{at}"><title>{escape(tip)}</title>')
-    svg = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', svg)  # several charts are in one page
+    svg = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', svg)  # ids have to be unique in a page of several charts
     svg = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", svg)
     svg = _FONTS.sub("font-family: system-ui, sans-serif", _STYLE.sub("", svg))
     head = (

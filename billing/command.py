@@ -1,4 +1,4 @@
-"""What the processes that work on the lake have in common, from their arguments to their exit codes."""
+"""Shared frame of the commands that work on the lake: arguments and exit codes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from billing.where import LAKE_VARIABLE, lake_told
 
 
 def on_lake(arguments: list[str], usage: str, work: Callable[[Lake], str]) -> int:
-    """Do something with the lake that the last argument names, or else the environment, and print what ``work`` says
-    of it.
+    """Run ``work`` on the lake named by the last argument, or else by the environment, and print the text it returns.
 
     ``usage``: the module, and a word for each argument.  Returns 0: done, 1: the lake or the disk is unavailable (try
     again), 2: wrong arguments.

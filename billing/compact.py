@@ -1,16 +1,16 @@
-"""``python -m billing.compact [LAKE]``: write the many small files of each hour again as one.
+"""``python -m billing.compact [LAKE]``: merge the many small files of each hour into one.
 
-For an hour that has been over for a while, the records of its small files are written to a file ``merged-…``, which
-says whose records it has.  The small files stay beside it for hours, so that whoever has listed them can read them;
-then they are removed.  As long as both are there, the ids of the records say that they are the same.
+For an hour that has been over for a while, the records of its small files are written to a file ``merged-…``, whose
+metadata lists its sources.  The small files stay for hours, so that readers that have listed them can still read them;
+then they are removed.  While both exist, the ids of the records identify duplicates.
 
-Killed in between, or done by two at a time, nothing is lost, for a file is removed only when one is there that says
-that it has its records: what was begun is finished the next time.  Files that are new are left alone, so are those
-with columns that this version does not know.  One file is in memory at a time, and the one that is being made.
+A crash or two concurrent runs lose nothing: a file is removed only if a merged file lists it as a source, and the next
+run finishes what was started.  New files are left alone, and so are files with columns that this version does not know.
+In memory are one source file and the merged file that is being written.
 
-What a process that was killed left aside goes when it is old.
+Old temporary files of killed processes are removed.
 
-Where LAKE is left out, ``HOLDFAST_USAGE_LAKE`` names it.  Exit codes: 0 done, 1 the lake is unavailable (try again), 2
+If LAKE is left out, ``HOLDFAST_USAGE_LAKE`` names it.  Exit codes: 0 done, 1 the lake is unavailable (try again), 2
 wrong arguments.
 """
 
@@ -38,19 +38,19 @@ logger = logging.getLogger("holdfast.usage")
 
 TABLES: Final = {calls.TABLE: calls.SCHEMA, storage.TABLE: storage.SCHEMA}
 DAYS: Final = 8
-"""So many days are looked through; what comes later stays as it is."""
+"""Number of days that are scanned; files of earlier days stay as they are."""
 HOUR: Final = timedelta(hours=1)
 OVER: Final = timedelta(hours=3)
-"""So long an hour has been over before its files are merged."""
+"""Time from the end of an hour to the merge of its files."""
 YOUNG: Final = timedelta(hours=1)
-"""A file that is not as old as this is left alone."""
+"""Minimum age of a file that is merged."""
 KEPT: Final = timedelta(hours=6)
-"""So long the small files stay beside the one that has their records."""
+"""Time that the small files are kept beside the merged file."""
 ABANDONED: Final = timedelta(days=1)
-"""Nobody has been writing a file for so long."""
+"""Age from which a temporary file counts as abandoned."""
 SMALL_BYTES: Final = 16 << 20
 MERGED_BYTES: Final = 64 << 20
-"""Of the files that become one, at the most."""
+"""Maximum total size of the files that are merged into one."""
 ROWS_AT_ONCE: Final = 100_000
 PREFIX: Final = "merged-"
 
@@ -58,26 +58,26 @@ _KEY: Final = b"holdfast.merged"
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """What a merged file says of itself."""
+    """Metadata of a merged file."""
 
     rows: int
     names: tuple[str, ...]
-    """Of the files whose records it has, in the same folder."""
+    """Names of its source files, in the same folder."""
 
 
 class Compacted(NamedTuple):
-    """What was done."""
+    """Result of a run."""
 
     written: int
-    """Merged files."""
+    """Number of merged files written."""
     removed: int
-    """Small ones."""
+    """Number of small files removed."""
 
 
 def compact(lake: Lake, now: datetime) -> Compacted:
     """Merge the small files of hours that are over, and remove those that were merged long ago.
 
-    Raises :class:`LakeUnavailable`; it may be done again at any time.
+    Raises :class:`LakeUnavailable`; it may be run again at any time.
     """
     written = removed = 0
     for table, schema in TABLES.items():
@@ -99,7 +99,7 @@ def compact(lake: Lake, now: datetime) -> Compacted:
 
 
 def _hour(folder: str) -> datetime | None:
-    """When the hour began whose folder it is; None: it is no such folder."""
+    """Return the start of the hour that a folder is for; None: it is not such a folder."""
     try:
         return datetime.strptime(folder.partition("/")[2], "date=%Y-%m-%d/hour=%H").replace(tzinfo=UTC)
     except ValueError:
@@ -133,7 +133,7 @@ def _compact_hour(lake: Lake, folder: str, files: list[LakeFile], schema: pa.Sch
 
 
 def _said(lake: Lake, path: str) -> Merged | None:
-    """Whose records a merged file has; None: it does not say so, or is not whole, and nothing may rest on it."""
+    """Read the sources of a merged file; None: they are not stated or the file is incomplete, so do not rely on it."""
     try:
         footer = lake.footer(path)
     except pa.ArrowException as error:
@@ -151,7 +151,7 @@ def _said(lake: Lake, path: str) -> Merged | None:
 
 
 def _groups(files: Iterable[LakeFile]) -> Iterator[list[LakeFile]]:
-    """Those that become one file each: at least two."""
+    """Group files that become one file each: at least two a group."""
     group: list[LakeFile] = []
     size = 0
     for file in files:
@@ -166,7 +166,7 @@ def _groups(files: Iterable[LakeFile]) -> Iterator[list[LakeFile]]:
 
 
 def _merge(lake: Lake, folder: str, group: list[LakeFile], schema: pa.Schema) -> int:
-    """Write the records of these files as one; says how many were written: one, or none."""
+    """Write the records of these files as one file; returns the number of files written: one or zero."""
     names: list[str] = []
     rows = 0
     target = pa.BufferOutputStream()
@@ -193,13 +193,13 @@ def _merge(lake: Lake, folder: str, group: list[LakeFile], schema: pa.Schema) ->
 
 
 def _read(lake: Lake, path: str, schema: pa.Schema) -> pa.Table | None:
-    """What a file has, with nulls for columns that its version did not know; None: it is to be left alone."""
+    """Read a file, with nulls for columns that its version did not have; None: leave it alone."""
     try:
         table = lake.read_table(path)
     except pa.ArrowException as error:
         logger.error("%s cannot be read, and is left alone: %s", path, error)
         return None
-    if table is None or set(table.column_names) - set(schema.names):  # another was faster; or it is of a later version
+    if table is None or set(table.column_names) - set(schema.names):  # merged by another run, or of a later version
         return None
     columns = [
         table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)

@@ -1,4 +1,4 @@
-"""What a month costs, by queue: what the rating has made of its usage, put together for people."""
+"""Costs of a month by queue, computed from its rating."""
 
 from __future__ import annotations
 
@@ -30,46 +30,48 @@ CHARGES: Final[Mapping[Meter, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class QueueCost:
-    """What a queue costs."""
+    """Cost of a queue."""
 
     account: str
     queue: str
-    """Empty: calls about no queue, and what is charged for none."""
+    """Queue; empty: calls that concern no queue, and charges that belong to none."""
     tags: str
     charges: Mapping[str, Decimal]
-    """By what is charged for, such as ``Requests``."""
+    """Amounts by category, such as ``Requests``."""
     total: Decimal
     currency: str
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a month costs, of one account or of all."""
+    """Costs of a month, of one account or of all."""
 
     account: str | None
     name: str
-    """What the sum is: invoiced, or what has come together so far."""
+    """Meaning of the sum: invoiced, or accrued so far."""
     note: str
     queues: Sequence[QueueCost]
-    """By currency, and in each the dearest first."""
+    """Costs of queues, by currency and then highest first."""
     totals: Mapping[str, Decimal]
-    """By currency: what ``name`` says."""
+    """Totals by currency, with the meaning that ``name`` states."""
     explained: str
-    """What is in the costs of queues and what is not, for people."""
+    """Explanation for readers: the parts of a bill that queues' costs include and exclude."""
     accounts: Mapping[str, tuple[Decimal, str]]
-    """What the queues of each come to, in the currency's minor unit, rounded once as on its invoice; the currency."""
+    """Total of each account's queues in the currency's minor unit, rounded once as on its invoice, with the
+    currency.
+    """
     places: Mapping[str, int]
     """Decimal places of each currency's minor unit."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Names of accounts, of those that have one in the file of accounts."""
+    """Names of the accounts that have one in the file of accounts."""
     month_ms: int | None = None
-    """The length of the month as it is billed; None: plans' time zones differ in it."""
+    """Length of the billed month; None: it differs between the plans' time zones."""
 
 
 def read_costs(lake: Lake, period: str, account: str | None) -> Costs | None:
-    """What the month costs an account, or all; None: it was not rated yet.
+    """Return the costs of a month for one account or for all; None: the month was not rated yet.
 
-    Raises :class:`~billing.lake.LakeUnavailable`, and :class:`ValueError` for what is no month.
+    Raises :class:`~billing.lake.LakeUnavailable`, and :class:`ValueError` if ``period`` is not a month.
     """
     month = Month.parse(period)
     found = Rated(lake).of(month)
@@ -116,7 +118,7 @@ def read_costs(lake: Lake, period: str, account: str | None) -> Costs | None:
 
 
 def _summed(queues: Sequence[QueueCost], rating: Rating) -> tuple[dict[str, tuple[Decimal, str]], dict[str, Decimal]]:
-    """By account, and by currency."""
+    """Sum up by account, and by currency."""
     exact: defaultdict[str, Decimal] = defaultdict(Decimal)
     for one in queues:
         exact[one.account] += one.total

@@ -1,7 +1,7 @@
-"""Documents that people look at: pages made from the templates beside this module, and the same as PDF.
+"""HTML pages made from the templates beside this module, and their PDF.
 
-Nothing here reads from a network or from other files: what a page shows is in it.  Imported only by commands, never by
-processes that serve.
+Nothing here reads from a network or from other files: a page contains all that it shows.  Imported only by commands,
+never by processes that serve.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ PDF_NEEDS: Final = (
 
 
 class PdfUnavailable(Exception):
-    """PDF cannot be made on this machine; the text says what is missing.  HTML can."""
+    """PDF cannot be made on this machine, while HTML can; the text says what is missing."""
 
 
 def page(template: str, **values: object) -> str:
-    """The template of this name with these values in it.
+    """Render the template of this name with these values.
 
-    What is put into ``*.html.j2`` is escaped; a value that the template asks for and that is not given is an error.
+    Values in ``*.html.j2`` are escaped.  A value that the template uses and that is not given is an error.
     """
     return _environment().get_template(template).render(values)
 
 
 def pdf_of(html: str) -> bytes:
-    """The page as PDF.  Pictures are in the page (``data:`` or SVG), anything else is left out.
+    """Convert a page to PDF.  Pictures must be in the page (``data:`` or SVG); references to others are left out.
 
     Raises :class:`PdfUnavailable`.
     """
     try:
         from weasyprint import HTML
         from weasyprint.urls import URLFetcher
-    except OSError as error:  # what it is made of is there, the system's library is not
+    except OSError as error:  # the Python package is installed, a system library it needs is not
         raise PdfUnavailable(f"{PDF_NEEDS}: {error}") from error
     pdf: bytes = HTML(string=html, url_fetcher=URLFetcher(allowed_protocols=("data",))).write_pdf()
     return pdf
@@ -62,7 +62,7 @@ def _environment() -> Environment:
 
 
 def padded(text: str) -> str:
-    """Text that ends with spaces, so that it is as wide in a page: those of the width of digits and of a point."""
+    """Replace trailing spaces by fixed-width ones, as wide as a digit or a point, so that columns align."""
     shown = text.strip()
     spaces = len(text) - len(text.rstrip())
     point = "" if not spaces or "." in shown else "\N{PUNCTUATION SPACE}"

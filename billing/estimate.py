@@ -1,9 +1,9 @@
-"""What a month's usage of an account costs, from sums: for budgets, forecasts and what waste comes to.
+"""Cost of a month's usage, computed from an account's sums: for budgets, forecasts and the cost of waste.
 
-An invoice is made of every queue's lines in every segment of the month (``spark_analytics.rating``).  This is the same
-tiers, discounts, minimum and tax over the account's sums, all at the prices that hold at the month's end: the same
-amount as the invoice's but for a change of prices within the month, for the hours at its edges where a plan has another
-time zone than UTC, and for rounding.
+The rating (``spark_analytics.rating``) computes an invoice from every queue's lines in every segment of the month. This
+applies the same tiers, discounts, minimum and tax to the account's sums, at the prices valid at the month's end. The
+result equals the invoice except for price changes within the month, for the hours at its edges if the plan's time zone
+is not UTC, and for rounding.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ METER_OF: Final[Mapping[str, Meter]] = {
     "fair": "requests_fair",
     "fifo": "requests_fifo",
 }
-"""What is measured of requests, by the kind of the call."""
+"""Meter of requests, by the kind of the call."""
 
 
 class Prices:
-    """What usage costs, by a price book and who has which plan."""
+    """Prices by account: a price book with the plans of accounts."""
 
     def __init__(self, book: Book, customers: Customers) -> None:
         self._book = book
@@ -35,7 +35,7 @@ class Prices:
 
     @classmethod
     def load(cls, book: Path, customers: Path | None) -> Prices:
-        """As they are written in files.  Raises :class:`ValueError`."""
+        """Read the price book and the file of customers.  Raises :class:`ValueError`."""
         try:
             loaded = load_book(book)
             return cls(loaded, load_customers(customers, loaded))
@@ -43,7 +43,7 @@ class Prices:
             raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from None
 
     def cost(self, account: str, month: Month, units: Mapping[Meter, int]) -> Decimal:
-        """What the account is charged if this is all that it uses in the month, with tax.
+        """Return the charge, with tax, if this is all that the account uses in the month.
 
         ``units`` are those of the meters: chunks of 64 KiB, bytes, and byte-milliseconds.  Raises
         :class:`~billing.plans.NoPrice`.
@@ -59,14 +59,14 @@ class Prices:
         return net + share(net, tax, plan.minor_places)
 
     def currency(self, account: str) -> str:
-        """In which its costs are."""
+        """Return the currency of the account's plan."""
         return self._book.plan(self._customers.of(account).plan).currency
 
 
 def _meter_cost(plan: Plan, version: Version, discount: int, month: Month, meter: Meter, units: int) -> Decimal:
-    """What so many units of one meter cost, tier by tier, before tax.
+    """Return the cost of these units of one meter, tier by tier, before tax.
 
-    ``discount``: basis points, on top of those of the version.
+    ``discount``: basis points, in addition to the version's.
     """
     off = min(BASIS_POINTS, version.discounts[meter] + discount)
     per = plan.units_per(meter, month)

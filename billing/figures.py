@@ -1,4 +1,4 @@
-"""Numbers, sizes and days as people read them."""
+"""Formats of numbers, sizes and days for people."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _DECIMAL_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def full(number: int | Decimal) -> str:
-    """``1,234,567``."""
+    """All digits, such as ``1,234,567``."""
     return f"{number:,}"
 
 
 def short(number: float) -> str:
-    """``1.2 M``: three digits."""
+    """Three digits, such as ``1.2 M``."""
     return _scaled(number, 1000, _LETTERS)
 
 
 def size(count: float) -> str:
-    """``1.2 MiB``."""
+    """Binary size, such as ``1.2 MiB``."""
     return _scaled(count, 1024, _UNITS)
 
 
 def gb_months(byte_milliseconds: float | Decimal, month_ms: int) -> str:
-    """Stored bytes over time, as invoices have them, in a unit of their size: ``1.2 MB-months``."""
+    """Stored bytes over time in the unit of invoices, scaled: ``1.2 MB-months``."""
     if not byte_milliseconds:
         return "0"
     text = _scaled(float(byte_milliseconds) / month_ms, 1000, _DECIMAL_UNITS)
@@ -36,7 +36,7 @@ def gb_months(byte_milliseconds: float | Decimal, month_ms: int) -> str:
 
 
 def percent(share: float) -> str:
-    """``9.5%``, ``56%``; what is not nothing is not shown as nothing, and what is not all not as all."""
+    """Percentage, such as ``9.5%`` or ``56%``; only exact 0 is shown as 0%, and only exact 1 as 100%."""
     if 0 < share < 0.0005:
         return "< 0.1%"
     if 0.995 <= share < 1:
@@ -45,12 +45,12 @@ def percent(share: float) -> str:
 
 
 def day_of(day: date) -> str:
-    """``3 Nov``."""
+    """Day and month, such as ``3 Nov``."""
     return f"{day.day} {_MONTHS[day.month - 1][:3]}"
 
 
 def days_of_month(days: Sequence[date]) -> str:
-    """Days in their order, those that follow on each other as spans: ``3 Nov, 5 to 9 Nov``."""
+    """Sorted days, consecutive ones as ranges: ``3 Nov, 5 to 9 Nov``."""
     spans: list[list[date]] = []
     for day in days:
         if spans and day == spans[-1][-1] + timedelta(days=1):
@@ -61,7 +61,7 @@ def days_of_month(days: Sequence[date]) -> str:
 
 
 def month_of(day: date) -> str:
-    """``November 2026``."""
+    """Month and year, such as ``November 2026``."""
     return f"{_MONTHS[day.month - 1]} {day.year}"
 
 
@@ -69,7 +69,7 @@ _MONTHS: Final = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
 )
-"""In English, whatever the machine speaks."""
+"""English names, independent of the machine's locale."""
 
 
 def _scaled(number: float, base: int, units: tuple[str, ...]) -> str:

@@ -1,11 +1,11 @@
 """Invoices in the columns of FOCUS 1.2, the FinOps Open Cost and Usage Specification, as CSV and Parquet.
 
-A row for each line of an invoice, so the sum of ``BilledCost`` over an ``InvoiceId`` is the invoice's total, exactly.
-Given are all mandatory columns and those others that mean something here.  A SKU is a meter, and a SKU price is a tier
-of it by where the tier begins: both are the same for all accounts, plans and times.  The plan, its version and the
-tier's edges, by which a price is found in the price book, are in columns of our own (``x_``).  Lines that correct an
-earlier month have the ``ChargeClass`` Correction, the billing period of the invoice that they are on, and the charge
-period that they correct.
+Each line of an invoice is one row, so the sum of ``BilledCost`` over an ``InvoiceId`` is exactly the invoice's total.
+The columns are all mandatory ones and those others that have a meaning here.  A SKU is a meter, and a SKU price is one
+of its tiers, identified by the tier's lower edge: both are the same for all accounts, plans and times.  The plan, its
+version and the tier's edges, by which a price is found in the price book, are in columns of our own (``x_``).  Lines
+that correct an earlier month have the ``ChargeClass`` Correction, the billing period of the invoice they are on, and
+the charge period that they correct.
 
 Source: FOCUS specification 1.2, https://focus.finops.org/focus-specification/v1-2/
 """
@@ -34,7 +34,7 @@ _TEXT: Final = pa.string()
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _DECIMAL: Final = pa.decimal128(38, LINE_PLACES)
 _PRODUCT: Final = pa.decimal128(38, LINE_PLACES + PRICE_PLACES + 4)
-"""A product of a quantity and a unit price: exact, also where 4 places of the price are those of a discount."""
+"""Product of a quantity and a unit price: exact, including the 4 decimal places that a discount adds to the price."""
 SCHEMA: Final = pa.schema(
     [
         ("BilledCost", _DECIMAL),
@@ -103,12 +103,12 @@ _PLACE: Final = Decimal(1).scaleb(-LINE_PLACES)
 
 
 def table_of(invoices: Iterable[Invoice]) -> pa.Table:
-    """All lines of these invoices."""
+    """Return all lines of these invoices as a table."""
     return pa.Table.from_pylist([_row(one, line) for one in invoices for line in one.lines], schema=SCHEMA)
 
 
 def csv_of(invoices: Iterable[Invoice]) -> bytes:
-    """They as CSV (UTF-8, with the names of the columns); null is empty, numbers are written in full."""
+    """Encode as CSV (UTF-8, with a header row); null is empty, numbers are written in full."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(SCHEMA.names)
@@ -118,7 +118,7 @@ def csv_of(invoices: Iterable[Invoice]) -> bytes:
 
 
 def parquet_of(invoices: Iterable[Invoice]) -> bytes:
-    """They as Parquet; costs and quantities are decimals, times are in UTC."""
+    """Encode as Parquet; costs and quantities are decimals, times are in UTC."""
     file = io.BytesIO()
     parquet.write_table(table_of(invoices), file, compression="zstd")
     return file.getvalue()
@@ -154,7 +154,7 @@ def _row(invoice: Invoice, line: Line) -> dict[str, Any]:
 
 
 def _usage(invoice: Invoice, line: Line) -> dict[str, Any]:
-    """What only a line of usage has."""
+    """Return the columns that only lines of usage have."""
     unit, of = _CONSUMED[line.meter]
     price = line.price.quantize(_PLACE, context=_CONTEXT)
     contracted = _quotient(price * (BASIS_POINTS - line.discount), BASIS_POINTS)

@@ -1,10 +1,10 @@
-"""What a month will come to, from its days so far.
+"""Forecast of a month's total from its days so far.
 
-The method, in words: the days to come are taken to be like those behind, without a trend.  With two whole weeks or more
-each weekday has its own mean; before that all days have one.  What was on the days behind is known, so only the sum of
-the days to come is uncertain: its interval is Student's for the sum of so many new draws, which has in it both that
-days differ and that the mean is only estimated.  The days are those of the measure's own series: a day without usage is
-a zero, not a gap.
+Method: the remaining days are assumed to be distributed like the past ones, without a trend.  With two whole weeks or
+more each weekday has its own mean, with less data all days share one.  The past days are known, so only the sum of the
+remaining days is uncertain.  Its interval is Student's prediction interval for the sum of that many new draws, which
+covers both the variance between days and the error of the estimated mean.  The days are those of the measure's own
+series: a day without usage is a zero, not a gap.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ METHOD: Final = (
     "without a trend; the month ends between low and high nine times of ten if that holds."
 )
 DAYS_MIN: Final = 3
-"""Of fewer nothing is said."""
+"""Minimum number of days for a forecast."""
 DAYS_MOST: Final = 28
-"""Older ones tell nothing of the days to come."""
+"""Maximum number of days used; older ones are not representative."""
 WEEKS_LEAST: Final = 2
 _WEEK: Final = 7
 
@@ -35,34 +35,34 @@ _STUDENT: Final = (
     1.746, 1.740, 1.734, 1.729, 1.725, 1.721, 1.717, 1.714, 1.711, 1.708, 1.706, 1.703, 1.701,
 )
 # fmt: on
-"""Student's distribution: nine of ten lie within so many deviations, by degrees of freedom from 1."""
+"""Two-sided 90% quantiles of Student's t distribution, by degrees of freedom from 1."""
 
 
 class Outlook(NamedTuple):
-    """What a month will come to."""
+    """Forecast of a month's total."""
 
     so_far: Decimal
     low: Decimal
     likely: Decimal
     high: Decimal
     days: int
-    """That it rests on."""
+    """Number of days that the forecast is computed from."""
 
 
 def since_first_use(series: Mapping[_Name, Mapping[date, int]]) -> dict[_Name, dict[date, int]]:
-    """Several measures of the same user, from the first day on which any of them is not zero.
+    """Cut several series of the same user to start on the first day on which any of them is not zero.
 
-    Days before that tell nothing of the days to come.
+    Earlier days say nothing about the remaining ones.
     """
     first = min((day for days in series.values() for day, count in days.items() if count), default=date.max)
     return {name: {day: count for day, count in days.items() if day >= first} for name, days in series.items()}
 
 
 def outlook(series: Mapping[date, Decimal | int], first: date, last: date) -> Outlook | None:
-    """What the days ``first`` to ``last`` will come to.
+    """Forecast the total of the days ``first`` to ``last``.
 
-    ``series`` has complete days, those before ``first`` too if they are known, without gaps.  None if they are too few.
-    Whole numbers: it is an estimate.
+    ``series`` has complete days without gaps; days before ``first`` are used too.  Returns None if there are too few.
+    The results are whole numbers, as they are estimates.
     """
     behind = sorted(series)[-DAYS_MOST:]
     if len(behind) < DAYS_MIN:
@@ -83,7 +83,8 @@ def outlook(series: Mapping[date, Decimal | int], first: date, last: date) -> Ou
     for day in ahead:
         new[day.weekday() if weekly else 0] += 1
     expected = math.fsum(count * means[kind] for kind, count in new.items())
-    # Of the sum: each new day differs by the deviation, and the mean of its kind by as much over the root of its days.
+    # Deviation of the sum: each new day contributes the deviation of a day, and the estimated mean of its kind of day
+    # contributes the deviation divided by the root of the number of days it is estimated from.
     spread = deviation * math.sqrt(sum(count + count**2 / len(of_kind[kind]) for kind, count in new.items()))
     within = _STUDENT[min(freedom, len(_STUDENT)) - 1] * spread
     return Outlook(

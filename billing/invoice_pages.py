@@ -1,7 +1,7 @@
-"""An invoice as people read it: a page, the same as PDF, a plain text, and an e-mail with all of them.
+"""An invoice for people: an HTML page, its PDF, plain text, and an e-mail with all of them.
 
-The page has all styles in its elements, so it can be the body of an e-mail as it is.  It shows every tier, and of the
-lines of queues those that cost most; the JSON and FOCUS exports have all of them.
+The page has all styles inline, so it can be the body of an e-mail.  It shows every tier, and of the lines of queues the
+most expensive; the JSON and FOCUS exports have all lines.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from billing.invoices import Invoice
 from billing.money import add, to_minor
 
 LINES_SHOWN: Final = 400
-"""Of queues, of one month.  A page with many more takes minutes to become PDF, and nobody reads it."""
+"""Maximum lines of queues shown for one month.  A page with many more takes minutes to become PDF, and is not
+readable.
+"""
 
 
 class Row(NamedTuple):
-    """A line as it is shown; the numbers of a table are aligned at their points."""
+    """A line as it is shown; numbers of a table are aligned at their decimal points."""
 
     title: str
     detail: str
@@ -42,21 +44,21 @@ class Row(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What is charged for one month."""
+    """Charges for one month."""
 
     month: str
     corrects: bool
     tiers: list[Row]
-    """Each tier with the sum of all queues; then what is no usage, other than tax."""
+    """Each tier with the sum over all queues, then the lines that are neither usage nor tax."""
     queues: list[Row]
     more: int
-    """Lines of queues that are not shown."""
+    """Number of lines of queues that are not shown."""
     more_amount: str
     net: str
 
 
 def json_of(invoice: Invoice) -> bytes:
-    """All of it."""
+    """Encode the whole invoice as JSON."""
     return msgspec.json.format(msgspec.json.encode(invoice), indent=2) + b"\n"
 
 
@@ -65,12 +67,12 @@ def html_of(invoice: Invoice) -> str:
 
 
 def pdf_page_of(invoice: Invoice) -> bytes:
-    """Raises :class:`billing.documents.PdfUnavailable`."""
+    """Make the PDF.  Raises :class:`billing.documents.PdfUnavailable`."""
     return pdf_of(html_of(invoice))
 
 
 def text_of(invoice: Invoice) -> str:
-    """The same in plain text, without the lines of queues."""
+    """Plain text of the invoice, without the lines of queues."""
     values = _values(invoice)
     sums = [*values["sums"], ("Total", values["total"])]  # type: ignore[misc]
     width = max(len(name) for name, _ in sums)
@@ -84,7 +86,7 @@ _TO_THE_RIGHT: Final = ("Quantity", "Price", "Per", "Amount")
 
 
 def _text_table(rows: list[Row]) -> list[str]:
-    """The rows below their headings; in a line of its own before each row what it is."""
+    """Format rows below their headings; each row follows a line with its description."""
     columns = [(heading, [row[at] for row in rows]) for at, heading in enumerate(_HEADINGS[1:], 2)]
     widths = {heading: max([len(heading), *map(len, texts)]) for heading, texts in columns}
 
@@ -102,9 +104,9 @@ def _text_table(rows: list[Row]) -> list[str]:
 
 
 def email_of(invoice: Invoice, *, pdf: bool = True) -> EmailMessage:
-    """A message with the text, the page, and as attachments the PDF and the JSON; nobody has sent it yet.
+    """Make a message with the text, the page, and the PDF and JSON attached; it is not sent here.
 
-    Raises :class:`billing.documents.PdfUnavailable` if there is to be a PDF and none can be made.
+    Raises :class:`billing.documents.PdfUnavailable` if a PDF is wanted and none can be made.
     """
     name = invoice.number or f"draft-{invoice.account}-{invoice.period}"
     message = EmailMessage()
@@ -112,7 +114,7 @@ def email_of(invoice: Invoice, *, pdf: bool = True) -> EmailMessage:
     if invoice.issuer.email:
         message["From"] = invoice.issuer.email
         domain = parseaddr(invoice.issuer.email)[1].rpartition("@")[2]
-        if invoice.number and domain:  # the same of all copies, so that mail servers and readers know them as copies
+        if invoice.number and domain:  # the same id for each copy, so that mail readers recognize duplicates
             left = re.sub(r"[^A-Za-z0-9-]", "-", f"{invoice.number}-{invoice.account}")
             message["Message-ID"] = f"<invoice-{left}@{domain}>"
     if invoice.customer.email:
@@ -155,7 +157,7 @@ def _values(invoice: Invoice) -> dict[str, object]:
 
 
 def _dates(invoice: Invoice) -> list[tuple[str, str]]:
-    """The dates of issue and payment; of a draft, the usage that is in it."""
+    """The dates of issue and payment; for a draft, the range of usage that it includes."""
     period = [
         ("From", f"{invoice.starts:%Y-%m-%d %H:%M} UTC"),
         ("Until", f"{invoice.ends:%Y-%m-%d %H:%M} UTC"),
@@ -196,7 +198,7 @@ def _part(invoice: Invoice, month: str, lines: list[Line]) -> Part:
 
 
 def _tiers(usage: list[Line], places: int) -> Iterable[Row]:
-    """Each tier with the sum of all queues."""
+    """Each tier with the sum over all queues."""
     tiers: defaultdict[tuple[str, str, int, int], list[Line]] = defaultdict(list)
     for line in usage:
         tiers[line.version, line.meter, line.tier, line.discount].append(line)

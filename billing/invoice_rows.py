@@ -1,4 +1,4 @@
-"""The lines of an invoice as people recompute them: quantity × price ÷ per, less the discount, is the amount.
+"""Lines of an invoice as people recompute them: quantity × price ÷ per, less the discount, is the amount.
 
 Used by pages, texts and the command line, so nothing here needs more than decimals.
 """
@@ -10,7 +10,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Final, NamedTuple
 
 PLACES_MAX: Final = 9
-"""Decimal places that are shown of a quantity or of a line's amount."""
+"""Maximum decimal places shown of a quantity or of a line's amount."""
 METER_TITLES: Final = {
     "requests_standard": "Requests to standard queues",
     "requests_fair": "Fair-queue requests",
@@ -44,7 +44,7 @@ class Charge(NamedTuple):
 
     @property
     def quantity(self) -> Decimal:
-        """In the unit that people read: requests, GB-months or GB."""
+        """Quantity in the displayed unit: requests, GB-months or GB."""
         if self.meter.startswith("requests"):
             return self.units
         return _CONTEXT.divide(self.units, self.per)
@@ -61,12 +61,12 @@ class Charge(NamedTuple):
 
     @property
     def percent_off(self) -> str:
-        """The discount in percent; empty if there is none, or nothing to take it off."""
+        """The discount in percent; empty if there is no discount, or no price that it could reduce."""
         return f"{plain(Decimal(self.discount).scaleb(-2))} %" if self.discount and self.price else ""
 
 
 def tier_text(meter: str, price: Decimal, starts: Decimal, ends: Decimal | None) -> str:
-    """A tier in words, in what its edges are written in: requests, GB-months or GB."""
+    """A tier in words; its edges are in requests, GB-months or GB."""
     unit = {"storage": " GB-months", "bytes_out": " GB"}.get(meter, "")
     if not price and not starts and ends is not None:
         return f"the first {plain(ends)}{unit} free"
@@ -76,15 +76,15 @@ def tier_text(meter: str, price: Decimal, starts: Decimal, ends: Decimal | None)
 
 
 def plain(number: Decimal) -> str:
-    """The number in full, its thousands apart and without zeros at its end: ``1,234,567.5``."""
-    text = f"{number or abs(number):,f}"  # there is a zero below zero
+    """The number in full, with thousands separators and without trailing zeros: ``1,234,567.5``."""
+    text = f"{number or abs(number):,f}"  # a decimal can be -0
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def written(number: Decimal, places_min: int = 0) -> str:
-    """With as many decimal places as it needs, from ``places_min`` to :data:`PLACES_MAX`.
+    """Number with as many decimal places as it needs, from ``places_min`` to :data:`PLACES_MAX`.
 
-    A number that is less than the last of them and not nothing is not shown as nothing.
+    A nonzero number smaller than the last place is not shown as zero.
     """
     shown = number.quantize(Decimal(1).scaleb(-PLACES_MAX), context=_CONTEXT)
     if number and not shown:
@@ -96,7 +96,7 @@ def written(number: Decimal, places_min: int = 0) -> str:
 
 
 def aligned(texts: Sequence[str]) -> list[str]:
-    """Numbers with spaces on both sides, so that their points stand below each other; all have the same length."""
+    """Pad numbers with spaces on both sides, so that their decimal points align; all results have the same length."""
     parts = [text.partition(".") for text in texts]
     before = max((len(whole) for whole, _, _ in parts), default=0)
     after = max((len(point) + len(places) for _, point, places in parts), default=0)

@@ -1,17 +1,17 @@
-"""Invoices: a month is closed once, and what was written then never changes.
+"""Invoices: a month is closed once, and its invoices never change afterwards.
 
 In the lake, ``invoices/period=2026-11/`` has, once the month is closed:
 
-* ``closed.json``: that it is, when, by which price book, and in which folder what follows is;
+* ``closed.json``: the time of closing, the price book that was used, and the folder of the files below;
 * ``<run>/heads.parquet``: the invoices without their lines;
 * ``<run>/lines.parquet``: their lines.
 
-The folder of the run is written first.  ``closed.json``, whole or not at all, is what makes it count: the month is
-closed from then on, and only then have the invoices' numbers been given away.  So whoever is killed while closing has
-left at most a folder that nobody knows, which is removed when a later month is closed; numbers have no gaps.
+The run's folder is written first.  ``closed.json``, written atomically, closes the month and assigns the invoices'
+numbers.  So a process killed while closing leaves at most an unreferenced folder, which the closing of a later month
+removes; numbers have no gaps.
 
-Usage that comes after a month was closed is charged with a later month's invoices: they have the lines by which what
-is charged for the month now differs from what was charged, by the prices of when it was closed.
+Usage that arrives after its month was closed is charged with a later month's invoices.  Their correction lines are the
+difference between the month's current charge, at the prices of its closing, and what was charged.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ class CannotClose(Exception):
 
 
 class NoInvoice(LookupError):
-    """There is no such invoice."""
+    """The invoice does not exist."""
 
 
 class Head(msgspec.Struct, frozen=True):
     """An invoice without its lines."""
 
     number: str
-    """Empty: a draft, of a month that is not closed."""
+    """Number; empty for a draft, which belongs to a month that is not closed."""
     account: str
     period: str
-    """The month, such as ``2026-11``."""
+    """Month, such as ``2026-11``."""
     starts: datetime
     ends: datetime
-    """Of the month, UTC; the end is excluded."""
+    """End of the month in UTC, exclusive."""
     time_zone: str
     closed_at: datetime
     final: bool
-    """The tenant was deleted in this month: there will be no other, unless usage comes late."""
+    """True for the tenant's last invoice: it was deleted in this month.  Only late usage makes another one."""
     corrects: tuple[str, ...]
-    """Earlier months that it corrects."""
+    """Earlier months that this invoice corrects."""
     issuer: Issuer
     customer: Customer
     plan_title: str
@@ -80,11 +80,11 @@ class Head(msgspec.Struct, frozen=True):
     tax: Decimal
     total: Decimal
     due: date | None = None
-    """None: of a draft, or where nothing is to be paid."""
+    """Date of payment; None for a draft, or if nothing is to be paid."""
     covers: datetime | None = None
-    """All usage before this is in a draft (UTC); None: it is no draft."""
+    """Time (UTC) up to which a draft includes usage; None: it is not a draft."""
     skipped: tuple[str, ...] = ()
-    """Earlier days (UTC) that were not summed up, and are not in a draft."""
+    """Earlier days (UTC) that were not summed up, and are missing in a draft."""
 
 
 class Invoice(Head, frozen=True):
@@ -97,19 +97,19 @@ Heads = list[Head]
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """That a month is closed."""
+    """Closing of a month."""
 
     period: str
     closed_at: datetime
     run: str
-    """The folder."""
+    """Folder of the run."""
     rated: dict[str, str]
-    """By month, this one and those that were corrected: the run of the rating that was charged."""
+    """Run of the rating that was charged, for this month and for each corrected one."""
     next_number: int
-    """Of the issuer's next invoice."""
+    """Number of the issuer's next invoice."""
     invoices: int
     totals: dict[str, Decimal]
-    """By currency."""
+    """Totals by currency."""
     book: Book
     customers: Customers
 
@@ -122,7 +122,7 @@ class Invoices:
         self._rated = Rated(lake)
 
     def closed(self) -> dict[Month, Closed]:
-        """The months that are closed, in their order."""
+        """Return the closed months, in their order."""
         found = {}
         for path in self._lake.paths(FOLDER):
             folder, _, name = path.rpartition("/")
@@ -132,7 +132,7 @@ class Invoices:
         return dict(sorted(found.items()))
 
     def list(self, account: str | None = None, period: str | None = None) -> Heads:
-        """The invoices of an account, or all; of a month, or all.  In the order of their numbers."""
+        """List invoices of an account, or all; of a month, or all.  In the order of their numbers."""
         return [
             head
             for month, closed in self.closed().items()
@@ -141,7 +141,7 @@ class Invoices:
         ]
 
     def get(self, account: str, period: str) -> Invoice:
-        """Raises :class:`NoInvoice`, and :class:`ValueError` for what is no month."""
+        """Return an invoice.  Raises :class:`NoInvoice`, and :class:`ValueError` if ``period`` is not a month."""
         month = Month.parse(period)
         data = self._lake.read_bytes(_closed_path(month))
         if data is None:
@@ -154,17 +154,17 @@ class Invoices:
         raise NoInvoice(f"account {account} has no invoice for {period}")
 
     def all_of(self, period: str) -> Iterator[Invoice]:
-        """All invoices of a month, in the order of their numbers; none if it is not closed."""
+        """Iterate over the invoices of a month, in the order of their numbers; none if it is not closed."""
         month = Month.parse(period)
         closed = self.closed().get(month)
         if closed is not None:
             yield from _with_lines(self._heads(month, closed, None), self._lines(month, closed))
 
     def draft(self, account: str, period: str) -> Invoice:
-        """The invoice as it would be if the month ended with what is rated now.
+        """Return the invoice as it would be if the month ended with the usage rated now.
 
-        Of the month that is closed next it has the corrections that are known.  Raises :class:`NoInvoice` if there can
-        be none yet, and :class:`ValueError` for what is no month.
+        For the month that is closed next it includes the corrections known now.  Raises :class:`NoInvoice` if there can
+        be none yet, and :class:`ValueError` if ``period`` is not a month.
         """
         month = Month.parse(period)
         rated = self._rated.of(month)
@@ -186,10 +186,10 @@ class Invoices:
         return _invoice(head, lines_of(lines.select(CHARGED.names)))
 
     def close(self, period: str, now: datetime) -> Closed:
-        """Write the month's invoices, from what is rated.  A month that is closed stays as it is, and is returned.
+        """Write the month's invoices from its rating.  A month that is already closed stays as it is, and is returned.
 
-        One process at a time closes months of a lake.  Raises :class:`CannotClose`, and :class:`ValueError` for what is
-        no month.
+        Only one process at a time may close months of a lake.  Raises :class:`CannotClose`, and :class:`ValueError` if
+        ``period`` is not a month.
         """
         month = Month.parse(period)
         before = self.closed()
@@ -249,8 +249,7 @@ class Invoices:
         return closed
 
     def _corrections(self, before: dict[Month, Closed], account: str | None = None) -> tuple[pa.Table, dict[str, str]]:
-        """Lines by which what is charged for closed months changes, and the ratings from which they are; of all, or of
-        one account.
+        """Return the correction lines of closed months and the ratings they come from, of one account or of all.
 
         Raises :class:`CannotClose`.
         """
@@ -280,13 +279,12 @@ class Invoices:
         return lines, ratings
 
     def charged(self, month: Month) -> pa.Table | None:
-        """All lines about a month, on its invoices and on those that corrected them, summed up; None: it is not
-        closed."""
+        """Sum up all lines about a month, on its invoices and on those that corrected them; None: it is not closed."""
         closed = self.closed()
         return self._charged(month, closed) if month in closed else None
 
     def _charged(self, month: Month, closed: dict[Month, Closed]) -> pa.Table:
-        """All lines about a month, on its invoices and on those that corrected them, summed up."""
+        """Sum up all lines about a month, on its invoices and on those that corrected them."""
         found = []
         for when, one in closed.items():
             if str(month) in one.rated:
@@ -307,7 +305,7 @@ class Invoices:
         return table
 
     def _forget_unfinished(self, closed: dict[Month, Closed]) -> None:
-        """What those have left who were killed while closing these months."""
+        """Remove the run folders of processes that were killed while closing these months."""
         for month, one in closed.items():
             for path in self._lake.paths(_folder(month)):
                 if path != _closed_path(month) and not path.startswith(f"{_folder(month)}/{one.run}/"):
@@ -315,13 +313,15 @@ class Invoices:
 
 
 def check_turn(month: Month, closed: list[Month]) -> None:
-    """Raises :class:`CannotClose` unless it is the month's turn to be closed."""
+    """Raises :class:`CannotClose` unless this is the next month to be closed."""
     if closed and month != closed[-1].next:
         raise CannotClose(f"months are closed one after the other: after {closed[-1]} comes {closed[-1].next}")
 
 
 def check_over(month: Month, closed: list[Month], book: Book, customers: Customers, now: datetime) -> None:
-    """Raises :class:`CannotClose` unless it is the month's turn, and it is over for all plans that somebody has."""
+    """Raises :class:`CannotClose` unless it is the month's turn, and it is over in the time zones of all plans
+    in use.
+    """
     check_turn(month, closed)
     ends = _ends(month, book, customers)
     if now < ends:
@@ -329,7 +329,9 @@ def check_over(month: Month, closed: list[Month], book: Book, customers: Custome
 
 
 def _check_whole(month: Month, rating: Rating, tables: Tables, now: datetime) -> None:
-    """Raises :class:`CannotClose` unless all of the month is rated; it says which days are missing, and what to run."""
+    """Raises :class:`CannotClose` unless all of the month is rated; its text names the missing days and the command to
+    run.
+    """
     starts, ends = month_hours(month, rating.book, rating.customers, rating.begins)
     if rating.covers >= ends:
         return
@@ -348,7 +350,7 @@ def _ends(month: Month, book: Book, customers: Customers) -> datetime:
 
 
 def _without_usage(month: Month, book: Book, customers: Customers) -> list[str]:
-    """Accounts that get an invoice also if they used nothing: for a minimum, or because it is their last."""
+    """Accounts that get an invoice without usage: for a minimum charge, or because it is their last."""
     found = []
     for account, customer in customers.named.items():
         minimum = book.plan(customer.plan).segments(month)[-1].version.minimum
@@ -362,13 +364,12 @@ def _is_final(customer: Customer, month: Month) -> bool:
 
 
 def _next_number(issuer: Issuer, closed: dict[Month, Closed]) -> int:
-    """An issuer's numbers go on for as long as the prefix is the same."""
+    """Next invoice number.  Numbers are consecutive as long as the issuer's prefix stays the same."""
     return max((one.next_number for one in closed.values() if one.book.issuer.prefix == issuer.prefix), default=1)
 
 
 def _in_one_currency(lines: pa.Table, book: Book, customers: Customers, closed: dict[Month, Closed]) -> None:
-    """An invoice is in one currency, and in one minor unit.  Raises :class:`CannotClose` if a correction would be in
-    another."""
+    """Raises :class:`CannotClose` if a correction would be in another currency, or minor unit, than its invoice."""
     kinds = lines.group_by(["account", "month", "plan"], use_threads=False).aggregate([])
     for account, when, plan in zip(*(kinds[name].to_pylist() for name in ("account", "month", "plan")), strict=True):
         earlier = closed.get(Month.parse(when))
@@ -389,7 +390,7 @@ def _in_one_currency(lines: pa.Table, book: Book, customers: Customers, closed: 
 
 
 def _slices(sorted_names: list[str]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Of each name: where it begins, and how often it is there."""
+    """For each name, its first index and its number of occurrences."""
     first = 0
     for at, name in enumerate(sorted_names, 1):
         if at == len(sorted_names) or sorted_names[at] != name:
@@ -398,7 +399,7 @@ def _slices(sorted_names: list[str]) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def _head(account: str, month: Month, lines: pa.Table, rating: Rating, now: datetime, number: int | None) -> Head:
-    """Of the invoice with these lines.  ``number``: None: it is a draft."""
+    """Make the head of the invoice with these lines.  ``number``: None for a draft."""
     customer = rating.customers.of(account)
     plan = rating.book.plan(customer.plan)
     everything = tax = Decimal(0)

@@ -2,7 +2,7 @@
 
 ``<lake>/usage/date=2026-11-21/hour=07/<name>.parquet``: each file holds records of minutes of that hour (UTC).  A file
 appears whole or not at all, and never changes.  A record may be in several files; its id (node, boot, sequence, slot)
-says that it is one.
+identifies duplicates.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from billing.buffers import sync_folder
 from billing.usage import COUNTS, UsageRecord
 
 TABLE: Final = "usage"
-"""The folder of the records of calls; others beside it hold those of storage, and what is made of them."""
+"""Folder of the records of calls.  Folders beside it have the records of storage, and computed tables."""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 _ADDED: Final = ("empty",)
-"""Counts that earlier versions did not know: null in their records, and no column of their files."""
+"""Counts that earlier versions did not have: null in their records, and no column of their files."""
 SCHEMA: Final = pa.schema(
     [
         pa.field("minute", pa.timestamp("ms", tz="UTC"), nullable=False),
@@ -42,11 +42,11 @@ SCHEMA: Final = pa.schema(
         pa.field("slot", pa.int32(), nullable=False),
     ]
 )
-"""The columns, described in ``docs/usage-records.md``.  Columns are only ever added."""
+"""Columns, described in ``docs/usage-records.md``.  Columns are only ever added."""
 
 
 ASIDE: Final = "."
-"""So the names of local files begin while they are written: Spark and pyarrow pass over them."""
+"""Prefix of local files while they are written: Spark and pyarrow ignore them."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -60,11 +60,11 @@ class LakeFile(NamedTuple):
 
 
 class LakeUnavailable(Exception):
-    """The lake cannot be written or read now; the text says which and why."""
+    """The lake cannot be written or read now; the text names the file and the reason."""
 
 
 def table_of(records: Sequence[UsageRecord]) -> pa.Table:
-    """The records as a table."""
+    """Convert records to a table."""
     columns: dict[str, list[object]] = {
         "minute": [record.minute_s * 1000 for record in records],
         "account": [record.key.account for record in records],
@@ -86,16 +86,18 @@ def table_of(records: Sequence[UsageRecord]) -> pa.Table:
 
 
 def hour_of(minute_s: int) -> str:
-    """The folder of an hour, below the table's."""
+    """Return the folder of an hour, relative to the table's."""
     return datetime.fromtimestamp(minute_s, UTC).strftime("date=%Y-%m-%d/hour=%H")
 
 
 class Lake:
-    """The lake at a URL of any of pyarrow's filesystems (``s3://bucket/path?region=…``, ``gs://``, ``file:///``), or in
-    a local folder."""
+    """The lake at a URL of any of pyarrow's filesystems, or in a local folder.
+
+    Such as ``s3://bucket/path?region=…``, ``gs://`` or ``file:///``.
+    """
 
     def __init__(self, url: str) -> None:
-        """Raises :class:`ValueError` for a URL that no filesystem knows."""
+        """Raises :class:`ValueError` for a URL that no filesystem supports."""
         self.url = url
         self._root: str
         try:
@@ -117,37 +119,37 @@ class Lake:
         return path
 
     def write_table(self, path: str, table: pa.Table) -> None:
-        """Store a table as a Parquet file, whole, in place of one of the same path in the lake.
+        """Store a table as a Parquet file, atomically; replaces a file of the same path.
 
-        It is durable afterwards, as far as the filesystem promises that.  Raises :class:`LakeUnavailable`: then it may
-        be there or not.
+        It is durable afterwards, as far as the filesystem guarantees that.  Raises :class:`LakeUnavailable`: then the
+        file may exist or not.
         """
         self._write(path, lambda file: parquet.write_table(table, file, compression="zstd"))
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Store a file, with the promises of :meth:`write_table`."""
+        """Store a file, with the guarantees of :meth:`write_table`."""
         self._write(path, lambda file: file.write(data))
 
     def write_new(self, path: str, data: bytes) -> None:
-        """Store a file, with the promises of :meth:`write_table`, unless there is one of this path already.
+        """Create a file, with the guarantees of :meth:`write_table`.
 
-        Raises :class:`FileExistsError`.  Of two at once one does, in a folder; an object store cannot tell, and has
-        what came last.
+        Raises :class:`FileExistsError` if the path exists.  Of two concurrent writers exactly one succeeds in a folder;
+        an object store cannot check, and keeps the last write.
         """
         if not isinstance(self._files, fs.LocalFileSystem) and self.read_bytes(path) is not None:
             raise FileExistsError(f"{path} is there already")
         self._write(path, lambda file: file.write(data), new=True)
 
     def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table | None:
-        """What a Parquet file has; None: there is none.
+        """Read a Parquet file; None: it does not exist.
 
-        Raises :class:`LakeUnavailable`, and :class:`pyarrow.ArrowException` for what is no such file.
+        Raises :class:`LakeUnavailable`, and :class:`pyarrow.ArrowException` if it is not a Parquet file.
         """
         data = self.read_bytes(path)
         return None if data is None else parquet.read_table(pa.BufferReader(data), columns=columns)
 
     def read_bytes(self, path: str) -> bytes | None:
-        """What is in a file; None: there is none.  Raises :class:`LakeUnavailable`."""
+        """Read a file; None: it does not exist.  Raises :class:`LakeUnavailable`."""
         try:
             with self._files.open_input_file(self._at(path)) as file:
                 data: bytes = file.read()
@@ -158,9 +160,9 @@ class Lake:
             raise self._unavailable("read", error) from error
 
     def footer(self, path: str) -> parquet.FileMetaData | None:
-        """What a Parquet file says of itself, which is read alone; None: there is none.
+        """Read only the footer of a Parquet file; None: the file does not exist.
 
-        Raises :class:`LakeUnavailable`, and :class:`pyarrow.ArrowException` for what is no such file.
+        Raises :class:`LakeUnavailable`, and :class:`pyarrow.ArrowException` if it is not a Parquet file.
         """
         try:
             with self._files.open_input_file(self._at(path)) as file:
@@ -173,12 +175,12 @@ class Lake:
     def rows(
         self, paths: Sequence[str], schema: pa.Schema, columns: Sequence[str] | None = None, account: str | None = None
     ) -> pa.Table:
-        """The rows of Parquet files, as this schema says or only some of its columns, of all accounts or of one.
+        """Read rows of Parquet files with this schema or some of its columns, of one account or of all.
 
         Columns that a file does not have are null.  Raises :class:`FileNotFoundError` if one of the files is gone, and
         :class:`LakeUnavailable`.
         """
-        from pyarrow import compute, dataset  # they take a while, and who writes needs neither
+        from pyarrow import compute, dataset  # slow imports, which writers do not need
 
         wanted = None if account is None else compute.field("account") == account
         names = [self._at(path) for path in paths]
@@ -191,9 +193,11 @@ class Lake:
             raise self._unavailable("read", error) from error
 
     def files(self, folder: str, hidden: bool = False) -> list[LakeFile]:
-        """The files below a folder, however deep, by path; without those whose names, or those of folders on the way,
-        begin with a dot or an underscore, which are none, unless they are asked for.  Raises
-        :class:`LakeUnavailable`."""
+        """List the files below a folder, recursively, sorted by path.  Raises :class:`LakeUnavailable`.
+
+        Files whose name, or a folder of whose path, begins with a dot or an underscore are temporary: they are left out
+        unless ``hidden``.
+        """
         top = self._at(folder)
         try:
             found = self._files.get_file_info(fs.FileSelector(top, recursive=True, allow_not_found=True))
@@ -207,11 +211,11 @@ class Lake:
         )
 
     def paths(self, folder: str) -> list[str]:
-        """The paths of :meth:`files`."""
+        """List the paths of :meth:`files`."""
         return [file.path for file in self.files(folder)]
 
     def folders(self, folder: str) -> list[str]:
-        """The names of the folders in a folder, in order.  Raises :class:`LakeUnavailable`."""
+        """List the names of the folders in a folder, sorted.  Raises :class:`LakeUnavailable`."""
         try:
             found = self._files.get_file_info(fs.FileSelector(self._at(folder), allow_not_found=True))
         except (pa.ArrowException, OSError) as error:
@@ -219,7 +223,7 @@ class Lake:
         return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder with all that is in it, if it is there.  Raises :class:`LakeUnavailable`."""
+        """Remove a folder with its content, if it exists.  Raises :class:`LakeUnavailable`."""
         try:
             self._files.delete_dir(self._at(folder))
         except FileNotFoundError:
@@ -228,9 +232,9 @@ class Lake:
             raise self._unavailable("written", error) from error
 
     def sync(self, paths: Sequence[str]) -> None:
-        """Make files durable that somebody else has written, such as Spark; an object store has done that.
+        """Make files durable that another program, such as Spark, has written; object stores need no sync.
 
-        Raises :class:`LakeUnavailable`, also if one of them is not there.
+        Raises :class:`LakeUnavailable`, also if one of them does not exist.
         """
         if not isinstance(self._files, fs.LocalFileSystem):
             return
@@ -245,7 +249,7 @@ class Lake:
             raise self._unavailable("written", error) from error
 
     def remove(self, path: str) -> None:
-        """A file that is not there is removed.  Raises :class:`LakeUnavailable`."""
+        """Remove a file, if it exists.  Raises :class:`LakeUnavailable`."""
         try:
             self._files.delete_file(self._at(path))
         except FileNotFoundError:
@@ -257,7 +261,7 @@ class Lake:
         try:
             if isinstance(self._files, fs.LocalFileSystem):
                 _write_locally(Path(self._root) / path, write, new)
-            else:  # an object is there when it is complete
+            else:  # an object exists only when it is complete
                 whole = pa.BufferOutputStream()
                 write(whole)
                 with self._files.open_output_stream(self._at(path)) as file:
@@ -269,7 +273,7 @@ class Lake:
 
     @property
     def root(self) -> str:
-        """Its folder; in an object store, the bucket and the folder."""
+        """Folder of the lake; in an object store, the bucket and the folder."""
         return self._root
 
     def _at(self, path: str) -> str:
@@ -280,22 +284,22 @@ class Lake:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that only its owner may read: usage says who sends how much to whom."""
+    """Open a file that only its owner may read: usage reveals the traffic between parties."""
     return os.open(path, flags, 0o600)
 
 
 def _write_locally(path: Path, write: Callable[[Any], object], new: bool) -> None:
     made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
-    for folder in reversed(made):  # Path.mkdir gives the mode to the last one only
+    for folder in reversed(made):  # Path.mkdir applies the mode only to the last folder
         folder.mkdir(mode=0o700, exist_ok=True)
-    aside = path.with_name(f"{ASIDE}{path.name}.{os.urandom(8).hex()}")  # not by its process: containers share numbers
+    aside = path.with_name(f"{ASIDE}{path.name}.{os.urandom(8).hex()}")  # not the process id: containers share these
     try:
         with open(aside, "wb", opener=_private) as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         if new:
-            os.link(aside, path)  # which fails if it is there, and a rename would not
+            os.link(aside, path)  # fails if the path exists, a rename would not
         else:
             aside.replace(path)
     finally:
@@ -305,11 +309,11 @@ def _write_locally(path: Path, write: Callable[[Any], object], new: bool) -> Non
 
 
 def without_secrets(url: str) -> str:
-    """A URL as it may be told: without a password or key, and without options."""
+    """Remove the password or key and the options of a URL, so that it can be logged."""
     scheme, found, rest = url.partition("://")
     if not found:
         return url
-    if ":" in re.split("[/?#]", rest, maxsplit=1)[0]:  # a key may have letters in it that ought to be written as %2F
+    if ":" in re.split("[/?#]", rest, maxsplit=1)[0]:  # a key may contain "/" that should be written as %2F
         rest = rest.rpartition("@")[2]
     place = re.split("[?#]", rest, maxsplit=1)[0]
     host, slash, path = place.partition("/")

@@ -1,13 +1,13 @@
-"""Usage as it is known now: the month so far, the last minutes, and what came too late for either.
+"""Live usage: the month to date, the last minutes, and records that arrived too late for either.
 
-The streaming job (:mod:`spark_analytics.streaming`) folds what arrives in the lake into small tables below ``live/``;
-whoever reads them needs no Spark.  ``live/now.json`` names the tables that belong together.  A fold writes the tables
-that change as new files and then puts that one file in place, so a reader sees all of a fold or nothing, and the number
-of the fold is in it, so a fold that is done again after a crash changes nothing: each record counts once however often
-the job is killed.  Files that are named no more go with the fold after.
+The streaming job (:mod:`spark_analytics.streaming`) folds arriving records into small tables below ``live/``, which
+readers read without Spark.  ``live/now.json`` names the tables that belong together.  A fold writes the changed tables
+as new files and then replaces that one file, so a reader sees all of a fold or nothing.  It contains the number of the
+fold, so a fold that is repeated after a crash changes nothing: each record counts once however often the job is killed.
+Files that are no longer named are removed by the fold after.
 
-What arrived too late (``late``) is in no other table: it may be a repetition of what has long been counted.  It is
-counted here by day and account, and the batch, which reads everything of a day, has it once.
+Records that arrived too late (``late``) are in no other table, as they may repeat records that were counted long ago.
+They are counted here by day and account; the batch, which reads all records of a day, counts each once.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from billing.usage import COUNTS
 NOW: Final = "live/now.json"
 DATA: Final = "live/data"
 DAYS_MOST: Final = 62
-"""The last two months; the results of the batch are kept for ever."""
+"""Number of days that are kept, about two months; results of the batch are kept for ever."""
 MINUTES_MOST: Final = 15
-"""Of the last minutes."""
+"""Number of the last minutes that are kept."""
 _ATTEMPTS: Final = 5
-"""To read, while folds go on."""
+"""Attempts to read while folds replace files."""
 
 _COUNTED: Final = [pa.field("records", pa.int64()), *(pa.field(name, pa.int64()) for name in COUNTS)]
 _MINUTE: Final = pa.timestamp("us", tz="UTC")
 DAYS: Final = pa.schema(
     [("date", pa.date32()), ("account", pa.string()), ("kind", pa.string()), ("action", pa.string()), *_COUNTED]
 )
-"""What was used, by day (UTC)."""
+"""Columns of usage by day (UTC)."""
 MINUTES: Final = pa.schema(
     [("minute", _MINUTE), ("account", pa.string()), ("queue", pa.string()), ("action", pa.string()), *_COUNTED]
 )
-"""The same of the last minutes."""
+"""Columns of usage in the last minutes."""
 LATE: Final = pa.schema(
     [
         ("date", pa.date32()),
@@ -53,44 +53,44 @@ LATE: Final = pa.schema(
         ("calls", pa.int64()),
     ]
 )
-"""What came too late in the last :data:`DAYS_MOST` days, by day; ``arrived``: when the last of it did."""
+"""Columns of late records of the last :data:`DAYS_MOST` days, by day.  ``arrived``: time of the last arrival."""
 _KINDS: Final = ["account", "kind", "action"]
 
 
 class WrongCheckpoint(Exception):
-    """A fold does not follow those before it; the text says what to do."""
+    """A fold does not continue the earlier ones; the text says what to do."""
 
 
 class Fold(NamedTuple):
-    """What one batch of the stream adds."""
+    """Additions of one batch of the stream."""
 
     days: pa.Table
     minutes: pa.Table
     late: pa.Table
 
     def records(self) -> int:
-        """How many it adds, late ones too."""
+        """Number of records added, late ones included."""
         return _records(self.days) + _records(self.late)
 
 
 class Now(msgspec.Struct, frozen=True):
-    """Which tables belong together.  Fields are only ever added, with a default."""
+    """The set of tables that belong together.  Fields are only ever added, with a default."""
 
     stream: str
-    """The id of the checkpoint whose batches are in them."""
+    """Id of the checkpoint whose batches are included."""
     batch: int
-    """The last of them, from 0."""
+    """Number of the last batch, from 0."""
     at: datetime
-    """When it was folded in."""
+    """Time of the last fold."""
     days: dict[date, str]
-    """By day: where in the lake."""
+    """Path in the lake of each day's table."""
     minutes: str | None = None
     late: str | None = None
     gone: tuple[str, ...] = ()
     """Files that were named before."""
 
     def files(self) -> set[str]:
-        """All that are named."""
+        """Return all files that are named."""
         return {*self.days.values(), *(path for path in (self.minutes, self.late) if path is not None)}
 
 
@@ -98,17 +98,19 @@ class Live(NamedTuple):
     """Tables that belong together."""
 
     at: datetime
-    """When the last fold was."""
+    """Time of the last fold."""
     days: dict[date, pa.Table]
-    """As :data:`DAYS`."""
+    """Usage by day, with the columns of :data:`DAYS`."""
     minutes: pa.Table
-    """As :data:`MINUTES`: the last :data:`MINUTES_MOST`.  The last one or two may not be complete."""
+    """Usage of the last :data:`MINUTES_MOST` minutes, as :data:`MINUTES`.  The last one or two may be incomplete."""
     late: pa.Table
-    """As :data:`LATE`."""
+    """Late records, as :data:`LATE`."""
 
 
 def read(lake: Lake) -> Live | None:
-    """What is known now; None: the streaming job has never run.  Raises :class:`~billing.lake.LakeUnavailable`."""
+    """Read the current tables; None: the streaming job has never run.  Raises
+    :class:`~billing.lake.LakeUnavailable`.
+    """
     for _ in range(_ATTEMPTS):
         now = _now(lake)
         if now is None:
@@ -118,15 +120,15 @@ def read(lake: Lake) -> Live | None:
         whole = {day: table for day, table in days.items() if table is not None}
         if len(whole) == len(days) and minutes is not None and late is not None:
             return Live(now.at, whole, minutes, late)
-        # Two folds went by since their names were read.
+        # Two folds took place since their names were read.
     raise LakeUnavailable(f"the tables that {NOW} names change faster than they can be read, or are gone")
 
 
 def fold(lake: Lake, stream: str, batch: int, more: Fold, at: datetime) -> bool:
-    """Add a batch of a stream; False: it is in there already.
+    """Add a batch of a stream; False: it is already included.
 
-    Batch 0 of another stream begins anew, with nothing.  Raises :class:`WrongCheckpoint` and
-    :class:`~billing.lake.LakeUnavailable`: then it is done again.
+    Batch 0 of another stream starts with empty tables.  Raises :class:`WrongCheckpoint` and
+    :class:`~billing.lake.LakeUnavailable`; after the latter, repeat the call.
     """
     before = _now(lake)
     if before is not None and before.stream == stream and batch <= before.batch:
@@ -151,13 +153,13 @@ def fold(lake: Lake, stream: str, batch: int, more: Fold, at: datetime) -> bool:
 
 
 def _clear(lake: Lake, now: Now) -> None:
-    """Remove what is named neither now nor was before: what somebody reads now stays until the next fold."""
+    """Remove files that are neither named now nor were before: files being read stay until the next fold."""
     for path in set(lake.paths(DATA)) - now.files() - set(now.gone):
         lake.remove(path)
 
 
 def _folded(lake: Lake, before: Now, batch: int, more: Fold, at: datetime) -> Now:
-    """The tables with what is added written, and how they are named."""
+    """Write the tables with the additions; returns their names."""
     name = f"{DATA}/{before.stream}-{batch:09d}"
     days = dict(before.days)
     for day in pc.unique(more.days["date"]).to_pylist():
@@ -181,28 +183,28 @@ def _folded(lake: Lake, before: Now, batch: int, more: Fold, at: datetime) -> No
         summed = together.group_by(["date", "account"]).aggregate(
             [("arrived", "max"), ("records", "sum"), ("calls", "sum")]
         )
-        told = _plain(summed, LATE)  # by when it came: of whatever day it is, it is told for a while
+        told = _plain(summed, LATE)  # kept by arrival time, whatever day the records are of
         lake.write_table(late, told.filter(pc.greater(told["arrived"], pa.scalar(at - timedelta(DAYS_MOST), _MINUTE))))
     now = Now(before.stream, batch, at, days, minutes, late)
     return msgspec.structs.replace(now, gone=tuple(sorted(before.files() - now.files())))
 
 
 class ToDate:
-    """The month so far: of each day what the batch has, or what the stream has, whichever knows of more records.
+    """The month to date: of each day the batch's or the stream's result, whichever includes more records.
 
-    Both count each record once, so the one that knows of more is nearer to what was.
+    Both count each record once, so the one with more records is the more complete.
     """
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
         self._tables = Tables(lake)
         self._of_batch: dict[date, tuple[str, pa.Table]] = {}
-        """What is published of a day by which run, summed up."""
+        """Cached sums of a day's published usage, with the run that made them."""
         self._stored: dict[date, tuple[str, dict[str, int]]] = {}
-        """The same of what was stored."""
+        """Cached sums of a day's storage, with the run that made them."""
 
     def read(self, month: Month) -> pa.Table:
-        """By account, kind and action.  Raises :class:`~billing.lake.LakeUnavailable`."""
+        """Return usage by account, kind and action.  Raises :class:`~billing.lake.LakeUnavailable`."""
         now = read(self._lake)
         streamed = {} if now is None else now.days
         published = set(self._tables.days(USAGE_HOURLY))
@@ -216,7 +218,7 @@ class ToDate:
         return summed(parts, _KINDS)
 
     def stored(self, month: Month) -> dict[str, int]:
-        """Byte-milliseconds of each account, as far as the batch has summed them up: they are not streamed.
+        """Return byte-milliseconds of each account, up to the last day summed up by the batch: storage is not streamed.
 
         Raises :class:`~billing.lake.LakeUnavailable`.
         """
@@ -248,22 +250,22 @@ def _records(table: pa.Table) -> int:
 
 
 class Late(NamedTuple):
-    """What came too late for the stream."""
+    """Records of one day and account that arrived too late for the stream."""
 
     day: date
-    """Of the minutes, UTC."""
+    """Day (UTC) of the records' minutes."""
     account: str
     records: int
-    """Repetitions of records that were counted may be among them."""
+    """Number of late records; repetitions of records already counted may be among them."""
     calls: int
     arrived: datetime
-    """When the last of it did."""
+    """Time of the last arrival."""
     corrected: bool
-    """The day has been made anew by a batch since, which has it."""
+    """True if a batch has recomputed the day since, and so includes them."""
 
 
 def late(lake: Lake) -> list[Late]:
-    """What came too late, by day and account.  Raises :class:`~billing.lake.LakeUnavailable`."""
+    """List late records, by day and account.  Raises :class:`~billing.lake.LakeUnavailable`."""
     now = read(lake)
     if now is None:
         return []
@@ -283,13 +285,13 @@ def late(lake: Lake) -> list[Late]:
 
 
 def _read_at(tables: Tables, day: date) -> datetime:
-    """What had come by then is published of a day."""
+    """Time up to which arrived records are included in a day's published tables."""
     published = tables.day(USAGE_HOURLY, day)
     return datetime.min.replace(tzinfo=UTC) if published is None else published.read_at
 
 
 def summed(tables: Iterable[pa.Table], keys: Sequence[str]) -> pa.Table:
-    """The rows of tables with counts, one for each combination of the keys."""
+    """Sum up the rows of tables with counts, one row for each combination of the keys."""
     schema = pa.schema([*(pa.field(key, pa.string()) for key in keys), *_COUNTED])
     return _summed(schema, len(keys), tables)
 
@@ -331,7 +333,7 @@ def _need(lake: Lake, path: str | None, schema: pa.Schema) -> pa.Table:
 
 
 def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With these columns; of what an earlier version did not count there is nothing."""
+    """Convert to these columns; counts that an earlier version did not have become 0."""
     for name in schema.names:
         if name not in table.column_names:
             table = table.append_column(name, pa.repeat(pa.scalar(0, pa.int64()), len(table)))

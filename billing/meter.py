@@ -1,6 +1,6 @@
-"""The counters of one process: a buffer for each minute (:mod:`billing.buffers`).
+"""The usage counters of one process: a buffer for each minute (:mod:`billing.buffers`).
 
-A call is counted before its answer goes out, into the buffer of the minute in which that happens::
+A call is counted before its answer is sent, in the buffer of the current minute::
 
     meter = Meter.start(folder, "host-1")
     cell = meter.cells_of.get((queue_id, action))
@@ -9,13 +9,12 @@ A call is counted before its answer goes out, into the buffer of the minute in w
     counters = meter.counters
     counters[cell + CALLS] += 1
 
-So counting is a look into a dictionary and a few additions.  :meth:`Meter.switch` begins the next minute: first there
-is a fresh buffer, then the old one is finished.  Buffers wait in the folder until :mod:`billing.seal` has brought them
-to the lake.
+So counting costs a dictionary lookup and a few additions.  :meth:`Meter.switch` starts the next minute: it creates a
+new buffer, then finishes the old one.  Buffers wait in the folder until :mod:`billing.seal` has uploaded them.
 
-What may be lost: nothing of an answered call when a process is killed.  When a machine loses its power, what the kernel
-has not written yet: of finished minutes nothing, as soon as :meth:`Buffer.close` has returned; of the minute under way
-all that was counted.
+Possible losses: if a process is killed, nothing of an answered call.  If the machine loses power, pages that the kernel
+has not written yet: all counts of the current minute, and none of a finished minute once :meth:`Buffer.close` has
+returned.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ MINUTE_SECONDS: Final = 60
 SLOTS_LEAST: Final = 256
 SLOTS_MOST: Final = 65_536
 ALL_KEYS_BYTES_MOST: Final = 32 << 20
-"""Room for all keys of one buffer."""
+"""Maximum bytes of all keys of one buffer."""
 
 
 class UsageNotCounted(Exception):
-    """There is no room to count a call, so it cannot be answered; the text says where."""
+    """No room to count a call, so it cannot be answered; the text names the folder."""
 
 
 class Meter:
-    """What this process has to count.  Used from one event loop.  Made by :meth:`start`."""
+    """Usage counters of this process.  Used from one event loop.  Created by :meth:`start`."""
 
     def __init__(self, folder: Path, node: str, clock: Callable[[], float]) -> None:
         self._folder = folder
@@ -54,26 +53,31 @@ class Meter:
         self._boot = os.urandom(8).hex()
         self._sequence = 0
         self.cells_of: dict[Hashable, int] = {}
-        """By the caller's name for a key: the first of its cells in :attr:`counters`.  Empty after each switch."""
+        """Index of a key's first cell in :attr:`counters`, by the caller's name of the key.  Empty after each
+        switch.
+        """
         self._buffer = self._fresh(SLOTS_LEAST, 0)
         self.counters = self._buffer.cells
         self._finishing: set[asyncio.Future[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
         self._failing = False
-        """The last attempt to begin a buffer has failed."""
+        """True after a failed attempt to create a buffer."""
 
     @classmethod
     def start(cls, folder: Path, node: str, clock: Callable[[], float] = time.time) -> Meter:
-        """Count into this folder, as others may.  ``node`` is the machine's name.  Raises :class:`OSError`."""
+        """Start counting in this folder, which other processes may share.  ``node``: the machine's name.
+
+        Raises :class:`OSError`.
+        """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(folder, node, clock)
 
     def run(self) -> None:
-        """Begin a buffer with each minute, from now on."""
+        """Start a new buffer with each minute from now on."""
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="the minutes of usage")
 
     async def close(self) -> None:
-        """Count no more, and finish all buffers."""
+        """Stop counting, and finish all buffers."""
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.wait([self._ticking])
@@ -84,7 +88,7 @@ class Meter:
     # --- counting ---------------------------------------------------------------------------------------
 
     def open(self, name: Hashable, key: UsageKey) -> int:
-        """The first cell of this key, which ``name`` finds in :attr:`cells_of` from now on.
+        """Reserve cells for this key and return the first one; ``name`` finds it in :attr:`cells_of` from now on.
 
         Raises :class:`UsageNotCounted`.
         """
@@ -102,9 +106,9 @@ class Meter:
         return cell
 
     def switch(self) -> None:
-        """Begin a fresh buffer for the minute that it is now, and finish the one before it.
+        """Create a buffer for the current minute, and finish the previous one.
 
-        If there is no room for one, the old one goes on: then its minute counts what came later, too.
+        If there is no room for a new one, the old one continues, and its minute includes the later counts.
         """
         minute = self._minute()
         used, key_bytes = self._buffer.used, self._buffer.key_bytes
@@ -139,7 +143,7 @@ class Meter:
     # --- beside the calls -------------------------------------------------------------------------------
 
     def _finish(self, buffer: Buffer) -> None:
-        """Its writing takes a while: in a thread."""
+        """Finish a buffer in a thread, as writing it blocks."""
         finishing = asyncio.get_running_loop().run_in_executor(None, _close, buffer)
         self._finishing.add(finishing)
         finishing.add_done_callback(self._finishing.discard)
@@ -147,7 +151,7 @@ class Meter:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(MINUTE_SECONDS - self._clock() % MINUTE_SECONDS)
-            if self._minute() != self._buffer.head.minute_s:  # else woken a moment early
+            if self._minute() != self._buffer.head.minute_s:  # the timer may fire a moment early
                 self.switch()
 
 
@@ -155,5 +159,5 @@ def _close(buffer: Buffer) -> None:
     try:
         buffer.close()
     except OSError as error:
-        # What was counted is in the file all the same, and is sealed like all else; a power loss might take it.
+        # The counts are in the file and will be uploaded as usual; only a power loss could take them.
         logger.error("usage of %s may not outlive a loss of power: %s", buffer.path.name, error)

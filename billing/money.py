@@ -1,11 +1,10 @@
 """Amounts of money: decimals, and the two places where they are rounded.
 
-1. What a line costs is its units times the price, exactly, and then rounded half up at the 15th decimal place
-   (:data:`LINE_PLACES`).  Requests and bytes need no more places; only of stored bytes, whose unit is divided by the
-   length of the month, and of discounts is anything cut off.
-2. The sum of an invoice's lines is rounded half up to the currency's minor unit, and so is the tax
-   (:func:`to_minor`).  The difference that this makes is a line of its own, so that the lines of an invoice always sum
-   up to its total, exactly.
+1. The cost of a line is its units times the price, exact, then rounded half up at the 15th decimal place
+   (:data:`LINE_PLACES`).  Requests and bytes need no more places.  Only stored bytes, whose unit is divided by the
+   length of the month, and discounts are ever rounded here.
+2. The sum of an invoice's lines is rounded half up to the currency's minor unit, and so is the tax (:func:`to_minor`).
+   The difference is a line of its own, so that the lines of an invoice always sum up to its total, exactly.
 
 Nothing else is rounded, and nothing is ever a float.
 """
@@ -16,22 +15,22 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Final
 
 LINE_PLACES: Final = 15
-"""Decimal places of what a line costs."""
+"""Decimal places of a line's cost."""
 PRICE_PLACES: Final = 6
-"""Decimal places that a price may have."""
+"""Maximum decimal places of a price."""
 PRICE_BELOW: Final = 10**6
-"""A price is less than this."""
+"""Exclusive upper limit of a price."""
 BASIS_POINTS: Final = 10_000
-"""A percentage is kept in hundredths of a percent: so many are all of it."""
+"""Basis points in 100 percent."""
 
 _CONTEXT: Final = Context(prec=76, rounding=ROUND_HALF_UP)
-"""Room for what is multiplied: 38 digits with 38."""
+"""Decimal context with room for the product of two 38-digit numbers."""
 
 
 def line_amount(units: int, price: Decimal, per: int, discount: int = 0) -> Decimal:
-    """What so many units cost at ``price`` for ``per`` of them, less ``discount`` basis points.
+    """Return the cost of units at ``price`` for each ``per`` of them, less ``discount`` basis points.
 
-    The same is calculated in Spark by ``spark_analytics.rating``.
+    ``spark_analytics.rating`` implements the same calculation in Spark.
     """
     exact = units * int(price.scaleb(LINE_PLACES, _CONTEXT)) * (BASIS_POINTS - discount)
     whole, rest = divmod(exact, per * BASIS_POINTS)
@@ -39,17 +38,17 @@ def line_amount(units: int, price: Decimal, per: int, discount: int = 0) -> Deci
 
 
 def to_minor(amount: Decimal, minor_places: int) -> Decimal:
-    """The amount in the currency's minor unit: with so many decimal places."""
+    """Round an amount to the currency's minor unit, which has this number of decimal places."""
     return amount.quantize(Decimal(1).scaleb(-minor_places), context=_CONTEXT)
 
 
 def share(amount: Decimal, basis_points: int, minor_places: int) -> Decimal:
-    """So many basis points of an amount, in the currency's minor unit."""
+    """Return a share of an amount, given in basis points, in the currency's minor unit."""
     return to_minor(_CONTEXT.multiply(amount, Decimal(basis_points).scaleb(-4)), minor_places)
 
 
 def add(amounts: list[Decimal]) -> Decimal:
-    """The exact sum."""
+    """Return the exact sum."""
     total = Decimal(0)
     for amount in amounts:
         total = _CONTEXT.add(total, amount)

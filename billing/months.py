@@ -1,4 +1,4 @@
-"""Months that are billed: calendar months of a time zone."""
+"""Billed months: calendar months of a time zone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _WRITTEN: Final = re.compile(r"(\d{4})-(0[1-9]|1[0-2])\Z", re.ASCII)
 
 
 class Month(NamedTuple):
-    """A calendar month.  Which hours it has is for a time zone to say."""
+    """A calendar month.  Its hours depend on the time zone."""
 
     year: int
     number: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """As it is written: ``2026-11``.  Raises :class:`ValueError`."""
+        """Parse a month such as ``2026-11``.  Raises :class:`ValueError`."""
         found = _WRITTEN.match(text)
         if not found or found[1] == "0000":
             raise ValueError(f"{text!r} is no month: write it like 2026-11")
@@ -29,7 +29,7 @@ class Month(NamedTuple):
 
     @property
     def first(self) -> date:
-        """Its first day."""
+        """First day."""
         return date(self.year, self.number, 1)
 
     @property
@@ -42,5 +42,5 @@ class Month(NamedTuple):
 
 
 def midnight(day: date, zone: str) -> datetime:
-    """When the day begins in a time zone, as a time of UTC."""
+    """Return the start of the day in a time zone, as a UTC time."""
     return datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(zone)).astimezone(UTC)

@@ -1,4 +1,4 @@
-"""What a month's report is made of, read from the results of the batch; no Spark, a day at a time."""
+"""Content of a month's report, read from the results of the batch one day at a time, without Spark."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Day(msgspec.Struct):
     sends: int = 0
     receives: int = 0
     deletes: int = 0
-    """And changes of visibility."""
+    """Deletes and changes of visibility."""
     others: int = 0
     refused: int = 0
     throttled: int = 0
@@ -45,12 +45,12 @@ class Day(msgspec.Struct):
 
     @property
     def calls(self) -> int:
-        """Answered with success."""
+        """Successful calls."""
         return self.sends + self.receives + self.deletes + self.others
 
 
 class Tenant(msgspec.Struct):
-    """What one took."""
+    """Usage of one tenant."""
 
     account: str
     calls: int = 0
@@ -61,7 +61,7 @@ class Tenant(msgspec.Struct):
 
 
 class Receives(msgspec.Struct):
-    """Receives of a queue, some of which found nothing."""
+    """Receives of a queue, and the empty ones among them."""
 
     account: str
     queue: str
@@ -70,42 +70,43 @@ class Receives(msgspec.Struct):
 
 
 class Measured(msgspec.Struct):
-    """A measure that adds up over the month, with its forecast."""
+    """A measure that is summed over the month, with its forecast."""
 
     by_day: dict[date, int]
-    """The days that a forecast is made of: complete ones since the first use, in their order and without gaps; some are
-    before the month."""
+    """Input of the forecast: complete days since the first use, in order and without gaps; some are before the
+    month.
+    """
     ahead: list[Outlook]
-    """For each day of the month after these, the month's sum at its end; empty if nothing can be said."""
+    """Forecast of the month's total, for each later day of the month; empty if there is too little data."""
     counted: dict[date, int]
-    """All days of the month with results, today's too."""
+    """Values of all days of the month with results, today included."""
 
 
 class Overview(msgspec.Struct):
-    """One month of one account, or of all."""
+    """Overview of one month, for one account or all."""
 
     period: Period
     account: str | None
     days: list[Day]
-    """Those with results, in their order."""
+    """Days with results, in their order."""
     missing: list[date]
-    """Those up to now without."""
+    """Days up to now without results."""
     tenants: list[Tenant]
-    """Most calls first."""
+    """Tenants, most calls first."""
     requests: Measured
     bytes_out: Measured
     stored: Measured
-    """Bytes times milliseconds."""
+    """Stored bytes times milliseconds."""
     receives: int = 0
-    """Answered with success."""
+    """Successful receives."""
     empty: int = 0
-    """Receives that found nothing."""
+    """Receives that returned no message."""
     empty_queues: list[Receives] = []
     """Queues with empty receives, most of them first: at most :data:`EMPTY_QUEUES_MAX`."""
     empty_more: int = 0
-    """Queues with empty receives that were left off."""
+    """Number of further queues with empty receives."""
     known_until: datetime | None = None
-    """All usage before this had been summed up on the latest day with results (UTC)."""
+    """Time (UTC) up to which usage is included on the latest day with results."""
 
     @property
     def calls(self) -> int:
@@ -113,7 +114,7 @@ class Overview(msgspec.Struct):
 
 
 def read_overview(tables: Tables, period: Period, *, account: str | None, today: date, progress: Progress) -> Overview:
-    """Raises :class:`~billing.lake.LakeUnavailable`."""
+    """Read a month's overview.  Raises :class:`~billing.lake.LakeUnavailable`."""
     call_days, storage_days = frozenset(tables.days(USAGE_HOURLY)), frozenset(tables.days(STORAGE_HOURLY))
     days: list[Day] = []
     tenants: dict[str, Tenant] = {}
@@ -180,7 +181,7 @@ def _end(day: date) -> datetime:
 
 
 def _received(before: pa.Table, calls: pa.Table) -> pa.Table:
-    """Receives by queue: the sums of what was there and of a day's calls."""
+    """Add a day's receives, by queue, to the sums of earlier days."""
     receives = calls.filter(pc.equal(calls["action"], "ReceiveMessage")).select(_RECEIVED.names).cast(_RECEIVED)
     summed = pa.concat_tables([before, receives]).group_by(["account", "queue"], use_threads=False)
     found = summed.aggregate([("calls", "sum"), ("empty", "sum")])
@@ -192,7 +193,7 @@ def _received(before: pa.Table, calls: pa.Table) -> pa.Table:
 
 
 def _before(first: date) -> Iterator[date]:
-    """Days before the month that tell something of those to come."""
+    """Days before the month that the forecast uses."""
     for number in range(DAYS_MOST, 0, -1):
         yield first - timedelta(days=number)
 
@@ -232,7 +233,7 @@ def measured(series: dict[date, int], period: Period, today: date) -> Measured:
         if day >= today:
             break
         if complete and day - timedelta(days=1) not in complete:
-            complete.clear()  # what is before a gap
+            complete.clear()  # days before a gap are not used
         complete[day] = series[day]
     last = max(complete, default=None)
     ahead: list[Outlook] = []

@@ -1,4 +1,4 @@
-"""Periods that people ask about: a month, a day, or from one day to another; days are those of UTC."""
+"""Periods of a question: a month, a day, or a range of days; days are UTC."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Final, Self
 import msgspec
 
 DAYS_MOST: Final = 400
-"""A year and a month: what one question may be about."""
+"""Maximum length of a period in days: a year and a month."""
 _YEARS: Final = range(1970, 9999)
 _MONTH = re.compile(r"\d{4}-\d{2}\Z", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}\Z", re.ASCII)
 
 
 class Period(msgspec.Struct, frozen=True):
-    """From the beginning of one day to the end of another."""
+    """From the start of one day to the end of another."""
 
     first: date
     last: date
 
     @classmethod
     def of_month(cls, text: str) -> Self:
-        """A month, such as ``2026-11``.  Raises :class:`ValueError`."""
+        """Period of a month such as ``2026-11``.  Raises :class:`ValueError`."""
         if not _MONTH.match(text):
             raise ValueError(f"{text!r} is no month: it is written like 2026-11")
         first = _date(f"{text}-01", text, "month")
@@ -33,13 +33,13 @@ class Period(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_day(cls, text: str) -> Self:
-        """A day, such as ``2026-11-21``.  Raises :class:`ValueError`."""
+        """Period of a day such as ``2026-11-21``.  Raises :class:`ValueError`."""
         day = parse_day(text)
         return cls(day, day)
 
     @classmethod
     def between(cls, first: str, last: str) -> Self:
-        """Both days belong to it.  Raises :class:`ValueError`."""
+        """Period from one day to another, both included.  Raises :class:`ValueError`."""
         made = cls(parse_day(first), parse_day(last))
         if made.last < made.first:
             raise ValueError(f"{last} is before {first}")
@@ -49,7 +49,7 @@ class Period(msgspec.Struct, frozen=True):
 
     @classmethod
     def asked(cls, month: str | None, day: str | None, first: str | None, last: str | None, *, today: date) -> Self:
-        """What was asked for in one of these ways; the month of ``today`` if in none.  Raises :class:`ValueError`."""
+        """Return the period given in one of these ways, else the month of ``today``.  Raises :class:`ValueError`."""
         if (first is None) != (last is None):
             raise ValueError("from and to go together")
         if sum(one is not None for one in (month, day, first)) > 1:
@@ -66,7 +66,7 @@ class Period(msgspec.Struct, frozen=True):
 
 
 def parse_day(text: str) -> date:
-    """Raises :class:`ValueError`."""
+    """Parse a day such as ``2026-11-21``.  Raises :class:`ValueError`."""
     if not _DAY.match(text):
         raise ValueError(f"{text!r} is no day: it is written like 2026-11-21")
     return _date(text, text, "day")

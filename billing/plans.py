@@ -1,10 +1,10 @@
-"""Price plans and who has which: data, written as YAML and read strictly.
+"""Price plans and their assignment to accounts: data, written as YAML and parsed strictly.
 
-A *price book* has plans.  A plan has a currency, the time zone in which its months begin and end, and *versions*: from
-a day on, these prices.  A price belongs to a *meter* and falls or rises in *tiers*.  Which account has which plan is in
-a file of its own.  ``docs/billing.md`` describes both; ``billing/prices.example.yaml`` is an example.
+A *price book* has plans.  A plan has a currency, the time zone in which its months begin and end, and *versions*: the
+prices from a given day on.  A price belongs to a *meter* and rises or falls in *tiers*.  A second file assigns plans to
+accounts.  ``docs/billing.md`` describes both; ``billing/prices.example.yaml`` is an example.
 
-What cannot be understood, or could be understood in two ways, is an error that says where it is and what to do.
+Unknown or ambiguous input is an error that gives the position and the remedy.
 """
 
 from __future__ import annotations
@@ -23,74 +23,74 @@ from billing.months import Month, midnight
 from billing.strict_yaml import Node, parse
 
 Meter = Literal["requests_standard", "requests_fair", "requests_fifo", "storage", "bytes_out"]
-"""What is measured and has a price."""
+"""Measured quantities that have a price."""
 METERS: Final[tuple[Meter, ...]] = get_args(Meter)
 
 GB_BYTES: Final = 10**9
-"""Gigabytes are decimal."""
+"""Bytes of a (decimal) gigabyte."""
 DUE_DAYS_MAX: Final = 366
 _EDGE_PLACES: Final = 9
-"""Decimal places of an edge in GB or GB-months: then it is a whole number of bytes."""
+"""Decimal places of an edge in GB or GB-months, so that it is a whole number of bytes."""
 _YEARS: Final = range(2000, 2200)
 _REQUESTS_EACH: Final = 10**6
-"""A price of requests is for so many."""
+"""Number of requests that a price is for."""
 
 
 class NoPrice(ValueError):
-    """The price book says nothing of what is asked; the text says what to do."""
+    """The price book has no price for this; the text says what to do."""
 
 
 class Tier(msgspec.Struct, frozen=True):
-    """A price, for what is used in a month from one amount to another."""
+    """A price, for the part of a month's usage between two amounts."""
 
     starts: Decimal
-    """In requests, GB-months or GB; what costs nothing counts as well."""
+    """Lower edge in requests, GB-months or GB; free units count as well."""
     ends: Decimal | None
-    """Excluded; None: nothing is more."""
+    """Upper edge, exclusive; None: no limit."""
     price: Decimal
-    """For a million requests, a GB-month or a GB."""
+    """Price of a million requests, a GB-month or a GB."""
 
 
 class Version(msgspec.Struct, frozen=True):
-    """What a plan says from a day on."""
+    """Prices of a plan from a day on."""
 
     starts: date
-    """It begins with this day, in the plan's time zone."""
+    """First day, in the plan's time zone."""
     prices: dict[Meter, tuple[Tier, ...]]
     discounts: dict[Meter, int]
-    """Basis points off, by meter."""
+    """Discounts in basis points, by meter."""
     minimum: Decimal
-    """An invoice's lines come to at least this, before tax."""
+    """Minimum sum of an invoice's lines before tax."""
     tax_name: str
     tax: int
-    """Basis points."""
+    """Tax in basis points."""
 
 
 class Segment(NamedTuple):
-    """A part of a month in which one version holds."""
+    """A part of a month in which one version applies."""
 
     starts: datetime
     ends: datetime
-    """Excluded.  Both are full hours of UTC."""
+    """End, exclusive.  Start and end are full hours of UTC."""
     version: Version
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is charged, in which currency, and when months begin."""
+    """A plan: its prices, its currency, and the time zone of its months."""
 
     name: str
     title: str
-    """For people."""
+    """Display name."""
     currency: str
-    """ISO 4217."""
+    """Currency, ISO 4217."""
     minor_places: int
     """Decimal places of the currency's minor unit."""
     time_zone: str
     versions: tuple[Version, ...]
-    """In the order of their days."""
+    """Versions, in the order of their days."""
 
     def segments(self, month: Month) -> list[Segment]:
-        """The month's parts in their order.  Raises :class:`NoPrice` if the plan has no prices for all of it."""
+        """Return the month's parts in their order.  Raises :class:`NoPrice` if the plan has no prices for all of it."""
         starts, ends = self.edges(month)
         begun = [midnight(version.starts, self.time_zone) for version in self.versions]
         for begins in (starts, ends, *begun):
@@ -111,14 +111,14 @@ class Plan(msgspec.Struct, frozen=True):
         ]
 
     def edges(self, month: Month) -> tuple[datetime, datetime]:
-        """When the month begins, and when the next one does."""
+        """Return the start of the month and of the next one."""
         return midnight(month.first, self.time_zone), midnight(month.next.first, self.time_zone)
 
     def units_per(self, meter: Meter, month: Month) -> int:
-        """How many units of measurement a price of this meter is for.
+        """Return the number of units of measurement that a price of this meter is for.
 
-        Requests are measured in chunks of 64 KiB, what is sent in bytes, and storage in byte-milliseconds.  So a
-        GB-month is 10⁹ bytes, kept for all of the month: as many milliseconds as this month has in this time zone.
+        Requests are measured in chunks of 64 KiB, transfer in bytes, and storage in byte-milliseconds.  A GB-month is
+        10⁹ bytes stored for the whole month, so it depends on the length of this month in this time zone.
         """
         if meter == "bytes_out":
             return GB_BYTES
@@ -128,33 +128,33 @@ class Plan(msgspec.Struct, frozen=True):
         return _REQUESTS_EACH
 
     def edge_units(self, meter: Meter, month: Month, edge: Decimal) -> int:
-        """A tier's edge in units of measurement: a whole number."""
+        """Convert a tier's edge to units of measurement: a whole number."""
         if meter.startswith("requests"):
             return int(edge)
         return int(edge.scaleb(_EDGE_PLACES)) * self.units_per(meter, month) // 10**_EDGE_PLACES
 
 
 class Issuer(msgspec.Struct, frozen=True):
-    """Who writes the invoices."""
+    """Issuer of the invoices."""
 
     name: str
     address: tuple[str, ...]
     tax_id: str
     email: str
     prefix: str
-    """Of the numbers of invoices."""
+    """Prefix of invoice numbers."""
     due_days: int = 30
-    """Invoices are due so many days after the day on which they were issued."""
+    """Days from issue to payment."""
 
 
 class Book(msgspec.Struct, frozen=True):
-    """Plans, and who charges."""
+    """A price book: the plans and the issuer."""
 
     issuer: Issuer
     plans: dict[str, Plan]
 
     def plan(self, name: str) -> Plan:
-        """Raises :class:`NoPrice`."""
+        """Return the plan of this name.  Raises :class:`NoPrice`."""
         try:
             return self.plans[name]
         except KeyError:
@@ -162,7 +162,7 @@ class Book(msgspec.Struct, frozen=True):
 
 
 class Customer(msgspec.Struct, frozen=True):
-    """An account, as invoices have to know it."""
+    """An account's billing data."""
 
     plan: str
     name: str = ""
@@ -170,48 +170,48 @@ class Customer(msgspec.Struct, frozen=True):
     email: str = ""
     tax_id: str = ""
     discount: int = 0
-    """Basis points off everything, on top of the plan's."""
+    """Discount on everything in basis points, in addition to the plan's."""
     tax_name: str | None = None
     tax: int | None = None
-    """Basis points, instead of the plan's."""
+    """Tax in basis points, instead of the plan's."""
     deleted: date | None = None
-    """The tenant was deleted on this day: the month's invoice is the final one."""
+    """Day on which the tenant was deleted: that month's invoice is the final one."""
     created: date | None = None
-    """The account was made on this day; None: before all that is billed."""
+    """Day on which the account was created; None: before all billed months."""
     due_days: int | None = None
-    """Instead of the issuer's."""
+    """Days from issue to payment, instead of the issuer's."""
 
     def owes_minimum(self, month: Month) -> bool:
         """Return whether a plan's minimum is owed for this month.
 
-        It is, whole, from the month in which the account was made to the one in which it was deleted.
+        It is owed in full, from the month in which the account was created to the one in which it was deleted.
         """
         made = self.created is None or self.created < month.next.first
         return made and (self.deleted is None or self.deleted >= month.first)
 
 
 class Customers(msgspec.Struct, frozen=True):
-    """Who has which plan."""
+    """Assignment of plans to accounts."""
 
     default: str
-    """The plan of accounts that are not named."""
+    """Plan of accounts that are not named."""
     named: dict[str, Customer] = {}
 
     def of(self, account: str) -> Customer:
         return self.named.get(account) or Customer(self.default)
 
     def plans(self) -> list[str]:
-        """The names of the plans that somebody has."""
+        """Return the names of the plans in use."""
         return sorted({self.default, *(customer.plan for customer in self.named.values())})
 
 
 def load_book(path: Path) -> Book:
-    """The price book in a file.  Raises :class:`YamlError` and :class:`OSError`."""
+    """Read the price book of a file.  Raises :class:`YamlError` and :class:`OSError`."""
     return book_of(path.read_text("utf-8"), str(path))
 
 
 def load_customers(path: Path | None, book: Book) -> Customers:
-    """Who has which plan, by a file; without one, everybody has the book's only plan.
+    """Read the plans of accounts; without a file, every account has the book's only plan.
 
     Raises :class:`YamlError`, :class:`NoPrice` and :class:`OSError`.
     """
@@ -224,7 +224,7 @@ def load_customers(path: Path | None, book: Book) -> Customers:
 
 
 def book_of(text: str, source: str) -> Book:
-    """The price book that is written so.  ``source``: where, for errors.  Raises :class:`YamlError`."""
+    """Parse a price book.  ``source``: name of the file, for errors.  Raises :class:`YamlError`."""
     top = parse(text, source).fields("issuer", "plans")
     plans = {name: _plan(name, node) for name, node in top["plans"].entries().items()}
     if not plans:
@@ -233,7 +233,7 @@ def book_of(text: str, source: str) -> Book:
 
 
 def customers_of(text: str, source: str, book: Book) -> Customers:
-    """Who has which plan, as it is written so.  Raises :class:`YamlError`."""
+    """Parse the plans of accounts.  ``source``: name of the file, for errors.  Raises :class:`YamlError`."""
     top = parse(text, source).fields("default", accounts={})
     named = {}
     for account, node in top["accounts"].entries().items():
@@ -266,7 +266,7 @@ def _plan(name: str, node: Node) -> Plan:
         if after.starts <= before.starts:
             one.fail(f"is from {after.starts}, which is not after {before.starts}: put versions in the order of time")
     month = Month(plan.versions[0].starts.year, plan.versions[0].starts.month)
-    for _ in range(12):  # summer and winter
+    for _ in range(12):  # daylight saving time and standard time
         month = month.next
         try:
             plan.segments(month)

@@ -1,4 +1,4 @@
-"""What is asked of the lake by processes that serve, and how :mod:`billing.read` answers them."""
+"""Questions that serving processes ask about the lake, and the format of the answers of :mod:`billing.read`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import msgspec
 from billing.periods import Period
 
 LINES_MOST: Final = 10_000
-"""Of a summary, in one answer."""
+"""Maximum lines of a summary in one answer."""
 
 By = Literal["account", "queue", "tag", "action", "hour", "day"]
-"""What the lines of a summary tell apart."""
+"""Grouping of a summary's lines."""
 BYS: Final[tuple[By, ...]] = get_args(By)
 
 DirectFormat = Literal["json", "html", "focus-csv", "focus-parquet"]
-"""Form of an invoice that a question is answered with."""
+"""Formats of an invoice that are made while the caller waits."""
 DIRECT_FORMATS: Final[tuple[DirectFormat, ...]] = get_args(DirectFormat)
 DocumentKind = Literal["pdf", "email"]
-"""Form of an invoice that takes seconds to make, on a busy machine minutes: a job makes it."""
+"""Formats of an invoice that take seconds to make, on a busy machine minutes: a job makes them."""
 DOCUMENT_KINDS: Final[tuple[DocumentKind, ...]] = get_args(DocumentKind)
 Format = DirectFormat | DocumentKind
 MEDIA_TYPES: Final[dict[Format, str]] = {
@@ -41,41 +41,41 @@ SUFFIXES: Final[dict[Format, str]] = {
 
 
 class UsageAsked(msgspec.Struct, frozen=True, tag="usage"):
-    """A summary of a period, as JSON."""
+    """Request for a summary of a period, as JSON."""
 
     period: Period
     by: By
     account: str | None
-    """None: all."""
+    """Account; None: all."""
     tag: str | None
     lines_most: int
 
 
 class InvoicesAsked(msgspec.Struct, frozen=True, tag="invoices"):
-    """The list of invoices, as JSON."""
+    """Request for the list of invoices, as JSON."""
 
     account: str | None
-    """None: of all."""
+    """Account; None: all."""
     period: str | None
-    """None: of all months."""
+    """Month; None: all."""
     after: str
-    """Only those after the one with this number."""
+    """List only invoices after the one with this number."""
     limit: int
 
 
 class InvoiceAsked(msgspec.Struct, frozen=True, tag="invoice"):
-    """One invoice, as a file of this format."""
+    """Request for one invoice, as a file of this format."""
 
     account: str
     period: str
-    """The month, such as 2026-11."""
+    """Month, such as 2026-11."""
     format: DirectFormat
     draft: bool
-    """What it would be if the month ended now."""
+    """True for the invoice as it would be if the month ended now."""
 
 
 class DocumentAsked(msgspec.Struct, frozen=True, tag="document"):
-    """One invoice as a document, which is made and stored in the lake; the answer is a :class:`DocumentMade`."""
+    """Request to make a document of one invoice and store it in the lake; the answer is a :class:`DocumentMade`."""
 
     account: str
     period: str
@@ -91,7 +91,7 @@ class DocumentMade(msgspec.Struct, frozen=True):
 
 
 class ContentAsked(msgspec.Struct, frozen=True, tag="content"):
-    """The content of a document that was made."""
+    """Request for the content of a stored document."""
 
     path: str
 
@@ -100,21 +100,21 @@ Asked = UsageAsked | InvoicesAsked | InvoiceAsked | DocumentAsked | ContentAsked
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What the process is given, as JSON."""
+    """Input of the process, as JSON."""
 
     lake: str
     asked: Asked
 
 
 MAKING_SECONDS_MAX: Final = 600.0
-"""So long a document may take: it is made at a low priority, so a busy machine may need minutes for seconds of work."""
+"""Timeout for a document: it is made at a low priority, so a busy machine may need minutes for seconds of work."""
 CONTENT_BYTES_MAX: Final = 16 * 2**20
-"""Maximum size of a document: a frontend holds one whole to send it."""
+"""Maximum size of a document: a frontend holds a whole one in memory to send it."""
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """The first line of what it prints, as JSON; the content follows."""
+    """First line of the process's output, as JSON; the content follows."""
 
     outcome: Literal["found", "none", "refused", "unmade", "unavailable"]
     text: str = ""
-    """Why there is no content, for people; of a document that was made, a remark for the log."""
+    """Reason for missing content, for people; for a stored document, a remark for the log."""

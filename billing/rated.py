@@ -1,7 +1,7 @@
-"""What the rating has made of months: lines of usage with what they cost.
+"""Results of the rating: lines of usage with their cost, by month.
 
-In the lake, ``rated/month=2026-11.json`` says of a month which run of the rating counts, and names its files, which are
-in ``rated/month=2026-11/<run>/``.  It is replaced whole, so a reader sees all of one run.
+In the lake, ``rated/month=2026-11.json`` names the current run of the month's rating and its files, which are in
+``rated/month=2026-11/<run>/``.  It is replaced atomically, so a reader sees one whole run.
 """
 
 from __future__ import annotations
@@ -32,44 +32,44 @@ class Rating(msgspec.Struct, frozen=True):
     run: str
     rated_at: datetime
     covers: datetime
-    """All usage before this had been summed up by the batch.  UTC."""
+    """Time (UTC) up to which the batch had summed up usage."""
     read: dict[str, dict[str, str]]
-    """The runs of the batch whose sums were rated, by table and day."""
+    """Runs of the batch whose sums were rated, by table and day."""
     book: Book
     customers: Customers
     files: tuple[str, ...]
-    """Their paths in the lake."""
+    """Paths in the lake."""
     lines: int
     amount: Decimal
-    """All that the lines cost, whatever the currency: it says whether they have been read whole."""
+    """Sum of all lines' amounts over all currencies: a checksum for readers."""
     begins: dict[str, datetime] = {}
-    """The beginnings of accounts' months that do not begin with their plan's (:func:`billing.billing_days.begins`)."""
+    """Starts of accounts' months that differ from their plan's (:func:`billing.billing_days.begins`)."""
 
     def edges(self, account: str) -> tuple[datetime, datetime]:
-        """When the account's month begins, and when its next one does."""
+        """Return the start of the account's month and of its next one."""
         return account_hours(Month.parse(self.month), self.book, self.customers, self.begins, account)
 
     @property
     def ends(self) -> datetime:
-        """The end of the month for the last account (UTC)."""
+        """End of the month for the last account (UTC)."""
         return month_hours(Month.parse(self.month), self.book, self.customers, self.begins)[1]
 
     def days(self) -> list[date]:
-        """The days (UTC) that the month needs."""
+        """Days (UTC) that the month needs."""
         return days_needed(Month.parse(self.month), self.book, self.customers, self.begins)
 
     def missing(self) -> list[date]:
-        """The days that the month needs and that were not summed up when it was rated."""
+        """Days that the month needs and that were not summed up at the time of the rating."""
         return [day for day in self.days() if any(str(day) not in self.read.get(name, {}) for name in TABLES)]
 
     def skipped(self) -> list[date]:
-        """The missing days before others that were summed up: their usage is lacking in the middle."""
+        """Missing days that precede summed-up ones: gaps in the usage."""
         read = {day for days in self.read.values() for day in days}
         return [day for day in self.missing() if read and str(day) < max(read)]
 
 
 class FewerHours(Exception):
-    """The rating has less of the month's usage than the one that counts; nothing was changed."""
+    """The rating has less of the month's usage than the current one; nothing was changed."""
 
 
 class RatedMonth(msgspec.Struct, frozen=True):
@@ -86,12 +86,12 @@ class Rated:
         self._lake = lake
 
     def rating(self, month: Month) -> Rating | None:
-        """The run that counts; None: the month was not rated yet."""
+        """Return the current run; None: the month was not rated yet."""
         data = self._lake.read_bytes(_pointer(month))
         return None if data is None else msgspec.json.decode(data, type=Rating)
 
     def of(self, month: Month) -> RatedMonth | None:
-        """It with its lines."""
+        """Return the current run with its lines."""
         rating = self.rating(month)
         while rating is not None:
             lines = self._lines(rating.files)
@@ -103,17 +103,17 @@ class Rated:
                         f"but {rating.lines} that cost {rating.amount} were made: its files are damaged; rate it again"
                     )
                 return RatedMonth(rating, lines)
-            again = self.rating(month)  # another run has taken its place meanwhile
+            again = self.rating(month)  # replaced by another run meanwhile
             if again is not None and again.run == rating.run:
                 raise LakeUnavailable(f"files of the rating {rating.run} of {month} are missing: rate it again")
             rating = again
         return None
 
     def publish(self, rating: Rating, over: Rating | None) -> None:
-        """Let a run count from now on, whose files are in the lake; those of the month's other runs are removed.
+        """Make a run the current one; its files are in the lake.  Removes the files of the month's other runs.
 
-        ``over``: the run that counted when this was begun, and has to do so still.  Raises
-        :class:`billing.tables.Outrun`, and :class:`FewerHours` if it had more of the month's usage.
+        ``over``: the run that was current when this one began, and must still be.  Raises
+        :class:`billing.tables.Outrun`, and :class:`FewerHours` if that run had more of the month's usage.
         """
         month = Month.parse(rating.month)
         there = self.rating(month)
@@ -138,7 +138,7 @@ class Rated:
 
 
 def check_hours(rating: Rating, there: Rating) -> None:
-    """Raises :class:`FewerHours` if the rating that is ``there`` has hours of the month that this one has not."""
+    """Raises :class:`FewerHours` if the rating ``there`` has hours of the month that this one lacks."""
     missing = rating.missing()
     lost = [day for day in missing if all(str(day) in there.read.get(name, {}) for name in TABLES)]
     if not lost and rating.covers < min(there.covers, there.ends, rating.ends):
@@ -152,7 +152,7 @@ def check_hours(rating: Rating, there: Rating) -> None:
 
 
 def folder_of(month: Month, run: str) -> str:
-    """Where the files of a run go."""
+    """Return the folder for the files of a run."""
     return f"{FOLDER}/month={month}/{run}"
 
 

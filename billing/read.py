@@ -1,4 +1,4 @@
-"""``python -m billing.read``: one question about the lake, from standard input, answered on standard output.
+"""``python -m billing.read``: answer one question about the lake, from standard input to standard output.
 
 The question is a :class:`~billing.questions.Question` as JSON, so the lake's URL is on no command line; the answer is a
 line of JSON (:class:`~billing.questions.Answered`) and then the content.
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from billing.questions import DirectFormat, DocumentKind
 
 NICE = 10
-"""Whoever serves calls on this machine goes first."""
+"""Niceness: processes on this machine that serve calls have priority."""
 SECONDS_MAX = int(MAKING_SECONDS_MAX) + 60
-"""The process ends itself after this time, also where the one that asked it was killed."""
+"""Time after which the process ends itself, also if the process that started it was killed."""
 DOCUMENTS = "documents"
-"""The folder, in the lake, of documents that were made."""
+"""Folder of stored documents in the lake."""
 KEPT_DAYS = 2
-"""Whole days that a document is kept after the day on which it was made: jobs name it for one."""
+"""Whole days that a document is kept after the day on which it was made; jobs refer to it for one."""
 
 _LINE = ("number", "account", "period", "closed_at", "final", "corrects", "currency", "net", "tax", "total", "due")
-"""Of an invoice, in the list of them."""
+"""Fields of an invoice in a list."""
 
 
 def answer(question: Question) -> tuple[Answered, bytes]:
-    """The answer, and its content."""
+    """Return the answer and its content."""
     try:
         lake = Lake(question.lake)
         asked = question.asked
@@ -70,11 +70,11 @@ def answer(question: Question) -> tuple[Answered, bytes]:
                     if content is None
                     else (Answered("found"), content)
                 )
-    except (pa.ArrowException, msgspec.DecodeError) as error:  # which are ValueErrors too
+    except (pa.ArrowException, msgspec.DecodeError) as error:  # subclasses of ValueError, so they are caught first
         return Answered("unavailable", f"the lake at {without_secrets(question.lake)} has a damaged file: {error}"), b""
     except ValueError as error:
         return Answered("refused", str(error)), b""
-    except ImportError as error:  # what serves can be installed without what invoices are read and made with
+    except ImportError as error:  # an installation that serves may lack the packages for reading and rendering invoices
         return Answered(
             "unmade", f"the package {error.name} is not installed there: pip install 'holdfast[billing]'"
         ), b""
@@ -122,7 +122,7 @@ def _invoice(lake: Lake, asked: InvoiceAsked) -> tuple[Answered, bytes]:
 def _document(lake: Lake, asked: DocumentAsked) -> tuple[Answered, bytes]:
     """Make the document and store it in the lake, where every frontend can read it.
 
-    Its name is that of what is in it, so however often it is asked for there is one of it a day.
+    Its name is a hash of its content, so repeated requests make one document a day.
     """
     from billing.documents import PdfUnavailable
     from billing.invoices import NoInvoice
@@ -143,7 +143,7 @@ def _document(lake: Lake, asked: DocumentAsked) -> tuple[Answered, bytes]:
     made = msgspec.json.encode(DocumentMade(path, len(content)))
     try:
         _remove_old(lake, today)
-    except LakeUnavailable as error:  # the document is made, whatever becomes of older ones
+    except LakeUnavailable as error:  # the document is made; removing old ones is not essential
         return Answered("found", f"documents of days before are left: {error}"), made
     return Answered("found"), made
 
@@ -199,6 +199,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Not by sys.exit: pyarrow's threads that still run while the interpreter is taken down can abort the process,
-    # which has answered by then.
+    # Not sys.exit: pyarrow threads that run during the interpreter's shutdown can abort the process after it has
+    # answered.
     os._exit(main())

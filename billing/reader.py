@@ -1,7 +1,7 @@
-"""Asks the lake, in a process of its own (:mod:`billing.read`).
+"""Queries on the lake, each in a process of its own (:mod:`billing.read`).
 
-Whoever serves calls loads neither pyarrow nor what draws documents, and a document that takes a second of computing
-takes it elsewhere.
+So a serving process loads neither pyarrow nor the libraries that render documents, and a document that takes a second
+of CPU does not block it.
 """
 
 from __future__ import annotations
@@ -31,45 +31,51 @@ from billing.questions import (
 logger = logging.getLogger("holdfast.usage")
 
 AT_ONCE: Final = 2
-"""Processes that read for one that serves; who asks meanwhile waits."""
+"""Maximum concurrent reader processes; further callers wait."""
 PATIENCE_SECONDS: Final = 50.0
-"""Less than clients wait.  With it goes the time that was spent waiting for a turn."""
+"""Timeout including the wait for a free process; less than clients wait."""
 
 
 class NotFound(Exception):
-    """There is no such thing in the lake."""
+    """The lake does not contain it."""
 
 
 class Refused(Exception):
-    """The question cannot be answered as it was put; the text says why."""
+    """The question is invalid; the text says why."""
 
 
 class Unmade(Exception):
-    """What was asked for is there and cannot be made on this machine; the text says what is missing."""
+    """The document cannot be made on this machine; the text says what is missing."""
 
 
 class Unavailable(Exception):
-    """The lake cannot be read now.  Why is in the log: where the lake is concerns operators only."""
+    """The lake cannot be read now.  The reason is only logged: the lake's location concerns operators only."""
 
 
 class Reader:
-    """Answers questions about a lake."""
+    """Runs queries on a lake."""
 
     def __init__(self, lake: str, python: Sequence[str] = (sys.executable,)) -> None:
-        """``lake``: its URL, or a folder.  ``python``: the command that runs a module with ``-m``."""
+        """Set up queries.
+
+        ``lake``: its URL, or a folder.  ``python``: the command that runs a module with ``-m``.
+        """
         self._lake = lake
         self._command = (*python, "-m", "billing.read")
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def ask(self, asked: UsageAsked | InvoicesAsked | InvoiceAsked | ContentAsked) -> bytes:
-        """The content of the answer.
+        """Return the content of the answer.
 
         Raises :class:`NotFound`, :class:`Refused`, :class:`Unmade` and :class:`Unavailable`.
         """
         return await self._ask(asked, PATIENCE_SECONDS, self._turns)
 
     async def make(self, asked: DocumentAsked) -> DocumentMade:
-        """Make a document, which is in the lake then.  It takes no turn of :meth:`ask`.  Raises as that does."""
+        """Make a document and store it in the lake, outside the limit of concurrent :meth:`ask` calls.
+
+        Raises the same errors as :meth:`ask`.
+        """
         return msgspec.json.decode(await self._ask(asked, MAKING_SECONDS_MAX, nullcontext()), type=DocumentMade)
 
     async def _ask(self, asked: Asked, seconds: float, turn: asyncio.Semaphore | nullcontext[None]) -> bytes:

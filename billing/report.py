@@ -1,7 +1,6 @@
-"""The report of a month, as one HTML page or as PDF: what was called, by whom, what it costs, what is to come, and what
-is wasted.
+"""A month's report as one HTML page or as PDF: calls, callers, costs, forecast, and waste.
 
-A page needs nothing but itself: no network, no script, no other file.  What a picture shows is in a table below it.
+The page is self-contained: no network, no script, no other file.  A table below each picture has the same data.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from billing.report_sections import (
 
 
 def report_of(overview: Overview, costs: Costs | None, analysis: Analysis | None, *, made_at: datetime) -> Report:
-    """``costs`` and ``analysis``: None while nobody has made them."""
+    """Make the report.  ``costs`` and ``analysis``: None if they have not been computed yet."""
     sections = [calls_section(overview), *cost_sections(costs)]
     if overview.account is None:
         sections.append(tenants_section(overview, costs))
@@ -43,7 +42,7 @@ def report_of(overview: Overview, costs: Costs | None, analysis: Analysis | None
 
 
 def _known_until(overview: Overview) -> str:
-    """Up to when usage is in the page; empty where that is all of the month."""
+    """Time up to which usage is included; empty if that is all of the month."""
     if overview.known_until is None:
         return ""
     ends = _start(overview.period.last) + timedelta(days=1)

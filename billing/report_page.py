@@ -1,4 +1,4 @@
-"""The parts of a report's page: tiles, sections, tables and pictures."""
+"""Parts of a report's page: tiles, sections, tables and pictures."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Table:
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     words: frozenset[int] = frozenset((0,))
-    """Columns that are text; the others are numbers."""
+    """Indexes of text columns; the others are numbers."""
     total: Sequence[str] = ()
     more: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A number that stands for itself."""
+    """A single highlighted number."""
 
     name: str
     value: str
@@ -36,7 +36,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A question, its answer in a sentence, a picture and the numbers."""
+    """A question, its answer in a sentence, a picture and a table."""
 
     name: str
     title: str
@@ -52,13 +52,13 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The content of a page."""
+    """Content of the page."""
 
     title: str
     whose: str
     made_at: datetime
     known_until: str
-    """Up to when usage is in it, for people; empty: of all of the month."""
+    """Time up to which usage is included, for people; empty: all of the month."""
     remarks: Sequence[str]
     tiles: Sequence[Tile]
     sections: Sequence[Section]
@@ -67,5 +67,5 @@ class Report:
         return page("report.html.j2", report=self, printing=False)
 
     def for_print(self) -> str:
-        """The page that the PDF is made of."""
+        """Page that the PDF is made of."""
         return page("report.html.j2", report=self, printing=True)

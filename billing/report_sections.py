@@ -1,4 +1,4 @@
-"""The sections of a report: each one says in a sentence what its picture and its table have.
+"""Sections of a report: each states in a sentence what its picture and its table show.
 
 Amounts of money are ranked, summed up and compared only within one currency.
 """
@@ -35,7 +35,7 @@ from billing.report_page import Section, Table
 BARS_MAX: Final = 12
 ROWS_MAX: Final = 15
 TAGS_MAX: Final = 160
-"""Letters; an export of the invoice has all."""
+"""Maximum letters of tags; an export of the invoice has all."""
 
 
 # --- calls by day ---------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def _cost_section(id_: str, title: str, costs: Costs, currency: str) -> Section:
     bars = []
     for one in queues[:BARS_MAX]:
         name, amount = _queue(one, costs), money(one.total, currency, costs)
-        if names[name] > 1:  # with several sets of tags
+        if names[name] > 1:  # several rows have this queue, with different tags
             name = f"{name} ({_first(one.tags) or 'no tags'})"
         bars.append(Bar(name, float(one.total), amount, f"{name}: {amount}"))
     charges = list(dict.fromkeys(charge for one in queues for charge in one.charges))
@@ -174,7 +174,7 @@ def _queue(one: QueueCost, costs: Costs) -> str:
 
 
 def tenants_section(overview: Overview, costs: Costs | None) -> Section:
-    """The tenants that called most."""
+    """Tenants with the most calls."""
     title = "Top tenants"
     tenants = overview.tenants
     if not tenants:
@@ -225,13 +225,13 @@ def _tenants_says(overview: Overview, costs: Costs | None) -> str:
 
 
 def account_text(account: str, costs: Costs | None) -> str:
-    """An account with its name, where it has one."""
+    """An account's number, with its name if it has one."""
     name = "" if costs is None else costs.names.get(account, "")
     return f"{name} ({account})" if name else account
 
 
 def _account_label(account: str, costs: Costs | None) -> str:
-    """Its name alone, where no other account has the same."""
+    """Name alone, if no other account has the same."""
     name = "" if costs is None else costs.names.get(account, "")
     alone = costs is not None and list(costs.names.values()).count(name) == 1
     return name if name and alone else account_text(account, costs)
@@ -241,7 +241,7 @@ def _account_label(account: str, costs: Costs | None) -> str:
 
 
 def forecast_section(overview: Overview, costs: Costs | None, analysis: Analysis | None) -> Section:
-    """Billed requests up to now, and up to the month's end."""
+    """Billed requests up to now, and the forecast to the month's end."""
     title = "Forecast"
     requests = overview.requests
     so_far = sum(requests.counted.values())
@@ -276,7 +276,7 @@ def forecast_section(overview: Overview, costs: Costs | None, analysis: Analysis
 
 
 def expected_after(last: date, days: Sequence[date], measured: Measured) -> list[tuple[float, float, float]]:
-    """For each day after the last one that is counted: low, likely and high.  No less than what is counted already."""
+    """Low, likely and high totals for each day after the last counted one, at least the total counted so far."""
     so_far = sum(measured.counted.values())
     complete = max(measured.by_day, default=None)
     ahead = [day for day in days if complete is not None and day > complete]
@@ -322,7 +322,7 @@ def _forecasts(overview: Overview, costs: Costs | None, analysis: Analysis | Non
 
 
 def waste_section(overview: Overview, costs: Costs | None, analysis: Analysis | None) -> Section:
-    """Receives that found nothing, by queue."""
+    """Receives that returned no message, by queue."""
     title = "Receives that found nothing"
     receives, empty = overview.receives, overview.empty
     if not receives:
@@ -386,7 +386,7 @@ def _receives_name(one: Receives, overview: Overview, costs: Costs | None) -> st
 
 
 def money(amount: Decimal, currency: str, costs: Costs | None = None) -> str:
-    """In the currency's minor unit; what is less than one of it and not nothing is not shown as nothing."""
+    """Amount in the currency's minor unit; a nonzero amount below one unit is not shown as zero."""
     places = 2 if costs is None else costs.places.get(currency, 2)
     shown = to_minor(amount, places)
     least = Decimal(1).scaleb(-places)
@@ -395,7 +395,7 @@ def money(amount: Decimal, currency: str, costs: Costs | None = None) -> str:
 
 
 def month_ms_of(overview: Overview, costs: Costs | None) -> int:
-    """The length of the month: as it is billed where all plans have the same, else in UTC."""
+    """Length of the billed month if it is the same in all plans, else of the UTC month."""
     if costs is not None and costs.month_ms is not None:
         return costs.month_ms
     return ((overview.period.last - overview.period.first).days + 1) * 86_400_000

@@ -1,12 +1,12 @@
-"""``python -m billing.seal SPOOL [LAKE]``: bring what was counted to the lake.
+"""``python -m billing.seal SPOOL [LAKE]``: upload finished spool files to the lake.
 
-Reads the finished buffers below the folder ``SPOOL``, and the finished files of storage, writes their records as
-Parquet files to ``LAKE``, and removes a file when all of its records are there.  Killed in between, it is done again:
-the same records, with the same ids.  While the lake is away the files wait.
+Reads the finished call buffers and storage files below the folder ``SPOOL``, writes their records as Parquet files to
+``LAKE``, and removes a file when all of its records are uploaded.  A run that was killed is repeated: the same records
+with the same ids.  While the lake is unavailable the files wait.
 
-It is a process of its own, started now and then: so the library for Parquet takes no memory from those who serve, and
-no time.  Where ``LAKE`` is left out, ``HOLDFAST_USAGE_LAKE`` names it.  Exit codes: 0 done, 1 the lake or the spool is
-unavailable (try again), 2 wrong arguments.
+It runs as a process of its own, started from time to time, so that the Parquet library takes neither memory nor time
+from serving processes.  If ``LAKE`` is left out, ``HOLDFAST_USAGE_LAKE`` names it.  Exit codes: 0 done, 1 the lake or
+the spool is unavailable (try again), 2 wrong arguments.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ from billing.usage import UsageRecord
 logger = logging.getLogger("holdfast.usage")
 
 BUFFERS_AT_ONCE: Final = 256
-"""As many are open at a time, at the most;"""
+"""Maximum number of buffers open at a time."""
 BYTES_AT_ONCE: Final = 16 << 20
-"""and no further one when these have so much: in memory it is about ten times that, whatever waits."""
+"""Total size of open buffers from which no further one is opened.  In memory they take about ten times as much."""
 STORAGE_AT_ONCE: Final = 50_000
-"""So many records of storage are in memory, and in a file of the lake."""
+"""Maximum records of storage in memory, and in a file of the lake."""
 DAMAGED: Final = ".damaged"
 
 
 class Sealed(NamedTuple):
-    """What was brought to the lake."""
+    """Result of an upload."""
 
     buffers: int
-    """Files of the spool, of either kind."""
+    """Number of spool files, of both kinds."""
     records: int
     files: int
     damaged: int
-    """Of these, what could not be read, and was put aside."""
+    """Number of these that could not be read and were set aside."""
 
     def and_(self, more: Sealed) -> Sealed:
         return Sealed(*(one + other for one, other in zip(self, more, strict=True)))
 
 
 def seal(spool: Path, lake: Lake) -> Sealed:
-    """Bring all that is finished below ``spool`` to the lake.
+    """Upload all finished files below ``spool``.
 
-    Raises :class:`LakeUnavailable` and :class:`OSError`; what was not brought waits for the next time.
+    Raises :class:`LakeUnavailable` and :class:`OSError`; remaining files wait for the next run.
     """
     clear(spool)
     return seal_calls(spool, lake).and_(seal_storage(spool, lake))
 
 
 def seal_calls(spool: Path, lake: Lake) -> Sealed:
-    """The buffers alone; as :func:`seal`."""
+    """Upload only the call buffers, as :func:`seal` does."""
     buffers = records = files = damaged = 0
     found = finished(spool)
     while True:
@@ -96,7 +96,7 @@ def seal_calls(spool: Path, lake: Lake) -> Sealed:
 
 
 def _group(found: Iterator[Finished], stack: ExitStack) -> list[Finished]:
-    """Those that are sealed together, which the stack closes; none: that was all."""
+    """Take buffers that are uploaded together; the stack closes them.  Empty: there are no more."""
     group: list[Finished] = []
     size_bytes = 0
     while len(group) < BUFFERS_AT_ONCE and size_bytes < BYTES_AT_ONCE:
@@ -110,7 +110,7 @@ def _group(found: Iterator[Finished], stack: ExitStack) -> list[Finished]:
 
 
 def seal_storage(spool: Path, lake: Lake) -> Sealed:
-    """The files of storage alone; as :func:`seal`."""
+    """Upload only the storage files, as :func:`seal` does."""
     done = Sealed(0, 0, 0, 0)
     for file in finished_storage(spool):
         try:
@@ -153,7 +153,7 @@ def _put_aside(path: Path, why: BufferDamaged) -> None:
 
 
 def _name(records: list[UsageRecord]) -> str:
-    """Of a file with these records: the same whenever they are the same."""
+    """Name of a file with these records: a hash, so the same records always get the same name."""
     digest = sha256()
     for record in records:
         digest.update(f"{record.node}\0{record.boot}\0{record.sequence}\0{record.slot}\n".encode())

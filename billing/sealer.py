@@ -1,5 +1,4 @@
-"""Starts :mod:`billing.seal` and :mod:`billing.compact` now and then, as processes of their own, and tells what becomes
-of it."""
+"""Runs :mod:`billing.seal` and :mod:`billing.compact` periodically as processes of their own, and logs the results."""
 
 from __future__ import annotations
 
@@ -20,21 +19,26 @@ from billing.where import environment_of
 logger = logging.getLogger("holdfast.usage")
 
 WAITING_BYTES_MOST: Final = 256 << 20
-"""More than this waits for the lake: that is told again and again."""
+"""Bytes waiting for upload above which a warning is repeated."""
 WAITING_SECONDS_MOST: Final = 3 * 3600.0
-"""The same for what waits longer than this, beyond the time between two attempts.  A file of storage is written to for
-an hour."""
+"""Waiting time, in addition to the upload interval, above which a warning is repeated.
+
+A file of storage is written to for an hour, so it waits at least that long.
+"""
 COMPACT_SECONDS: Final = 3600.0
-"""About how often small files of the lake are merged."""
+"""Approximate interval between merges of small files in the lake."""
 PATIENCE_SECONDS: Final = 600.0
-"""A process that takes longer is ended; nothing is lost by it."""
+"""Timeout of a process; ending it loses nothing."""
 
 
 class Sealer:
-    """Brings what is counted below a folder to the lake, about every so many seconds."""
+    """Uploads the usage records of a spool folder to the lake at an interval."""
 
     def __init__(self, spool: Path, lake: str, seconds: float, python: Sequence[str] = (sys.executable,)) -> None:
-        """``lake``: its URL, or a folder.  ``python``: the command that runs a module with ``-m``."""
+        """Set up the uploads.
+
+        ``lake``: its URL, or a folder.  ``python``: the command that runs a module with ``-m``.
+        """
         self._spool = spool
         self._lake = lake
         self._seconds = seconds
@@ -46,16 +50,16 @@ class Sealer:
         self._running = asyncio.get_running_loop().create_task(self._run(), name="the way of usage to the lake")
 
     async def close(self) -> None:
-        """What has not been brought to the lake waits for the next start."""
+        """Stop.  Files that are not uploaded wait for the next start."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
 
     async def seal(self) -> bool:
-        """Once, now.  Says whether everything that was finished is in the lake."""
+        """Upload once, now.  Returns True if everything that was finished is in the lake."""
         code, lines = await self._run_module("billing.seal", os.fspath(self._spool))
         for line in lines:
-            if code == 0 or line.startswith(LOST):  # done, it speaks of nothing else
+            if code == 0 or line.startswith(LOST):  # after success, only lines about lost usage matter
                 logger.error("%s", line)
         if code == 0:
             if self._failing:
@@ -70,7 +74,7 @@ class Sealer:
         return False
 
     async def compact(self) -> None:
-        """Merge small files of the lake, once, now."""
+        """Merge small files of the lake once, now."""
         code, lines = await self._run_module("billing.compact")
         for line in lines:
             logger.error("%s", line)
@@ -78,7 +82,7 @@ class Sealer:
             logger.error("small files of the lake are not merged now: the process ended with %d", code)
 
     async def look(self) -> None:
-        """Tell if too much waits, or for too long.  Raises :class:`OSError`."""
+        """Log a warning if too much waits, or for too long.  Raises :class:`OSError`."""
         found = await asyncio.to_thread(waiting, self._spool)
         waited_s = max(0.0, time.time() - found.oldest_s) if found.files else 0.0
         if found.size_bytes > WAITING_BYTES_MOST or waited_s > self._seconds + WAITING_SECONDS_MOST:
@@ -92,7 +96,7 @@ class Sealer:
             )
 
     async def _run_module(self, *command: str) -> tuple[int, list[str]]:
-        """Its exit code, and what it said on its standard error."""
+        """Run a module; returns its exit code and the lines of its standard error."""
         process = await asyncio.create_subprocess_exec(
             *self._python,
             "-m",
@@ -116,7 +120,7 @@ class Sealer:
     async def _run(self) -> None:
         compacted_at = time.monotonic() - random.uniform(0, COMPACT_SECONDS)
         while True:
-            # Processes that share a machine, or a lake, do not all begin at once.
+            # Jitter: processes that share a machine or a lake do not all start at once.
             await asyncio.sleep(random.uniform(0.8, 1.2) * self._seconds)
             try:
                 sealed = await self.seal()

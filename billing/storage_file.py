@@ -1,12 +1,11 @@
-"""A file of what partitions stored, minute by minute: written by their owner, read when it is brought to the lake.
+"""Spool file of the bytes that partitions stored, minute by minute: written by their owner, read for upload.
 
-A minute is a few frames: keys that are new, what is new of partitions, and then the mark that says that the minute is
-complete.  A partition has an entry where its last one does not say it all: what stays as it is costs nothing but the
-mark.  So, of a partition without an entry, the mark says that it stored for another minute what its last entry has.
-The minutes of a file follow each other without a gap.
+A minute consists of a few frames: new keys, changed partitions, and then a mark that completes the minute.  A partition
+has an entry only if it changed; an unchanged one costs no space.  So for a partition without an entry the mark means
+that it stored the amount of its last entry for another minute.  The minutes of a file are consecutive.
 
-A process that is killed leaves a file without the mark of its last minute, which counts nothing then.  Its lock tells
-whether a file is finished (:mod:`billing.spool`).
+A process that is killed leaves a file whose last minute has no mark; that minute is ignored.  A free lock means that
+the file is finished (:mod:`billing.spool`).
 """
 
 from __future__ import annotations
@@ -28,31 +27,31 @@ from billing.storage import BYTE_MS_MOST, HOUR_SECONDS, MINUTE_MS, MINUTE_SECOND
 
 FORMAT: Final = 1
 ENTRIES_AT_ONCE: Final = 2_000
-"""In a frame, at the most."""
+"""Maximum number of entries in a frame."""
 
 _MAGIC = b"hfstore1"
 _FRAME = Struct("<II")
-"""Before each frame: its length, and its CRC."""
+"""Length and CRC before each frame."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """What is new of a partition in the minute that the next mark ends.  Fields are only ever added at the end."""
+    """Changes of a partition in the minute that the next mark ends.  Fields are only ever added at the end."""
 
     partition: int
     queue_id: int
     epoch: int
     byte_milliseconds: int
-    """In this minute."""
+    """Byte-milliseconds in this minute."""
     bytes: int
-    """At its end."""
+    """Bytes at the end of the minute."""
     messages: int
     messages_most: int
     in_flight: int
     delayed: int
     oldest_ms: int
-    """When the oldest message was sent; 0 where nothing is stored."""
+    """Time at which the oldest message was sent; 0 if nothing is stored."""
     gone: bool
-    """The partition is nobody's, or another's, from now on."""
+    """True if the process no longer owns the partition, or it was deleted."""
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):
@@ -61,7 +60,7 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Keys(msgspec.Struct, frozen=True, array_like=True, tag="k"):
-    """What is known of queues, from now on and in the rest of the file."""
+    """Keys of queues, valid for the rest of the file."""
 
     keys: Sequence[StorageKey]
 
@@ -71,7 +70,7 @@ class _Entries(msgspec.Struct, frozen=True, array_like=True, tag="e"):
 
 
 class _Minute(msgspec.Struct, frozen=True, array_like=True, tag="m"):
-    """A minute is complete."""
+    """Mark that completes a minute."""
 
     minute_s: int
     sequence: int
@@ -81,18 +80,18 @@ _frames = msgspec.msgpack.Decoder(_Keys | _Entries | _Minute)
 
 
 class StorageFile:
-    """A file that is written to.  Made by :meth:`create`."""
+    """A storage file that is being written.  Created by :meth:`create`."""
 
     def __init__(self, path: Path, file: int, length: int) -> None:
         self.path = path
         self.through_s = 0
-        """The last minute that is complete; 0: none."""
+        """Last complete minute; 0: none."""
         self._file = file
         self._length = length
 
     @classmethod
     def create(cls, folder: Path, boot: str, number: int, node: str) -> StorageFile:
-        """A fresh one, the ``number``-th of this ``boot``.  Raises :class:`OSError`."""
+        """Create the ``number``-th file of this ``boot``.  Raises :class:`OSError`."""
         path = folder / f"{boot}-{number:08d}{STORAGE_SUFFIX}"
         fresh = path.with_suffix(UNFINISHED)
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -100,7 +99,7 @@ class StorageFile:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             head = _MAGIC + _framed(msgspec.msgpack.encode(_Head(FORMAT, node)))
             _write(file, head, 0)
-            fresh.rename(path)  # whoever finds it there finds it locked
+            fresh.rename(path)  # a reader that finds it by its name finds it locked
             return cls(path, file, len(head))
         except BaseException:
             os.close(file)
@@ -109,7 +108,7 @@ class StorageFile:
             raise
 
     def append(self, minute_s: int, sequence: int, keys: Sequence[StorageKey], entries: Sequence[Entry]) -> None:
-        """Make a minute durable, the one after the last.  Blocks.  Raises :class:`OSError`: then it is not there."""
+        """Write the next minute durably.  Blocks.  Raises :class:`OSError`: then the minute is not in the file."""
         assert self.through_s in (0, minute_s - MINUTE_SECONDS), "the minutes of a file have no gap"
         frames = bytearray()
         for at in range(0, len(keys), ENTRIES_AT_ONCE):
@@ -128,7 +127,9 @@ class StorageFile:
         self.through_s = minute_s
 
     def close(self) -> None:
-        """Write no more, and let go of the lock.  One without a minute vanishes.  Blocks.  Raises :class:`OSError`."""
+        """Finish the file, and release the lock.  A file without a minute is deleted.  Blocks.  Raises
+        :class:`OSError`.
+        """
         try:
             if self.through_s:
                 sync_folder(self.path.parent)
@@ -150,7 +151,7 @@ def _write(file: int, data: bytes | bytearray, offset: int) -> None:
 
 
 class _Stored(NamedTuple):
-    """What a partition stores from ``since_s`` on, until its next entry."""
+    """Amount that a partition stores from ``since_s`` until its next entry."""
 
     entry: Entry
     since_s: int
@@ -158,18 +159,18 @@ class _Stored(NamedTuple):
 
 
 class FinishedStorage:
-    """A file that nobody writes to any more, and that nobody else reads: its lock is held until :meth:`close`."""
+    """A file that is no longer written, held by this reader alone: its lock is held until :meth:`close`."""
 
     def __init__(self, path: Path, file: int) -> None:
         self.path = path
         self._file = os.fdopen(file, "rb")
         self.lost: list[str] = []
-        """What of it could not be read, after :meth:`records`."""
+        """Descriptions of the parts that :meth:`records` could not read."""
 
     def records(self) -> Iterator[StorageRecord]:
-        """All that its minutes say, with the keys that were known at the end.
+        """Return the records of all complete minutes, with the keys known at the end of the file.
 
-        Raises :class:`BufferDamaged`, before the first one, and :class:`OSError`.
+        Raises :class:`BufferDamaged`, before the first record, and :class:`OSError`.
         """
         node = self._head()
         self.lost = []
@@ -197,7 +198,7 @@ class FinishedStorage:
             yield from _unchanged(left, end_s, keys[left.entry.queue_id], node)
 
     def _head(self) -> str:
-        """The node that wrote the file, which is read from its first frame on then."""
+        """Read the first frame; returns the node that wrote the file."""
         self._file.seek(0)
         if self._file.read(len(_MAGIC)) != _MAGIC:
             raise BufferDamaged(f"{self.path} is no file of storage")
@@ -221,7 +222,7 @@ class FinishedStorage:
             yield _frames.decode(data)
 
     def remove(self) -> None:
-        """All of it is safe elsewhere.  Raises :class:`OSError`."""
+        """Delete the file; all its records are uploaded.  Raises :class:`OSError`."""
         self.path.unlink()
 
     def close(self) -> None:
@@ -229,7 +230,7 @@ class FinishedStorage:
 
 
 def _frame(file: BinaryIO) -> bytes | None:
-    """None: it is damaged, or not all there."""
+    """Read a frame; None: it is damaged or incomplete."""
     head = file.read(_FRAME.size)
     if len(head) < _FRAME.size:
         return None
@@ -239,8 +240,7 @@ def _frame(file: BinaryIO) -> bytes | None:
 
 
 def _unchanged(stored: _Stored, until_s: int, key: StorageKey, node: str) -> Iterator[StorageRecord]:
-    """Records of the minutes in which a partition stored what it did before, none over the edge of an hour, and none
-    with more than there is room for."""
+    """Records of minutes in which a partition did not change, each within one hour and the record's maximum."""
     entry, since_s, sequence = stored
     still = msgspec.structs.replace(entry, messages_most=entry.messages)
     most_s = max(1, BYTE_MS_MOST // (max(1, entry.bytes) * MINUTE_MS)) * MINUTE_SECONDS
@@ -272,7 +272,6 @@ def _record(entry: Entry, minute_s: int, minutes: int, key: StorageKey, node: st
 
 
 def finished_storage(folder: Path) -> Iterator[FinishedStorage]:
-    """The files below a folder that nobody writes to any more.  Whoever iterates closes them.  Raises
-    :class:`OSError`."""
+    """Iterate over the finished storage files below a folder.  The caller closes them.  Raises :class:`OSError`."""
     for path, file in finished_files(folder, STORAGE_SUFFIX):
         yield FinishedStorage(path, file)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from billing.storage import StorageRecord
 
 TABLE: Final = "storage"
-"""The folder of the records in the lake."""
+"""Folder of the records in the lake."""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 SCHEMA: Final = pa.schema(
@@ -35,11 +35,11 @@ SCHEMA: Final = pa.schema(
         pa.field("node", _NAME, nullable=False),
     ]
 )
-"""Columns are only ever added."""
+"""Columns of the table.  Columns are only ever added."""
 
 
 def table_of(records: Sequence[StorageRecord]) -> pa.Table:
-    """The records as a table."""
+    """Convert records to a table."""
     keys = [record.key for record in records]
     columns: dict[str, list[object]] = {
         "minute": [record.minute_s * 1000 for record in records],
@@ -57,7 +57,7 @@ def table_of(records: Sequence[StorageRecord]) -> pa.Table:
 
 
 def name_of(records: Sequence[StorageRecord]) -> str:
-    """Of a file with these records: the same whenever they are the same."""
+    """Name of a file with these records: a hash, so the same records always get the same name."""
     digest = sha256()
     for record in records:
         digest.update(f"{record.partition}\0{record.minute_s}\0{record.epoch}\0{record.sequence}\n".encode())

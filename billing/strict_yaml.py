@@ -1,8 +1,7 @@
-"""YAML, read so that nothing is guessed: each value knows where it stands, and what does not fit is an error there.
+"""Strict YAML: each value has a position, and unexpected input is an error at that position.
 
-Numbers with a point are decimals, not floats, and whole numbers are written in tens: ``010`` is an error, which YAML
-takes for 8, and ``1:30`` another, which it takes for 90.  A key that is given twice is an error, and so is one that
-nobody knows.
+Numbers with a point are decimals, not floats.  Whole numbers are decimal: ``010``, which YAML reads as 8, and ``1:30``,
+which it reads as 90, are errors.  Duplicate and unknown keys are errors too.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ from typing import Any, Final, NamedTuple, NoReturn
 import yaml
 
 _DIGITS: Final = 18
-"""Before the point, at most."""
+"""Maximum digits before the decimal point."""
 _BREAKS: Final = frozenset(("Cc", "Zl", "Zp"))
-"""Unicode's categories of what ends a line or is no character to see."""
+"""Unicode categories of line breaks and control characters."""
 _WHOLE: Final = re.compile(r"[-+]?(0|[1-9][0-9_]*)", re.ASCII)
 
 
 class YamlError(ValueError):
-    """The file cannot be used; the text says where, what is wrong and what to do."""
+    """The file cannot be used; the text gives the position, the problem and the remedy."""
 
 
 class Node(NamedTuple):
-    """A value and where it stands."""
+    """A value with its position."""
 
     source: str
-    """The file."""
+    """Name of the file."""
     path: str
-    """In the file: ``plans.standard.versions[0]``; empty: all of it."""
+    """Position in the file, such as ``plans.standard.versions[0]``; empty: the whole file."""
     value: Any
 
     def fail(self, what: str) -> NoReturn:
@@ -43,7 +42,7 @@ class Node(NamedTuple):
         return Node(self.source, f"{self.path}.{name}" if self.path else name, value)
 
     def entries(self) -> dict[str, Node]:
-        """Of a mapping whose keys are names."""
+        """Entries of a mapping whose keys are names."""
         if not isinstance(self.value, dict):
             self.fail(f"is {_said(self.value)}; it has to be a mapping (name: value)")
         for name in self.value:
@@ -52,7 +51,7 @@ class Node(NamedTuple):
         return {name: self._under(name, value) for name, value in self.value.items()}
 
     def fields(self, *needed: str, **others: object) -> dict[str, Node]:
-        """Of a mapping: the fields that it needs, and others, with what they are where they are not given."""
+        """Fields of a mapping: the required ones, and the optional ones with their defaults."""
         given = self.entries()
         for name, node in given.items():
             if name not in needed and name not in others:
@@ -63,7 +62,7 @@ class Node(NamedTuple):
         return {**{name: self._under(name, value) for name, value in others.items()}, **given}
 
     def items(self) -> list[Node]:
-        """Of a list."""
+        """Items of a list."""
         if not isinstance(self.value, list):
             self.fail(f"is {_said(self.value)}; it has to be a list (- one - another)")
         return [Node(self.source, f"{self.path}[{number}]", value) for number, value in enumerate(self.value)]
@@ -78,13 +77,13 @@ class Node(NamedTuple):
         return self.value
 
     def whole(self, least: int, most: int) -> int:
-        """A whole number of this range."""
+        """Whole number in this range."""
         if not isinstance(self.value, int) or isinstance(self.value, bool) or not least <= self.value <= most:
             self.fail(f"is {_said(self.value)}; it has to be a whole number from {least} to {most}")
         return self.value
 
     def decimal(self, places: int) -> Decimal:
-        """A number of 0 or more, with so many decimal places at most; also as text."""
+        """Nonnegative number with at most this many decimal places; also as text."""
         value = self.value
         if isinstance(value, str):
             try:
@@ -103,7 +102,7 @@ class Node(NamedTuple):
         return number
 
     def basis_points(self) -> int:
-        """A percentage from 0 to 100 with two decimal places, in hundredths of a percent."""
+        """Percentage from 0 to 100 with at most two decimal places, in basis points."""
         percent = self.decimal(2)
         if percent > 100:
             self.fail(f"is {percent}; it has to be a percentage from 0 to 100")
@@ -116,9 +115,9 @@ class Node(NamedTuple):
 
 
 def parse(text: str, source: str) -> Node:
-    """The file's content.  Raises :class:`YamlError`."""
+    """Parse the content of a file.  Raises :class:`YamlError`."""
     try:
-        return Node(source, "", yaml.load(text, _Loader))  # it is a safe loader
+        return Node(source, "", yaml.load(text, _Loader))  # _Loader is a SafeLoader
     except yaml.MarkedYAMLError as error:
         place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise YamlError(f"{source}: {place}this is no YAML: {error.problem or error}") from None
@@ -127,7 +126,7 @@ def parse(text: str, source: str) -> Node:
 
 
 class _Loader(yaml.SafeLoader):
-    """Decimals, and no key twice."""
+    """Loader that reads decimals, and rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()

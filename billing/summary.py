@@ -1,7 +1,7 @@
 """Usage of a period, summed by queue, tag, action, account, hour or day.
 
-Read from the results of the batch (:mod:`billing.tables`), a day at a time, so what it takes grows with the number of
-rows of one day and of the answer.  Nothing is estimated: what the batch has not done is missing, and said to be.
+Read from the results of the batch (:mod:`billing.tables`), a day at a time, so memory is proportional to the rows of
+one day and of the answer.  Nothing is estimated: days without results are left out and reported as missing.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ _COLUMNS: Final[dict[By, tuple[str, ...]]] = {
     "hour": ("hour",),
     "day": ("hour",),
 }
-"""What of the tables says which line a row belongs to."""
+"""Columns of the tables that determine a row's line."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A sum."""
+    """One line of sums."""
 
     account: str | None
-    """Whose; None: of all that were asked for."""
+    """Account; None: all accounts of the question."""
     name: str
-    """The queue, tag (``team=shop``), action, account, hour (``2026-11-21T07:00Z``) or day.  Empty: calls about no
-    queue, or what has no tag."""
+    """Queue, tag (``team=shop``), action, account, hour (``2026-11-21T07:00Z``) or day.
+
+    Empty for calls that concern no queue, or for rows without a tag.
+    """
     calls: int
     refused: int
     throttled: int
@@ -53,7 +55,7 @@ class Line(msgspec.Struct, frozen=True):
     bytes_out: int
     empty: int
     byte_milliseconds: int
-    """Stored bytes, integrated over time; zero where actions are told apart."""
+    """Stored bytes, integrated over time; zero if lines are by action."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -62,16 +64,16 @@ class Summary(msgspec.Struct, frozen=True):
     first: date
     last: date
     account: str | None
-    """None: of all."""
+    """Account; None: all."""
     by: By
     total: Line
-    """Of everything, whatever is in ``lines``."""
+    """Sum of everything, also of lines that were left off."""
     lines: list[Line]
-    """Hours and days in their order; else most calls first."""
+    """Hours and days in their order; other lines with most calls first."""
     more: int
-    """So many lines were left off."""
+    """Number of lines that were left off."""
     missing: list[date]
-    """Days up to now of which there is no result of the batch."""
+    """Days up to now without a result of the batch."""
 
 
 def summarise(
@@ -86,8 +88,8 @@ def summarise(
 ) -> Summary:
     """Sum up a period.
 
-    By ``tag`` a line is for each tag and value, so what has several tags is in several lines; with the name of one tag
-    each row is in one line.  Raises :class:`~billing.lake.LakeUnavailable`.
+    By ``tag`` there is a line for each tag and value, so a queue with several tags is in several lines; with the name
+    of one tag each row is in one line.  Raises :class:`~billing.lake.LakeUnavailable`.
     """
     keys = ("account", "name") if by in ("queue", "tag", "account") else ("name",)
     sums = _nothing(keys)
@@ -132,7 +134,7 @@ def _nothing(keys: Sequence[str]) -> pa.Table:
 
 
 def _with_all_sums(part: pa.Table) -> pa.Table:
-    """A part of either table, with zeros for what only the other has."""
+    """Add the columns that only the other table has, as zeros."""
     for name in _SUMS:
         if name not in part.column_names:
             kind = _STORED_TYPE if name == _STORED else pa.int64()
@@ -142,7 +144,7 @@ def _with_all_sums(part: pa.Table) -> pa.Table:
 
 
 def _named(part: pa.Table, by: By, tag: str | None) -> pa.Table:
-    """The part with the column ``name``; by tag, with a row for each tag."""
+    """Add the column ``name``; by tag, with a row for each tag."""
     match by:
         case "hour":
             return part.append_column("name", pc.strftime(part["hour"], "%Y-%m-%dT%H:00Z"))
@@ -168,7 +170,7 @@ def _by_tag(part: pa.Table, tag: str | None) -> pa.Table:
 
 
 def _summed(parts: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
-    """The rows of all parts, one for each combination of the keys."""
+    """Sum up the rows of all parts, one row for each combination of the keys."""
     like = _nothing(keys).schema
     rows = pa.concat_tables([part.select(like.names).cast(like) for part in parts])
     if not keys and not len(rows):

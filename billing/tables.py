@@ -1,14 +1,13 @@
-"""What the batch makes of the records: tables of hours, in the lake beside them.
+"""Hourly tables that the batch computes from usage records, in the lake beside them.
 
 A table is published day by day (UTC), whole days at a time::
 
     tables/usage_hourly/runs/<run>/date=2026-11-21/part-….parquet    written by a run, and by no other
     tables/usage_hourly/days/2026-11-21.json                         the pointer: which files are the day
 
-A run writes its files first and then puts the pointer in place, whole or not at all, so a reader sees one run's day,
-and a run that is killed, or done twice, changes nothing wrong.  Of two runs of one day at the same time one is told
-that the other was first, and publishes nothing.  Files that no pointer names are removed by a later run
-(:meth:`Tables.sweep`).
+A run writes its files first and then replaces the pointer atomically, so a reader sees one run's day, and a run that is
+killed or repeated does no harm.  Of two concurrent runs of one day the slower gets :class:`Outrun`, and publishes
+nothing.  A later run removes files that no pointer names (:meth:`Tables.sweep`).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from billing.usage import COUNTS
 
 FOLDER: Final = "tables"
 ABANDONED_SECONDS: Final = 24 * 3600
-"""A run that began longer ago is not under way any more."""
+"""Age from which a run counts as abandoned."""
 
 USAGE_HOURLY: Final = "usage_hourly"
 STORAGE_HOURLY: Final = "storage_hourly"
@@ -56,40 +55,40 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
         ]
     ),
 }
-"""The columns of each table, described in ``docs/usage-records.md``.  Columns are only ever added."""
+"""Columns of each table, described in ``docs/usage-records.md``.  Columns are only ever added."""
 
 _RUN_BEGAN: Final = "%Y%m%dT%H%M%S"
 _RUN = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}\Z", re.ASCII)
 
 
 class Read(msgspec.Struct, frozen=True):
-    """What a day was made of."""
+    """Input of a published day."""
 
     files: int
     records: int
-    """One for each id."""
+    """Number of records, one for each id."""
     repeated: int
-    """Records that were there again, and were passed over."""
+    """Number of duplicate records that were skipped."""
     digest: str
-    """Of the names and sizes of the files: another one says that there is something new."""
+    """Hash of the names and sizes of the input files: it changes when there are new files."""
     at: datetime | None = None
-    """The day has all that had come by then; None: an earlier version did not say so, and it was when the run began."""
+    """Time up to which arrived records are included.  None in earlier versions: use the start of the run."""
 
 
 class Day(msgspec.Struct, frozen=True):
-    """A published day of a table: what its pointer says."""
+    """A published day of a table: the content of its pointer."""
 
     run: str
     files: tuple[str, ...]
     """Paths in the lake."""
     rows: int
     sums: dict[str, str]
-    """Of each column that can be added up: a whole number, which may have more than 64 bits."""
+    """Sum of each summable column: a whole number, which may need more than 64 bits."""
     read: Read
 
     @property
     def read_at(self) -> datetime:
-        """All that had come by then is in it."""
+        """Time up to which arrived records are included."""
         return self.read.at or datetime.strptime(self.run.partition("-")[0], _RUN_BEGAN).replace(tzinfo=UTC)
 
 
@@ -98,12 +97,12 @@ class Outrun(Exception):
 
 
 def new_run(now: datetime) -> str:
-    """A name for a run that begins now.  Names sort as runs begin."""
+    """Name of a run that starts now.  Names sort by start."""
     return f"{now.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
 def days_of(first: date, last: date) -> list[date]:
-    """From the one to the other, both included."""
+    """Days from one to the other, both included."""
     return [first + timedelta(days=n) for n in range((last - first).days + 1)]
 
 
@@ -114,15 +113,15 @@ class Tables:
         self._lake = lake
 
     def day(self, name: str, day: date) -> Day | None:
-        """What is published of a day, ``None`` if nothing is."""
+        """Return the published day; ``None`` if there is none."""
         return self._day(_pointer(name, day))
 
     def days(self, name: str) -> list[date]:
-        """Those that are published, in their order; one on which nothing was used is among them."""
+        """Return the published days in their order, including those without usage."""
         return [_date_of(path) for path in self._pointers(name)]
 
     def files(self, name: str, first: date, last: date) -> list[str]:
-        """The files of the published days of a period, both included; paths in the lake."""
+        """Return the files of the published days from ``first`` to ``last``, both included, as paths in the lake."""
         found = [self.day(name, day) for day in days_of(first, last)]
         return [path for day in found if day is not None for path in day.files]
 
@@ -135,7 +134,7 @@ class Tables:
         account: str | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The rows of the published days of a period, both included, of one account or all.  Blocks."""
+        """Read the rows of the published days of a period, both ends included, of one account or all.  Blocks."""
         while True:
             files = self.files(name, first, last)
             try:
@@ -143,17 +142,17 @@ class Tables:
             except FileNotFoundError as error:
                 if files == self.files(name, first, last):
                     raise LakeUnavailable(f"a file of the table {name} is missing: {error}") from error
-                # Else it was published anew, and swept, between the pointer and the file.
+                # Otherwise the day was published anew, and the old run swept, between reading the pointer and the file.
 
     @staticmethod
     def folder(name: str, run: str, day: date) -> str:
-        """Where a run writes the files of a day."""
+        """Return the folder for a run's files of a day."""
         return f"{FOLDER}/{name}/runs/{run}/date={day}"
 
     def publish(self, name: str, day: date, published: Day, over: Day | None = None) -> None:
-        """Let these files be the day.  They are durable before the pointer is, which is durable afterwards.
+        """Publish these files as the day.  They are made durable before the pointer, and the pointer before the return.
 
-        ``over``: what was published of the day when this was begun, and has to be so still.  Raises :class:`Outrun`.
+        ``over``: the published day when the run began, which must still be published.  Raises :class:`Outrun`.
         """
         there = self.day(name, day)
         if there is not None and (over is None or there.run != over.run):
@@ -162,7 +161,9 @@ class Tables:
         self._lake.write_bytes(_pointer(name, day), msgspec.json.format(msgspec.json.encode(published), indent=1))
 
     def sweep(self, name: str, now: datetime) -> int:
-        """Remove the files of runs that began a day ago or earlier and that no pointer names; returns how many."""
+        """Remove the files of runs that started a day ago or earlier and that no pointer names; returns their
+        number.
+        """
         pointers = [self._day(path) for path in self._pointers(name)]
         named = {path for day in pointers if day is not None for path in day.files}
         oldest = f"{now.astimezone(UTC) - timedelta(seconds=ABANDONED_SECONDS):%Y%m%dT%H%M%S}"

@@ -1,8 +1,8 @@
-"""What is counted of calls, and as what it is recorded.
+"""Counted quantities of calls, and the usage record.
 
-A *key* says whose calls are counted together: tenant, queue, kind and action.  For each key and minute there is one
-*record* for each buffer that counted it, with an id that no other record ever has.  So a record that arrives twice is
-known as one, and the sum over all ids is what was counted.
+A *key* names the calls that are counted together: tenant, queue, kind and action.  For each key and minute there is one
+*record* for each buffer that counted it, with a unique id.  So duplicates of a record are recognized, and the sum over
+all ids is exact.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Final, Literal
 import msgspec
 
 Kind = Literal["standard", "fair", "fifo", ""]
-"""Of the queue, or of the call: ``fair`` is a send with a message group to a standard queue; "" is no queue's."""
+"""Kind of the queue or call: ``fair`` is a send with a message group to a standard queue; "" if there is no queue."""
 
 COUNTS: Final = ("calls", "refused", "throttled", "failed", "chunks", "messages", "bytes_in", "bytes_out", "empty")
-"""What is counted for a key, in this order:
+"""Counters of a key, in this order:
 
 * ``calls``: answered with success;
-* ``refused``: answered with an error that the caller can mend (4xx), other than
+* ``refused``: answered with an error of the caller (4xx), other than
 * ``throttled``: refused by a limit;
-* ``failed``: answered with an error of the service (5xx), which costs nobody anything;
-* ``chunks``: of 64 KiB, begun ones too, of what successful calls carried: a batch by its total, and at least one;
-* ``messages``: that successful calls stored, handed out, deleted or changed;
-* ``bytes_in``, ``bytes_out``: of the bodies of requests and answers, whatever became of the call;
-* ``empty``: successful calls about messages that came to none, such as a receive that found nothing.
+* ``failed``: answered with an error of the service (5xx), which is not billed;
+* ``chunks``: 64 KiB chunks of successful calls, rounded up: a batch by its total size, and at least one;
+* ``messages``: messages that successful calls stored, handed out, deleted or changed;
+* ``bytes_in``, ``bytes_out``: bytes of the bodies of requests and answers, whatever the result of the call;
+* ``empty``: successful calls that concerned no message, such as a receive that returned none.
 
-Only ever added to, at the end.
+Only ever extended at the end.
 """
 CALLS, REFUSED, THROTTLED, FAILED, CHUNKS, MESSAGES, BYTES_IN, BYTES_OUT, EMPTY = range(len(COUNTS))
 
@@ -35,38 +35,38 @@ CHUNK_BYTES: Final = 65_536
 
 
 class UsageKey(msgspec.Struct, frozen=True, array_like=True):
-    """Whose calls are counted together.  Fields are only ever added at the end, with a default."""
+    """Key of calls that are counted together.  Fields are only ever added at the end, with a default."""
 
     account: str
-    """12 digits: who pays, the owner of the queue or else the caller."""
+    """Account of 12 digits that pays: the owner of the queue, or else the caller."""
     queue: str
-    """Its name; "" for calls that are about no queue."""
+    """Name of the queue; "" for calls that concern no queue."""
     queue_id: int
-    """Its incarnation; 0 for none."""
+    """Incarnation of the queue; 0 for none."""
     kind: Kind
     action: str
-    """As SQS calls it."""
+    """Action, by its name in SQS."""
     tags: tuple[tuple[str, str], ...] = ()
-    """The queue's tags at the time, by name."""
+    """Tags of the queue at the time, by name."""
 
 
 class UsageRecord(msgspec.Struct, frozen=True):
-    """What one buffer counted for one key."""
+    """Counts of one buffer for one key."""
 
     node: str
     boot: str
-    """16 hexadecimal digits, drawn at the start of the process that counted."""
+    """16 hexadecimal digits, drawn when the counting process started."""
     sequence: int
-    """Of the buffer, from 1 in each boot."""
+    """Number of the buffer, from 1 in each boot."""
     slot: int
-    """Of the key in the buffer, from 0.  These four are the record's id."""
+    """Index of the key in the buffer, from 0.  These four are the record's id."""
     minute_s: int
-    """When the minute began that was counted, seconds since the Unix epoch."""
+    """Start of the counted minute, in seconds since the Unix epoch."""
     key: UsageKey
     counts: tuple[int, ...]
-    """As :data:`COUNTS`; fewer from a version that counted fewer."""
+    """Counts in the order of :data:`COUNTS`; fewer from earlier versions."""
 
 
 def chunks_of(size_bytes: int) -> int:
-    """How many chunks a payload is billed as."""
+    """Number of chunks that a payload is billed as."""
     return -(-size_bytes // CHUNK_BYTES) or 1

@@ -1,6 +1,6 @@
-"""How a process is told where the lake is: by its environment.
+"""Location of the lake, passed to processes in their environment.
 
-A lake's URL may have keys in it, and command lines are for everybody on the machine to read.
+A lake's URL may contain keys, and every user of the machine can read command lines.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import os
 from typing import Final
 
 LAKE_VARIABLE: Final = "HOLDFAST_USAGE_LAKE"
-"""As the setting."""
+"""Environment variable, named as the setting."""
 
 
 def environment_of(lake: str) -> dict[str, str]:
-    """That of a child that is to work on this lake."""
+    """Environment for a child process that works on this lake."""
     return {**os.environ, LAKE_VARIABLE: lake}
 
 
 def lake_told() -> str | None:
-    """The lake that this process was told of; None: of none."""
+    """Lake of this process's environment; None: not set."""
     return os.environ.get(LAKE_VARIABLE) or None

@@ -17,7 +17,7 @@ STILL_RELATIVE = {
     "auth": 0,
     "backend": 260,
     "bench": 56,
-    "billing": 152,
+    "billing": 0,
     "frontend": 3,
     "holdfast": 88,
     "metadata_service": 0,
