@@ -1,4 +1,4 @@
-"""Where a backend is reached, and with which certificates."""
+"""Addresses of backends and the TLS certificates used to reach them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from auth.tls import client_context, server_context
 
 UNIX_PREFIX: Final = "unix:"
 UNIX_PATH_BYTES_MOST: Final = 107
-"""unix(7): sun_path has 108, one of them the end."""
+"""unix(7): sun_path has 108 bytes, one of them the terminator."""
 
 
 class Address(NamedTuple):
@@ -23,7 +23,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Such as ``unix:/run/holdfast/1.sock``, ``backend-1:9400`` or ``[::1]:9400``.  Raises :class:`ValueError`."""
+        """Parse ``unix:/run/holdfast/1.sock``, ``backend-1:9400`` or ``[::1]:9400``.  Raises :class:`ValueError`."""
         if text.startswith(UNIX_PREFIX):
             return cls(path=check_path(text.removeprefix(UNIX_PREFIX)))
         host, colon, port = text.rpartition(":")
@@ -38,7 +38,7 @@ class Address(NamedTuple):
 
 
 def check_path(path: str) -> str:
-    """Raises :class:`ValueError` where no socket can be."""
+    """Return the path.  Raises :class:`ValueError` if it is empty or too long for a Unix socket."""
     size_bytes = len(path.encode())
     if not 0 < size_bytes <= UNIX_PATH_BYTES_MOST:
         raise ValueError(
@@ -48,7 +48,7 @@ def check_path(path: str) -> str:
 
 
 class ServerTls(NamedTuple):
-    """What a server needs for TLS."""
+    """TLS context of a server and its certificate's digest."""
 
     context: ssl.SSLContext
     digest: bytes
@@ -56,7 +56,9 @@ class ServerTls(NamedTuple):
 
     @classmethod
     def load(cls, certificate: Path, key: Path, authority: Path | None = None) -> ServerTls:
-        """``authority``: clients have to show a certificate that it has signed.  Raises :class:`OSError`."""
+        """Load certificate and key.  ``authority``: clients must show a certificate signed by it.  Raises
+        :class:`OSError`.
+        """
         context = server_context()
         context.load_cert_chain(certificate, key)
         if authority is not None:
@@ -69,13 +71,15 @@ class ServerTls(NamedTuple):
 
 
 class ClientTls(NamedTuple):
-    """What a client needs for TLS."""
+    """TLS context of a client."""
 
     context: ssl.SSLContext
 
     @classmethod
     def load(cls, authority: Path, certificate: Path | None = None, key: Path | None = None) -> ClientTls:
-        """``authority`` has signed the servers' certificates.  Raises :class:`OSError`."""
+        """Load the ``authority`` that signed the servers' certificates, and optionally a client certificate.  Raises
+        :class:`OSError`.
+        """
         context = client_context(authority)
         if certificate is not None:
             context.load_cert_chain(certificate, key)
@@ -83,6 +87,6 @@ class ClientTls(NamedTuple):
 
 
 def digest_of_peer(tls: ssl.SSLObject) -> bytes:
-    """Of the server's certificate, as the client sees it."""
+    """Return the SHA-256 digest of the server's certificate, as the client sees it."""
     certificate = tls.getpeercert(binary_form=True)
     return hashlib.sha256(certificate or b"").digest()

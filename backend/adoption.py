@@ -1,11 +1,11 @@
-"""Partitions that await the tokens of others, after their queue was split or one of its partitions began to drain.
+"""Import of tokens from other partitions, after a queue was split or one of its partitions began to drain.
 
-A partition that journals a map by which tokens come to it from others asks these for them, wherever they are, and
-journals what it gets.  The one that is asked has to know that map first: from then on it lets in no call with an older
-one, so that what it hands over is all there is.  Until a partition has everything, sends with tokens wait here.
+A partition that journals a map by which it takes over tokens from other partitions requests these tokens, from any
+node, and journals them.  The source must know that map first: from then on it accepts no call with an older map, so its
+handover is complete.  Until the destination has everything, sends with tokens wait here.
 
-Nobody has to lead this: it begins with the first call that brings the new map, and whoever owns the partition goes on
-with it after a crash.  What was journaled twice is known twice, which changes nothing.
+No coordinator is needed: the import begins with the first call that brings the new map, and after a crash the
+partition's owner continues it.  Journaling a token twice changes nothing.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
 WAIT_SECONDS = 5.0
-"""A send waits so long at the most."""
+"""Maximum time that a send waits for tokens."""
 
 
 class Adoption:
-    """At most one loop for each partition that awaits tokens."""
+    """Token import, with at most one task for each partition that waits for tokens."""
 
     def __init__(self, incarnation: Incarnation) -> None:
         self._node = incarnation
         self._complaints = Complaints()
 
     def kick(self, partition: Partition) -> None:
-        """Look whether the partition awaits something."""
+        """Start the import if the partition waits for tokens."""
         if partition.fold.awaiting and partition.adoption is None:
             partition.adoption = self._node.tasks.start(self._adopt(partition), f"the tokens for {partition.id}")
 
     async def wait(self, partition: Partition) -> bool:
-        """Whether there is something new: the tokens are here, or so many of them that it is worth to look again."""
+        """Wait for the import; return whether the tokens are here, or so many have arrived that a retry may succeed."""
         self.kick(partition)
         if partition.adoption is None:
             return True
@@ -72,11 +72,13 @@ class Adoption:
                     try:
                         await self._adopt_from(partition, source)
                         self._complaints.settled((partition.id, source))
-                    except PartitionGone:  # the queue of one of the two was deleted, or this is an older map
+                    # The queue of one of the two was deleted, or this is an older map.
+                    except PartitionGone:
                         if not await self._still(partition, source):
                             return
                         stuck = True
-                    except (StorageFull, Unavailable):  # a journal without a quorum comes back, or this task ends
+                    # A journal without a quorum recovers, or this task ends.
+                    except (StorageFull, Unavailable):
                         stuck = True
                     except (BackendError, StoreError) as error:
                         if self._complaints.is_news((partition.id, source), str(error)):
@@ -88,13 +90,13 @@ class Adoption:
             partition.adoption = None
 
     async def _still(self, partition: Partition, source: int) -> bool:
-        """Whether there is a queue for which tokens are awaited."""
+        """Return whether the queue, whose tokens the partition waits for, still exists."""
         settings = partition.fold.settings
         assert settings is not None
         return await self._node.resolver.settings(Target(source, settings.queue_id)) is not None
 
     async def _adopt_from(self, partition: Partition, source: int) -> None:
-        """Get and journal all that one partition has to hand over."""
+        """Fetch and journal all tokens of one source partition."""
         node, settings = self._node, partition.fold.settings
         assert settings is not None
         assert settings.routing is not None
@@ -115,7 +117,7 @@ class Adoption:
         return node.elsewhere
 
     async def _ask(self, there: Peer, target: Target, slot: int, part: int) -> Handover:
-        """Ask the partition, which may have to be told the map first."""
+        """Request a part; configure the source partition first if it does not know the map."""
         try:
             return await there.hand_over(target, slot, part)
         except (PartitionUnknown, SettingsStale):

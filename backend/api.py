@@ -1,11 +1,11 @@
-"""What a backend does for a frontend: the commands, their answers and their errors.
+"""The interface between frontend and backend: commands, answers and errors.
 
-This module is the whole vocabulary between the two layers.  In one process the frontend calls a
-:class:`~backend.node.Node` through it; between machines the same structs are the frames on the wire.
+Nothing else passes between the two layers.  In one process the frontend calls a :class:`~backend.node.Node` through
+this interface; between machines the same structs are the frames on the wire.
 
-Every call names a partition *and* the queue's incarnation (``queue_id``), so that a caller with an old
-cache cannot reach into a queue that was deleted and made anew, and the version of the queue's settings
-that it knows, so that a partition never works with older settings than its caller.
+Every call names a partition *and* the queue's incarnation (``queue_id``), so that a caller with an outdated cache
+cannot reach a queue that was deleted and created again.  It also names the version of the queue's settings that the
+caller knows, so that a partition never works with older settings than its caller.
 
 Units are part of the names: ``_ms`` are milliseconds since the Unix epoch, ``_seconds`` are durations.
 """
@@ -19,17 +19,17 @@ from typing import Protocol
 import msgspec
 
 SHARDS = 256
-"""Shards of a backend cluster; fixed for its lifetime."""
+"""Number of shards of a backend cluster; fixed for its lifetime."""
 
 WAIT_ENDS = "the wait ends"
-"""What a receive is cancelled with by a caller that waits no longer, but still takes what has been claimed."""
+"""Cancellation message of a receive whose caller stops waiting but still accepts messages already claimed."""
 
 
 # --- errors -----------------------------------------------------------------------------------------
 
 
 class BackendError(Exception):
-    """A command was refused as a whole and has changed nothing (unless the subclass says otherwise)."""
+    """The command was refused as a whole and has changed nothing, unless the subclass says otherwise."""
 
     retryable = False
 
@@ -39,7 +39,7 @@ class PartitionUnknown(BackendError):
 
 
 class PartitionGone(BackendError):
-    """The queue was deleted, or deleted and made anew: what the caller knows of it is old."""
+    """The queue was deleted, or deleted and created again: the caller's knowledge of it is outdated."""
 
 
 class SettingsStale(BackendError):
@@ -47,11 +47,11 @@ class SettingsStale(BackendError):
 
 
 class MapStale(BackendError):
-    """The queue has other partitions by now than the caller knows: read its map and ask again."""
+    """The caller's partition map is outdated: read the queue's map and retry."""
 
 
 class PartitionOpening(BackendError):
-    """The partition has not yet got the tokens of those whose sends come to it now: ask again in a moment."""
+    """The partition is still importing the tokens of other partitions whose slots it took over: retry in a moment."""
 
     retryable = True
 
@@ -61,39 +61,41 @@ class PartitionDamaged(BackendError):
 
 
 class StorageFull(BackendError):
-    """There is no room to store more messages; receives and deletes go on."""
+    """No disk space is left to store more messages; receives and deletes still work."""
 
     retryable = True
 
 
 class QueueFull(BackendError):
-    """The queue is as long as it may be; receives and deletes make room.  The text says which limit and how much."""
+    """The queue has reached a limit on its messages or bytes, which the text names.  Receives and deletes make room."""
 
     retryable = True
 
 
 class Unavailable(BackendError):
-    """The journal cannot be written now.  Whether the command took effect is not known to the caller."""
+    """The journal cannot be written now.  The caller does not know whether the command took effect."""
 
     retryable = True
     has_effect: bool | None = None
-    """None: that is not known; False: it has none."""
+    """None: unknown whether the command took effect; False: it had no effect."""
 
 
 class NotOwner(BackendError):
-    """This node does not own the partition's shard: ask the owner, or again when there is one."""
+    """This node does not own the partition's shard: call the owner, or retry once the shard has one."""
 
     retryable = True
 
     def __init__(self, shard: int, owner: str | None) -> None:
-        """``owner``: the name of the node that owns it, as far as this one knows; None: nobody just now."""
+        """Name the shard and its ``owner``: the owning node's name as far as this node knows, None if nobody owns it
+        now.
+        """
         super().__init__(f"shard {shard} is owned by {'nobody just now' if owner is None else owner}")
         self.shard = shard
         self.owner = owner
 
 
 class OverLimit(BackendError):
-    """The standard queue has as many messages in flight as it may."""
+    """The standard queue has reached its limit of messages in flight."""
 
 
 class AttemptExpired(BackendError):
@@ -101,7 +103,7 @@ class AttemptExpired(BackendError):
 
 
 class TokenReused(BackendError):
-    """The retry token came before, with another call."""
+    """The retry token was used before, by a different call."""
 
 
 class MoveTaskRefused(BackendError):
@@ -109,27 +111,29 @@ class MoveTaskRefused(BackendError):
 
 
 class MoveTaskUnknown(BackendError):
-    """No move task with this id, or it is not running."""
+    """No move task has this id, or the task is not running."""
 
 
-# --- what is said about a queue ----------------------------------------------------------------------
+# --- description of a queue --------------------------------------------------------------------------
 
 
 class AckLevel(enum.IntEnum):
-    """When a send is answered.  Whatever it says, rows are written as ever, and all other answers wait for them."""
+    """Durability that the answer to a send waits for.  Rows are written the same way at every level; other answers
+    always wait for durable rows.
+    """
 
     QUORUM = 0
-    """When its row is durable: on a disk, or at a quorum of replicas."""
+    """Answer when the row is durable: on a disk, or at a quorum of replicas."""
     ALL = 1
-    """When every replica has it besides; where there is one, the same as QUORUM."""
+    """Answer when every replica has the row as well; the same as QUORUM where there is one replica."""
     LEADER = 2
-    """When the owner of the partition has it in its memory."""
+    """Answer when the partition's owner has the message in memory."""
     NONE = 3
-    """Its caller does not wait for the answer.  To the owner it is the same as LEADER."""
+    """The caller does not wait for the answer.  The owner treats it like LEADER."""
 
 
 class Target(msgspec.Struct, frozen=True, array_like=True):
-    """Where a message can be sent to: a partition of one incarnation of a queue."""
+    """Destination of a call: a partition of one incarnation of a queue."""
 
     partition: int
     queue_id: int
@@ -138,61 +142,61 @@ class Target(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartitionState(enum.IntEnum):
-    """What becomes of a partition.  It never goes back."""
+    """Life cycle of a partition.  It never goes back."""
 
     OPEN = 0
     DRAINING = 1
-    """It takes no sends any more, and is received from until it is empty."""
+    """Accepts no more sends; receives continue until it is empty."""
     RETIRED = 2
-    """It was empty, and takes nothing any more.  What it has taken of transfers it still knows."""
+    """Was empty and accepts nothing any more.  It still remembers the transfers that it accepted."""
 
 
 class Routing(msgspec.Struct, frozen=True, array_like=True):
-    """Where a partition stands among those of its queue (:mod:`metadata_service.partitions`)."""
+    """Position of a partition in its queue's partition map (:mod:`metadata_service.partitions`)."""
 
     map_version: int
-    """Version of the queue with which it got the partitions that sends go to: calls with an older one are refused."""
+    """Queue version that set the partitions for sends; calls with an older version are refused."""
     slot: int = 0
     slots: tuple[int, ...] = (0,)
-    """All those that take sends."""
+    """Slots of all partitions that accept sends."""
     state: PartitionState = PartitionState.OPEN
     awaits: tuple[int, ...] = ()
-    """Partitions that hand their tokens over to this one, which takes no send with a token before."""
+    """Partitions whose tokens this one still has to import; it accepts no send with a token until then."""
 
 
 class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
-    """What a partition has to know about its queue.  Journaled, so that a replay expires what the first run expired."""
+    """Queue settings that a partition needs.  Journaled, so that a replay expires what the first run expired."""
 
     partition: int
     queue_id: int
     version: int
     arn: str
     handle_key: bytes
-    """16 random bytes, made with the queue: receipt handles are authenticated with it."""
+    """16 random bytes, created with the queue; the key that authenticates receipt handles."""
     fifo: bool = False
     retention_seconds: int = 345_600
     delay_seconds: int = 0
     in_flight_limit: int = 120_000
     token_window_seconds: int = 300
-    """How long a deduplication id is remembered."""
+    """Time for which a deduplication id is remembered."""
     purge_id: int = 0
-    """The latest purge of the queue: a partition that has not seen it applies it."""
+    """Latest purge of the queue: a partition that has not applied it applies it."""
     retry_window_seconds: int = 60
-    """How long a retry token is remembered."""
+    """Time for which a retry token is remembered."""
     messages_most: int = 0
-    """Messages of the queue, in whatever state, at which no more are sent to it; 0: none are too many."""
+    """Number of stored messages, in any state, at which the queue refuses sends; 0: no limit."""
     bytes_most: int = 0
-    """The same for their bytes."""
+    """Number of stored bytes at which the queue refuses sends; 0: no limit."""
     at_most_once: bool = False
-    """A receive deletes what it answers with, in the same commit."""
+    """A receive deletes the messages that it returns, in the same commit."""
     routing: Routing | None = None
-    """None: it is, and always was, the queue's only one."""
+    """None: the partition is, and always was, the queue's only one."""
     ack_level: AckLevel = AckLevel.QUORUM
-    """When sends are answered."""
+    """Durability that the answers to sends wait for."""
 
     @property
     def account(self) -> str:
-        """Whose queue it is."""
+        """Account that owns the queue."""
         return self.arn.rpartition(":")[0].rpartition(":")[2]
 
     @property
@@ -211,22 +215,24 @@ class NewMessage(msgspec.Struct, array_like=True):
     """One message to be stored."""
 
     payload: bytes
-    """What the frontend stores and gets back, opaque to the backend (:mod:`frontend.sqs.payload`)."""
+    """Encrypted body and attributes as the frontend stores them; opaque to the backend (:mod:`frontend.sqs.payload`).
+    """
     delay_seconds: int | None = None
-    """None: the queue's delay holds."""
+    """None: the queue's delay applies."""
     group: str | None = None
     token: bytes | None = None
-    """16 bytes.  A send whose token was seen within the queue's window is answered with the first one's answer."""
+    """16 bytes.  A send whose token was seen within the queue's window gets the answer of the first send."""
     also: bytes | None = None
-    """A further token to look up, but not to store (the same deduplication id under the other scope)."""
+    """Another token to look up, but not to store (the same deduplication id under the other scope)."""
     retry: bytes | None = None
-    """The call's retry token, 16 bytes that differ for each message of the call, and 16 of a digest of the call.
+    """The call's retry token: 16 bytes that differ for each message of the call, then a 16-byte digest of the call.
 
-    Within ``retry_window_seconds`` a send whose token was seen is answered with the first one's answer, whatever has
-    become of the message since: it was received, deleted, purged, moved.  With another digest it is refused.
+    Within ``retry_window_seconds`` a send whose token was seen gets the answer of the first send, even if that message
+    has since been received, deleted, purged or moved.  With another digest the send is refused.
     """
     message_id: bytes | None = None
-    """16 bytes: the id that its caller has answered with already, at :attr:`AckLevel.NONE`.  None: it gets one."""
+    """16 bytes: the id with which the caller has already answered, at :attr:`AckLevel.NONE`.  None: a new id is made.
+    """
 
 
 class Stored(msgspec.Struct, array_like=True):
@@ -234,12 +240,12 @@ class Stored(msgspec.Struct, array_like=True):
 
     message_id: str
     number: int
-    """The message's number in its partition: strictly increasing, not consecutive, 64 bits."""
+    """The message's number in its partition: 64 bits, strictly increasing, not consecutive."""
     duplicate: bool = False
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
-    """Where a message goes instead of being received once more than ``max_receives`` times."""
+    """Dead-letter queue for messages that were received ``max_receives`` times."""
 
     max_receives: int
     target: Target
@@ -256,7 +262,7 @@ class Receive(msgspec.Struct, array_like=True):
     attempt: str | None = None
     """ReceiveRequestAttemptId (FIFO only)."""
     partial: bool = False
-    """Its caller asks other partitions of the queue as well: found empty, it does not count as an empty receive."""
+    """The caller also asks other partitions of the queue, so an empty answer does not count as an empty receive."""
 
 
 class Received(msgspec.Struct, array_like=True):
@@ -271,101 +277,105 @@ class Received(msgspec.Struct, array_like=True):
     sent_ms: int
     group: str | None = None
     origin: str | None = None
-    """ARN of the queue whose dead letter this message is."""
+    """ARN of the source queue, if this message is a dead letter."""
 
 
 class HandleOutcome(enum.IntEnum):
-    """What became of a receipt handle in a delete or a visibility change."""
+    """Result for one receipt handle of a delete or a visibility change."""
 
     DONE = 0
     MALFORMED = 1
     """Never issued by this service."""
     OTHER_QUEUE = 2
-    """Issued, but not by this queue (or not by this incarnation of it)."""
+    """Issued, but not by this queue, or not by this incarnation of it."""
     EXPIRED = 3
     """FIFO: the claim has ended."""
     GONE = 4
-    """Visibility change: the message no longer exists, or is somebody else's claim now."""
+    """Visibility change: the message no longer exists, or another receive has claimed it."""
     BEYOND_LIMIT = 5
     """Visibility change: the claim would last more than 12 hours from its receive."""
 
 
 PEEK_BYTES_MOST = 4 << 20
-"""Bytes of the messages that one look shows; the last one may go beyond."""
+"""Maximum bytes of messages that one peek returns; the last message may exceed it."""
 
 
 class PeekState(enum.IntEnum):
-    """Where a message stands."""
+    """State of a stored message."""
 
     VISIBLE = 0
     IN_FLIGHT = 1
     DELAYED = 2
     MOVING = 3
-    """On its way to another queue; counted as in flight."""
+    """In transfer to another queue; counted as in flight."""
 
 
 class Peeked(msgspec.Struct, array_like=True):
-    """One message that was looked at, and not received."""
+    """One message read by a peek, without being received."""
 
     message_id: str
     payload: bytes | None
-    """None: it cannot be read, because the journal is damaged there."""
+    """None: the payload cannot be read, because the journal is damaged there."""
     number: int
     state: PeekState
     due_ms: int
-    """In flight: when the claim ends; delayed: when it becomes visible; else 0."""
+    """In flight: end of the claim; delayed: time at which it becomes visible; otherwise 0."""
     receives: int
     first_received_ms: int
     sent_ms: int
     group: str | None = None
     origin: str | None = None
-    """ARN of the queue whose dead letter this message is."""
+    """ARN of the source queue, if this message is a dead letter."""
 
 
 class Counters(msgspec.Struct, array_like=True):
-    """The three sums of SQS, which together are all messages that are stored, and their bytes."""
+    """The three counts of SQS, which together are all stored messages, and the size of those messages."""
 
     visible: int = 0
     in_flight: int = 0
     delayed: int = 0
     stored_bytes: int = 0
-    """Of all payloads.  A message on its way to another queue counts here until that one has it."""
+    """Bytes of all payloads.  A message in transfer counts here until its destination has it."""
 
 
 class Measures(msgspec.Struct, array_like=True):
-    """What a partition tells of itself, for its queue's owner.  Nothing is decided by it: it may rest on what is not
-    durable yet, and it is not said twice alike."""
+    """Statistics of a partition, for the queue's owner.
+
+    No decision depends on them: they may include records that are not durable yet, and two reads may differ.
+    """
 
     partition: int
     queue: str
-    """Its queue's name."""
+    """Name of the queue."""
     visible: int = 0
     in_flight: int = 0
     delayed: int = 0
     stored_bytes: int = 0
     oldest_ms: int = 0
-    """When the first message that is there was sent; 0: there is none."""
+    """Send time of the oldest stored message; 0: the partition is empty."""
     since_ms: int = 0
-    """Since when this node counts what follows: it begins anew where the partition gets another owner, or its node
-    starts over."""
+    """Time since which this node counts the fields below.  The counts restart when the partition gets another owner or
+    its node restarts.
+    """
     sent: int = 0
-    """Messages that sends have stored; none that came from another queue."""
+    """Messages stored by sends, without those transferred from another queue."""
     sent_bytes: int = 0
-    """Of their payloads, as they are stored."""
+    """Bytes of their payloads, as stored."""
     deduplicated: int = 0
-    """Messages of sends that were answered with what was stored before."""
+    """Messages of sends that were answered with an earlier send's result."""
     received: int = 0
-    """Messages that receives were answered with."""
+    """Messages returned by receives."""
     empty_receives: int = 0
     deleted: int = 0
-    """Messages that were deleted by their handles, again or for the first time."""
+    """Messages deleted by their handles, including repeated deletes."""
     groups_in_flight: int | None = None
-    """FIFO: message groups with a message in flight.  None, as below: it is not such a queue, or has too many groups to
-    look through."""
+    """FIFO: message groups with a message in flight.  None, also for the fields below: not that type of queue, or too
+    many groups to count.
+    """
     noisy_groups: int | None = None
-    """Standard, with groups: those that come last because they have more than their share."""
+    """Standard queues with groups: groups that are served last because they exceed their share."""
     visible_quiet: int | None = None
-    """Messages that are visible and of no such group."""
+    """Visible messages that belong to no such group."""
 
 
 class MoveTask(msgspec.Struct, array_like=True):
@@ -376,7 +386,7 @@ class MoveTask(msgspec.Struct, array_like=True):
     """RUNNING, COMPLETED, CANCELLING, CANCELLED or FAILED."""
     started_ms: int
     rate_per_second: int
-    """0: as fast as it goes."""
+    """0: unlimited."""
     destination_arn: str | None
     total: int
     """Messages that waited in the source when the task was started."""
@@ -385,29 +395,30 @@ class MoveTask(msgspec.Struct, array_like=True):
 
 
 HANDOVER_PARTS = 32
-"""A handover has so many parts, so that no other call waits long: each of the tokens whose last byte but one has this
-rest."""
+"""Number of parts of a token handover, so that no other call waits long.  A token's part is its last byte but one,
+modulo this number.
+"""
 
 
 class TokenColumns(msgspec.Struct, array_like=True):
-    """Tokens that are handed over: the same place in each column is one token's."""
+    """Tokens that are handed over, by columns: index i of each column belongs to the same token."""
 
     origin: int
     """The partition whose messages they name."""
     retry: bool
-    """Retry tokens, which have digests; else deduplication ids."""
+    """True: retry tokens, which have digests; False: deduplication ids."""
     keys: bytes
     """16 bytes each."""
     numbers: bytes
-    """8 bytes each, little-endian, as the next."""
+    """8 bytes each, little-endian, like the next column."""
     left_ms: bytes
-    """For how long each is to be remembered yet."""
+    """Remaining time for which each token is remembered."""
     digests: bytes = b""
     """16 bytes each."""
 
 
 class Handover(msgspec.Struct, array_like=True):
-    """A part of the tokens that go from one partition to another."""
+    """A part of the tokens that one partition hands over to another."""
 
     tokens: list[TokenColumns]
     next_number: int
@@ -415,25 +426,25 @@ class Handover(msgspec.Struct, array_like=True):
 
 
 class Transfer(msgspec.Struct, array_like=True):
-    """A message on its way from one partition to another."""
+    """A message in transfer from one partition to another."""
 
     number: int
-    """Of the transfer; transfers of one pair of source and destination are numbered."""
+    """Transfer number; each pair of source and destination numbers its transfers."""
     payload: bytes
     sent_ms: int
     group: str | None = None
     message_id: bytes | None = None
-    """16 bytes: a dead letter keeps its id.  None: a task moves it, and it gets a new id and time."""
+    """16 bytes: a dead letter keeps its id.  None: a task moves the message, which gets a new id and time."""
     origin: str | None = None
-    """ARN of the queue whose dead letter this is."""
+    """ARN of the source queue, if this is a dead letter."""
     receives: int = 0
-    """Receives of a dead letter until now; ``first_received_ms`` is the time of the first."""
+    """Receives of a dead letter so far; ``first_received_ms`` is the time of the first."""
     first_received_ms: int = 0
 
 
 class Backend(Protocol):
-    """The interface between frontend and backend.  Every answer is durable before it is given, but for sends to queues
-    that ask for less (:class:`AckLevel`).
+    """The interface between frontend and backend.  Every answer is durable before it is given, except for sends to
+    queues that ask for less (:class:`AckLevel`).
 
     All methods raise :class:`PartitionUnknown`, :class:`PartitionGone`, :class:`SettingsStale`, :class:`MapStale`,
     :class:`PartitionDamaged`, :class:`NotOwner` or :class:`Unavailable` where they apply.
@@ -443,7 +454,7 @@ class Backend(Protocol):
         """Open the partition, or give it newer settings.  Older settings are ignored."""
 
     async def drop(self, target: Target) -> None:
-        """The queue is deleted: forget the partition and its messages.  Repeatable."""
+        """Forget the partition and its messages, because the queue is deleted.  Idempotent."""
 
     async def purge(self, target: Target, purge_id: int) -> None:
         """Forget all messages, deduplication ids and claims.  A repeated ``purge_id`` does nothing.
@@ -452,63 +463,63 @@ class Backend(Protocol):
         """
 
     async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
-        """Store messages: refused, none is stored.  Raises :class:`StorageFull`, :class:`QueueFull`,
+        """Store messages; if refused, none is stored.  Raises :class:`StorageFull`, :class:`QueueFull`,
         :class:`PartitionOpening` and :class:`TokenReused`.
 
-        At :attr:`AckLevel.ALL` it raises :class:`Unavailable` also when a replica is away; the messages may be stored.
-
-        Of a call that a crash cut off before its answer, the first ones may be stored and the rest not.
+        At :attr:`AckLevel.ALL` it also raises :class:`Unavailable` when a replica is down; the messages may be stored.
+        If a crash interrupts a call before its answer, the first messages may be stored and the rest not.
         """
 
     async def receive(self, target: Target, command: Receive) -> list[Received]:
-        """Claim messages; waits up to ``wait_seconds`` for the first one.
+        """Claim messages; wait up to ``wait_seconds`` for the first one.
 
-        Raises :class:`OverLimit` (standard queue, short poll only) and :class:`AttemptExpired`.
-        A caller that is cancelled while it waits has claimed nothing.  Where messages are delivered at most once,
-        they are deleted when they are answered: those whose answer gets lost are lost.  So where the deletion is
-        written a cancellation comes too late, and the receive returns; over a connection, if it is cancelled with
-        :data:`WAIT_ENDS`.
+        Raises :class:`OverLimit` (standard queue, short poll only) and :class:`AttemptExpired`. A caller that is
+        cancelled while it waits has claimed nothing.  With at-most-once delivery, messages are deleted when they are
+        returned, so a lost answer loses its messages.  Therefore, once the deletion is written, a cancellation has no
+        effect and the receive returns; over a connection this holds if it is cancelled with :data:`WAIT_ENDS`.
         """
 
     async def watch(self, target: Target, wait_seconds: float) -> bool:
-        """Whether a receive would find something; waits for it up to ``wait_seconds``.  Claims nothing.
+        """Return whether a receive would find a message; wait for one up to ``wait_seconds``.  Claims nothing.
 
-        A hint: somebody else may be faster, and it says nothing of what is durable.
+        The answer is a hint: another caller may claim the message first, and nothing is said about durability.
         """
 
     async def release(self, target: Target, handles: Sequence[str]) -> None:
-        """Claims whose messages reached nobody end at once, and those receives do not count.
+        """End claims whose messages reached no client; those receives do not count.
 
-        Handles whose claim has ended, or is somebody else's by now, are passed over.
+        Handles whose claim has ended, or was replaced by another claim, are ignored.
         """
 
     async def delete(self, target: Target, handles: Sequence[str]) -> list[HandleOutcome]:
         """Delete by receipt handle.  A message that is already gone is DONE."""
 
     async def change_visibility(self, target: Target, changes: Sequence[tuple[str, int]]) -> list[HandleOutcome]:
-        """Let claims last the given seconds from now; 0 ends a claim at once."""
+        """Set claims to last the given seconds from now; 0 ends a claim at once."""
 
     async def counters(self, target: Target) -> Counters: ...
 
     async def stored_bytes(self, account: str) -> int:
-        """Of all messages in the queues of an account, as far as they are open here; about half a second old.
+        """Return the bytes of all messages in an account's queues that are open here, about half a second old.
 
-        The account's whole sum is that of all nodes.
+        The account's total is the sum over all nodes.
         """
 
     async def measures(self, target: Target) -> list[Measures]:
-        """What the partition tells of itself; a list, as of a queue that has several."""
+        """Return the partition's statistics, as a list because a queue may have several partitions."""
 
     async def measures_of(self, account: str, prefixes: Sequence[str], after: str, most: int) -> list[Measures]:
-        """Of the partitions that are open here of an account's first ``most`` queues by name: those after ``after``
-        whose names begin with one of ``prefixes`` (none: all).  By name; the queues' own are those of all nodes.
+        """Return statistics of partitions open here that belong to the account's first ``most`` queues by name.
+
+        Only queues after ``after`` whose names begin with one of ``prefixes`` (none: all) count.  Sorted by name.  A
+        queue's complete statistics are those of all nodes together.
         """
 
     async def peek(self, target: Target, most: int, after: int = 0) -> list[Peeked]:
-        """The first messages whose numbers are higher than ``after``, in the order in which they were stored, in
-        whatever state.  Changes nothing.
+        """Return the first messages whose numbers are higher than ``after``, in the order stored, in any state.
 
-        So many together that they take :data:`PEEK_BYTES_MOST` or a little more; nothing only if there is none.
+        Changes nothing.  Returns up to :data:`PEEK_BYTES_MOST` bytes, or a little more; empty only if there is no
+        message.
         """
 
     async def start_move(
@@ -516,49 +527,52 @@ class Backend(Protocol):
     ) -> MoveTask:
         """Start moving the messages of a dead-letter queue.  Raises :class:`MoveTaskRefused`.
 
-        ``task_id``: of a task that moves those of several partitions; None: it gets a new one.
+        ``task_id``: the id of a task that covers several partitions; None: a new id is made.
         """
 
     async def list_moves(self, target: Target) -> list[MoveTask]:
-        """The latest tasks, newest first, at most 10."""
+        """Return the latest tasks, newest first, at most 10."""
 
     async def cancel_move(self, target: Target, task_id: str) -> MoveTask:
-        """Raises :class:`MoveTaskUnknown` unless the task is running."""
+        """Cancel a running move task.  Raises :class:`MoveTaskUnknown` unless it is running."""
 
 
 class Peer(Backend, Protocol):
-    """What a node does for other nodes besides: the destination's side of messages that move between partitions.
+    """Calls between nodes, in addition to :class:`Backend`: the destination's side of transfers between partitions.
 
-    Everything that the source says here rests on what is durable there.  ``below``: all transfers with smaller numbers
-    are done, and need not be known any more.
+    Everything that the source states in these calls is durable at the source.  ``below``: all transfers with smaller
+    numbers are done and can be forgotten.
     """
 
     async def take(self, target: Target, source: int, below: int, transfers: Sequence[Transfer]) -> list[int]:
-        """Take over messages of the partition ``source``.  Repeatable: what was taken before is not taken again.
+        """Accept messages from the partition ``source``.  Repeatable: a transfer accepted before is not accepted again.
 
-        Returns the numbers of those that are not taken because :meth:`never` came first.  Raises :class:`StorageFull`;
-        some may have been taken then.
+        Returns the numbers of those refused because :meth:`never` was called for them first.  Raises
+        :class:`StorageFull`; some may have been accepted then.
         """
 
     async def never(self, target: Target, source: int, below: int, numbers: Sequence[int]) -> list[int]:
-        """The source wants these back.  Returns the numbers of those that have not been taken, and never will be.
+        """Reject transfers that the source wants to take back; return the numbers not accepted, now rejected for good.
 
-        The others are the destination's.  Repeatable.
+        The others belong to the destination.  Repeatable.
         """
 
     async def hand_over(self, target: Target, slot: int, part: int) -> Handover:
-        """Part of the tokens that are remembered here and go to ``slot`` by the map that the caller knows.
+        """Return one part of the tokens remembered here that belong to ``slot`` in the caller's partition map.
 
-        No call with an older map is let in any more.  Repeatable.
+        From then on, no call with an older map is accepted.  Repeatable.
         """
 
     async def awaited(self, target: Target) -> list[int]:
-        """The partitions that have not yet handed over what this one awaits of them."""
+        """Return the partitions that have not yet handed over the tokens that this one waits for."""
 
     async def retire(self, target: Target, linger_seconds: int) -> bool:
-        """Whether the partition, which drains, has retired: it is empty, and was so for at least ``linger_seconds``
-        of looking.  From then on it takes nothing.  Repeatable."""
+        """Retire the draining partition if it was empty for ``linger_seconds`` of checks; return whether it is retired.
+
+        A retired partition accepts nothing.  Repeatable.
+        """
 
     async def forget(self, target: Target) -> None:
-        """The partition has retired, and its queue's map is without it: drop it, unless it knows of transfers that
-        somebody may still ask for.  Repeatable."""
+        """Drop a retired partition that its queue's map no longer contains, unless it remembers transfers that another
+        partition may still ask about.  Repeatable.
+        """

@@ -1,4 +1,4 @@
-"""What is stored, counted and read by the code that a start recovers with, while no node runs."""
+"""Statistics of the stored messages while no node runs, read with the same code as a start's recovery."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from backend.journal.segments import RottenRecord
 from metadata_service.store import EntryStore
 
 _TOGETHER: Final = 256
-"""Messages that are read together."""
+"""Messages that are read in one batch."""
 
 
 class Census(NamedTuple):
-    """What there is."""
+    """Counts of stored messages, with all damage."""
 
     survey: Survey
-    """What cannot be served."""
+    """Damage that keeps shards or partitions from being served."""
     counters: dict[int, Counters]
-    """By partition, of those that would be served."""
+    """Counts of each partition that would be served."""
     rotten: list[str]
-    """Messages that are there and cannot be read."""
+    """Stored messages that cannot be read."""
 
 
 ReadMany = Callable[[Sequence[int]], Awaitable[Sequence[RecordView | RottenRecord]]]
@@ -34,9 +34,9 @@ ReadMany = Callable[[Sequence[int]], Awaitable[Sequence[RecordView | RottenRecor
 
 
 async def count(journal: Journal, entries: EntryStore, read_many: ReadMany) -> Census:
-    """Fold everything as a start would, and read each message by ``read_many``, of this journal; nothing is changed.
+    """Fold everything as a start would, and read each message by ``read_many`` of this journal; change nothing.
 
-    Raises as :func:`~backend.damage.survey`.
+    Raises the errors of :func:`~backend.damage.survey`.
     """
     replay, survey = await examine(journal, entries)
     await journal.look(await entries.logs())
@@ -52,7 +52,7 @@ async def count(journal: Journal, entries: EntryStore, read_many: ReadMany) -> C
 
 
 def _positions(fold: Fold) -> Iterator[list[int]]:
-    """Where the messages that live are, some at a time."""
+    """Yield the positions of live messages, in batches."""
     for block in fold.blocks.values():
         living = [at for at, state in zip(block.positions, block.states, strict=True) if state != DEAD and at]
         for start in range(0, len(living), _TOGETHER):

@@ -1,8 +1,8 @@
-"""The cleaner: copies the few living messages of an old segment into the current one, so that the old one may go.
+"""Compaction: copies the few live messages of an old segment into the current one, so that the old one can be deleted.
 
-Messages die in another order than they were sent in: one that waits for days would keep its whole segment on the disk.
-When less than a quarter of a segment lives, what lives is written again.  So the disk holds at most about four times
-what lives, and each message is copied the more rarely the longer it lives.
+Messages are deleted in another order than they were sent: one that waits for days would keep its whole segment on the
+disk.  When less than a quarter of a segment is live, the live messages are written again.  So the disk holds at most
+about four times the live bytes, and a message is copied less often the longer it lives.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ BLOCKS_AT_ONCE = 16
 
 
 class Cleaner:
-    """Cleans segments of an incarnation.
+    """Compaction of an incarnation's segments.
 
-    How many messages of a segment live is known, how long they are is not kept: a queue's recent messages say.
+    The number of live messages of a segment is known.  Their sizes are not kept, and are estimated from the queue's
+    recent messages.
     """
 
     def __init__(self, node: Incarnation, segment_bytes: int) -> None:
@@ -36,7 +37,7 @@ class Cleaner:
         self._segment_bytes = segment_bytes
 
     async def clean(self, log_id: int, segment: int, *, eager: bool) -> bool:
-        """Copy what lives out of sparse segments below the given one; all of them when ``eager``, else one.
+        """Copy live messages out of sparse segments below the given one: out of all if ``eager``, otherwise out of one.
 
         Returns whether anything was copied.
         """
@@ -52,7 +53,7 @@ class Cleaner:
         return copied
 
     def _sparse(self, log_id: int, segment: int) -> list[int]:
-        """Keys of the segments to be cleaned, those with the least that lives first."""
+        """Return the keys of sparse segments, those with the fewest live bytes first."""
         current, end = segment_key(log_id, segment), segment_key(log_id + 1, 0)
         living: dict[int, float] = {}
         for partition in self._node.partitions.values():
@@ -65,7 +66,7 @@ class Cleaner:
     async def _copy_out(self, key: int) -> None:
         for partition in list(self._node.partitions.values()):
             if key in partition.fold.segments:
-                with contextlib.suppress(NotOwner):  # its next owner sees to it
+                with contextlib.suppress(NotOwner):  # its next owner handles it
                     await self._copy_from(partition, key)
         await self._node.durable()
 
@@ -86,7 +87,7 @@ class Cleaner:
                 partition.check_open()
                 found = fold.locate(number)
                 if found is None or found[0].positions[found[1]] >> 24 != key:
-                    continue  # it died, or was copied, meanwhile
+                    continue  # deleted, or copied, meanwhile
                 copy = Copied(
                     head.number, head.sent_ms, head.deliver_ms, head.group, head.token, head.message_id, head.origin
                 )

@@ -1,17 +1,17 @@
-"""A backend cluster, as if it were one backend: each call goes to the node that owns the partition's shard.
+"""A client of a backend cluster: sends each call to the node that owns the partition's shard.
 
 ::
 
     backend = await ClusterBackend.connect(nodes_of(store), secret=secret, name="frontend-1")
     await backend.ready(10)  # if wanted
 
-Who owns which shard is remembered, and corrected by the nodes themselves: one that is asked for a shard that it does
-not own refuses and says who does (:class:`~backend.api.NotOwner`).  Such a call, and one that was certainly not begun
-because the node cannot be reached, is made again after a pause that grows and differs by chance, for as long as the
-call may take.  What has no known outcome is raised (:class:`~backend.api.Unavailable`), as from a single node.
+The client remembers the owner of each shard, and nodes correct it: a node that is called for a shard that it does not
+own refuses and names the owner (:class:`~backend.api.NotOwner`).  Such a call, and one that certainly did not begin
+because the node is unreachable, is retried until the call's deadline, with growing, randomized pauses.  A call with an
+unknown outcome raises :class:`~backend.api.Unavailable`, as from a single node.
 
-A node that keeps failing is avoided for a while: another one is asked who owns the shard, for it may have been taken
-over.
+A node that keeps failing is avoided for a while, and another one is asked for the shard's owner, because the shard may
+have been taken over.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_SECONDS: Final = 1.0
-"""Between two looks at which nodes there are."""
+"""Interval between reads of the list of nodes."""
 PAUSE_SECONDS_FIRST: Final = 0.01
 PAUSE_SECONDS_MOST: Final = 0.1
 FAILURES_AVOIDED: Final = 3
-"""So many failures in a row, and a node is avoided; one where a connection is missing."""
+"""Consecutive failures after which a node is avoided; a missing connection counts as this many at once."""
 AVOID_SECONDS_FIRST: Final = 0.2
 AVOID_SECONDS_MOST: Final = 5.0
 
 ReadNodes = Callable[[], Awaitable[Mapping[str, Address]]]
-"""The names and addresses of the nodes that there are.  May raise :class:`~metadata_service.store.StoreError`."""
+"""Reads names and addresses of the nodes.  May raise :class:`~metadata_service.store.StoreError`."""
 
 
 class Signs(Protocol):
-    """What of a cluster's entries says which nodes there are."""
+    """The cluster's entries from which the list of nodes is computed."""
 
     async def look(self) -> Entries: ...
 
@@ -79,9 +79,10 @@ class Signs(Protocol):
 
 
 def nodes_of(store: Signs, reach: Callable[[str], Address] = Address.parse) -> ReadNodes:
-    """The nodes that have said where they are reached, and have not left or been taken for dead since.
+    """Return a function that lists the nodes with a published address whose log is still open: they have neither left
+    nor been declared dead.
 
-    ``reach`` reads an address as a heartbeat has it.
+    ``reach`` parses the address of a heartbeat.
     """
 
     async def read() -> dict[str, Address]:
@@ -102,11 +103,11 @@ class _Member:
         self.name = name
         self.backend = backend
         self.failures = 0
-        """In a row."""
+        """Consecutive failures."""
         self.avoided_until = 0.0
 
     def failed(self, now: float, reached: bool) -> None:
-        """It has not answered, or could not be asked at all (``reached``)."""
+        """Count a failed call: not answered (``reached``), or not delivered at all."""
         self.failures += 1 if reached else FAILURES_AVOIDED
         over = self.failures - FAILURES_AVOIDED
         if over >= 0:
@@ -132,11 +133,11 @@ class ClusterBackend:
         self._loop = asyncio.get_running_loop()
         self._members: dict[str, _Member] = {}
         self._owners: dict[int, str] = {}
-        """Shard → name of the node that has it, as far as is known here."""
+        """Shard → name of the node that owns it, as far as this client knows."""
         self._watcher: asyncio.Task[None] | None = None
         self._look = asyncio.Event()
         self._complaints = Complaints()
-        """Set: somebody has named a node that is not known here."""
+        """Logs repeated errors of the list of nodes once."""
 
     @classmethod
     async def connect(
@@ -148,9 +149,9 @@ class ClusterBackend:
         tls: ClientTls | None = None,
         limits: ClientLimits = LIMITS,
     ) -> ClusterBackend:
-        """Begin to connect to the nodes of the cluster, and follow their changes.  ``name`` is for their logs.
+        """Begin to connect to the nodes of the cluster, and follow their changes.  ``name`` is for the nodes' logs.
 
-        Raises :class:`~metadata_service.store.StoreError` when it cannot be read which nodes there are.
+        Raises :class:`~metadata_service.store.StoreError` when the list of nodes cannot be read.
         """
         cluster = cls(read_nodes, secret, name, tls, limits._replace(waits=False))
         await cluster.know(await read_nodes())
@@ -167,7 +168,7 @@ class ClusterBackend:
         tls: ClientTls | None = None,
         limits: ClientLimits = LIMITS,
     ) -> ClusterBackend:
-        """As :meth:`connect`, but it is read soon, and again and again, which nodes there are; calls wait for that."""
+        """Begin like :meth:`connect`, but read the list of nodes in the background; calls wait for it."""
         cluster = cls(read_nodes, secret, name, tls, limits._replace(waits=False))
         cluster._look.set()
         cluster._follow()
@@ -185,14 +186,14 @@ class ClusterBackend:
 
     @property
     def connected(self) -> bool:
-        """Whether any node can be asked."""
+        """Return whether at least one node is connected."""
         return any(member.backend.connected for member in self._members.values())
 
     async def ready(self, seconds: float) -> None:
-        """Wait until a node can be asked.
+        """Wait until a node is connected.
 
-        Raises :class:`backend.hello.Refused` where all that there are turn us away, and :class:`NotSent` where none can
-        be asked in time.
+        Raises :class:`backend.hello.Refused` if all nodes reject this client, and :class:`NotSent` if none can be
+        reached in time.
         """
         deadline = self._loop.time() + seconds
         while not self.connected:
@@ -206,7 +207,7 @@ class ClusterBackend:
     # --- the nodes ------------------------------------------------------------------------------------------
 
     async def know(self, nodes: Mapping[str, Address]) -> None:
-        """These are the nodes.  The connections to others are closed."""
+        """Set the list of nodes; connect to new ones and close the connections to others."""
         gone = [
             self._members.pop(name)
             for name, member in list(self._members.items())
@@ -235,10 +236,11 @@ class ClusterBackend:
             except StoreError as error:
                 if self._complaints.is_news("nodes", str(error)):
                     logger.warning("which nodes the cluster has is not known anew: %s", error)
-            await asyncio.sleep(LOOK_SECONDS / 2)  # whoever names unknown nodes does not make it read all the time
+            # A node that names unknown nodes must not cause constant reads.
+            await asyncio.sleep(LOOK_SECONDS / 2)
 
     def _member_for(self, shard: int, asked: str | None) -> _Member | None:
-        """The shard's owner, as far as is known; else one that may know: another one than was asked just now."""
+        """Return the shard's owner, as far as known; otherwise a usable node, preferably not the one just asked."""
         now = self._loop.time()
         owner = self._members.get(self._owners.get(shard, ""))
         if owner is not None and owner.avoided_until <= now:
@@ -250,11 +252,13 @@ class ClusterBackend:
     # --- calls ----------------------------------------------------------------------------------------------
 
     async def _call(self, partition: int, ask: Callable[[Peer, float], Awaitable[T]], seconds: float) -> T:
-        """Ask the owner of the partition's shard; ``ask`` is told how long the call has taken so far."""
+        """Send a call to the owner of the partition's shard; ``ask`` gets the time the call has taken so far, in
+        seconds.
+        """
         shard, began, pause = shard_of(partition), self._loop.time(), PAUSE_SECONDS_FIRST
         asked: str | None = None
         hurried = False
-        """It was asked again without a pause.  Once is enough: two nodes may each say that the other one owns it."""
+        """The call was repeated without a pause.  Once is enough: two nodes may each name the other as the owner."""
         why = "there is no node that can be asked"
         while True:
             member = self._member_for(shard, asked)
@@ -272,7 +276,7 @@ class ClusterBackend:
                 except NotSent as error:
                     member.failed(self._loop.time(), reached=False)
                     why = str(error)
-                    continue  # at once: another one may own it, or know who does
+                    continue  # at once: another node may own the shard, or know the owner
                 except Unavailable:
                     member.failed(self._loop.time(), reached=True)
                     raise
@@ -289,7 +293,7 @@ class ClusterBackend:
             hurried = False
 
     def _learned(self, shard: int, member: _Member, owner: str | None) -> bool:
-        """A node has said who owns the shard.  Returns whether that one is to be asked at once: that is news."""
+        """Record the owner that a node has named; return whether to call that owner at once, because it is new."""
         known = self._owners.get(shard)
         if owner is None or owner == member.name:
             if known == member.name:
@@ -347,7 +351,7 @@ class ClusterBackend:
         return self._plain(target, lambda node: node.counters(target))
 
     async def stored_bytes(self, account: str) -> int:
-        """The sum of all nodes.  Raises :class:`~backend.api.Unavailable` where one of them does not say."""
+        """Return the sum over all nodes.  Raises :class:`~backend.api.Unavailable` if one of them does not answer."""
         if not self._members:
             raise NotSent("there is no node that can be asked")
         return sum(await asyncio.gather(*(member.backend.stored_bytes(account) for member in self._members.values())))
@@ -356,7 +360,7 @@ class ClusterBackend:
         return self._plain(target, lambda node: node.measures(target))
 
     async def measures_of(self, account: str, prefixes: Sequence[str], after: str, most: int) -> list[Measures]:
-        """Those of all nodes.  Raises :class:`~backend.api.Unavailable` where one of them does not say."""
+        """Return the statistics of all nodes.  Raises :class:`~backend.api.Unavailable` if one does not answer."""
         if not self._members:
             raise NotSent("there is no node that can be asked")
         members = list(self._members.values())

@@ -1,8 +1,8 @@
-"""The collector: lets go of what deleted queues have left, when nobody is calling for it.
+"""Background collection of what deleted queues have left behind.
 
-A queue is deleted in the metadata first and in the backend afterwards, so a process that ends in between leaves a
-partition that nobody will ever ask for.  And what two queues know of each other's transfers outlives both, unless
-it is forgotten when one of them is gone for good: partition ids are never used twice, so nothing more can come.
+A queue is deleted in the metadata first and in the backend afterwards.  A process that ends in between leaves an orphan
+partition that no call names any more.  Two queues also remember each other's transfers, until one learns that the other
+is gone for good: partition ids are never reused, so nothing more can arrive.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.01
-"""Between two partitions that are looked up after a start."""
+"""Pause between two partitions that are checked after a start."""
 RETRY_SECONDS = 5.0
 
 
 class Collector:
-    """Runs beside the calls of an incarnation."""
+    """Collection of orphans of one incarnation, in the background."""
 
     def __init__(self, incarnation: Incarnation) -> None:
         self._node = incarnation
 
     async def run(self, opened: Sequence[int]) -> None:
-        """Of partitions that were just opened, and those that are stopped: drop those whose queue is gone, and tell the
-        others their settings, in case the service has new ones.  What cannot be said yet is asked again."""
+        """Drop opened or stopped partitions whose queue is gone, and send the others their settings in case they
+        changed.
+
+        Partitions whose queue cannot be looked up now are tried again.
+        """
         left: dict[int, int] = {}
         for number in opened:
             partition = self._node.partitions.get(number)
@@ -50,7 +53,7 @@ class Collector:
                     await self._look_at(Target(number, queue_id))
                     del left[number]
                 except NotOwner:
-                    del left[number]  # its next owner asks
+                    del left[number]  # its next owner checks it
                 except (StoreError, BackendError) as error:
                     if complaints.is_news(None, str(error)):
                         logger.warning("whether the queue of partition %d is gone is not known: %s", number, error)
@@ -68,11 +71,12 @@ class Collector:
         elif partition is not None:
             if current != partition.fold.settings:
                 await node.configure(current)
-            if current.state == PartitionState.RETIRED:  # as long as it is in the queue's map, it is asked
+            # It is in the queue's map until it is forgotten here, so it is asked about.
+            if current.state == PartitionState.RETIRED:
                 await node.forget(target)
             if target.partition not in node.partitions:
                 return
-            # Of a shard that this node owns, a partition that is neither open nor damaged was dropped.
+            # In a shard that this node owns, a partition that is neither open nor damaged was dropped.
             fold = partition.fold
             await self._forget(
                 partition,
@@ -84,7 +88,7 @@ class Collector:
             )
 
     async def forget(self, gone: int, peers: Iterable[int]) -> None:
-        """A partition was dropped: those that it exchanged messages with need not know of it any more."""
+        """Remove a dropped partition from the transfer state of the partitions that exchanged messages with it."""
         for number in peers:
             partition = self._node.partitions.get(number)
             if partition is not None:

@@ -1,4 +1,4 @@
-"""What is damaged, and accepting that it is lost: an operator's decision, taken while all nodes are down."""
+"""Offline report of journal damage, and its acceptance as lost by an operator, while all nodes are down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Survey(NamedTuple):
 
     harms: list[Harm]
     logs: list[JournalDamaged]
-    """Logs of which it cannot be said whose records are lost."""
+    """Damaged logs for which the lost records' shards are unknown."""
 
     def __str__(self) -> str:
         return "\n".join(str(one) for one in (*self.logs, *self.harms))
@@ -26,14 +26,14 @@ class Survey(NamedTuple):
 async def survey(journal: Journal, entries: EntryStore) -> Survey:
     """Fold everything as a start would, and change nothing.
 
-    Raises :class:`~backend.journal.segments.LogInUse` while a node runs on local files, and what store and journal
-    raise.
+    Raises :class:`~backend.journal.segments.LogInUse` while a node runs on local files, and the errors of the metadata
+    store and the journal.
     """
     return (await examine(journal, entries))[1]
 
 
 async def examine(journal: Journal, entries: EntryStore) -> tuple[Replay, Survey]:
-    """The same, with what was folded: all that a start would serve."""
+    """Fold everything like :func:`survey`, and also return the folds: all that a start would serve."""
     logs = await entries.logs()
     damaged: list[JournalDamaged] = []
     try:
@@ -54,9 +54,9 @@ async def examine(journal: Journal, entries: EntryStore) -> tuple[Replay, Survey
 
 
 async def accept(found: Survey, entries: EntryStore) -> None:
-    """Let the next start pass over this damage: what it hit is lost, the rest of those queues is served.
+    """Let the next start skip this damage: what it hit is lost, the rest of those queues is served.
 
-    There may be more behind it, which a further survey finds.
+    More damage may follow behind it; another survey finds it.
     """
     damaged = {error.log_id for error in found.logs}
     for entry in await entries.logs():

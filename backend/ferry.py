@@ -1,11 +1,11 @@
-"""Moves messages between queues: dead letters, and move tasks.
+"""Transfers of messages between queues: dead letters, and move tasks.
 
-A fold never touches another queue.  The source has journaled that a message leaves (``TransferOut``); the ferry reads
-it from the journal, has the destination journal that it took it, and then the source that it lets go.  Where both are
-this node's, all three go into the same log in this order.  Where the destination is another node's, that one is asked
-(:class:`backend.api.Peer`) once it is durable that the message leaves, and what it answers is durable there.  So
-whatever a crash leaves of them, the message is in exactly one of the two queues.  What was under way at a crash is
-taken up again by whoever owns the source then; a destination that has taken a transfer says so.
+A fold never touches another queue.  The source has journaled that a message leaves (``TransferOut``).  This worker
+reads the message from the journal, lets the destination journal that it accepted it, and then lets the source journal
+that the transfer is done.  If this node owns both, all three records go into the same log in this order.  If another
+node owns the destination, it is called (:class:`backend.api.Peer`) once ``TransferOut`` is durable, and its answer is
+durable there.  So after a crash at any point, the message is in exactly one of the two queues.  The source's next owner
+resumes unfinished transfers; a destination that has already accepted a transfer says so.
 """
 
 from __future__ import annotations
@@ -44,28 +44,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BATCH = 100
-"""Messages that are under way at once, for each pair of queues or task."""
+"""Maximum messages in transfer at once, for each pair of queues or task."""
 RETRY_SECONDS = 0.5
 BROUGHT_SECONDS = 1.0
-"""A receive waits so long at most for what it has sent to another queue of this node."""
+"""Maximum time that a receive waits for its dead letters to arrive at another queue of this node."""
 CARRY_BYTES = 4 << 20
-"""Payloads that go to another node at once; one message may be longer."""
+"""Maximum bytes of payloads sent to another node at once; a single message may exceed it."""
 
 
 class NotReached(BackendError):
-    """The destination's node cannot be asked now, or its answer is not known, or the message cannot be read now: the
-    transfer is repeated."""
+    """The destination's node is unreachable or its answer unknown, or the message is unreadable now: the transfer is
+    repeated.
+    """
 
 
 class Ferry:
-    """At most one transfer loop and one move task for each source partition."""
+    """Transfers of an incarnation, with at most one transfer loop and one move task for each source partition."""
 
     def __init__(self, incarnation: Incarnation) -> None:
         self._node = incarnation
         self._complaints = Complaints()
 
     def kick(self, partition: Partition) -> None:
-        """Look whether the partition has something to be moved."""
+        """Start the loops for which the partition has work."""
         if partition.ferry is None and any(out.pending for out in partition.fold.outgoing.values()):
             partition.ferry = self._node.tasks.start(self._transfer_all(partition), f"transfers from {partition.id}")
         if partition.mover is None and partition.fold.running_task is not None:
@@ -80,13 +81,14 @@ class Ferry:
                 if not destinations:
                     return
                 stuck = False
-                for destination in destinations:  # one that cannot be reached does not keep the others waiting
+                for destination in destinations:  # an unreachable one must not delay the others
                     brought = False
                     try:
                         await self._transfer(source, destination)
                         self._complaints.settled((source.id, destination))
                         brought = True
-                    except (StorageFull, Unavailable):  # a journal without a quorum comes back, or this task ends
+                    # A journal without a quorum recovers, or this task ends.
+                    except (StorageFull, Unavailable):
                         stuck = True
                     except (BackendError, StoreError) as error:
                         if self._complaints.is_news((source.id, destination), str(error)):
@@ -102,8 +104,8 @@ class Ferry:
     async def brought(self, source: Partition, left: records.TransferOut) -> None:
         """Wait until messages that have just left have arrived, if their destination is a partition of this node.
 
-        So a dead letter can be received as soon as the receive that moved it is answered.  Returns without it when the
-        destination does not take them at the first attempt, and after :data:`BROUGHT_SECONDS`.
+        So a dead letter can be received as soon as the receive that moved it is answered.  Returns early when the
+        destination refuses them at the first attempt, and after :data:`BROUGHT_SECONDS`.
         """
         destination, last = left.destination, left.moves[-1][1]
         deadline = self._node.loop.time() + BROUGHT_SECONDS
@@ -119,7 +121,7 @@ class Ferry:
                 return
 
     async def _transfer(self, source: Partition, destination: int) -> None:
-        """Bring what is under way to one destination there, or back if that is gone for good, or the task cancelled."""
+        """Transfer pending messages to one destination, or back if it is gone for good or the task was cancelled."""
         node, outgoing = self._node, source.fold.outgoing[destination]
         target = Target(destination, outgoing.queue_id)
         here = node.partitions.get(destination)
@@ -139,7 +141,7 @@ class Ferry:
             here = node.partitions.get(destination)
         if here is None and node.elsewhere is None:
             raise NotOwner(shard_of(destination), node.shards.owners.get(shard_of(destination)))
-        # In a FIFO queue, later messages of a group may have been received since: its messages go on.
+        # In a FIFO queue, later messages of a group may have been received since: its messages are transferred on.
         cancelled = _is_cancelled(source) and not source.fold.fifo
         back = [transfer for transfer, (_, redrive) in pending.items() if redrive and cancelled]
         if back:
@@ -164,13 +166,13 @@ class Ferry:
         try:
             if not any(one.fold.dropped or one.closed for one in (source, here)):
                 self._hand_over(source, here, leaving)
-        finally:  # when there was room for some of them only, those have arrived
+        finally:  # if there was room for only some of them, those have arrived
             node.changed(here)
             node.changed(source)
         await node.durable()
 
     async def _turn_back(self, source: Partition, target: Target, settings: PartitionSettings, back: list[int]) -> None:
-        """The destination has retired, and takes no more: keep what it has not taken, which then goes elsewhere."""
+        """Take back from a retired destination what it has not accepted; those messages are sent elsewhere."""
         node = self._node
         try:
             if target.partition not in node.partitions and node.shards.owns(target.partition):
@@ -180,13 +182,13 @@ class Ferry:
                 shard = shard_of(target.partition)
                 raise NotOwner(shard, node.shards.owners.get(shard))
             await self._call_back(source, here, target, back)
-        except PartitionGone:  # it had never taken anything, and is gone
+        except PartitionGone:  # it never accepted anything, and is gone
             await node.write_all(
                 source, lambda _: [records.TransferBack(target.partition, back), records.Forgotten([target.partition])]
             )
 
     def _hand_over(self, source: Partition, target: Partition, leaving: dict[int, tuple[Message, bytes]]) -> None:
-        """Write that the destination has the messages and that the source lets go, with nothing in between."""
+        """Write that the destination has the messages and that the source drops them, with no record in between."""
         node = self._node
         outgoing = source.fold.outgoing[target.id]
         for transfer, (head, payload) in leaving.items():
@@ -212,7 +214,7 @@ class Ferry:
         settings: PartitionSettings,
         leaving: dict[int, tuple[Message, bytes]],
     ) -> None:
-        """Have another node take the messages.  Nothing of them leaves before it is durable that they do."""
+        """Transfer messages to another node.  None is sent before the record that it leaves is durable."""
         node, outgoing = self._node, source.fold.outgoing[target.partition]
         below, size_bytes = outgoing.below, 0
         batch: list[Transfer] = []
@@ -231,7 +233,7 @@ class Ferry:
         node.windows.forget(source, numbers)
 
     async def _call_back(self, source: Partition, here: Partition | None, target: Target, back: list[int]) -> None:
-        """Keep messages that a cancelled task has sent away, but those that the destination has taken already."""
+        """Take back the messages of a cancelled task, except those that the destination has already accepted."""
         node, destination = self._node, target.partition
         below = source.fold.outgoing[destination].below
         if here is not None:
@@ -240,7 +242,7 @@ class Ferry:
         else:
             settings = await node.resolver.settings(target)
             if settings is None:
-                return  # the next round brings them back
+                return  # the next round takes them back
             await node.durable()
             refused = await self._ask(target, settings, lambda there: there.never(target, source.id, below, back))
         await self._settle(source, destination, [transfer for transfer in back if transfer not in refused], refused)
@@ -248,7 +250,7 @@ class Ferry:
     async def _ask(
         self, target: Target, settings: PartitionSettings, ask: Callable[[Peer], Awaitable[list[int]]]
     ) -> list[int]:
-        """Ask the destination's node, which may have to open the partition first."""
+        """Call the destination's node; configure the partition there first if it is unknown."""
         there = self._node.elsewhere
         assert there is not None
         try:
@@ -257,11 +259,11 @@ class Ferry:
             except (PartitionUnknown, SettingsStale):
                 await there.configure(settings)
                 return await ask(there)
-        except Unavailable as error:  # it is not this node that cannot write
+        except Unavailable as error:  # it is not this node's journal that fails
             raise NotReached(str(error)) from error
 
     async def _settle(self, source: Partition, destination: int, taken: list[int], refused: list[int]) -> None:
-        """The destination has said, durably, what it has taken and what it never will."""
+        """Journal the destination's durable answer: transfers accepted and those rejected for good."""
 
         def decide(_: int) -> list[Record]:
             pending = source.fold.outgoing[destination].pending
@@ -290,7 +292,7 @@ class Ferry:
             source.mover = None
 
     async def _move_some(self, source: Partition, task: MoveTask) -> None:
-        """Move a batch, or end the task when there is nothing more to move."""
+        """Move a batch, or end the task when nothing is left to move."""
         node = self._node
         under_way = sum(redrive for out in source.fold.outgoing.values() for _, redrive in out.pending.values())
         batch = max(1, min(BATCH, task.rate_per_second // 10)) if task.rate_per_second else BATCH
@@ -307,10 +309,10 @@ class Ferry:
         loaded = await node.windows.load(source, movable)
         chosen: list[tuple[int, Target]] = []
         targets: dict[tuple[str, str | None], Target | None] = {}
-        """Asked once for each batch: most messages of one have the same destination."""
+        """Looked up once for each batch: most messages of a batch have the same destination."""
         for number in _readable(source, [number for number, _ in movable], loaded):
             arn = task.destination_arn or loaded[number][0].origin
-            # In a FIFO queue it depends on the group to which partition it goes.
+            # In a FIFO queue, the message's group determines the destination partition.
             group = loaded[number][0].group if source.fold.fifo else None
             if arn is not None and (arn, group) not in targets:
                 targets[arn, group] = await node.resolver.target(arn, group)
@@ -328,7 +330,7 @@ class Ferry:
             await asyncio.sleep(max(0.0, len(chosen) / task.rate_per_second - elapsed))
 
     async def _settled(self, source: Partition) -> None:
-        """Until what is under way from this source has arrived."""
+        """Wait until the transfers in progress from this source have finished."""
         self.kick(source)
         if source.ferry is not None:
             await asyncio.wait([source.ferry])
@@ -339,16 +341,16 @@ NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
 
 
 def _end_round(source: Partition, destination: int, brought: bool) -> None:
-    """Tell whoever waits in :meth:`Ferry.brought`."""
+    """Notify the waiter of :meth:`Ferry.brought`."""
     if source.ferry_round is not None:
         source.ferry_round.set_result((destination, brought))
         source.ferry_round = None
 
 
 def _readable(source: Partition, wanted: Iterable[int], loaded: Mapping[int, Entry]) -> list[int]:
-    """Those that were read, in order, up to the first that is stored and was not: others behind it may be of its group.
+    """Return loaded messages in order, up to the first stored one that was not loaded: later ones may be of its group.
 
-    Raises :class:`NotReached` when there is no other.
+    Raises :class:`NotReached` if that leaves none.
     """
     readable: list[int] = []
     for number in wanted:
@@ -362,7 +364,7 @@ def _readable(source: Partition, wanted: Iterable[int], loaded: Mapping[int, Ent
 
 
 def _is_leaving(source: Partition, destination: int, transfer: int) -> bool:
-    """Return whether a transfer is still to be brought there: it was not finished, and its message not deleted."""
+    """Return whether a transfer is still pending: it was not finished, and its message not deleted."""
     pending = source.fold.outgoing[destination].pending
     return transfer in pending and source.fold.locate(pending[transfer][0]) is not None
 

@@ -1,6 +1,6 @@
-"""What a node has, for those who watch: messages, shards, room, clocks.
+"""Metrics of a node: messages, shards, disk space, clocks.
 
-Nothing is kept for it: it is added up when somebody looks, at most once in :data:`LOOK_SECONDS`.
+Nothing is maintained between scrapes: values are summed on demand, at most once in :data:`LOOK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from telemetry.metrics import Readings, Registry
 
 LOOK_SECONDS: Final = 1.0
 AT_ONCE: Final = 500
-"""Partitions that are looked at before others have a turn: about half a millisecond."""
+"""Partitions summed before other tasks get a turn: about half a millisecond."""
 
 
 class Sums:
-    """Over all partitions of a node, as of the last :meth:`look`."""
+    """Sums over all partitions of a node, as of the last :meth:`look`."""
 
     def __init__(self, node: Node, clock: Callable[[], float] = time.monotonic) -> None:
         self.visible = self.in_flight = self.delayed = self.stored_bytes = self.quarantined = 0
         self.oldest_ms = 0
-        """Age of the message that has waited longest; 0: there is none."""
+        """Age of the oldest message; 0: there is none."""
         self._node = node
         self._clock = clock
         self._looked_at = -LOOK_SECONDS
 
     async def look(self) -> None:
-        """Add up, unless that was done just now."""
+        """Recompute the sums, unless they were computed just now."""
         now = self._clock()
         if now - self._looked_at < LOOK_SECONDS:
             return
@@ -65,7 +65,7 @@ def tell(
     low_water_bytes: int = 0,
     wall: Callable[[], float] = time.time,
 ) -> None:
-    """Show what the node has.  ``folder``: where its journal is, if it is on a disk of this machine."""
+    """Register the node's metrics.  ``folder``: folder of its journal, if it is on a disk of this machine."""
     sums = Sums(node)
 
     def messages() -> Readings:
@@ -120,7 +120,7 @@ def tell(
 
 
 def tell_member(registry: Registry, member: Member) -> None:
-    """Show what the node knows of its cluster."""
+    """Register the metrics of the node's view of its cluster."""
 
     def nodes() -> Readings | None:
         view = member.managed
