@@ -1,9 +1,9 @@
-"""Checkpoints, and what they make superfluous: log below the floor, segments and files that nothing needs.
+"""Checkpoints of shards, and removal of what they make unnecessary: log below the floor, segments and chunk files.
 
 A checkpoint of a shard is taken in one instant of the event loop, at a cut of the log: it holds every record of the
-rows up to the cut and none after.  It is published by the shard's entry in the metadata, together with the segments
-that it points into, when the rows up to the cut are durable and so is the checkpoint itself.  Shards are taken one
-after the other, so none has to wait for the others.
+rows up to the cut and none after.  It is published through the shard's metadata entry, together with the segments that
+it references, once both the rows up to the cut and the checkpoint itself are durable.  Shards are checkpointed one
+after the other, so none waits for the others.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 CHAIN_MOST = 8
-"""A shard that is folded from more logs than this gets its first checkpoint at once: perhaps no start lives long."""
+"""Logs in a shard's chain above which a start takes the first checkpoint at once, as starts may keep failing early."""
 SPARSE = 4
-"""A file of pieces less than a quarter of which is needed is written again and goes."""
+"""A chunk file less than a quarter of which is needed is rewritten and deleted."""
 READS_AT_ONCE = 8
 """Logs whose remains are listed at the same time."""
 LEFT_BEHIND_SECONDS = 600.0
-"""A log of which nothing was found is looked at once more after so long, for what was on its way to it.  If there is
-still nothing, its entry says so."""
+"""Delay after which a log without remains is checked once more, for writes that were still in progress.  If it is still
+empty, its entry says so.
+"""
 MARKS_AT_ONCE = 8
 """Entries marked as swept in one sweep; few, because hand-overs wait for it."""
 SEGMENT_BITS = 20
@@ -54,14 +55,14 @@ SEGMENT_MASK = (1 << SEGMENT_BITS) - 1
 
 
 class ShardManifest(msgspec.Struct, array_like=True):
-    """The first piece of a shard's checkpoint: where its partitions' pieces are."""
+    """The first chunk of a shard's checkpoint: references to the chunks of its partitions."""
 
     format: int
     partitions: list[tuple[int, Ref]]
     time_ms: int = 0
     """The shard's time."""
     clock_ms: int = 0
-    """The time that its owner goes by."""
+    """The owner's clock."""
 
 
 MANIFEST_FORMAT = 1
@@ -70,19 +71,18 @@ decode_manifest = msgspec.msgpack.Decoder(ShardManifest).decode
 
 
 class Kept(NamedTuple):
-    """What a sweep has left of the journal: the segments of the own log and of sealed ones."""
+    """Remains of the journal after a sweep: the segments of the own log and of sealed ones."""
 
     size_bytes: int
     pinned_by: dict[str, int]
-    """How many segments are held by what (:meth:`~backend.journal.pins.Pins.held`), each counted where that is first
-    said."""
+    """Segments by the first of their holders (:meth:`~backend.journal.pins.Pins.held`); each counts once."""
     behind: dict[str, int]
-    """Of the own log: by what holds it, how many segments the oldest lies behind the one that is written to."""
+    """For the own log, by holder: distance in segments between the oldest held segment and the current one."""
     sealed_logs: int
 
 
 class _Taken:
-    """What was taken of a shard's state that is not published yet; all of it, once it has its entry."""
+    """State captured of a shard that is not published yet; with its entry, the whole checkpoint."""
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
@@ -92,9 +92,10 @@ class _Taken:
         self.folds: list[Fold] = []
 
     def undo(self) -> None:
-        """It was not published: all of it is to be taken again.
+        """Mark everything as changed again, because the checkpoint was not published.
 
-        Whatever names a piece that was never written must forget it: else the next checkpoint would name it, too.
+        References to chunks that were never written must be forgotten: otherwise the next checkpoint would name them,
+        too.
         """
         for holder, ref in self.fresh:
             if holder.ref == ref:
@@ -105,7 +106,7 @@ class _Taken:
 
 
 class Checkpointer:
-    """Takes checkpoints of an incarnation's shards and lets go of what they make superfluous."""
+    """Takes checkpoints of an incarnation's shards and deletes what they make unnecessary."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class Checkpointer:
     ) -> None:
         self.entry = entry
         self.kept: Kept | None = None
-        """As of the last sweep."""
+        """Remains as of the last sweep."""
         self._node = node
         self._entries = entries
         self._journal = journal
@@ -129,17 +130,21 @@ class Checkpointer:
         self._cleaner = Cleaner(node, journal.segment_bytes)
         chained = {log_id for shard in node.shards.owned.values() for log_id, _, _ in shard.entry.chain}
         self._begun_at = 1 if chained == {node.log.log_id} else 1 - every_segments
-        """Segment of the log at the last checkpoint.  At first, take one soon if earlier logs wait to be let go."""
+        """Segment of the log at the last checkpoint.  Set at the start so that one is soon due if earlier logs can be
+        freed.
+        """
         self._lock = asyncio.Lock()
         self._unsettled = False
-        """A change of the metadata is under way, or has ended with an outcome that is not known."""
+        """A change of the metadata is in progress, or has ended with an unknown outcome."""
         self._emptied: dict[int, float] = {}
-        """Sealed logs of which nothing was found, and when, by the loop's clock."""
+        """Sealed logs found empty, and the loop's time at which each was."""
         self._giving: dict[int, tuple[ShardEntry, str]] = {}
-        """Shards that are being handed over: what their entries are to become, and the name of the new owner."""
+        """Shards in hand-over: their next entries, and the name of the new owner."""
 
     def soon(self) -> None:
-        """Shards came that are folded from other logs: take a checkpoint without waiting for more to be written."""
+        """Schedule a checkpoint without waiting for more records, because shards folded from other logs have
+        arrived.
+        """
         self._begun_at = self._node.log.next_segment - self._every
 
     async def run(self) -> None:
@@ -169,9 +174,9 @@ class Checkpointer:
         return any(shard.dirty for shard in self._node.shards.owned.values())
 
     async def checkpoint(self) -> None:
-        """One round over all shards.
+        """Checkpoint all shards once.
 
-        Raises :class:`StoreError`, :class:`StorageFull` or :class:`Unavailable`; then nothing is lost but the work.
+        Raises :class:`StoreError`, :class:`StorageFull` or :class:`Unavailable`; nothing but the work is lost then.
         """
         async with self._lock:
             began = time.perf_counter()
@@ -197,7 +202,7 @@ class Checkpointer:
             for shard in list(node.shards.owned.values()):
                 assert not shard.leaving, "the floor must not pass it"
                 if shard.damage is not None:
-                    continue  # what cannot be read now must be found again; it has no records in this log
+                    continue  # Damage must be found again at the next start; it has no records in this log.
                 if shard.dirty or any(log_id != log.log_id for log_id, _, _ in shard.entry.chain):
                     one = _Taken(shard)
                     taken.append(one)
@@ -226,9 +231,10 @@ class Checkpointer:
         await self._sweep()
 
     async def _settle(self) -> None:
-        """Whether the last change took effect is not known: go on from the versions that are stored.
+        """Resolve a conditional write with an unknown outcome: reread the entries' versions and retry from them.
 
-        What a shard's entry says is not taken over: the next checkpoint takes that shard anew, and says it again.
+        The stored shard entry's content is not adopted: the next checkpoint captures that shard again and writes its
+        entry.
         """
         own = self._node.log.log_id
         for entry in await self._entries.shards():
@@ -251,9 +257,9 @@ class Checkpointer:
     async def give(self, numbers: Collection[int], heir: LogEntry) -> None:
         """Hand these shards, which are owned, over to the incarnation that writes the log ``heir``.
 
-        When it returns, their entries name the new owner.  Raises :class:`StorageFull` and :class:`Unavailable`: then
-        they are served on.  Raises :class:`StoreError`: what became of it is not known, and nothing of them is served
-        until a later call here, or of :meth:`checkpoint`, has settled it.
+        When it returns, their entries name the new owner.  Raises :class:`StorageFull` and :class:`Unavailable`: the
+        shards are then still served.  Raises :class:`StoreError`: the outcome is unknown, and the shards are not served
+        until a later call of this method, or of :meth:`checkpoint`, has resolved it.
         """
         async with self._lock:
             try:
@@ -263,7 +269,7 @@ class Checkpointer:
                 final = await self._last_checkpoint(shards)
                 for shard, entry in zip(shards, final, strict=True):
                     epoch = shard.epoch + 1
-                    # Of the own log nothing is to be folded any more: the checkpoint holds all of it.
+                    # The checkpoint holds all records of the own log, so the new owner folds nothing from it.
                     chain = (*(link for link in entry.chain if link[0] != self.entry.log_id), (heir.log_id, epoch, 1))
                     given = msgspec.structs.replace(entry, owner_log=heir.log_id, epoch=epoch, chain=chain)
                     self._giving[shard.number] = (given, heir.node)
@@ -274,9 +280,9 @@ class Checkpointer:
                 raise Unavailable(f"a checkpoint failed: {error}") from error
 
     async def _last_checkpoint(self, shards: list[Shard]) -> list[ShardEntry]:
-        """Serve these shards no more, and write all that is in memory of them; returns what their entries are to say.
+        """Stop serving these shards, and write all of their state in memory; return their final entries.
 
-        The pieces are durable then, and so is every record that they hold, and every answer that was given.
+        The chunks are durable then, and so are every record in them and every answer given.
         """
         node = self._node
         ahead = await self._pieces.begin(node.log.log_id)
@@ -284,7 +290,7 @@ class Checkpointer:
         taken: dict[int, _Taken] = {}
         slices = Slices()
         try:
-            # Taken and stored while they are served still, so that there is little left to do when they are not.
+            # Capture and store while the shards are still served, so that little is left to do once they are closed.
             for shard in shards:
                 if shard.damage is None:
                     taken[shard.number] = _Taken(shard)
@@ -295,7 +301,7 @@ class Checkpointer:
                 node.close_shard(shard)
             for one in taken.values():
                 self._take(one, writer)
-            await asyncio.gather(node.durable(), writer.finish())  # nobody is served meanwhile
+            await asyncio.gather(node.durable(), writer.finish())  # the shards are not served meanwhile
         except BaseException:
             for one in taken.values():
                 one.undo()
@@ -306,10 +312,10 @@ class Checkpointer:
         return [taken[shard.number].entry if shard.number in taken else shard.entry for shard in shards]
 
     async def _conclude(self) -> None:
-        """Bring it to an end with the shards that are being handed over.
+        """Finish the hand-overs in progress.
 
-        A change whose outcome is not known is not settled by reading the old entry, for it may still take effect: it is
-        made again.  One of the two takes effect, and then the other cannot any more.
+        Reading the old entry does not resolve a change with an unknown outcome, for the change may still take effect.
+        So the change is repeated: one of the two takes effect, and then the other cannot.
         """
         own = self._node.log.log_id
         while self._giving:
@@ -330,9 +336,9 @@ class Checkpointer:
                 self._node.shards.let_go(self._node.shards.owned[number], heir)
 
     def _take_ahead(self, taken: _Taken, writer: PieceWriter) -> Iterator[None]:
-        """Write what has changed of the shard, step by step: commands may run between two steps.
+        """Write the shard's changed state, step by step: commands may run between two steps.
 
-        A block that changes afterwards forgets its piece and is written again by :meth:`_take`, which therefore has
+        A block that changes afterwards forgets its chunk and is written again by :meth:`_take`, which therefore has
         little left to do however large the shard is.
         """
         for partition in list(taken.shard.partitions.values()):
@@ -340,9 +346,9 @@ class Checkpointer:
                 yield from snapshot.ahead(partition.fold, lambda piece: as_ref(writer.add(piece)), taken.fresh)
 
     def _take(self, taken: _Taken, writer: PieceWriter) -> None:
-        """The shard's state at one cut, in one instant."""
+        """Capture the shard's state at one cut, in one instant."""
         log, shard = self._node.log, taken.shard
-        through = log.cut().seq  # not an empty row behind it: for that nobody waits
+        through = log.cut().seq  # not an empty row behind it: no answer waits for that one
         live: set[int] = set()
         stopped = [one for number, one in self._node.shards.stopped.items() if shard_of(number) == shard.number]
         for number, partition in shard.partitions.items():
@@ -368,22 +374,25 @@ class Checkpointer:
             checkpoint_seq=through,
             chain=((log.log_id, shard.epoch, through + 1),),
             live=tuple(sorted((key >> SEGMENT_BITS, key & SEGMENT_MASK) for key in live)),
-            accepted=shard.entry.accepted if stopped else (),  # else nothing is replayed that the marks could be of
+            accepted=shard.entry.accepted
+            if stopped
+            else (),  # without stopped partitions, no replayed record can match a mark
             stopped=tuple(stopped),
         )
         files = piece_files(taken.entry, taken.pieces)
         taken.entry = msgspec.structs.replace(taken.entry, files=tuple(sorted(files)))
 
-    # --- letting go -------------------------------------------------------------------------------------
+    # --- removal ----------------------------------------------------------------------------------------
 
     async def _sweep(self) -> None:
-        """Drop files of pieces, segments and whole logs that nothing needs any more.
+        """Delete chunk files, segments and whole logs that are no longer needed.
 
-        A node sweeps its own log and all that are sealed, whoever wrote them, until nothing is left of them.
-        What may go is looked for before the entries are read, and what no entry names then, none will name again: a
-        checkpoint points only into segments that the entry before it named, or into its owner's log at or above the
-        floor; and where a shard is given to a log that has been sealed, there is nothing of it
-        (:meth:`_say_replayed`).  So it does not matter who else is sweeping.
+        A node sweeps its own log and all sealed logs, whoever wrote them, until nothing is left of them.
+
+        Candidates are listed before the entries are read.  A candidate that no entry names then will never be named
+        again: a checkpoint references only segments named by the entry before it, or segments of its owner's log at or
+        above the floor.  A shard that is handed to a log which has been sealed has no records in it
+        (:meth:`_say_replayed`).  So it does not matter which other nodes are sweeping.
         """
         own = self._node.log.log_id
         current = self._node.log.next_segment
@@ -425,7 +434,7 @@ class Checkpointer:
         self.kept = _kept(own, current, pins, segments, dropped)
 
     def _to_be_swept(self, known: Iterable[LogEntry]) -> set[int]:
-        """The sealed logs of which something may be left, and a few of those that are to be looked at once more."""
+        """Return the sealed logs that may have remains, and a few of those due for their second check."""
         logs = {entry.log_id for entry in known if entry.state == "sealed" and not entry.swept}
         self._emptied = {log_id: at for log_id, at in self._emptied.items() if log_id in logs}
         due_at = asyncio.get_running_loop().time() - LEFT_BEHIND_SECONDS
@@ -433,24 +442,24 @@ class Checkpointer:
         return logs - self._emptied.keys() | set(due[:MARKS_AT_ONCE])
 
     async def _say_swept(self, empty: Iterable[LogEntry]) -> None:
-        """Note the logs of which this sweep has found nothing; the entries of those where it is the second time say so.
+        """Record the logs that this sweep found empty; mark the entries of those found empty for the second time.
 
-        What their writers had on its way when they were fenced has arrived by then, and was found.
+        Writes in progress when their writer was fenced have arrived by the second check, and would have been found.
         """
         now = asyncio.get_running_loop().time()
         for log in empty:
             if self._emptied.get(log.log_id, now) > now - LEFT_BEHIND_SECONDS:
                 self._emptied[log.log_id] = now
                 continue
-            with contextlib.suppress(ConditionFailed):  # somebody else says it
+            with contextlib.suppress(ConditionFailed):  # another node marks it
                 await self._entries.update_log(msgspec.structs.replace(log, swept=True))
 
     async def _say_replayed(self, log: LogEntry) -> LogEntry | None:
-        """Before anything of a sealed log goes that no shard is folded from, its floor passes its end.
+        """Raise a sealed log's floor above its end, before anything of it is deleted, if no shard is folded from it.
 
-        For a shard may come to name it afterwards: its owner gives it to the log's writer, and does not know yet that
-        this was fenced.  Then there is nothing of the shard in that log, and whoever takes it must not miss what was
-        dropped.  Returns the entry; None: somebody else has just changed it, and may know better.
+        A shard may still come to name the log: its owner hands it to the log's writer without knowing yet that this was
+        fenced.  The log then holds nothing of the shard, and the next owner must not treat the deleted part as missing.
+        Returns the entry; None: another node has just changed it, and may know better.
         """
         past = (log.sealed_seq or 0) + 1
         if log.floor_seq < past:
@@ -463,11 +472,11 @@ class Checkpointer:
         return log
 
     async def _backups(self) -> list[BackupPin]:
-        """What backups hold.  To be asked for last, when all else that a sweep decides by is known.
+        """Return the pins of backups.  Call it last, after everything else that a sweep depends on was read.
 
-        A backup takes the entries and says its pin at one moment.  If the pin is not there yet, that moment is still to
-        come: the entries that the backup will take are no older than those that were read here, and so need nothing
-        of what these do not need.  The service goes before a backup: where there is no room left, its pin is void.
+        A backup takes the entries and sets its pin at one moment.  If the pin is not set yet, that moment is still to
+        come: the entries that the backup will take are no older than those read here, so they need nothing that these
+        do not need. The service takes precedence over a backup: when the disk is full, pins are ignored.
         """
         pins = (await self._entries.cluster()).pins
         if not pins:
@@ -480,10 +489,10 @@ class Checkpointer:
     async def _drop_pieces(
         self, files: list[PieceFile], shards: list[ShardEntry], backups: list[BackupPin]
     ) -> set[int]:
-        """Drop those of these files that no checkpoint rests on; returns the logs whose folders have others left.
+        """Delete the chunk files that no checkpoint needs; return the logs whose folders still have files.
 
-        Of the own log, and of those that own no shard any more: as long as a log owns one, its writer may have a change
-        under way that names pieces which nobody else knows of.
+        Covers the own log, and logs that own no shard any more: while a log owns one, its writer may have a change in
+        progress that names chunks which no entry names yet.
         """
         own = self._node.log.log_id
         owned = self._node.shards.owned
@@ -492,7 +501,7 @@ class Checkpointer:
             for key, size in shard.files().items():
                 here[key] = here.get(key, 0) + size
         needed = set(here)
-        # A shard that cannot be read names its pieces in its entry alone; an older entry, not even there.
+        # Chunks of an unreadable shard are named only in its entry; in an older entry, not even there.
         whole = {log_id for entry in shards for log_id in entry.logs()} | {entry.owner_log for entry in shards}
         for entry in shards:
             needed.update(entry.files or ())
@@ -516,7 +525,7 @@ class Checkpointer:
         return kept
 
     def _write_again(self, sparse: set[tuple[int, int]]) -> None:
-        """Let the next checkpoint write the pieces of these files anew."""
+        """Make the next checkpoint rewrite the chunks of these files."""
         if not sparse:
             return
         for shard in self._node.shards.owned.values():
@@ -533,9 +542,9 @@ class Checkpointer:
 
 
 def pins_of(own: int, entry: LogEntry | None, known: dict[int, LogEntry], shards: list[ShardEntry]) -> Pins:
-    """What holds segments of the own log and of the sealed ones.
+    """Return the pins on segments of the own log and of the sealed ones.
 
-    Of the log ``own`` (0: of none) the newest ``entry`` is known.
+    ``entry`` is the newest entry of the log ``own`` (0: no own log).
     """
     pins = Pins()
     chained = {log_id for shard in shards for log_id in shard.logs()}
@@ -545,7 +554,7 @@ def pins_of(own: int, entry: LogEntry | None, known: dict[int, LogEntry], shards
         pins.set_floor(log.log_id, SEGMENT_MAX + 1 if gone else floor.floor_segment)
     for shard in shards:
         pins.set_live(shard.shard, shard.segments())
-        # Of the own log the floor says all: it passes a shard only when that has no records below, or a checkpoint.
+        # The own log's floor suffices: it passes a shard only when that has no records below it, or has a checkpoint.
         starts = {log_id: known[log_id].floor_segment for log_id in shard.logs() if log_id != own and log_id in known}
         pins.set_chain(shard.shard, starts.items())
     return pins
@@ -560,8 +569,8 @@ def _kept(
     behind: dict[str, int] = {}
     for log_id, number, _ in left:
         if log_id == own and number >= current:
-            continue  # written to, or made ahead
-        holder = next((kind for kind, _ in pins.held(log_id, number)), "nothing")  # the next sweep drops it
+            continue  # the current segment, or one created ahead
+        holder = next((kind for kind, _ in pins.held(log_id, number)), "nothing")  # the next sweep deletes it
         pinned_by[holder] = pinned_by.get(holder, 0) + 1
         if log_id == own:
             behind[holder] = max(behind.get(holder, 0), current - number)

@@ -1,4 +1,4 @@
-"""A backend somewhere else, as if it were here: implements :class:`backend.api.Backend` over a connection.
+"""A client of a backend in another process: implements :class:`backend.api.Backend` over a connection.
 
 ::
 
@@ -7,9 +7,9 @@
     ...
     await backend.close()
 
-A call that was certainly not begun waits for the connection, and is made again, within its deadline.  One whose
-outcome is not known raises :class:`~backend.api.Unavailable` and is never repeated here: whoever made it decides.
-When the connection is lost, or the server drains, another one is made, after pauses that grow and differ by chance.
+A call that certainly did not begin waits for the connection and is retried within its deadline.  A call with an unknown
+outcome raises :class:`~backend.api.Unavailable` and is never repeated here: the caller decides.  When the connection is
+lost, or the server drains, the client reconnects after growing, randomized pauses.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ PAUSE_SECONDS_MOST: Final = 2.0
 
 
 class ClientLimits(NamedTuple):
-    """How long things may take."""
+    """Timeouts of a client."""
 
     call_seconds: float = 30.0
-    """Until a call has to be answered, beside the time that a receive may wait for messages."""
+    """Time within which a call must be answered, in addition to a receive's wait for messages."""
     connect_seconds: float = 5.0
-    """For a connection and its greeting."""
+    """Timeout of a connection with its handshake."""
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     waits: bool = True
-    """Whether a call waits for the connection where there is none; else it raises :class:`NotSent` at once."""
+    """True: a call waits for a missing connection; False: it raises :class:`NotSent` at once."""
 
 
 LIMITS = ClientLimits()
@@ -104,11 +104,11 @@ class RemoteBackend:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
-        """Where calls are made; None: there is no connection just now."""
+        """Connection for new calls; None: not connected."""
         self._links: set[Link] = set()
-        """With those on which calls are still being answered."""
+        """The current connection and those on which calls are still being answered."""
         self._news: asyncio.Future[None] = self._loop.create_future()
-        """Done when there is a connection, or it is clear why there is none; then the next one takes its place."""
+        """Done when there is a connection, or the reason for its absence is known; then a new future replaces it."""
         self._parted = asyncio.Event()
         self._why = "no connection has been made yet"
         self._refusal: Refused | None = None
@@ -125,7 +125,7 @@ class RemoteBackend:
         tls: ClientTls | None = None,
         limits: ClientLimits = LIMITS,
     ) -> RemoteBackend:
-        """Begin to connect, and stay connected; returns at once.  ``name`` is for the other side's log."""
+        """Begin to connect, and stay connected; return at once.  ``name`` is for the server's log."""
         backend = cls(address, secret, name, tls, limits)
         backend._keeper = backend._loop.create_task(backend._keep_connected(), name=f"the connection to {address}")
         return backend
@@ -133,8 +133,8 @@ class RemoteBackend:
     async def ready(self, seconds: float) -> None:
         """Wait for a connection.
 
-        Raises :class:`backend.hello.Refused` where the other side turns us away, and :class:`~backend.api.Unavailable`
-        where there is none in time.
+        Raises :class:`backend.hello.Refused` if the server rejects this client, and :class:`~backend.api.Unavailable`
+        if there is no connection in time.
         """
         deadline = self._loop.time() + seconds
         while self._link is None:
@@ -148,11 +148,11 @@ class RemoteBackend:
 
     @property
     def refusal(self) -> Refused | None:
-        """Why the other side turned us away, when we tried last."""
+        """Reason for which the server rejected the last attempt; None: it did not."""
         return self._refusal
 
     async def close(self) -> None:
-        """Close the connection.  Calls under way raise :class:`~backend.api.Unavailable`."""
+        """Close the connection.  Calls in progress raise :class:`~backend.api.Unavailable`."""
         self._closed = True
         self._why = "the connection to the backend was closed here"
         if self._keeper is not None:
@@ -193,7 +193,7 @@ class RemoteBackend:
             await self._parted.wait()
             if self._loop.time() - began > PAUSE_SECONDS_MOST:
                 pause = PAUSE_SECONDS_FIRST
-            else:  # one that is lost again and again is not to be made again at once
+            else:  # a connection that is lost again and again is not reopened at once
                 await asyncio.sleep(random.uniform(0, pause))
                 pause = min(2 * pause, PAUSE_SECONDS_MOST)
 
@@ -221,7 +221,7 @@ class RemoteBackend:
         return Caller(self._secret, self._name, binding)
 
     def _ended(self, link: Link) -> None:
-        """No more calls can be made on this link."""
+        """Stop using this connection for new calls."""
         if link is self._link:
             self._link = None
             self._why = f"the connection to {self.address} was lost"
@@ -232,14 +232,14 @@ class RemoteBackend:
         news.set_result(None)
 
     async def _wait_for_news(self, deadline: float) -> None:
-        """Raises :class:`NotSent` when the deadline has passed."""
+        """Wait for a change of the connection.  Raises :class:`NotSent` when the deadline has passed."""
         left = deadline - self._loop.time()
         if self._closed or left <= 0:
             raise NotSent(f"the backend cannot be asked: {self._why}")
         await asyncio.wait([self._news], timeout=left)
 
     async def _usable(self, deadline: float) -> Link:
-        """A link on which a call can be made.  Raises :class:`NotSent` if there is none in time."""
+        """Return a connection that accepts calls.  Raises :class:`NotSent` if there is none in time."""
         while True:
             link = self._link
             if link is None:
@@ -281,7 +281,7 @@ class RemoteBackend:
                 continue
 
     async def _end_wait(self, link: Link, call: Call, cancelled: asyncio.CancelledError) -> Any:
-        """What a receive has claimed already, though it is to wait no longer; raises ``cancelled`` if nothing."""
+        """End a receive's wait; return what it has already claimed, or raise ``cancelled`` if nothing."""
         answer = link.end_wait(call)
         try:
             return await answer

@@ -1,22 +1,22 @@
-"""The clock of a node, by which the time of its shards goes (:mod:`backend.shard_clock`).
+"""The clock of a node, which drives the time of its shards (:mod:`backend.shard_clock`).
 
-It follows the monotonic clock, slewed by at most a tenth towards the wall clock: never stepped, never back.
-So a wall clock that jumps ends no claim, delay or deduplication window early.  It starts at the later of the last time
-that the journal carries and the wall clock, so after two days of downtime two days have passed.  A machine that was
-suspended counts like one that was down: its monotonic clock stood still, and shard time goes on by as long as it slept.
+It follows the monotonic clock, slewed by at most a tenth towards the wall clock: never stepped, never backwards.  So a
+wall clock that jumps ends no claim, delay or deduplication window early.  It starts at the later of the last time in
+the journal and the wall clock, so after two days of downtime two days have passed.  A suspended machine counts like one
+that was down: its monotonic clock stood still, and the clock advances by the time of the suspension.
 
-**A wall clock that is years ahead.**  A machine may start with such a clock, until it has asked a time server.  To
-believe it would be for good: every message that is stored would expire, and shard time, which does not go back, would
-be years ahead ever after.  It cannot be told from years of downtime either; so the start waits until the clock is set,
-or has gone on steadily for some minutes.  Nothing can be sent meanwhile that would then be taken for old.
+**A wall clock that is years ahead.** A machine may start with such a clock, until it has reached a time server.
+Accepting it would be permanent: every stored message would expire, and shard time, which never goes back, would stay
+years ahead.  It cannot be distinguished from years of downtime.  So the start waits until the clock is set, or has run
+steadily for some minutes.  Nothing can be sent meanwhile that would then count as old.
 
-**On many machines** the clock goes by the cluster's time: the wall clock corrected by what the heartbeats say of the
-others' (:meth:`SteadyClock.follow`).  Where it is found to be off by more than a second, it is stepped there, forward
-or back: the time of the shards is not, which is kept for each shard.
+**In a cluster** the clock follows the cluster's time: the wall clock corrected by the differences that the heartbeats
+of other nodes show (:meth:`SteadyClock.follow`).  If it is off by more than a second, it is stepped, forward or back;
+the time of the shards is not, because each shard keeps its own.
 
-Where shard time is further ahead of the wall clock than slewing makes up for in a useful time (the clock was wrong for
-long, or by less), it goes on at its own pace: timeouts, delays and windows, which are all relative to it, are exact,
-and only the times that it shows are off.  That is said as long as it lasts.
+If shard time is so far ahead of the wall clock that slewing would take too long (the clock was wrong for a long time),
+it continues at normal speed: timeouts, delays and windows, which are all relative to it, are exact, and only displayed
+times are off.  The log repeats this as long as it lasts.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ ADJUST_SECONDS: Final = 1.0
 CORRECT_WITHIN_SECONDS: Final = 10.0
 SUSPENDED_SECONDS: Final = 1.0
 DOUBTED_MS: Final = 400 * DAY_MS
-"""A longer downtime than this is not believed at once."""
+"""Downtime above which the wall clock is not accepted at once."""
 STEADY_SECONDS: Final = 180.0
-"""So long the wall clock has to go on as the monotonic one does, to be believed then."""
+"""Time for which the wall clock has to advance in step with the monotonic clock to be accepted."""
 STEADY_WITHIN_SECONDS: Final = 1.0
 STEP_MS: Final = 1000.0
-"""A clock that is further from the cluster's time than this is stepped there."""
+"""Distance from the cluster's time above which the clock is stepped instead of slewed."""
 SLEWED_MOST_MS: Final = DAY_MS
-"""Further ahead than this, shard time is not slewed back: it would take more than ten days."""
+"""Lead of shard time above which it is not slewed back: that would take more than ten days."""
 SAID_AGAIN_SECONDS: Final = 3600.0
 
 
 def _boottime() -> float:
-    """Like the monotonic clock, but it goes on while the machine is suspended (where there is such a clock)."""
+    """Like the monotonic clock, but includes suspension, on systems that have such a clock."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.clock_gettime(clock) if clock is not None else time.monotonic()
 
 
 class SteadyClock:
-    """Milliseconds since the epoch; call it for the time."""
+    """A clock that returns milliseconds since the epoch when called."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class SteadyClock:
         self._monotonic = monotonic
         self._boottime = boottime
         self.ahead_ms = 0.0
-        """Milliseconds by which the cluster's time is ahead of this machine's clock, as far as is known."""
+        """Milliseconds by which the cluster's time is ahead of this machine's clock, as far as known."""
         self.stepped_ms = 0.0
-        """The sum of all steps.  Without them the clock is continuous."""
+        """Sum of all steps, in milliseconds.  Without them the clock is continuous."""
         self._confirmed = False
-        """Other nodes have said what time it is."""
+        """Other nodes' heartbeats have confirmed the time."""
         self._base_ms = wall() * 1000
         self._base = monotonic()
         self._rate = 1000.0
@@ -78,9 +78,9 @@ class SteadyClock:
         self._said_at = -SAID_AGAIN_SECONDS
 
     def follow(self, ahead_ms: float) -> None:
-        """Go by the cluster's time, which other nodes say is so far ahead of this machine's clock.
+        """Follow the cluster's time, which other nodes report to be this far ahead of this machine's clock.
 
-        Differences of up to a second are slewed, others are stepped over.
+        Differences of up to a second are slewed, larger ones are stepped.
         """
         self._confirmed = True
         self.ahead_ms = ahead_ms
@@ -89,7 +89,7 @@ class SteadyClock:
             self._step(off_ms)
 
     def resume(self, ahead_ms: float) -> None:
-        """Assume, before the start, that the cluster's time is still so far ahead of this machine's clock."""
+        """Assume, before the start, that the cluster's time is still this far ahead of this machine's clock."""
         self.ahead_ms = ahead_ms
         self._base_ms = self._wall_ms()
         self._base = self._monotonic()
@@ -100,21 +100,21 @@ class SteadyClock:
         self._rate = 1000.0
 
     def elapsed_ms(self) -> float:
-        """Milliseconds since some moment, those included in which the machine was suspended."""
+        """Milliseconds since an arbitrary moment, including time during which the machine was suspended."""
         return self._boottime() * 1000
 
     def wall_ms(self) -> float:
-        """This machine's clock."""
+        """Time of this machine's wall clock, in milliseconds since the epoch."""
         return self._wall() * 1000
 
     def _wall_ms(self) -> float:
         return self._wall() * 1000 + self.ahead_ms
 
     async def open(self, time_ms: int) -> None:
-        """Go on from the last time that the journal carries (0: from none), or from the wall clock if that is later.
+        """Continue from the last time in the journal (0: none), or from the wall clock if that is later.
 
-        Only at the first call, and not where other nodes have said what time it is.  Returns at once, unless the wall
-        clock is so far ahead that it may be wrong.
+        Has an effect only at the first call, and not if other nodes have confirmed the time.  Returns at once, unless
+        the wall clock is so far ahead that it may be wrong.
         """
         if self._opened:
             return
@@ -147,7 +147,7 @@ class SteadyClock:
             self._asleep = self._boottime() - self._base
 
     def _not_before(self, time_ms: int) -> None:
-        """Go on from this time if it is later than now."""
+        """Continue from this time if it is later than now."""
         if time_ms > self():
             self._base_ms = float(time_ms)
             self._base = self._monotonic()
@@ -156,7 +156,7 @@ class SteadyClock:
         return int(self.exact_ms())
 
     def exact_ms(self) -> float:
-        """The same with fractions of a millisecond."""
+        """The time with fractions of a millisecond."""
         now = self._monotonic()
         elapsed = now - self._base
         if elapsed >= ADJUST_SECONDS:
@@ -165,9 +165,11 @@ class SteadyClock:
         return self._base_ms + elapsed * self._rate
 
     def _adjust(self, now: float) -> None:
-        """Begin a new stretch: as fast as brings this clock and the wall clock together within seconds."""
+        """Begin a new stretch, at a rate that brings this clock and the wall clock together within seconds."""
         elapsed = now - self._base
-        slewed = min(elapsed, CORRECT_WITHIN_SECONDS)  # nobody may have asked for hours: then the slew is long over
+        slewed = min(
+            elapsed, CORRECT_WITHIN_SECONDS
+        )  # the clock may not have been read for hours: the slew is long over then
         value = self._base_ms + slewed * self._rate + (elapsed - slewed) * 1000
         asleep = self._boottime() - now
         if asleep - self._asleep > SUSPENDED_SECONDS:
