@@ -374,9 +374,8 @@ class Checkpointer:
             checkpoint_seq=through,
             chain=((log.log_id, shard.epoch, through + 1),),
             live=tuple(sorted((key >> SEGMENT_BITS, key & SEGMENT_MASK) for key in live)),
-            accepted=shard.entry.accepted
-            if stopped
-            else (),  # without stopped partitions, no replayed record can match a mark
+            # Without stopped partitions, no replayed record can match a mark.
+            accepted=shard.entry.accepted if stopped else (),
             stopped=tuple(stopped),
         )
         files = piece_files(taken.entry, taken.pieces)

@@ -167,9 +167,8 @@ class SteadyClock:
     def _adjust(self, now: float) -> None:
         """Begin a new stretch, at a rate that brings this clock and the wall clock together within seconds."""
         elapsed = now - self._base
-        slewed = min(
-            elapsed, CORRECT_WITHIN_SECONDS
-        )  # the clock may not have been read for hours: the slew is long over then
+        # The clock may not have been read for hours; the slew ended long before.
+        slewed = min(elapsed, CORRECT_WITHIN_SECONDS)
         value = self._base_ms + slewed * self._rate + (elapsed - slewed) * 1000
         asleep = self._boottime() - now
         if asleep - self._asleep > SUSPENDED_SECONDS:

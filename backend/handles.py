@@ -1,4 +1,4 @@
-"""Receipt handles.  They carry partition and number (:mod:`backend.engine.ids`), so none is ever issued twice."""
+"""Receipt handles.  They contain partition and number (:mod:`backend.engine.ids`), so each is issued only once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEAD = struct.Struct(">BQ")
 
 
 def partition_of(handle: str) -> int:
-    """The partition that a receipt handle names; 0 if it is none."""
+    """Return the partition that a receipt handle names; 0 if it is not a receipt handle."""
     try:
         version, partition = _HEAD.unpack_from(a2b_base64(handle))
     except (NotBase64, ValueError, struct.error):
@@ -30,8 +30,8 @@ def partition_of(handle: str) -> int:
 class Handles:
     """Issues and reads the receipt handles of one partition.
 
-    A handle is authenticated, so that one that was never issued is told from one whose message is gone, and guessing
-    is of no use.  Whether a handle that names another partition was ever issued, nobody is told.
+    A handle is authenticated: one that was never issued is distinguished from one whose message is gone, and guessing
+    is useless.  For a handle that names another partition, the answer does not reveal whether it was ever issued.
     """
 
     __slots__ = ("_base", "_partition")
@@ -47,7 +47,9 @@ class Handles:
         return b2a_base64(content + mac.digest(), newline=False).decode()
 
     def read(self, handle: str) -> tuple[int, int, int] | HandleOutcome:
-        """(number, receives, received_ms) of the claim, or why there is none: MALFORMED or OTHER_QUEUE."""
+        """Return (number, receives, received_ms) of the claim, or the reason there is none: MALFORMED or
+        OTHER_QUEUE.
+        """
         try:
             packed = a2b_base64(handle, strict_mode=True)
         except ValueError:
@@ -59,7 +61,7 @@ class Handles:
             return HandleOutcome.OTHER_QUEUE
         mac = self._base.copy()
         mac.update(packed[:_CONTENT_BYTES])
-        # Not compared in constant time on purpose: the caller is already allowed to use this queue.
+        # Deliberately not a constant-time comparison: the caller is already allowed to use this queue.
         if mac.digest() != packed[_CONTENT_BYTES:]:
             return HandleOutcome.MALFORMED
         return number, receives, received_ms

@@ -1,20 +1,20 @@
-"""How a connection begins: which version of the protocol is spoken, and that both know the shared secret.
+"""Handshake of a connection: agreement on a protocol version, and mutual proof of the shared secret.
 
 ::
 
     client                                       server
-      HELLO   versions, nonce, name        ───▶
-                                           ◀───    CHALLENGE   version, nonce, name
-      PROOF   HMAC("client", both above)   ───▶
-                                           ◀───    WELCOME     HMAC("server", both above), what may be under way
+    HELLO   versions, nonce, name        ───▶
+                                         ◀───    CHALLENGE   version, nonce, name
+    PROOF   HMAC("client", both above)   ───▶
+                                         ◀───    WELCOME     HMAC("server", both above), limit of bytes in progress
 
-The server chooses the highest version that both speak.  The proofs are HMAC-SHA-256 with the secret as the key, over
-who proves, both earlier frames to the byte, and on TLS the digest of the server's certificate: so no proof serves for
-another connection, in the other direction, through somebody in the middle or for another version than was offered.
-The client proves first, so that a stranger gets nothing to try guesses of the secret on.  The secret itself is never
-said.  These frames are the same in all versions of the protocol.
+The server chooses the highest version that both support.  The proofs are HMAC-SHA-256 with the secret as the key, over
+the side that proves, both earlier frames byte for byte, and on TLS the digest of the server's certificate.  So no proof
+is valid for another connection, in the other direction, through a man in the middle or for another version than was
+offered.  The client proves first, so that a stranger gets nothing against which to test guesses of the secret.  The
+secret itself is never sent.  These frames are the same in all versions of the protocol.
 
-Whoever cannot go on says ``GOODBYE`` with the reason and closes.
+A side that cannot continue sends ``GOODBYE`` with the reason and closes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from backend.wire import CHALLENGE, GOODBYE, HELLO, PROOF, WELCOME, encode, fram
 
 VERSION_LOWEST: Final = 1
 VERSION_HIGHEST: Final = 1
-"""Versions of the protocol that this program speaks."""
+"""Range of protocol versions that this program supports."""
 SECRET_BYTES_LEAST: Final = 16
 NAME_LENGTH_MOST: Final = 200
 _NONCE_BYTES: Final = 32
@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 
 class Refused(Exception):
-    """The two do not come together: wrong secret, no common version, no room.  The text says which."""
+    """The handshake failed: wrong secret, no common version, or no capacity.  The text says which."""
 
 
 class SecretUnusable(ValueError):
@@ -67,7 +67,7 @@ class Proof(msgspec.Struct, array_like=True):
 class Welcome(msgspec.Struct, array_like=True):
     proof: bytes
     under_way_bytes: int
-    """A call may begin while those under way take less than this."""
+    """A call may begin while the calls in progress take fewer bytes than this."""
 
 
 class Goodbye(msgspec.Struct, array_like=True):
@@ -75,7 +75,7 @@ class Goodbye(msgspec.Struct, array_like=True):
 
 
 def check_secret(secret: bytes) -> None:
-    """Raises :class:`SecretUnusable`."""
+    """Raise :class:`SecretUnusable` if the secret is too short."""
     if len(secret) < SECRET_BYTES_LEAST:
         raise SecretUnusable(
             f"the shared secret has {len(secret)} bytes, it takes at least {SECRET_BYTES_LEAST} that nobody can guess"
@@ -91,7 +91,7 @@ def said_goodbye(payload: memoryview) -> Refused:
 
 
 class _Side:
-    """What both sides of a handshake do."""
+    """Common part of both sides of a handshake."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class _Side:
         lowest: int = VERSION_LOWEST,
         highest: int = VERSION_HIGHEST,
     ) -> None:
-        """``binding``: of TLS, the SHA-256 digest of the server's certificate; without TLS nothing."""
+        """``binding``: with TLS the SHA-256 digest of the server's certificate; without TLS empty."""
         check_secret(secret)
         self._secret = secret
         self._name = name[:NAME_LENGTH_MOST]
@@ -111,9 +111,9 @@ class _Side:
         self._hello = b""
         self._challenge = b""
         self.version = 0
-        """Agreed upon."""
+        """Version agreed upon."""
         self.peer = ""
-        """The name of the other side."""
+        """Name of the other side."""
 
     def _proof(self, who: bytes) -> bytes:
         said = hmac.new(self._secret, b"holdfast wire " + who, hashlib.sha256)
@@ -137,7 +137,7 @@ class Caller(_Side):
         return frame(HELLO, 0, self._hello)
 
     def challenged(self, payload: memoryview) -> bytes:
-        """The answer to a challenge.  Raises :class:`Refused`."""
+        """Return the answer to a challenge.  Raises :class:`Refused`."""
         self._challenge = bytes(payload)
         challenge = _read(Challenge, payload)
         if not self._lowest <= challenge.version <= self._highest:
@@ -150,7 +150,7 @@ class Caller(_Side):
         return frame(PROOF, 0, encode(Proof(self._proof(b"client"))))
 
     def welcomed(self, payload: memoryview) -> Welcome:
-        """Raises :class:`Refused`."""
+        """Check the server's proof and return its welcome.  Raises :class:`Refused`."""
         if not self._challenge:
             raise Refused("the other side skipped its challenge")
         welcome = _read(Welcome, payload)
@@ -159,10 +159,10 @@ class Caller(_Side):
 
 
 class Answerer(_Side):
-    """The side that is connected to."""
+    """The side that accepts the connection."""
 
     def greeted(self, payload: memoryview) -> bytes:
-        """The challenge.  Raises :class:`Refused`."""
+        """Return the challenge for a client's greeting.  Raises :class:`Refused`."""
         if self._hello:
             raise Refused("the other side greeted twice")
         self._hello = bytes(payload)
@@ -179,7 +179,7 @@ class Answerer(_Side):
         return frame(CHALLENGE, 0, self._challenge)
 
     def proved(self, payload: memoryview, under_way_bytes: int) -> bytes:
-        """The welcome.  Raises :class:`Refused`."""
+        """Check the client's proof and return the welcome.  Raises :class:`Refused`."""
         if not self._challenge:
             raise Refused("the other side proved before it was asked")
         self._check(b"client", _read(Proof, payload).proof)

@@ -1,10 +1,10 @@
-"""One incarnation of a node: what it serves between a start and its end.
+"""One incarnation of a node: the state that it serves between a start and its end.
 
-A command is decided by the engine, its records are appended to the log and applied in memory at once, and its answer
-waits until everything that it was computed from is durable: rows become durable in order, so that is when the row
-being filled is.  Nothing is applied that has no room in the log.
+The engine decides a command, the records are appended to the log and applied in memory at once, and the answer waits
+until everything that it was computed from is durable.  Rows become durable in order, so that is when the row being
+filled is durable.  Nothing is applied for which the log has no room.
 
-When a write fails the whole incarnation is thrown away, memory and all (:mod:`backend.node` starts the next one).
+When a write fails, the whole incarnation with its memory is discarded (:mod:`backend.node` starts the next one).
 """
 
 from __future__ import annotations
@@ -73,33 +73,34 @@ T = TypeVar("T")
 QUORUM, ALL = AckLevel.QUORUM, AckLevel.ALL
 
 COMMIT = "journal.commit"
-"""The span in which a sampled call waits until what its answer rests on is durable."""
+"""Name of the span in which a sampled call waits for durability."""
 
 IDLE_LOOK_MS = 1000
-"""How late a partition that nobody waits on is looked after."""
+"""Maximum delay of expired timeouts in a partition without waiting receives."""
 ALARMS_SPARE = 64
-"""More alarms than twice the partitions and this many: those that were set earlier or later since are thrown out."""
+"""Surplus of alarms over twice the partitions above which outdated alarms are removed from the heap."""
 RING_SECONDS_MIN = 0.001
 NEAR_SECONDS = 1.0
-"""Alarms that are due later are asked again on the way, for meanwhile a shard's time may come to run faster."""
+"""An alarm due later than this is rechecked earlier, because the shard's time may come to run faster."""
 UNSYNCED_BYTES_MOST = 8 << 20
-"""With more than this not durable yet, sends that need not wait for it do: what a crash takes away is bounded, and so
-is the memory that a disk or a quorum that stands still fills."""
+"""Above this many unsynced bytes, LEADER and NONE sends also wait for durability.  This bounds the loss of a crash, and
+the memory that a stalled disk or quorum fills.
+"""
 CLAIMS_ROOM_BYTES = 64 << 10
-"""More than the records of one receive, delete or change of visibility take."""
+"""Upper bound on the bytes of the records of one receive, delete or visibility change."""
 
 
 class Resolver(Protocol):
-    """What a node asks of the metadata."""
+    """Metadata lookups of a node."""
 
     async def settings(self, target: Target) -> PartitionSettings | None:
-        """Settings of a queue's partition; None: that queue is deleted for good.
+        """Return the settings of a queue's partition; None: the queue is deleted for good.
 
-        Of a partition that is not one of the queue's any more they say that it has retired.
+        A partition that no longer belongs to the queue gets settings with the state RETIRED.
         """
 
     async def target(self, arn: str, group: str | None = None) -> Target | None:
-        """Where a message for this queue, of this group if it has one, is sent to; None: there is no such queue."""
+        """Return the target for a message to this queue, of this group if it has one; None: there is no such queue."""
 
 
 class Incarnation:
@@ -120,7 +121,7 @@ class Incarnation:
         self.shards = shards
         self.resolver = resolver
         self.elsewhere = elsewhere
-        """The nodes that own the other shards; None: there are none, or they cannot be asked."""
+        """Access to the nodes that own the other shards; None: there are none, or they cannot be called."""
         self.partitions = shards.partitions
         self.ferry = Ferry(self)
         self.adoption = Adoption(self)
@@ -130,26 +131,26 @@ class Incarnation:
         self.loop = asyncio.get_running_loop()
         self.windows = Windows(log, window_bytes, self._quarantine)
         self._alarms: list[tuple[float, int]] = []
-        """(time, partition): alarms of partitions, by the loop's time."""
+        """Heap of (time, partition): alarms of partitions, in the loop's time."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._draining = False
 
     def begin(self) -> None:
-        """Take up what was under way when the last incarnation ended."""
+        """Resume everything that was in progress when the last incarnation ended."""
         self.opened(list(self.partitions.values()))
         if self.memory.most_bytes:
             self.tasks.start(self.memory.watch(), "the watch over the memory")
 
     def opened(self, partitions: Sequence[Partition]) -> None:
-        """These are served from now on: take up what was under way in them."""
+        """Start serving these partitions: resume everything that was in progress in them."""
         for partition in partitions:
             self.ferry.kick(partition)
             self.adoption.kick(partition)
             self.changed(partition)
         self.tasks.start(self._collector.run([partition.id for partition in partitions]), "the collector")
 
-    # --- the way every command goes ---------------------------------------------------------------------
+    # --- common to all commands -------------------------------------------------------------------------
 
     def _find(self, target: Target) -> Partition:
         partition = self.partitions.get(target.partition)
@@ -164,7 +165,7 @@ class Incarnation:
     def write(self, partition: Partition, record: Record, now: int, body: bytes = b"", *, reserve: bool = True) -> None:
         """Append one record and apply it.  Raises :class:`StorageFull` or :class:`Unavailable`, having changed nothing.
 
-        Never after :meth:`Log.check_room` has let its size pass.
+        Never raises them after :meth:`Log.check_room` has accepted its size.
         """
         data = encode_record(
             record.KIND, partition.shard, partition.id, partition.epoch, now, encode_head(record), body
@@ -172,14 +173,15 @@ class Incarnation:
         position = self.log.append(data, reserve=reserve)
         try:
             partition.fold.apply(record, now, position, len(body))
-        except Exception as error:  # it is in the log, and in memory perhaps by half
+        # It is in the log, and perhaps half applied in memory.
+        except Exception as error:
             self.tasks.failed(f"a record of partition {partition.id}", error)
             raise
 
     async def write_all(self, partition: Partition, decide: Callable[[int], Sequence[Record]]) -> None:
-        """Append and apply records of no body, all or none, and wait until they are durable.
+        """Append and apply records without a body, all or none, and wait until they are durable.
 
-        ``decide`` says at the given time which; it is asked again when there had to be waited for room.  Raises
+        ``decide`` returns the records for a given time; it is called again after a wait for room.  Raises
         :class:`PartitionGone` when the partition has been dropped: nothing may follow that record.
         """
         while True:
@@ -203,13 +205,13 @@ class Incarnation:
         await self.durable()
 
     async def durable(self) -> None:
-        """Wait until all that was appended so far is durable."""
+        """Wait until all records appended so far are durable."""
         barrier = self.log.barrier()
         if barrier is not None:
             await (barrier if traces.current.get() is None else _timed(barrier))
 
     def changed(self, partition: Partition) -> None:
-        """Something changed: wake whoever waits for it, and look again when the next thing is due."""
+        """Handle a change of the partition: wake waiting receives, and set an alarm for its next timeout."""
         if partition.waiters:
             self._wake(partition)
             due = partition.fold.due
@@ -220,7 +222,7 @@ class Incarnation:
             self._set_alarm(partition)
 
     def _set_alarm(self, partition: Partition) -> None:
-        """Ring when the partition's alarm is due by its shard's time, or somewhat earlier (:func:`_seconds_until`)."""
+        """Set the timer for the partition's alarm in its shard's time, or somewhat earlier (:func:`_seconds_until`)."""
         rings_at = self.loop.time() + _seconds_until(partition)
         partition.rings_at = rings_at
         if len(self._alarms) > 2 * len(self.partitions) + ALARMS_SPARE:
@@ -233,10 +235,10 @@ class Incarnation:
 
     def _wake(self, partition: Partition) -> None:
         if partition.claimable:
-            # One at a time: when it has claimed what it may, and there is more, it wakes the next.
+            # Wakes one receive.  It wakes the next if messages are left after its claims.
             while partition.waiters:
                 waiter, looks_only = partition.waiters.popitem(last=False)
-                if not waiter.done():  # else its caller was cancelled a moment ago
+                if not waiter.done():  # otherwise its caller was cancelled a moment ago
                     waiter.set_result(None)
                     if not looks_only:
                         return
@@ -250,7 +252,8 @@ class Incarnation:
     def _ring(self) -> None:
         try:
             self._look_after_due()
-        except Exception as error:  # no alarm would ring any more
+        # Without this, no alarm would fire any more.
+        except Exception as error:
             self.tasks.failed("the alarm", error)
 
     def _look_after_due(self) -> None:
@@ -286,7 +289,7 @@ class Incarnation:
                     continue
                 raise
             level = partition.fold.ack_level
-            if written and self.memory.full:  # a repeat of what was stored is answered all the same
+            if written and self.memory.full:  # a repeat of a stored message is answered even then
                 raise self.memory.refusal()
             if level is ALL and written:
                 self.log.check_replicas()
@@ -296,7 +299,7 @@ class Incarnation:
                     partition.deduplicated += len(answers) - stored
                 break
             except StorageFull:
-                # Perhaps a segment is just being made.  Afterwards the command is decided anew.
+                # A segment may just be being allocated.  Afterwards the command is decided again.
                 await self.log.wait_room(_size(written))
         if level is not QUORUM:
             await self._acknowledged(partition, level, answers)
@@ -307,10 +310,10 @@ class Incarnation:
         return answers
 
     async def _acknowledged(self, partition: Partition, level: AckLevel, answers: Sequence[Stored]) -> None:
-        """Wait until a send may be answered at a level that is not QUORUM.
+        """Wait until a send may be answered at a level other than QUORUM.
 
-        At ALL also a repeat waits until every replica has what it repeats, whoever has written that; unless the message
-        is gone, or has stayed in the partition that this one was split from.
+        At ALL, a repeat also waits until every replica has the original message, whoever wrote it; except if the
+        message is gone, or stayed in the partition that this one was split from.
         """
         if level is ALL:
             found = [partition.fold.locate(stored.number) for stored in answers]  # a message may be gone by now
@@ -319,7 +322,7 @@ class Incarnation:
             await self.durable()
 
     def _store(self, partition: Partition, written: list[tuple[Message | Answered, bytes]], now: int) -> int:
-        """Returns how many messages there are among them."""
+        """Append the records; return the number of messages among them."""
         if len(written) > 1:
             self.log.check_room(_size(written))
         stored = stored_bytes = 0
@@ -363,7 +366,7 @@ class Incarnation:
             if left is not None:
                 await self.ferry.brought(partition, left)
                 partition.check_open()
-            partition.check_not_retired()  # what it had, others have by now
+            partition.check_not_retired()  # its messages are in other partitions by now
             remaining = deadline - self.loop.time() if deadline else 0.0
             if remaining <= 0 or self._draining:
                 if not command.partial:
@@ -371,12 +374,13 @@ class Incarnation:
                 return []
             await self._wait(partition, remaining)
         if command.attempt is not None:
-            # An attempt is repeated by a client that lost its answer: the claims wait for it.
+            # A client that lost the answer repeats the attempt, so the claims stay.
             return await self._deliver(partition, claims, left)
         try:
             return await self._deliver(partition, claims, left)
         except (asyncio.CancelledError, Unavailable):
-            # The client has left, or gets an error: what it will never see is visible again, and counts as not seen.
+            # The client has disconnected or gets an error.  The messages become visible again, and the receive does not
+            # count.
             self._release(partition, claims)
             raise
 
@@ -394,7 +398,7 @@ class Incarnation:
             await self._wait(partition, remaining, looks_only=True)
 
     async def _wait(self, partition: Partition, seconds: float, *, looks_only: bool = False) -> None:
-        """Until there may be something, or the time is over."""
+        """Wait until a message may be available or the time is over."""
         waiter = self.loop.create_future()
         partition.waiters[waiter] = looks_only
         timeout = self.loop.call_later(seconds, _settle, waiter)
@@ -403,7 +407,7 @@ class Incarnation:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self.changed(partition)  # it had been woken: somebody else's turn
+                self.changed(partition)  # it had been woken: wake another one
             raise
         finally:
             timeout.cancel()
@@ -423,7 +427,7 @@ class Incarnation:
     async def _deliver(
         self, partition: Partition, claims: Sequence[Claimed], left: records.TransferOut | None
     ) -> list[Received]:
-        """The claimed messages with their payloads, once the claim is durable and dead letters have arrived."""
+        """Return the claimed messages with payloads, once the claim is durable and dead letters have arrived."""
         if left is not None:
             await self.ferry.brought(partition, left)
         barrier = self.log.barrier()
@@ -466,11 +470,11 @@ class Incarnation:
     async def _delete_delivered(
         self, partition: Partition, claims: Sequence[Claimed], found: Sequence[Entry | None]
     ) -> list[Entry | None]:
-        """Delete what is about to be delivered, and deliver no more than that.
+        """Delete the messages about to be delivered, and return the entries that may be delivered.
 
-        The claim and this mostly lie in one row.  Where a crash parts them nobody has got the messages, and they are
-        back when their claims end.  What has been delivered to another, or left for another queue, while its payload
-        was read here is not delivered.
+        The claim and this record mostly share a row.  If a crash separates them, no client has received the messages,
+        and they become visible again when their claims end.  Messages that were delivered to another client, or left
+        for another queue, while their payloads were read here are not delivered.
         """
         fold = partition.fold
         while True:
@@ -558,12 +562,12 @@ class Incarnation:
         await self.write_all(partition, lambda _: partition.queue.configure(settings))
         self.adoption.kick(partition)
         if known < settings.map_version:
-            # The queue's sends go to other partitions from now on: whoever waits here is told to look at these too.
+            # The queue's sends go to other partitions from now on: waiting receives must ask these, too.
             stale = MapStale(f"the queue of partition {partition.id} has a map of version {settings.map_version}")
             _send_away(partition, stale)
 
     def _open(self, settings: PartitionSettings) -> Partition:
-        """A partition that has never been written to; there is room for its first record."""
+        """Create a partition that has never been written to; its first record is known to fit."""
         shard = self.shards.of(settings.partition)
         fold = Fold(settings.partition)
         fold.open(shard.epoch)
@@ -600,7 +604,7 @@ class Incarnation:
         return await self.durable()
 
     async def _drop_damaged(self, target: Target) -> None:
-        """What is damaged of a partition matters no more: a replay passes over it when it comes to this record."""
+        """Drop a damaged partition: a replay ignores its damage when it reaches this record."""
         await self.log.wait_room(4096, True)
         number = target.partition
         shard = self.shards.of(number)
@@ -644,7 +648,7 @@ class Incarnation:
         await self.durable()
         return peeked
 
-    # --- messages of other nodes' partitions --------------------------------------------------------------
+    # --- transfers from partitions of other nodes ---------------------------------------------------------
 
     async def take(self, target: Target, source: int, below: int, transfers: Sequence[Transfer]) -> list[int]:
         partition = self._find(target)
@@ -664,7 +668,7 @@ class Incarnation:
                 arrived = partition.queue.transfer_in(source, below, moved, now)
                 if arrived is not None:
                     self.write(partition, arrived, now, moved.payload)
-        finally:  # when there was room for some of them only, those have arrived
+        finally:  # if there was room for only some of them, those have arrived
             self.changed(partition)
         refused = partition.queue.refused(source, [moved.number for moved in transfers])
         await self.durable()
@@ -675,7 +679,7 @@ class Incarnation:
         await self.write_all(partition, lambda _: partition.queue.never(source, below, numbers))
         return partition.queue.refused(source, numbers)
 
-    # --- among the partitions of a queue ------------------------------------------------------------------
+    # --- between the partitions of a queue ----------------------------------------------------------------
 
     async def hand_over(self, target: Target, slot: int, part: int) -> Handover:
         partition = self._find(target)
@@ -726,14 +730,14 @@ class Incarnation:
         await self.write_all(partition, lambda _: partition.queue.cancel_move(task_id))
         return next(task for task in partition.fold.tasks if task.task_id == task_id)
 
-    # --- shards that leave ------------------------------------------------------------------------------
+    # --- shards in hand-over ----------------------------------------------------------------------------
 
     def close_shard(self, shard: Shard) -> None:
-        """Take no more commands for the shard, end its long polls, and write nothing more of it."""
+        """Stop serving the shard: accept no commands, end its long polls, and write no more of its records."""
         gone = NotOwner(shard.number, None)
         now = shard.clock()
         for partition in self.shards.close(shard):
-            partition.fold.advance(now)  # what it stores is counted until then
+            partition.fold.advance(now)  # storage usage is metered until now
             for task in (partition.ferry, partition.mover, partition.adoption):
                 if task is not None:
                     task.cancel()
@@ -741,19 +745,19 @@ class Incarnation:
             self.windows.remove(partition)
 
     def reopen_shard(self, shard: Shard) -> None:
-        """The shard stays after all."""
+        """Serve the shard again, because its hand-over failed."""
         self.opened(self.shards.reopen(shard))
 
     # --- the end ----------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Let long polls end now, with nothing."""
+        """End all long polls now, with empty answers."""
         self._draining = True
         for partition in self.partitions.values():
             _send_away(partition)
 
     def stop(self, error: Unavailable) -> None:
-        """No timer rings any more, no task runs, and whoever waits hears why."""
+        """Stop all timers and tasks, and end all waits with ``error``."""
         self._draining = True
         if self._timer is not None:
             self._timer.cancel()
@@ -764,13 +768,13 @@ class Incarnation:
 
 
 def _seconds_until(partition: Partition) -> float:
-    """Seconds until the partition's alarm is due, or may be: its shard's time may run a tenth faster."""
+    """Return the seconds until the partition's alarm is due at the earliest: shard time may run a tenth faster."""
     seconds = max(0.0, (partition.alarm - partition.clock()) / 1000)
     return seconds if seconds <= NEAR_SECONDS else max(NEAR_SECONDS, seconds / (1 + SLEW_MOST))
 
 
 def _send_away(partition: Partition, error: Exception | None = None) -> None:
-    """Long polls at this partition end: with an error, or by looking once more."""
+    """End long polls at this partition, with an error, or without one to make them check once more."""
     for waiter in partition.waiters:
         _settle(waiter, error)
     partition.waiters.clear()
@@ -787,7 +791,7 @@ def _settle(waiter: asyncio.Future[None], error: Exception | None = None) -> Non
 
 
 async def _in_any_case(barrier: asyncio.Future[None]) -> None:
-    """Wait for what cannot be taken back: a cancellation comes too late, and whoever still wants the result gets it."""
+    """Wait for an irrevocable write: a cancellation has no effect, and the caller gets the result."""
     while not barrier.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([barrier])
@@ -795,18 +799,18 @@ async def _in_any_case(barrier: asyncio.Future[None]) -> None:
 
 
 def _timed(barrier: Awaitable[None]) -> Awaitable[None]:
-    """The same to wait for; in a sampled call, the time that it takes is a span."""
+    """Return an awaitable for ``barrier``; in a sampled call, the wait is a span."""
     span = traces.current.get()
     return barrier if span is None or span.ended else span.during(COMMIT, barrier)
 
 
 def _size_of_heads(written: Sequence[Record]) -> int:
-    """At least what records of no body will take."""
+    """Return an upper bound on the bytes of records without a body."""
     return sum(len(encode_head(record)) + 64 for record in written)
 
 
 def _size(written: Sequence[tuple[Message | Answered, bytes]]) -> int:
-    """At least what these records will take."""
+    """Return an upper bound on the bytes of these records."""
     return sum(
         len(payload) + RECORD_OVERHEAD_BYTES + (4 * len(record.group or "") if isinstance(record, Message) else 0)
         for record, payload in written

@@ -1,6 +1,6 @@
-"""What a backend counts and measures: its journal, its checkpoints, and how shards come and go.
+"""Counters and histograms of a backend: its journal, its checkpoints, and the shards that move.
 
-:mod:`backend.gauges` tells what there is; :data:`REROUTED` belongs to those who call backends.
+:mod:`backend.gauges` has the sampled values; :data:`REROUTED` belongs to clients of backends.
 """
 
 from __future__ import annotations
@@ -54,5 +54,5 @@ for _how in ("taken", "received", "handed over"):
 
 
 def tell(registry: Registry) -> None:
-    """Show what a backend counts."""
+    """Register a backend's counters and histograms."""
     registry.add(WRITES, FENCES, ROW_RECORDS, ROW_BYTES, FAILURES, CHECKPOINTS, CHECKPOINTS_FAILED, MOVES, SEALED)

@@ -1,4 +1,4 @@
-"""One connection to a backend's server, from this side: its greeting, and the calls that are under way on it."""
+"""Client side of one connection to a backend's server: its handshake, and the calls in progress on it."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _CALLS_MOST: Final = (1 << 32) - 1
 
 
 class NotSent(Unavailable):
-    """The call was not begun anywhere: it has had no effect, and may be made again."""
+    """The call was not begun anywhere: it has had no effect, and may be repeated."""
 
     has_effect = False
 
 
 class Call:
-    """A call under way."""
+    """A call in progress."""
 
     __slots__ = ("abandoned", "arguments", "deadline", "future", "method", "number", "weight")
 
@@ -63,7 +63,7 @@ class Call:
         deadline: float,
     ) -> None:
         self.future = future
-        """Cancelled: nobody waits for it any more, or its caller is about to say what shall become of it."""
+        """Cancelled: no caller waits for it any more, or the caller has not yet decided how to end it."""
         self.abandoned = False
         self.number = number
         self.method = method
@@ -73,13 +73,14 @@ class Call:
 
 
 class Link(asyncio.Protocol):
-    """A connection.  Calls may be made from :attr:`welcomed` on, until :attr:`leaving`."""
+    """A connection.  Calls may be made after :attr:`welcomed` is done, until :attr:`leaving` is set."""
 
     def __init__(
         self, make_caller: Callable[[bytes], Caller], heartbeat_seconds: float, on_end: Callable[[Link], None]
     ) -> None:
-        """``make_caller`` is given what the proofs are bound to.  ``on_end`` is called once, when no more calls can be
-        made on this link, though some may still be answered."""
+        """``make_caller`` gets the binding of the proofs.  ``on_end`` is called once, when this connection accepts no
+        more calls, though some may still be answered.
+        """
         self._loop = asyncio.get_running_loop()
         self._make_caller = make_caller
         self._heartbeat_seconds = heartbeat_seconds
@@ -88,15 +89,15 @@ class Link(asyncio.Protocol):
         self._caller: Caller
         self._frames = Frames()
         self._out: list[bytes] = []
-        """Frames that go out at the end of this turn of the loop."""
+        """Frames to be sent at the end of this turn of the loop."""
         self._calls: dict[int, Call] = {}
         self._last = 0
         self._quiet = True
-        """Nothing was written since the last beat."""
+        """Nothing was written since the last heartbeat."""
         self._silent_beats = 0
         self._timer: asyncio.TimerHandle | None = None
         self._room: deque[asyncio.Future[None]] = deque()
-        """Calls that wait until fewer are under way."""
+        """Calls that wait until fewer are in progress."""
         self._under_way_most = 0
         self._why = "the connection was closed before the other side had said a word: perhaps it speaks TLS"
         self.under_way_bytes = 0
@@ -105,13 +106,13 @@ class Link(asyncio.Protocol):
         """Done when calls can be made.  Raises :class:`Refused` or :class:`ConnectionError`."""
         self.welcomed.add_done_callback(lambda welcomed: welcomed.cancelled() or welcomed.exception())
         self.lost: asyncio.Future[None] = self._loop.create_future()
-        """Done when the connection is gone."""
+        """Done when the connection is closed."""
         self.peer = ""
 
-    # --- what the loop calls ------------------------------------------------------------------------------
+    # --- callbacks of the loop ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         tls = transport.get_extra_info("ssl_object")
         self._caller = self._make_caller(digest_of_peer(tls) if tls is not None else b"")
         self._transport.write(self._caller.begin())
@@ -154,20 +155,21 @@ class Link(asyncio.Protocol):
         except Refused as refusal:
             self._refused(refusal)
 
-    # --- what arrives ---------------------------------------------------------------------------------------
+    # --- received frames ------------------------------------------------------------------------------------
 
     def _answered(self, number: int, payload: memoryview) -> None:
         call = self._finished(number)
         future = call.future
         if future.cancelled() and not call.abandoned:
-            future = call.future = self._loop.create_future()  # its caller, just cancelled, has not run since
+            # The caller was just cancelled and has not run since.
+            future = call.future = self._loop.create_future()
         if not future.done():
             future.set_result(decode_answer(call.method, payload))
         elif call.method == ReceiveCall.KIND:
             self._give_back(call, decode_answer(call.method, payload))
 
     def _told(self, kind: int, number: int, payload: memoryview) -> None:
-        """All that comes seldom."""
+        """Handle all frames that are rare."""
         if kind == FAILED:
             call = self._finished(number)
             error = decode_error(payload)
@@ -211,11 +213,11 @@ class Link(asyncio.Protocol):
 
     @property
     def full(self) -> bool:
-        """So much is under way that further calls have to wait."""
+        """So many bytes are in progress that further calls have to wait."""
         return self.under_way_bytes >= self._under_way_most
 
     def start(self, method: int, arguments: tuple[Any, ...], deadline: float) -> Call:
-        """Make a call; it goes out at the end of this turn of the loop.  Raises :class:`backend.wire.FrameTooLarge`."""
+        """Make a call; it is sent at the end of this turn of the loop.  Raises :class:`backend.wire.FrameTooLarge`."""
         number = self._last = self._last + 1 if self._last < _CALLS_MOST else 1
         while number in self._calls:
             number = self._last = self._last + 1 if self._last < _CALLS_MOST else 1
@@ -227,7 +229,7 @@ class Link(asyncio.Protocol):
         return call
 
     def abandon(self, call: Call) -> None:
-        """Nobody waits for the call any more: what it has claimed, or will claim, reaches nobody."""
+        """Cancel the call: what it has claimed, or will claim, is released."""
         call.abandoned = True
         future = call.future
         if self._calls.get(call.number) is call:
@@ -237,23 +239,23 @@ class Link(asyncio.Protocol):
             self._give_back(call, future.result())
 
     def end_wait(self, call: Call) -> asyncio.Future[Any]:
-        """A receive is to wait no longer, but what it has claimed is wanted; its future may have been cancelled."""
+        """End a receive's wait but keep what it has claimed; the call's future may have been cancelled."""
         if self._calls.get(call.number) is call:
             call.future = self._loop.create_future()
             self._say(frame(CANCEL, call.number))
         return call.future
 
     def _give_back(self, call: Call, messages: list[Any]) -> None:
-        """The answer of a receive came when its caller had gone."""
+        """Release the messages of a receive whose caller was gone before the answer arrived."""
         target, command = call.arguments[:2]
         assert isinstance(command, Receive)
-        # An attempt is repeated by a client that lost its answer: the claims wait for it.
+        # A client that lost the answer repeats the attempt, so the claims stay.
         if messages and command.attempt is None and not self.lost.done():
             handles = [message.handle for message in messages]
             self.start(Release.KIND, (target, handles), self._loop.time() + RELEASE_SECONDS).future.cancel()
 
     async def room(self) -> None:
-        """Wait until fewer calls are under way, or there will never be room."""
+        """Wait until fewer calls are in progress, or the connection accepts no more calls."""
         while self.full and not self.leaving:
             waiter = self._loop.create_future()
             self._room.append(waiter)
@@ -261,7 +263,7 @@ class Link(asyncio.Protocol):
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._make_room()  # somebody else's turn
+                    self._make_room()  # wake another waiter
                 raise
 
     def _make_room(self) -> None:
@@ -270,7 +272,7 @@ class Link(asyncio.Protocol):
             if not waiter.done():
                 waiter.set_result(None)
                 if not self.leaving:
-                    return  # when it has made its call, and there is more room, the next answer wakes another
+                    return  # the next answer wakes another waiter if there is more room
 
     # --- the connection itself ------------------------------------------------------------------------------
 
@@ -290,7 +292,7 @@ class Link(asyncio.Protocol):
         self._timer = self._loop.call_later(self._heartbeat_seconds, self._beat)
 
     def _beat(self) -> None:
-        """Counts turns of this timer, not time: where this process itself stood still, nobody else is to blame."""
+        """Count timer ticks, not time: when this process itself was stopped, the peer is not at fault."""
         self._silent_beats += 1
         if self._silent_beats > SILENT_BEATS:
             self.cut(f"nothing was heard for {SILENT_BEATS * self._heartbeat_seconds:g} s")

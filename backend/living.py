@@ -1,4 +1,4 @@
-"""Which nodes of a cluster live, and what time it is for them, for somebody who has not watched it so far."""
+"""Live nodes of a cluster and the cluster's time, for a process that has not observed it so far."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from metadata_service.models import Heartbeat
 from metadata_service.store import ClusterStore, EntryStore
 
 WATCH_SECONDS: Final = 1.5
-"""Longer than the time between two heartbeats."""
+"""Longer than the interval of heartbeats."""
 OTHERS_SECONDS = 20.0
-"""So long a recovery by another node is waited for: longer than one of a million messages takes."""
+"""Maximum wait for another node's recovery: longer than one of a million messages takes."""
 OTHERS_LOOK_SECONDS = 0.5
 
 
 async def living(
     store: ClusterStore, name: str | None = None, *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> set[str]:
-    """The nodes (or only the one of this ``name``) whose heartbeat moves while it is watched.
+    """Return the nodes (or only the one with this ``name``) whose heartbeat advances while observed.
 
-    One that is slow just now may be missed: nothing that has to be safe may rest on it.  Where no node says where it is
-    reached, nothing is waited for.  Raises :class:`~metadata_service.store.StoreError`.
+    A node that is slow now may be missed, so no safety may depend on the result.  Does not wait if no node has
+    published an address.  Raises :class:`~metadata_service.store.StoreError`.
     """
 
     async def beats() -> dict[str, tuple[int, int]]:
@@ -45,10 +45,10 @@ async def clock_at_start(
     *,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Let the clock of the node ``name``, which is about to start, go by the cluster's time.
+    """Set the clock of the starting node ``name`` to the cluster's time.
 
-    Where no other node is seen to live, a clock that was off at the node's last heartbeat is taken to be off by as much
-    still.  Raises :class:`~metadata_service.store.StoreError`.
+    If no other node is alive, a clock that was off at the node's last heartbeat is assumed to be still off by as much.
+    Raises :class:`~metadata_service.store.StoreError`.
     """
     clocks = Clocks()
 
@@ -73,9 +73,9 @@ async def clock_at_start(
 async def recovered_by_others(
     store: EntryStore, name: str, *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
-    """Wait until those have finished, or have had the time to, who are taking what the node ``name`` has left.
+    """Wait, up to a limit, until other nodes have finished recovering the logs of the node ``name``.
 
-    Whoever claims a log that another one recovers makes that one begin anew: two that go on do so for ever.  Raises
+    A node that claims a log in recovery makes the other one start again: two that keep doing so never finish.  Raises
     :class:`~metadata_service.store.StoreError`.
     """
     for _ in range(int(OTHERS_SECONDS / OTHERS_LOOK_SECONDS)):

@@ -1,9 +1,8 @@
-"""How much a node has to do, measured now and then, so that no command pays for it.
+"""Load of a node, measured at intervals, so that no command pays for it.
 
-What a partition has had to do follows from what its fold knows anyway: its next number has risen by one with each
-message that came, and what came and is not here any more was received and deleted.  So between two looks it has had
-``2 * came - change of what is here`` messages, sent and received together; a purge, too, counts as if all had been
-received.
+A partition's work follows from its fold: the next number has risen by one with each message that arrived, and messages
+that arrived and are not stored any more were received and deleted.  So between two measurements it has handled ``2 *
+arrived - change of stored`` messages, sent and received together; a purge also counts as if all had been received.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from metadata_service.models import BusyPartition
 
 LOOK_SECONDS: Final = 5.0
 AT_ONCE: Final = 2_000
-"""Partitions that are looked at before others have a turn: about a millisecond."""
+"""Partitions checked before other tasks get a turn: about a millisecond."""
 BUSY_MOST: Final = 64
-"""So many partitions are named."""
+"""Maximum number of busy partitions that are reported."""
 BUSY_RATE: Final = 250.0
-"""Messages a second; who has fewer is not named."""
+"""Messages per second below which a partition is not reported."""
 
 
 class Load:
-    """Of one node, as of the last :meth:`look`."""
+    """Load of one node, as of the last :meth:`look`."""
 
     def __init__(
         self,
@@ -39,13 +38,15 @@ class Load:
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] = time.process_time,
     ) -> None:
-        """``folder``: where the journal is; None: not on a disk of this machine."""
+        """``folder``: the journal's folder; None: the journal is not on a disk of this machine."""
         self.cpu = 0.0
-        """Part of a core that the process used."""
+        """Fraction of a core that the process used."""
         self.storage = 0.0
-        """Part that is used of what there is least of: the disk, or memory for messages; 1: no more are taken."""
+        """Used fraction of the scarcest resource: the disk, or memory for messages; 1: no more messages are
+        accepted.
+        """
         self.busy: tuple[BusyPartition, ...] = ()
-        """The partitions with the most to do, the busiest first."""
+        """The partitions with the highest load, the busiest first."""
         self._node = node
         self._folder = folder
         self._clock = clock
@@ -53,10 +54,10 @@ class Load:
         self._looked_at: float | None = None
         self._cpu_before = 0.0
         self._before: dict[int, tuple[int, int]] = {}
-        """By partition: epoch, and twice the next number less what is there."""
+        """By partition: epoch, and twice the next number less the stored messages."""
 
     async def look(self) -> None:
-        """Measure what there was to do since the last look."""
+        """Measure the load since the last call."""
         now, cpu = self._clock(), self._cpu()
         passed = 0.0 if self._looked_at is None else now - self._looked_at
         if passed:

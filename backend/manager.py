@@ -1,13 +1,14 @@
-"""The members of a backend cluster, and the one of them that manages it.
+"""The members of a backend cluster, one of which is its manager.
 
-Each member writes its heartbeat every second, reads who is to have which shard, and moves towards that: it takes what
-it is to have and nobody has, and hands over what another is to have.  One member is the manager, elected by a change
-of the cluster's entry: whoever finds that the manager's heartbeat stands still puts itself in its place.  All that a
-manager decides is a change of the same entry from the version that it read, so a former manager decides nothing.
+Each member writes its heartbeat every second, reads the shard assignment, and moves towards it: it takes shards that
+are assigned to it and have no owner, and hands over shards that are assigned to others.  One member is the manager,
+elected by a change of the cluster's entry: a member that finds the manager's heartbeat stopped puts itself in its
+place.  Every decision of a manager is a conditional change of the same entry from the version that it read, so a former
+manager decides nothing.
 
-The manager seals the logs of the dead, and decides who is to have which shard (:mod:`metadata_service.placement`).
-It moves no data, and nothing is lost by what it decides: that a shard has one owner rests on the shards' entries and
-the logs' fences alone (``docs/internals/shards.md``).
+The manager seals the logs of dead nodes, and assigns shards to nodes (:mod:`metadata_service.placement`).  It moves no
+data, and no decision of it can lose any: that a shard has one owner depends on the shards' entries and the logs' fences
+alone (``docs/internals/shards.md``).
 """
 
 from __future__ import annotations
@@ -38,27 +39,27 @@ from metadata_service.store import ClusterStore, ConditionFailed, MemberStore, S
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-"""How often a member looks at the cluster."""
+"""Interval at which a member reads the cluster's state."""
 LEAD_MS_MIN = 100
-"""A shard's time that differs less than this from its owner's is not said to."""
+"""Lead of a shard's time over its owner's clock below which heartbeats do not report it."""
 EXPECT_SECONDS = 0.1
-"""How often a member looks for shards that are on their way to it."""
+"""Interval at which a member checks for shards in hand-over to it."""
 MOVES_MOST = 32
-"""Shards that are on their way at once, beside those of the dead."""
+"""Maximum number of shards in hand-over at once, not counting those of dead nodes."""
 CLOCK_SECONDS = 60.0
-"""A clock that is wrong is reported only when the member has been there for so long."""
+"""Time of membership before which a wrong clock is not reported."""
 TAKEOVERS_MAX = 64
-"""Nodes that are gone and remembered, of one cluster."""
+"""Maximum number of dead nodes remembered in a cluster's entry."""
 GATHER_SECONDS = 10.0
-"""So long the first assignment of all waits for the members that are expected."""
+"""Time for which the very first assignment waits for the expected members."""
 TROUBLE = (StoreError, BackendError, LogInUse, JournalDamaged, OSError)
-"""What a member lives through, and tries again."""
+"""Errors that a member retries after."""
 
 
 def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
-    """The cluster's entry with the next assignment: the same one if there is nothing to change.  Pure.
+    """Return the cluster's entry with the next assignment, or the same entry if nothing changes.  Pure.
 
-    A shard that is on its way to a node stays so; the limit is on all that are on their way together.
+    A shard in hand-over to a node keeps its assignment; the limit covers all hand-overs in progress together.
     """
     present: dict[int, str | None] = {}
     moving = 0
@@ -67,15 +68,19 @@ def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
         present[shard] = wanted or owner
         moving += wanted is not None and owner != wanted
     nodes = [placement.Node(name, draining=view.leaving(name)) for name in view.live]
-    limit = max(0, moves_most - moving) if not all(node.draining for node in nodes) else 0  # else: nowhere to go to
+    # Otherwise no node can take shards.
+    limit = max(0, moves_most - moving) if not all(node.draining for node in nodes) else 0
     planned = placement.plan(present, nodes, limit=limit)
     assignment = tuple(planned.assignment.get(shard, "") for shard in range(SHARDS))
     return msgspec.structs.replace(view.cluster, assignment=assignment)
 
 
 def with_takeovers(view: View, decided: ClusterEntry, sealed: Iterable[LogEntry], now_ms: int) -> ClusterEntry:
-    """The entry, with a note for each of the logs that were ``sealed`` just now, without those of nodes that are back,
-    and of those that went long ago.  Pure."""
+    """Return the entry with a note for each log ``sealed`` just now, without notes of nodes that are back and old
+    notes.
+
+    Pure.
+    """
     notes = {one.node: one for one in decided.takeovers if one.node not in view.live}
     for log in sealed:
         had = [shard for shard in range(SHARDS) if view.had(shard) == log.node]
@@ -87,8 +92,9 @@ def with_takeovers(view: View, decided: ClusterEntry, sealed: Iterable[LogEntry]
 
 
 class Member:
-    """A node as a member of its cluster: from :meth:`start`, when it has started and is reached at ``address``, to
-    :meth:`stop`."""
+    """A node as a member of its cluster, from :meth:`start`, when it runs and is reachable at ``address``, to
+    :meth:`stop`.
+    """
 
     def __init__(
         self,
@@ -105,10 +111,11 @@ class Member:
         callers: Callable[[], Iterable[str]] = tuple,
         release: str = "",
     ) -> None:
-        """``load``: what the heartbeats are to say of the node; ``reporter``: whom it tells of the cluster while it is
-        the manager; ``acquaint_seconds``: so long a node without shards looks what the others' clocks say, before it
-        takes any (where nodes are on several machines, :data:`~backend.living.WATCH_SECONDS`); ``expected``: the nodes
-        that start together; ``callers``: who is connected to the node; ``release``: of Holdfast, that it runs."""
+        """``load``: load to report in heartbeats.  ``reporter``: receiver of the manager's reports on the cluster.
+        ``acquaint_seconds``: time for which a node without shards observes other nodes' clocks before it takes any (for
+        nodes on several machines :data:`~backend.living.WATCH_SECONDS`).  ``expected``: the nodes that start together.
+        ``callers``: the clients connected to the node.  ``release``: the Holdfast release that it runs.
+        """
         self._name = name
         self._node = node
         self._store = store
@@ -117,16 +124,16 @@ class Member:
         self._load = load
         self._reporter = reporter
         self._managed: View | None = None
-        """What was seen last, if the node manages the cluster."""
+        """Last view of the cluster, if the node manages it."""
         self._reached: dict[str, str] = {}
-        """The live nodes and their addresses, as of the last look."""
+        """The live nodes and their addresses, as of the last step."""
         self._news = asyncio.Event()
         """Set: the next report is due at once."""
         self._watch = Watch()
         self._clocks = Clocks()
         self._clock_bounds = ClockBounds()
         self._sealed: dict[int, LogEntry] = {}
-        """Logs of the dead that this manager has sealed, until the cluster's entry has a note of it."""
+        """Logs of dead nodes that this manager has sealed, until the cluster's entry notes it."""
         self._clock_reported_from = 0.0
         self._acquaint_seconds = acquaint_seconds
         self._acquainted_at = 0.0
@@ -137,21 +144,21 @@ class Member:
         self._reach = Reach()
         self._complaints = Complaints()
         self.clock_behind_ms = 0.0
-        """How far the cluster's time is ahead of this machine's clock, as of the last look."""
+        """Lead of the cluster's time over this machine's clock in milliseconds, as of the last step."""
         self._count = 0
         self._beaten_at: float | None = None
-        """When the last heartbeat was stored; None after one that failed."""
+        """Time at which the last heartbeat was stored; None after one that failed."""
         self._stored = 0
-        """Heartbeats that were stored."""
+        """Number of heartbeats that were stored."""
         self._expecting = False
         self._heirs = False
-        """There are others that live, and do not drain."""
+        """There are other live nodes that do not drain."""
         self.settled = asyncio.Event()
-        """Set while this node has its share, and each other shard is where it is to be, as far as is known here."""
+        """Set while this node has its share, and each other shard is at its assigned node, as far as known here."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Join: from now on the node gets shards, and gives some away."""
+        """Join: from now on the node takes and hands over shards."""
         loop = asyncio.get_running_loop()
         self._acquainted_at = loop.time() + self._acquaint_seconds
         self._gathered_at = loop.time() + GATHER_SECONDS
@@ -166,9 +173,9 @@ class Member:
             self._tasks.append(loop.create_task(self._forever(self._report, lambda: EXPECT_SECONDS, "the report")))
 
     async def stop(self) -> None:
-        """Move nothing any more, say that the node is not reached here any longer, and beat no more.
+        """Stop moving shards, publish that the node has no address any more, and stop its heartbeat.
 
-        The node keeps what it has.
+        The node keeps its shards.
         """
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -176,20 +183,20 @@ class Member:
         if tasks:
             await asyncio.wait(tasks)
             self._address = ""
-            with contextlib.suppress(*TROUBLE):  # else its log says so, when it is sealed
+            with contextlib.suppress(*TROUBLE):  # otherwise the sealing of its log shows it
                 await self._beat()
 
     async def leave(self, seconds: float) -> bool:
-        """Give all shards to others, for this node is about to end.  Says whether that is done within the time.
+        """Hand all shards over to other nodes before this node ends; return whether that is done within the time.
 
-        Where nobody else lives, or all others are about to end, too, it is given up at once: the shards stay.
+        Gives up at once if no other node is alive, or all others are about to end, too: the shards stay.
         """
         await drain(self._store, self._name)
         for _ in range(int(seconds / EXPECT_SECONDS)):
             if self._node.free or not self._heirs:
                 break
             await asyncio.sleep(EXPECT_SECONDS)
-        with contextlib.suppress(*TROUBLE):  # else the others notice after some seconds
+        with contextlib.suppress(*TROUBLE):  # otherwise the others notice after some seconds
             cluster = await self._store.cluster()
             if cluster.manager == self._node.ownership.log_id:
                 await self._store.update_cluster(msgspec.structs.replace(cluster, manager=0))
@@ -197,7 +204,7 @@ class Member:
 
     @property
     def managed(self) -> View | None:
-        """What was seen last of the cluster, if this member is its manager."""
+        """Last view of the cluster, if this member is its manager; otherwise None."""
         return self._managed
 
     async def _run(self) -> None:
@@ -205,7 +212,7 @@ class Member:
         await self._forever(self._step, lambda: EXPECT_SECONDS if self._expecting else LOOK_SECONDS, "the member")
 
     async def _forever(self, work: Callable[[], Awaitable[None]], pause: Callable[[], float] | None, what: str) -> None:
-        """Do this again and again, or without a pause until it succeeds once."""
+        """Repeat ``work`` for ever, or, without a pause, until it succeeds once."""
         while True:
             try:
                 await work()
@@ -215,7 +222,8 @@ class Member:
             except TROUBLE as error:
                 if self._complaints.is_news(what, str(error)):
                     logger.warning("%s of node %s: %s", what, self._name, error)
-            except Exception:  # a fault in this code: the node serves on what it has, and others see that it beats
+            # A fault in this code: the node keeps serving its shards, and others see its heartbeat.
+            except Exception:
                 if self._complaints.is_news(what, "fault"):
                     logger.exception("%s of node %s has failed unexpectedly", what, self._name)
             await asyncio.sleep(pause() if pause is not None else LOOK_SECONDS)
@@ -248,7 +256,7 @@ class Member:
         self._beaten_at = asyncio.get_running_loop().time()
         self._stored += 1
 
-    # --- what a member does -----------------------------------------------------------------------------
+    # --- a member's step --------------------------------------------------------------------------------
 
     async def _step(self) -> None:
         view = await self._look()
@@ -256,15 +264,15 @@ class Member:
         own = self._node.ownership.log_id
         mine = view.logs.get(own)
         if mine is not None and mine.state != "open":
-            # It was taken for dead.  As long as it writes nothing, it would not find out, and go on telling whoever
-            # asks that there are no messages.
+            # It was declared dead.  As long as it writes nothing, it would not find out, and would keep answering that
+            # its queues are empty.
             await self._node.confirm()
         if not self._node.owned and asyncio.get_running_loop().time() < self._acquainted_at:
             return
         manager = view.logs.get(view.cluster.manager)
         gone = manager is None or manager.state != "open" or self._watch.dead(manager.log_id)
         if view.cluster.manager != own and gone:
-            with contextlib.suppress(ConditionFailed):  # another was elected
+            with contextlib.suppress(ConditionFailed):  # another node was elected
                 cluster = await self._store.update_cluster(msgspec.structs.replace(view.cluster, manager=own))
                 logger.info("node %s manages the cluster", self._name)
                 view = view._replace(cluster=cluster)
@@ -274,7 +282,8 @@ class Member:
             self._sealed.clear()
         self._managed = view if view.cluster.manager == own else None
         reached = {name: beat.address for name, beat in view.live.items()}
-        if reached != self._reached:  # who finds nodes by the reports soon has to find those that get shards now
+        # Processes that find nodes by the reports must soon find those that get shards now.
+        if reached != self._reached:
             self._reached = reached
             self._news.set()
         await self._follow(view)
@@ -292,7 +301,7 @@ class Member:
             )
         except StoreError:
             self._watch.blind()
-            self._managed = None  # it would be old
+            self._managed = None  # it would be outdated
             raise
         logs = {entry.log_id: entry for entry in entries.logs}
         shards = {entry.shard: entry for entry in entries.shards}
@@ -318,12 +327,12 @@ class Member:
         return View(cluster, logs, shards, live, silent, self._reach.cut_off)
 
     def _follow_clocks(self, others: list[int]) -> None:
-        """Let the node go by the cluster's time."""
+        """Make the node follow the cluster's time."""
         clock = self._node.clock
         about_ms = self._clocks.ahead_ms(others, clock.exact_ms() - clock.wall_ms())
-        if about_ms is not None:  # else what was known last still holds
+        if about_ms is not None:  # otherwise the last known difference still applies
             clock.follow(about_ms if is_off(about_ms) else 0)
-        self.clock_behind_ms = ahead_ms = self._clock_bounds.ahead_ms(others, about_ms)  # no more than is proved
+        self.clock_behind_ms = ahead_ms = self._clock_bounds.ahead_ms(others, about_ms)  # no more than is proven
         if abs(ahead_ms) <= CLOCK_OFF_MS:
             self._complaints.settled("the clock")
         elif asyncio.get_running_loop().time() < self._clock_reported_from:
@@ -337,7 +346,7 @@ class Member:
             )
 
     async def _manage(self, view: View) -> View:
-        """Seal the logs of the dead, and decide who is to have what."""
+        """Seal the logs of dead nodes, and assign the shards."""
         own = self._node.ownership.log_id
         owners = {entry.owner_log for entry in view.shards.values()}
         for log_id, entry in view.logs.items():
@@ -347,7 +356,7 @@ class Member:
                     self._sealed[log_id] = entry
                     self._complaints.settled(log_id)
                 except (BackendError, LogInUse, JournalDamaged, OSError) as error:
-                    # The others' logs are sealed nevertheless.
+                    # The other logs are sealed nevertheless.
                     if self._complaints.is_news(log_id, str(error)):
                         logger.error("the log of node %s, which is silent, cannot be sealed: %s", entry.node, error)
         if any(
@@ -357,9 +366,10 @@ class Member:
             for log_id in owners
             if log_id in view.logs
         ):
-            return view  # whether this one lives is not known yet: soon it is
+            return view  # unknown whether this node is alive; soon it is known
         if not view.shards and not self._gathered(view):
-            return view  # who is there first would get all, and then have to give most away
+            # The first node would get all shards, and then have to hand most over.
+            return view
         self._tell_cut_off(view)
         decided = with_takeovers(view, decide(view), self._sealed.values(), self._clock())
         if decided != view.cluster:
@@ -373,7 +383,7 @@ class Member:
     def _tell_cut_off(self, view: View) -> None:
         for name in view.live:
             what = f"the reach of {name}"
-            if name not in view.cut_off or view.draining(name):  # it lets its callers go
+            if name not in view.cut_off or view.draining(name):  # a draining node disconnects its callers
                 self._complaints.settled(what)
             elif self._complaints.is_news(what, "cut off"):
                 logger.error(
@@ -383,8 +393,7 @@ class Member:
                 )
 
     async def _report(self) -> None:
-        """Tell how the cluster is, now and then and when nodes come or go, and let an operator's word about its nodes
-        count."""
+        """Report the cluster's state at intervals and when nodes change, and store the operator's drain requests."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REPORT_SECONDS):
                 await self._news.wait()
@@ -396,7 +405,7 @@ class Member:
         await _change(self._store, lambda cluster: msgspec.structs.replace(cluster, drained=drained))
 
     async def _follow(self, view: View) -> None:
-        """Take what this node is to have, and hand over what another is to have."""
+        """Take the shards assigned to this node, and hand over those assigned to others."""
         ownership, owned = self._node.ownership, self._node.owned
         to_have = {shard for shard in range(SHARDS) if view.wanted(shard) == self._name}
         left_behind = {
@@ -413,7 +422,7 @@ class Member:
             if ready:
                 taken = await ownership.take(ready, self._shard_time_ms)
         except TROUBLE as error:
-            failed = error  # who waits for what is here need not wait for that
+            failed = error  # hand-overs must not wait for this
         await self._hand_over(view)
         self._expecting = bool(missing - taken)
         if failed is not None:
@@ -424,7 +433,7 @@ class Member:
         return self._clocks.shard_time_ms(shard, former, time_ms, self._node.clock.elapsed_ms())
 
     async def _hand_over(self, view: View) -> None:
-        """Give to others what they are to have; raises what was in the way last."""
+        """Hand over the shards that are assigned to other nodes; raise the last error."""
         leaving: dict[str, set[int]] = {}
         for shard in self._node.owned:
             heir = view.wanted(shard)
@@ -441,14 +450,14 @@ class Member:
 
 
 async def drain(store: ClusterStore, name: str) -> None:
-    """Let a node give up all that it has.  Raises :class:`StoreError`; repeatable."""
+    """Make a node hand over all its shards.  Raises :class:`StoreError`; repeatable."""
     await _change(
         store, lambda cluster: msgspec.structs.replace(cluster, draining=tuple(sorted({*cluster.draining, name})))
     )
 
 
 async def undrain(store: ClusterStore, name: str) -> None:
-    """Let a node have shards again.  Raises :class:`StoreError`; repeatable."""
+    """Allow a node to own shards again.  Raises :class:`StoreError`; repeatable."""
     await _change(
         store,
         lambda cluster: msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""What the map of a queue says to each of its partitions."""
+"""Routing of a partition, computed from its queue's partition map."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from metadata_service.partitions import open_ones
 
 
 def routing_of(queue: Queue, partition: int) -> Routing | None:
-    """Where a partition stands, for its settings; one that is not in the map any more has retired."""
+    """Return a partition's routing for its settings; one that is no longer in the map is RETIRED."""
     if len(queue.partitions) == 1 and not queue.map_version and queue.partitions[0].id == partition:
         return None
     slots = tuple(one.slot for one in open_ones(queue.partitions))

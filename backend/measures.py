@@ -1,8 +1,8 @@
-"""What queues tell of themselves: how much is in them, and what was done with them since this node has them.
+"""Statistics of queues: their size, and the operations since this node owns them.
 
-Counting costs a command an addition or two, of ints that the partition has (:class:`~backend.partition.Partition`).
-They are neither journaled nor handed over, so they begin at nought where a partition gets another owner: whoever reads
-them goes by their differences, and by :attr:`~backend.api.Measures.since_ms`.
+Counting costs a command one or two additions to integers of the partition (:class:`~backend.partition.Partition`). They
+are neither journaled nor handed over, so they start at zero when a partition gets another owner: readers must use
+differences, and :attr:`~backend.api.Measures.since_ms`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from backend.engine.order import QUIET_AFTER_MS
 from backend.partition import Partition
 
 GROUPS_MOST: Final = 5_000
-"""Message groups that are looked through, of one queue: a quarter of a millisecond."""
+"""Maximum number of message groups counted for one queue: a quarter of a millisecond."""
 AT_ONCE: Final = 2_000
-"""Partitions that are looked at before others have a turn: about a millisecond."""
+"""Partitions checked before other tasks get a turn: about a millisecond."""
 MEASURED_AT_ONCE: Final = 200
-"""Of those that are told of."""
+"""Partitions measured before other tasks get a turn."""
 
 
 def measured(partition: Partition) -> Measures:
-    """As it is now; the caller has let its time pass."""
+    """Return the partition's statistics now; the caller has advanced its time."""
     fold = partition.fold
     counters = fold.counters()
     in_flight, noisy, noisy_waiting = _groups(partition)
@@ -50,20 +50,20 @@ def measured(partition: Partition) -> Measures:
 
 
 def name_of(partition: Partition) -> str:
-    """Of its queue."""
+    """Return the name of the partition's queue."""
     settings = partition.fold.settings
     assert settings is not None
     return settings.arn.rpartition(":")[2]
 
 
 def _groups(partition: Partition) -> tuple[int | None, int | None, int]:
-    """FIFO: groups with messages in flight; else those that are noisy, and their messages that wait."""
+    """Count groups: FIFO: with messages in flight; otherwise noisy groups, and their waiting messages."""
     fold = partition.fold
     if len(fold.lanes) > GROUPS_MOST:
         return None, None, 0
     if fold.fifo:
         return sum(1 for lane in fold.lanes.values() if lane.claimed), None, 0
-    if len(fold.lanes) == 1:  # its messages have no groups
+    if len(fold.lanes) == 1:  # no message has a group
         return None, None, 0
     noisy = [one for one in fold.lanes.values() if one.noisy and fold.now - one.sent_ms < QUIET_AFTER_MS]
     return None, len(noisy), sum(lane.waiting for lane in noisy)
@@ -76,7 +76,7 @@ async def measured_of(
     after: str,
     most: int,
 ) -> list[Measures]:
-    """Of the account's first ``most`` queues by name, as :meth:`backend.api.Backend.measures_of` says."""
+    """Return statistics of the account's first ``most`` queues by name (:meth:`backend.api.Backend.measures_of`)."""
     found: list[tuple[str, Partition]] = []
     last: str | None = None
     for count, partition in enumerate(list(partitions.values()), 1):
@@ -100,7 +100,7 @@ async def measured_of(
 
 
 def _first(found: list[tuple[str, Partition]], most: int) -> tuple[list[tuple[str, Partition]], str | None]:
-    """Those of the first ``most`` names, in order, and the last of these; None: there are not so many."""
+    """Return the entries of the first ``most`` names, in order, and the last name; None: there are fewer names."""
     found.sort(key=_name)
     names, last = 0, None
     for place, (name, _) in enumerate(found):
@@ -117,7 +117,7 @@ def _name(one: tuple[str, Partition]) -> str:
 
 
 def merged(lists: Iterable[Sequence[Measures]], most: int) -> list[Measures]:
-    """What several nodes tell of one account, each of its first ``most`` queues by name: of the first of all."""
+    """Merge statistics of several nodes, each of its first ``most`` queues by name, into the first ``most`` of all."""
     found = sorted((one for told in lists for one in told), key=lambda one: (one.queue, one.partition))
     names, last = 0, None
     for place, one in enumerate(found):

@@ -1,10 +1,10 @@
-"""The memory that a node uses for what it stores, and a bound on it.
+"""Limit on the memory that a node uses for stored messages.
 
-Bodies stay on the disk, and what is kept of them in memory has a budget (:mod:`backend.windows`).  What grows with the
-backlog is the rest: some 40 bytes for each message, more for each that is in flight, and the tokens of recent sends.
-Beyond the bound no more messages are taken, by any queue; what is received and deleted makes room again.
+Payloads stay on the disk, and the payload cache has a budget (:mod:`backend.windows`).  The rest grows with the
+backlog: some 40 bytes for each message, more for each one in flight, and the tokens of recent sends.  Above the limit
+all sends are refused; receives and deletes make room again.
 
-Nobody counts at each command: it is added up once a second.  So the bound is exceeded by what is sent within a second.
+Commands do not count bytes: they are summed once a second.  So the sends of up to one second can exceed the limit.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 AT_ONCE = 5_000
-"""Blocks and partitions that are added up before others have a turn: about half a millisecond."""
+"""Blocks and partitions summed before other tasks get a turn: about half a millisecond."""
 AGAIN_PERCENT = 95
-"""So much of the bound may be used when messages are taken again, so that it does not come and go each second."""
+"""Percentage of the limit at which sends are accepted again, so that the state does not alternate every second."""
 
 
 class Memory:
-    """What the partitions of a node use."""
+    """Memory used by the partitions of a node."""
 
     def __init__(self, partitions: Mapping[int, Partition], most_bytes: int) -> None:
-        """``most_bytes``: the bound; 0: there is none."""
+        """``most_bytes``: the limit; 0: no limit."""
         self._partitions = partitions
         self.most_bytes = most_bytes
         self.used_bytes = 0
-        """When it was last added up."""
+        """Memory used, as of the last sum."""
         self.full = False
-        """Nothing may be sent."""
+        """Sends are refused."""
 
     def refusal(self) -> StorageFull:
         return StorageFull(f"what is stored takes {self.used_bytes} bytes of memory, and {self.most_bytes} are allowed")
 
     async def watch(self) -> None:
-        """Look again and again; for as long as the node serves."""
+        """Sum and check at intervals, for as long as the node serves."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Add up, and see whether messages may be taken."""
+        """Sum the used memory, and update :attr:`full`."""
         self.used_bytes = await self._added_up()
         if self.full:
             if self.used_bytes * 100 <= self.most_bytes * AGAIN_PERCENT:

@@ -1,7 +1,7 @@
-"""A backend node: one incarnation after the other, behind one :class:`~backend.api.Backend`.
+"""A backend node: a succession of incarnations behind one :class:`~backend.api.Backend`.
 
-When a write to the journal fails, what is in memory may not be what is on the disk: the incarnation is thrown away,
-calls are refused with a retryable error, and the next incarnation begins from what is durable.
+When a write to the journal fails, memory and disk may differ: the incarnation is discarded, calls are refused with a
+retryable error, and the next incarnation begins from what is durable.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS_FIRST = 0.2
 RETRY_SECONDS_MOST = 5.0
 STEADY_SECONDS = 5.0
-"""An incarnation that lived so long was not at fault itself: the next one begins without waiting longer."""
+"""An incarnation that lived this long was not at fault itself: the next one begins after the shortest pause."""
 
 
 class NodeSettings(NamedTuple):
-    """What may be set of a node."""
+    """Settings of a node."""
 
     name: str = "node"
-    """Its own among those that share a folder."""
+    """Unique among the nodes that share a folder."""
     log: LogSettings = LogSettings()
     checkpoint_segments: int = 2
-    """A checkpoint is taken when so many segments have been filled since the last one."""
+    """Number of filled segments after which a checkpoint is taken."""
     window_bytes: int = 32 << 20
-    """Memory for payloads of messages that are likely to be received soon, of all queues together."""
+    """Memory for payloads of messages likely to be received soon, of all queues together."""
     memory_bytes: int = 0
-    """Memory for all else that is kept of messages, beyond which no more are taken; 0: no bound."""
+    """Memory for the rest of the messages' state; above it sends are refused; 0: no limit."""
     shards: Collection[int] = range(SHARDS)
-    """What it takes when it starts, beside the shards that its earlier logs own; no living node may have them."""
+    """Shards taken at the start, in addition to those that its earlier logs own; no live node may own them."""
     cluster: int = 0
-    """The number of its backend cluster: it serves partitions whose ids name it, and no others."""
+    """Number of its backend cluster: it serves only partitions whose ids name this cluster."""
 
 
 DEFAULTS = NodeSettings()
@@ -86,7 +86,7 @@ class Node:
         elsewhere: Peer | None,
     ) -> None:
         self._journal = journal
-        """Makes the journal of one incarnation."""
+        """Creates the journal of one incarnation."""
         self._entries = entries
         self._resolver = resolver
         self._clock = clock
@@ -97,10 +97,10 @@ class Node:
         self._ownership: Ownership | None = None
         self._checkpoints: asyncio.Task[None] | None = None
         self._letting_go: asyncio.Task[None] | None = None
-        """Of the log that failed."""
+        """Task that closes the log that failed."""
         self._restart: asyncio.Task[None] | None = None
         self._pause = RETRY_SECONDS_FIRST
-        """Before the next attempt to start over."""
+        """Pause before the next attempt to restart, in seconds."""
         self._begun_at = 0.0
         self._error = Unavailable("the node is starting")
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -118,9 +118,10 @@ class Node:
         settings: NodeSettings = DEFAULTS,
         elsewhere: Peer | None = None,
     ) -> Node:
-        """Recover what earlier incarnations have left under ``root``, and serve.  Raises as :func:`startup.start`.
+        """Recover the logs of earlier incarnations under ``root``, and serve.  Raises the errors of
+        :func:`startup.start`.
 
-        ``elsewhere``: the nodes that own the other shards, to which messages may have to move.
+        ``elsewhere``: the nodes that own the other shards, for transfers of messages.
         """
         return await cls.start_on(
             lambda: LocalJournal(disk, root, settings.log),
@@ -142,7 +143,7 @@ class Node:
         settings: NodeSettings = DEFAULTS,
         elsewhere: Peer | None = None,
     ) -> Node:
-        """As :meth:`start`, on any journal: ``journal`` makes one for each incarnation."""
+        """Start like :meth:`start`, on any journal: ``journal`` creates one for each incarnation."""
         node = cls(journal, entries, resolver, clock or SteadyClock(), settings, elsewhere)
         await node._begin(node._settings.shards)
         return node
@@ -183,7 +184,7 @@ class Node:
         incarnation.begin()
 
     def _failed(self, error: BaseException) -> None:
-        """The log cannot be written, or what is in memory cannot be trusted: start over."""
+        """Discard the incarnation and restart: its log cannot be written, or its memory cannot be trusted."""
         instruments.FAILURES.add()
         logger.error("the journal has failed, starting over: %s", error)
         incarnation = self._end(Unavailable("the journal has failed; the service is recovering"))
@@ -206,78 +207,78 @@ class Node:
     async def _start_over(self, letting_go: asyncio.Task[None]) -> None:
         try:
             await asyncio.shield(letting_go)
-        except Exception:  # what is still held of it, the next attempt will say
+        except Exception:  # the next attempt reports what is still held
             logger.exception("the log that has failed cannot be closed")
         while True:
             await asyncio.sleep(self._pause)
             self._pause = min(2 * self._pause, RETRY_SECONDS_MOST)
             try:
-                await self._begin(())  # what was given is its own by now, or another's
+                await self._begin(())  # the given shards are its own by now, or another node's
                 logger.warning("the journal has been recovered")
                 return
             except (OSError, StoreError, StorageFull, Unavailable) as error:
                 logger.error("the journal cannot be recovered yet: %s", error)
             except Exception as error:
-                # Damage that an operator has to look at, or a fault in this code: trying again would change nothing.
+                # Damage that needs an operator, or a fault in this code: a retry would change nothing.
                 logger.exception("the journal cannot be recovered")
                 self.lost.set_exception(error)
                 return
 
     @property
     def ready(self) -> bool:
-        """Whether calls are served."""
+        """True while calls are served."""
         return self._incarnation is not None
 
     @property
     def ownership(self) -> Ownership:
-        """How this incarnation gets shards, and gives them away.  Raises :class:`Unavailable` while there is none."""
+        """Shard ownership of the current incarnation.  Raises :class:`Unavailable` while there is none."""
         if self._incarnation is None or self._ownership is None:
             raise self._error
         return self._ownership
 
     @property
     def owned(self) -> set[int]:
-        """The shards that are served."""
+        """Numbers of the shards that are served."""
         if self._incarnation is None:
             return set()
         return {number for number, shard in self._incarnation.shards.owned.items() if not shard.leaving}
 
     @property
     def free(self) -> bool:
-        """Whether it has no shard any more, nor one that is still on its way to another."""
+        """True if it owns no shard, and none is still in hand-over from it."""
         return self._incarnation is None or not self._incarnation.shards.owned
 
     @property
     def room(self) -> bool:
-        """Whether new messages are taken."""
+        """True while sends are accepted."""
         incarnation = self._incarnation
         return incarnation is not None and incarnation.log.room() and not incarnation.memory.full
 
     @property
     def partitions(self) -> Mapping[int, Partition]:
-        """What is served, by id."""
+        """Served partitions, by id."""
         return {} if self._incarnation is None else self._incarnation.partitions
 
     @property
     def memory_share(self) -> float:
-        """Part of the memory for messages that is used; 0 without a bound."""
+        """Used fraction of the memory for messages; 0 without a limit."""
         if self._incarnation is None or not self._incarnation.memory.most_bytes:
             return 0.0
         return self._incarnation.memory.used_bytes / self._incarnation.memory.most_bytes
 
     @property
     def unsynced_bytes(self) -> int:
-        """What was written and is not durable yet."""
+        """Bytes written that are not durable yet."""
         return 0 if self._incarnation is None else self._incarnation.log.unsynced_bytes
 
     @property
     def kept(self) -> Kept | None:
-        """What the last checkpoint has left of the journal; None: none was taken since the start."""
+        """Remains of the journal after the last checkpoint; None: none was taken since the start."""
         return None if self._checkpointer is None else self._checkpointer.kept
 
     @property
     def damage(self) -> list[str]:
-        """What of the journal cannot be served, and why."""
+        """Descriptions of the shards and partitions that cannot be served."""
         if self._incarnation is None:
             return []
         shards = self._incarnation.shards
@@ -287,19 +288,19 @@ class Node:
 
     @property
     def clock(self) -> SteadyClock:
-        """The time that it goes by, and its shards where they have no lead."""
+        """Clock of the node, and of its shards without a lead."""
         return self._clock
 
     @property
     def leads(self) -> dict[int, float]:
-        """Milliseconds by which the time of shards is ahead of that, of those whose time is another."""
+        """Lead of shards' time over the node's clock in milliseconds, for shards where it is not zero."""
         if self._incarnation is None:
             return {}
         found = {number: shard.clock.lead_ms for number, shard in self._incarnation.shards.owned.items()}
         return {number: lead_ms for number, lead_ms in found.items() if lead_ms}
 
     def furthest_ms(self, time_ms: float) -> float:
-        """Milliseconds by which the time of the shard that is furthest from this time is ahead of it."""
+        """Return the lead over this time, in milliseconds, of the shard whose time differs most from it."""
         ahead_ms = self._clock.exact_ms() - time_ms
         return max((ahead_ms + lead_ms for lead_ms in (0.0, *self.leads.values())), key=abs)
 
@@ -310,19 +311,19 @@ class Node:
         await self._checkpointer.checkpoint()
 
     async def confirm(self) -> None:
-        """Make sure that the log is still this incarnation's: if it is not, the node starts over.
+        """Check that the log still belongs to this incarnation: if not, the node restarts.
 
-        Raises :class:`Unavailable`, also where that cannot be known now.
+        Raises :class:`Unavailable`, also if that cannot be determined now.
         """
         await self._serving().durable()
 
     def drain(self) -> None:
-        """Let long polls end now, with nothing."""
+        """End all long polls now, with empty answers."""
         if self._incarnation is not None:
             self._incarnation.drain()
 
     async def close(self) -> None:
-        """Wait until all is durable, take a last checkpoint so that the next start is quick, and let go."""
+        """Wait until all is durable, take a last checkpoint so that the next start is quick, and close the log."""
         if self._incarnation is not None and self._checkpointer is not None:
             self._incarnation.drain()
             if self._checkpoints is not None:
@@ -331,9 +332,10 @@ class Node:
                 await self._checkpointer.checkpoint()
             except (StoreError, StorageFull, Unavailable) as error:
                 logger.warning("no checkpoint at the end: %s", error)
-            except Exception:  # nothing is lost: the next start folds what the last one did not hold
+            except Exception:  # nothing is lost: the next start replays what the last checkpoint lacks
                 logger.exception("no checkpoint at the end")
-        if self._restart is not None and self._letting_go is not None:  # perhaps since that checkpoint only
+        # The restart may have begun only during that checkpoint.
+        if self._restart is not None and self._letting_go is not None:
             self._restart.cancel()
             await asyncio.wait([self._restart, self._letting_go])
         incarnation = self._end(Unavailable("the node is closed"))

@@ -1,16 +1,17 @@
-"""Which shards an incarnation owns, while it runs: how it gets more, and gives some away.
+"""Shards owned by a running incarnation: hand-over to other nodes, and taking of further shards.
 
-A shard's entry in the metadata says who owns it, and changes only from the version that the change was computed from.
-Everything here is one such change, and what has to be true before and after it (``docs/internals/shards.md``):
+A shard's entry in the metadata names its owner, and changes only conditionally on the version that the change was
+computed from.  Every operation here is one such change with its preconditions and consequences
+(``docs/internals/shards.md``):
 
-* **hand-over**: the owner stops serving the shard, waits until all that it has answered is durable, and writes what is
-  in memory as a checkpoint; then one change of the entry says both, the checkpoint and the new owner;
-* **taking**: the shard's last owner has ended, and its log is sealed (:meth:`Ownership.seal`); the shard is folded, and
+- **hand-over**: the owner stops serving the shard, waits until all its answers are durable, and writes the state in
+  memory as a checkpoint; then one change of the entry publishes both the checkpoint and the new owner;
+- **taking**: the shard's last owner has ended, and its log is sealed (:meth:`Ownership.seal`); the shard is folded, and
   the change of its entry is refused if it is no longer the entry that was folded;
-* what was handed over to this incarnation is folded the same way, and needs no change any more.
+- a shard handed over to this incarnation is folded the same way, and its entry needs no further change.
 
-Whoever did not hear the end of a change looks at the entries again: a shard that names this incarnation's log is its
-own, and one that still names a sealed log can be taken.
+After a change with an unknown outcome, the entries are read again: this incarnation owns a shard that names its log,
+and can take one that still names a sealed log.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from metadata_service.store import EntryStore
 logger = logging.getLogger(__name__)
 
 AT_ONCE, BLOCKS_AT_ONCE = 16, 256
-"""Shards that are handed over together, and about how many blocks they have, of 1,024 messages each: none of them is
-served meanwhile."""
+"""Maximum number of shards handed over together, and of their blocks of 1,024 messages each: none of them is served
+meanwhile.
+"""
 
 
 class NoSuchOwner(BackendError):
-    """A shard cannot be handed over to a log that nobody writes."""
+    """A shard cannot be handed over to a log without a live writer."""
 
 
 class Ownership:
@@ -58,11 +60,11 @@ class Ownership:
         self._journal = journal
         self._entries = entries
         self._lock = asyncio.Lock()
-        """What was found of other logs is let go of together."""
+        """Serializes operations on other logs, because what they opened is released together."""
 
     @property
     def entry(self) -> LogEntry:
-        """Of this incarnation's log, as it began."""
+        """Entry of this incarnation's log, as it was at the start."""
         return self._mine
 
     @property
@@ -70,15 +72,16 @@ class Ownership:
         return self._mine.log_id
 
     async def hand_over(self, numbers: Collection[int], log_id: int) -> None:
-        """Give those of these shards that this node has to the incarnation that writes this log.
+        """Hand over those of these shards that this node owns to the incarnation that writes this log.
 
-        Raises :class:`NoSuchOwner`, :class:`StorageFull` and :class:`Unavailable`: what was not handed over yet is
-        served on.  Raises :class:`StoreError`: for some it may not be known, and they are not served until it is.
+        Raises :class:`NoSuchOwner`, :class:`StorageFull` and :class:`Unavailable`: shards not handed over yet are still
+        served.  Raises :class:`StoreError`: the outcome may be unknown for some, and they are not served until it is
+        known.
         """
         shards = [shard for shard in self._node.shards.owned.values() if shard.number in numbers]
         # Long ones last, so that no short one is closed for as long as they take.
         for group in _groups(sorted(shards, key=lambda shard: shard.blocks)):
-            # Each time anew: its writer may have been taken for dead since.
+            # Read again each time: its writer may have been declared dead since.
             heir = next((entry for entry in await self._entries.logs() if entry.log_id == log_id), None)
             if heir is None or heir.state != "open" or log_id == self.log_id:
                 raise NoSuchOwner(f"log {log_id} is not open, or not another node's: no shard can be given to it")
@@ -86,10 +89,10 @@ class Ownership:
             instruments.MOVES.add("handed over", count=len(group))
 
     async def seal(self, log_id: int) -> None:
-        """End a log whose writer is gone, so that its shards can be taken.  Repeatable, and anyone may finish it.
+        """Seal a log whose writer is gone, so that its shards can be taken.  Repeatable; any node may finish it.
 
-        Raises :class:`LogInUse` while its writer, or another that recovers it, lives, :class:`JournalDamaged`, and what
-        the store and the journal raise; then it may be tried again.
+        Raises :class:`LogInUse` while its writer, or another node that recovers it, is alive, :class:`JournalDamaged`,
+        and the errors of the store and the journal; then it may be retried.
         """
         async with self._lock:
             ending = [entry for entry in await self._entries.logs() if entry.log_id == log_id]
@@ -106,11 +109,12 @@ class Ownership:
                 self._journal.release()
 
     async def take(self, numbers: Collection[int], time_ms: ShardTime = owners_time) -> set[int]:
-        """Own, and serve, those of these shards that were handed over to this incarnation, or that nobody has: whose
-        owner's log is sealed, or that nobody ever had.  Returns them, without those that need a log that is damaged.
+        """Own and serve those of these shards that were handed over to this incarnation or have no owner.
 
-        ``time_ms``: the time at which they go on.  Raises :class:`ConditionFailed` if another was faster,
-        :class:`JournalDamaged` if none is left, and what the store and the journal raise; then it may be tried again.
+        A shard has no owner if its owner's log is sealed, or no node ever owned it.  Returns the shards, without those
+        that need a damaged log.  ``time_ms``: the time at which they continue.  Raises :class:`ConditionFailed` if
+        another node was faster, :class:`JournalDamaged` if none is left, and the errors of the store and the journal;
+        then it may be retried.
         """
         async with self._lock:
             known, stored = await asyncio.gather(self._entries.logs(), self._entries.shards())
@@ -127,7 +131,8 @@ class Ownership:
                     replay = await recover(self._journal, self._entries, [], known, shards, wanted, self.log_id)
                     break
                 except JournalDamaged as error:
-                    # The others need not wait for an operator.  These are asked for again, and then it is said why not.
+                    # The others need not wait for an operator.  The damaged ones are requested again, and that call
+                    # raises.
                     damaged = {
                         number for number in wanted if number in shards and error.log_id in shards[number].logs()
                     }
@@ -147,7 +152,7 @@ class Ownership:
             return set(wanted)
 
     async def left_behind(self) -> set[int]:
-        """Shards whose entries name a log of this node, this incarnation's or an earlier one, and that are not here."""
+        """Return shards not served here whose entries name a log of this node, of this or an earlier incarnation."""
         known = await self._entries.logs()
         own = {entry.log_id for entry in known if entry.node == self._mine.node}
         shards = {entry.shard: entry for entry in await self._entries.shards()}
@@ -159,7 +164,7 @@ class Ownership:
         }
 
     def learn(self, logs: Mapping[int, LogEntry], shards: Mapping[int, ShardEntry]) -> None:
-        """From now on, say that these have the shards that are not here."""
+        """Set the owners of all other shards, for :class:`~backend.api.NotOwner` answers."""
         self._node.shards.owners = {
             number: logs[entry.owner_log].node
             for number, entry in shards.items()
@@ -168,7 +173,7 @@ class Ownership:
 
 
 def _groups(shards: Iterable[Shard]) -> Iterator[list[int]]:
-    """Their numbers, in groups that are handed over together."""
+    """Yield shard numbers in groups that are handed over together."""
     group: list[int] = []
     blocks = 0
     for shard in shards:

@@ -1,4 +1,4 @@
-"""A queue partition as a node holds it: the fold and what is beside it, which a restart may forget."""
+"""An open queue partition of a node: its fold, and state that a restart may forget."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Entry: TypeAlias = tuple[Message, bytes]
 """A message in memory: its head and its payload."""
 
 RECORD_OVERHEAD_BYTES = 192
-"""More than a message's record takes beside its payload, group and id."""
+"""Upper bound on the bytes of a message's record beside its payload, group and id."""
 
 
 class Partition:
@@ -65,7 +65,7 @@ class Partition:
     )
 
     def __init__(self, fold: Fold, shard: int, epoch: int, clock: Callable[[], int]) -> None:
-        """``clock``: the shard's."""
+        """``clock``: the shard's clock."""
         assert fold.settings is not None
         self.id = fold.partition
         self.account = fold.settings.account
@@ -76,41 +76,42 @@ class Partition:
         key = fold.settings.handle_key
         self.queue = Queue(fold, Handles(fold.partition, key), salt_of(key))
         self.waiters: OrderedDict[asyncio.Future[None], bool] = OrderedDict()
-        """Long polls, the longest waiting first, and whether each only wants to know that there is something."""
+        """Long polls, the longest waiting first; the value is True for those that only watch and claim nothing."""
         self.window: dict[int, Entry] = {}
-        """Messages that are likely to be received soon (:mod:`backend.windows`)."""
+        """Messages likely to be received soon (:mod:`backend.windows`)."""
         self.loading: asyncio.Future[None] | None = None
-        """Done when the reader under way has put into the window what it read ahead."""
+        """Done when the read in progress has put what it read ahead into the window."""
         self.mean_bytes = 1024.0
-        """About how long its messages' records are, the recent ones above all."""
+        """Moving average of the size of its messages' records."""
         self.alarm = NEVER
         """Time of the next alarm of this partition, in its shard's time."""
         self.rings_at = 0.0
-        """The same in the loop's time, or somewhat earlier."""
+        """Time of the same alarm in the loop's time, or somewhat earlier."""
         self.closed = False
-        """Its shard is being handed over, or is another node's by now: nothing may be written any more."""
+        """Its shard is in hand-over, or another node's by now: nothing may be written any more."""
         self.made_here = False
-        """It never had another owner."""
+        """This node is the partition's first owner."""
         self.recorded_byte_ms = 0
-        """Of what it stored for how long, since it was opened, what is recorded (:mod:`backend.storage_meter`)."""
+        """Byte-milliseconds of storage since it was opened that are already recorded (:mod:`backend.storage_meter`)."""
         self.since_ms = fold.now
-        """Since when it is counted what is done here, in these (:class:`~backend.api.Measures` says what they are)."""
+        """Start of the counts below (:class:`~backend.api.Measures` defines them)."""
         self.sent = self.sent_bytes = self.deduplicated = 0
         self.received = self.empty_receives = self.deleted = 0
         self.ferry: asyncio.Task[None] | None = None
         self.ferry_round: asyncio.Future[tuple[int, bool]] | None = None
-        """Somebody waits for the next time that messages were brought to a destination, or could not be: which, and
-        whether they were."""
+        """Resolved with (destination, success) at the end of the next transfer round; set while a receive waits for
+        it.
+        """
         self.mover: asyncio.Task[None] | None = None
         self.adoption: asyncio.Task[None] | None = None
 
     def weigh(self, payload_bytes: float) -> None:
-        """Messages of the queue have payloads of this length."""
+        """Update the mean record size with a payload of this size."""
         self.mean_bytes += (payload_bytes + RECORD_OVERHEAD_BYTES - self.mean_bytes) / 8
 
     @property
     def claimable(self) -> bool:
-        """Whether a receive would find something."""
+        """True if a receive would find a message."""
         fold = self.fold
         assert fold.settings is not None
         return fold.order.any(fold.now) and len(fold.in_flight) < fold.settings.in_flight_limit
@@ -121,21 +122,23 @@ class Partition:
         return self.fold.settings.state == PartitionState.RETIRED
 
     def check_not_retired(self) -> None:
-        """Raises :class:`PartitionGone`."""
+        """Raise :class:`PartitionGone` if the partition has retired."""
         if self.retired:
             raise self.gone()
 
     def gone(self) -> PartitionGone:
-        """What is told of a partition that has retired."""
+        """Error for calls to a partition that has retired."""
         return PartitionGone(f"partition {self.id} has retired")
 
     def check_open(self) -> None:
-        """Raises :class:`NotOwner`.  For those who have waited for something since they found the partition."""
+        """Raise :class:`NotOwner` if the shard has left.  For callers that have awaited since they found the
+        partition.
+        """
         if self.closed:
             raise NotOwner(self.shard, None)
 
     def check(self, target: Target) -> None:
-        """Raises :class:`PartitionGone`, :class:`SettingsStale` and :class:`MapStale`."""
+        """Raise :class:`PartitionGone`, :class:`SettingsStale` or :class:`MapStale` if the target is outdated."""
         settings = self.fold.settings
         assert settings is not None
         if settings.queue_id != target.queue_id or self.fold.dropped:
@@ -146,10 +149,11 @@ class Partition:
     def _check_version(self, settings: PartitionSettings, known: int) -> None:
         if settings.version < known:
             raise SettingsStale(f"partition {self.id} has settings {settings.version}, the caller {known}")
-        if 0 < known < settings.map_version:  # 0: of another partition, which goes by nothing but the number
+        # 0: the caller is another partition, which knows only the number.
+        if 0 < known < settings.map_version:
             raise MapStale(f"the queue of partition {self.id} has a map of version {settings.map_version}")
 
 
 def size_of_transfer(moved: Transfer) -> int:
-    """At least what it takes to record that the message has arrived, and that its source lets go."""
+    """Return an upper bound on the bytes to record that the message has arrived, and that its source drops it."""
     return len(moved.payload) + 512 + 4 * len(moved.group or "") + len(moved.origin or "")

@@ -1,7 +1,7 @@
-"""A look at messages of a partition, in order, that changes nothing: no claim, no receive counted, no record.
+"""Read messages of a partition in order without changing anything: no claim, no counted receive, no record.
 
-The cost depends on how many are asked for: a block that exists holds at least one living message, and blocks are kept
-in order of number, for numbers only rise.  Looking on from a later one costs a comparison for each block before it, of
+The cost depends on the number of messages requested: every block holds at least one live message, and blocks are
+ordered by number, because numbers only rise.  Continuing from a number costs one comparison for each earlier block of
 1,024 messages.
 """
 
@@ -20,13 +20,13 @@ from backend.journal.rows import RecordView
 from backend.partition import Partition
 
 _BYTES_UNKNOWN = 1 << 20
-"""What a message counts for whose size an old checkpoint did not tell."""
+"""Assumed size of a message for which an old checkpoint has no size."""
 _READS_MOST = 3
-"""How often a message is looked for where the cleaner has put it meanwhile."""
+"""Maximum reads of a message that compaction keeps moving."""
 
 
 class _Seen(NamedTuple):
-    """What the fold knows of a message."""
+    """State of a message in the fold."""
 
     number: int
     state: PeekState
@@ -37,14 +37,16 @@ class _Seen(NamedTuple):
 
 
 async def look(log: Log, partition: Partition, most: int, after: int) -> list[Peeked]:
-    """The oldest ``most`` messages with numbers above ``after``, in whatever state; the fold has been advanced to now.
-    Fewer where they take more bytes than one look may show; none only if there is none."""
+    """Return the oldest ``most`` messages with numbers above ``after``, in any state; the fold was advanced to now.
+
+    Returns fewer if they exceed the byte limit of a peek; none only if there is none.
+    """
     while True:
         seen = _first(partition.fold, most, after)
         peeked = await _looked_up(log, partition, seen)
         if peeked or not seen:
             return peeked
-        after = seen[-1].number  # these have gone while they were read
+        after = seen[-1].number  # these were deleted while they were read
 
 
 async def _looked_up(log: Log, partition: Partition, seen: list[_Seen]) -> list[Peeked]:
@@ -94,7 +96,7 @@ def _seen(fold: Fold, block: Block, index: int, state: int) -> _Seen:
 
 
 async def _read(log: Log, partition: Partition, numbers: list[int]) -> dict[int, tuple[Message, bytes]]:
-    """Heads and payloads of those that lie whole where the fold says now."""
+    """Return heads and payloads of messages that are readable at the positions that the fold has now."""
     positions = {}
     for number in numbers:
         place = partition.fold.locate(number)

@@ -1,13 +1,12 @@
-"""Which nodes live, and yet are not reached by those who call the cluster.
+"""Reachability of live nodes by the callers of the cluster.
 
-A node whose heartbeat moves reaches the metadata.  Nothing is said by that of the network between it and its callers:
-its shards would be served by nobody, and taken over by nobody.  Callers (frontends, managers, nodes of other clusters)
-connect to every node of a cluster, and each heartbeat says who is connected to its node.  So a node to which most of
-those are not connected that are connected to others is *cut off*.
+A node whose heartbeat advances can reach the metadata.  That proves nothing about the network between it and its
+callers: without reachability, no node would serve its shards or take them over.  Callers (frontends, managers, nodes of
+other clusters) connect to every node of a cluster, and each heartbeat names the callers connected to its node.  A node
+is unreachable (*cut off*) if most of the callers connected to other nodes are not connected to it.
 
-Nothing is fenced because of that: a node that is cut off is treated as one that drains, and hands its shards over,
-which takes the metadata and the journal alone.  A wrong guess costs some moves.  Pure: it is told what was seen, and
-when.
+Nothing is fenced because of that: an unreachable node is treated like one that drains, and hands its shards over, for
+which metadata and journal suffice.  A wrong guess costs some moves.  Pure: observations and times are passed in.
 """
 
 from __future__ import annotations
@@ -20,17 +19,19 @@ from backend.watch import GAP_SECONDS
 from metadata_service.models import Heartbeat
 
 SAMPLE_MOST: Final = 32
-"""So many callers a heartbeat names: those whose names have the lowest hashes, which makes it the same sample for all
-nodes."""
+"""Maximum number of callers that a heartbeat names: those with the lowest hashes of their names, so that all nodes
+choose the same sample.
+"""
 CUT_OFF_SECONDS: Final = 5.0
-"""So long it has to be so: a caller or a node that starts connects to one after the other."""
+"""Time for which a node must be unreachable: a starting caller or node makes one connection after the other."""
 BACK_SECONDS: Final = 10.0
-"""So long a node has to be reached again before it gets shards: where connections come and go, they are not to.  One
-that has just started, and that its callers come to late, gets them at once."""
+"""Time for which a node must be reachable again before it gets shards, so that unstable connections do not move shards
+back and forth.  A node that has just started gets them at once when its callers connect.
+"""
 
 
 def sample(names: Iterable[str]) -> tuple[int, ...]:
-    """What a heartbeat says of who is connected to its node."""
+    """Return the hashes of the callers that a heartbeat names."""
     return tuple(sorted({_hash(name) for name in names})[:SAMPLE_MOST])
 
 
@@ -39,21 +40,21 @@ def _hash(name: str) -> int:
 
 
 class Reach:
-    """Which of the nodes that live are cut off."""
+    """Set of live nodes that are unreachable."""
 
     def __init__(self) -> None:
         self.cut_off: frozenset[str] = frozenset()
         self._contrary: dict[str, float] = {}
-        """By node: for how many seconds it has looked otherwise than :attr:`cut_off` has it."""
+        """By node: time in seconds for which its observed state has differed from :attr:`cut_off`."""
         self._reached: set[int] = set()
-        """Logs of the nodes that have been reached since they live."""
+        """Logs of the nodes that have been reachable since they started."""
         self._looked_at: float | None = None
 
     def look(self, live: Iterable[Heartbeat], now: float) -> None:
-        """What the heartbeats of the live nodes say now.  ``now`` in seconds of a monotonic clock."""
+        """Update the state with the heartbeats of the live nodes.  ``now`` in seconds of a monotonic clock."""
         passed = 0.0 if self._looked_at is None else now - self._looked_at
         if passed > GAP_SECONDS:
-            passed = 0.0  # who knows what went on
+            passed = 0.0  # nothing is known about the time between
         self._looked_at = now
         beats = list(live)
         seen = missed(beats)
@@ -73,12 +74,13 @@ class Reach:
 
 
 def missed(live: Iterable[Heartbeat]) -> set[str]:
-    """The nodes to which more than half of those callers are not connected that are connected to others."""
+    """Return the nodes to which more than half of the callers of other nodes are not connected."""
     nodes = {beat.node: set(beat.callers) for beat in live}
     members = {_hash(name) for name in nodes}
     found = set()
     for name, callers in nodes.items():
-        told = max(callers) if len(callers) >= SAMPLE_MOST else None  # of those above, its heartbeat says nothing
+        # The heartbeat does not name callers with higher hashes.
+        told = max(callers) if len(callers) >= SAMPLE_MOST else None
         others = {
             caller
             for other, theirs in nodes.items()

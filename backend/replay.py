@@ -1,9 +1,8 @@
-"""Folding what is durable: checkpoints, and the records since.
+"""Replay of durable data: checkpoints, and the records written since.
 
-Damage is kept small.  A rotten body costs its message, which is quarantined when it is read.  A rotten record stops
-its queue, for what comes after it rests on it; its shard, where the queue cannot be known.  Whatever is stopped is
-said, with file and offset, and stays stopped until an operator has accepted the loss (:mod:`backend.damage`); the rest
-is served.
+Damage is contained.  A corrupt body costs its message, which is quarantined when it is read.  A corrupt record stops
+its queue, because later records depend on it; or its shard, if the queue is unknown.  Everything stopped is reported
+with file and offset, and stays stopped until an operator accepts the loss (:mod:`backend.damage`); the rest is served.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from metadata_service.models import LogEntry, PieceRef, ShardEntry, StoppedParti
 logger = logging.getLogger(__name__)
 
 SHARDS_TOGETHER = 16
-"""So many shards are read at the same time."""
+"""Number of shards that are read at the same time."""
 PIECES_TOGETHER = 64
-"""So many pieces of a shard are asked for together, 1.4 MB of a long queue."""
+"""Number of a shard's chunks requested together, 1.4 MB of a long queue."""
 READS_AHEAD = 3
-"""So many times that many are on their way while others are used: where pieces are far away it would mostly wait."""
+"""Number of such requests in progress while chunks are used: with remote storage it would mostly wait otherwise."""
 
 
 class JournalDamaged(Exception):
-    """A log is damaged in a way that leaves open whose records are lost: it is not sealed, an operator must decide."""
+    """A log is damaged, and the shards of the lost records are unknown: it is not sealed, an operator must decide."""
 
     def __init__(self, log_id: int, why: str) -> None:
         super().__init__(f"log {log_id}: {why}")
@@ -50,17 +49,17 @@ class JournalDamaged(Exception):
 
 
 class Harm(NamedTuple):
-    """Something that cannot be served, because what it rests on is damaged."""
+    """Damage that keeps a partition or a shard from being served."""
 
     shard: int
     partition: int | None
     """None: the whole shard."""
     mark: str
-    """Names the damage, so that it can be accepted (:attr:`ShardEntry.accepted`)."""
+    """Name of the damage, for its acceptance (:attr:`ShardEntry.accepted`)."""
     why: str
-    """With file and offset."""
+    """Reason, with file and offset."""
     queue_id: int = 0
-    """Whose partition it is; 0: not known."""
+    """Queue of the partition; 0: unknown."""
 
     def __str__(self) -> str:
         whose = f"shard {self.shard}" if self.partition is None else f"partition {self.partition}"
@@ -68,31 +67,31 @@ class Harm(NamedTuple):
 
 
 class Former(NamedTuple):
-    """The last known time of a shard, by the journal."""
+    """The last known time of a shard, according to the journal."""
 
     owner_log: int = 0
-    """The log that owned it last, though its writer perhaps never served it; 0: none did."""
+    """The log that owned it last, even if its writer never served it; 0: none did."""
     log_id: int = 0
-    """The log that has its last record, or else its checkpoint; 0: there is neither."""
+    """The log with its last record, or else its checkpoint; 0: there is neither."""
     time_ms: int = 0
-    """The shard's time then; 0: there is none."""
+    """The shard's time at that point; 0: unknown."""
     clock_ms: int = 0
-    """The time that the log's writer went by then; 0: not known."""
+    """The clock of the log's writer at that point; 0: unknown."""
 
 
 class Chained(NamedTuple):
-    """Which records of one log count: those from a row on."""
+    """First rows from which the records of one log count."""
 
     shards: dict[tuple[int, int], int]
     """By shard and epoch."""
     stopped: dict[tuple[int, int], int]
-    """By partition and epoch, of partitions that are stopped: for them earlier rows count, too."""
+    """By partition and epoch, for stopped partitions: earlier rows count for them, too."""
 
     def __bool__(self) -> bool:
         return bool(self.shards or self.stopped)
 
     def known_seq(self) -> int:
-        """A row that is known to be durable."""
+        """Return a row that is known to be durable."""
         return max((from_seq - 1 for from_seq in (*self.shards.values(), *self.stopped.values())), default=0)
 
 
@@ -102,29 +101,29 @@ class Replay:
     def __init__(self, entries: dict[int, ShardEntry]) -> None:
         self.entries = entries
         self.stopped = {one.partition: one for entry in entries.values() for one in entry.stopped}
-        """Partitions that could not be served before, as far as they have not been dropped since."""
+        """Partitions that were stopped before, except those dropped since."""
         self.folds: dict[int, Fold] = {}
         self.pieces: dict[int, dict[int, tuple[Ref, list[Ref]]]] = {}
         self.partition_harm: dict[int, Harm] = {}
         self.shard_harm: dict[int, Harm] = {}
         self._lost: set[int] = set()
-        """Partitions whose checkpoint is gone, which was accepted: they begin anew."""
+        """Partitions whose checkpoint is lost, which was accepted: they start empty."""
         self._refs: dict[int, Ref] = {}
-        """Own pieces of the partitions in their checkpoints."""
+        """References to the partitions' own chunks in their checkpoints."""
         self._resumed: set[int] = set()
         """Stopped partitions that have been served again since: their loss was accepted."""
         self._seen: dict[int, set[int]] = {}
-        """By shard: the logs in which there are records that count."""
+        """By shard: the logs that hold records that count."""
         self.time_ms = 0
-        """The latest that any row or checkpoint carries."""
+        """The latest time in any row or checkpoint."""
         self.row_times: dict[int, int] = {}
-        """By log: the time that its writer went by at the last row that was read of it."""
+        """By log: the writer's clock at the last row read."""
         self._last: dict[int, tuple[int, int, int]] = {}
-        """By shard: log, shard's time and its owner's of the last record that was applied, or of the checkpoint."""
+        """By shard: log, shard's time and owner's clock of the last applied record, or of the checkpoint."""
         self.replayed = 0
 
     async def load_checkpoints(self, pieces: PieceReader) -> None:
-        """Load the checkpoints of several shards together, for reads from far away would mostly wait one by one."""
+        """Load the checkpoints of several shards concurrently, because remote reads mostly wait."""
         free = asyncio.Semaphore(SHARDS_TOGETHER)
 
         async def load(shard: int, entry: ShardEntry) -> None:
@@ -164,29 +163,30 @@ class Replay:
                 self.pieces[shard][number] = (ref, await self._hanging(ref, fetch))  # kept for the operator
                 continue
             self.pieces[shard][number] = (ref, hanging)
-            # Its rows may be below the floor by now: then only the checkpoint carries the time.
+            # Its rows may be below the floor by now: then only the checkpoint has the time.
             self.time_ms = max(self.time_ms, fold.now)
             log_id, time_ms, clock_ms = self._last.get(shard, (0, 0, 0))
-            if fold.now > time_ms:  # of an earlier release, whose checkpoints do not say
+            # Checkpoints of an earlier release lack the shard's time.
+            if fold.now > time_ms:
                 self._last[shard] = (log_id, fold.now, clock_ms)
             if shard not in self.shard_harm:
                 self.folds[number] = fold
             await asyncio.sleep(0)
 
     async def _hanging(self, ref: Ref, fetch: snapshot.Fetch) -> list[Ref]:
-        """What hangs on the piece of a partition that is damaged, if that itself can be read."""
+        """Return the references in a damaged partition's own chunk, if that chunk is readable."""
         try:
             return await snapshot.hanging(ref, fetch)
         except (PieceDamaged, msgspec.MsgspecError):
             return []
 
     def former(self, shard: int) -> Former:
-        """At what time this shard was served last, as far as the journal says."""
+        """Return the shard's last known time, according to the journal."""
         entry = self.entries.get(shard)
         return Former() if entry is None else Former(entry.owner_log, *self._last.get(shard, (0, 0, 0)))
 
     def chained(self, log_id: int) -> Chained:
-        """Which records of a log count."""
+        """Return the first rows from which the records of a log count."""
         shards = {
             (shard, epoch): from_seq
             for shard, entry in self.entries.items()
@@ -229,12 +229,12 @@ class Replay:
             self._apply(view, position, mark)
 
     def _salvage(self, rotten: RottenRecord, seq: int, chained: Chained, mark: str) -> RecordView | None:
-        """What may be applied of a damaged record: all, if only its body is rotten."""
+        """Return the usable part of a damaged record: all of it if only the body is corrupt."""
         partitions = [rotten.partition] if rotten.partition is not None else []
         if rotten.shard is not None and not any(
             shard == rotten.shard and seq >= from_seq for (shard, _), from_seq in chained.shards.items()
         ):
-            # It is behind that shard's checkpoint.  But perhaps it is of a partition that this is not a checkpoint of.
+            # The shard's checkpoint covers it.  But it may belong to a stopped partition that this checkpoint lacks.
             partitions = [
                 number
                 for (number, _), from_seq in chained.stopped.items()
@@ -249,7 +249,8 @@ class Replay:
             self._stop(shard_of(number), number, mark, str(rotten))
         if not partitions and rotten.shard is not None:
             self._stop(rotten.shard, None, mark, str(rotten))
-        return None  # whose it was is not known: the scan says so, and that the damage is severe
+        # The owner of the record is unknown: the scan reports that, and that the damage is severe.
+        return None
 
     def _apply(self, view: RecordView, position: int, mark: str) -> None:
         number = view.partition
@@ -273,11 +274,11 @@ class Replay:
                 fold = self.folds[number] = Fold(number)
             fold.apply(record, view.time_ms, position, view.body_bytes)
         except (UnknownRecord, AssertionError, LookupError) as error:
-            # Written by a later version, or it does not follow from what was before it.
+            # Written by a later version, or inconsistent with the state before it.
             self._stop(view.shard, number, mark, f"a record in {mark} cannot be applied: {error}")
 
     def _dropped(self, shard: int, number: int) -> None:
-        """The queue was deleted: whatever was damaged of it matters no more."""
+        """Forget the partition and its damage, because its queue was deleted."""
         self.folds.pop(number, None)
         self.stopped.pop(number, None)
         self._lost.discard(number)
@@ -286,7 +287,7 @@ class Replay:
             logger.info("partition %d was dropped: its damage no longer matters", number)
 
     def still_stopped(self) -> list[StoppedPartition]:
-        """The partitions that cannot be served, where their shard can."""
+        """Return the stopped partitions of shards that are served."""
         return [self._as_stopped(harm) for harm in self.partition_harm.values() if harm.shard not in self.shard_harm]
 
     def _as_stopped(self, harm: Harm) -> StoppedPartition:
@@ -306,18 +307,18 @@ class Replay:
         )
 
     def chain_of(self, shard: int) -> tuple[tuple[int, int, int], ...]:
-        """The shard's chain without logs that turned out to hold nothing of it.
+        """Return the shard's chain without logs that proved to hold nothing of it.
 
-        Only once all of them are sealed.  So restarts alone make no chain longer.
+        Call it only once all of them are sealed.  So restarts alone make no chain longer.
         """
         entry = self.entries[shard]
         kept = set(self._seen.get(shard, ()))
         if shard in self.shard_harm and entry.checkpoint is not None:
-            kept.add(entry.checkpoint.log_id)  # its pieces are kept for the operator, too
+            kept.add(entry.checkpoint.log_id)  # its chunks are kept for the operator, too
         return tuple(link for link in entry.chain if link[0] in kept)
 
     def _stop(self, shard: int, partition: int | None, mark: str, why: str) -> None:
-        """Serve the partition (None: the shard) no more, unless this damage was accepted."""
+        """Stop serving the partition (None: the shard), unless this damage was accepted."""
         fold = self.folds.get(partition) if partition is not None else None
         queue_id = fold.settings.queue_id if fold is not None and fold.settings is not None else 0
         harm = Harm(shard, partition, mark, why, queue_id)
@@ -335,7 +336,7 @@ class Replay:
 
 
 async def _one_by_one(pieces: PieceReader, refs: list[PieceRef]) -> AsyncGenerator[bytes, None]:
-    """These pieces, in order; while some are used, the next ones are read.  Raises as :meth:`PieceReader.get_many`."""
+    """Yield these chunks in order, with later ones read ahead.  Raises the errors of :meth:`PieceReader.get_many`."""
     starts = iter(range(0, len(refs), PIECES_TOGETHER))
     reads: deque[asyncio.Task[list[bytes]]] = deque()
     slices = Slices()
@@ -356,7 +357,7 @@ async def _one_by_one(pieces: PieceReader, refs: list[PieceRef]) -> AsyncGenerat
 
 
 def _heard(read: asyncio.Task[list[bytes]]) -> None:
-    """Of a read that nobody waits for any more nobody has to be told how it failed."""
+    """Retrieve the exception of a read that is no longer awaited, so that asyncio does not log it."""
     if not read.cancelled():
         read.exception()
 
@@ -364,7 +365,7 @@ def _heard(read: asyncio.Task[list[bytes]]) -> None:
 async def replay_log(
     journal: Journal, entry: LogEntry, begun: Collection[int], replay: Replay, known_seq: int
 ) -> LogEnd | None:
-    """Fold a log's records from its floor to its end; None if it was never begun.
+    """Fold a log's records from its floor to its end; return None if it was never begun.
 
     ``known_seq``: a row that is known to have been durable.  Raises :class:`JournalDamaged`, unless that was accepted.
     """

@@ -1,8 +1,8 @@
-"""What the manager of a backend cluster tells the others of the service, and what it is told by operators.
+"""Reports from the manager of a backend cluster to the rest of the service, and instructions from operators.
 
-The registry (:class:`~metadata_service.store.ClusterRegistry`) is where they meet: frontends and nodes of other
-clusters find this one's nodes by its reports, new queues are assigned by them, and the out-cluster manager decides by
-them.  Nothing that the owner of a shard does rests on it.
+Both pass through the registry (:class:`~metadata_service.store.ClusterRegistry`): frontends and nodes of other clusters
+find this cluster's nodes in its reports, new queues are assigned by them, and the manager of all clusters decides by
+them.  Nothing that the owner of a shard does depends on them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from metadata_service.store import ClusterRegistry
 REPORT_SECONDS: Final = 2.0
 BUSY_REPORTED_MOST: Final = 4 * BUSY_MOST
 GONE_SHOWN_MS: Final = 86_400_000
-"""A node that ended without taking leave is reported for so long."""
+"""Time for which a node that ended without handing over its shards is reported."""
 
 
 class Reporter:
-    """Of one member of the cluster ``name``; only the one that is the manager uses it."""
+    """Reports of one member of the cluster ``name``; only the manager uses it."""
 
     def __init__(self, registry: ClusterRegistry, name: str, clock: Callable[[], int]) -> None:
         """``clock``: milliseconds since the epoch."""
@@ -36,10 +36,10 @@ class Reporter:
         self._count = 0
 
     async def report(self, manager: str, view: View, still: Callable[[int], float]) -> BackendCluster:
-        """Tell what the node ``manager`` has seen of the cluster; returns the cluster as it is registered.
+        """Report the view of the manager, the node ``manager``; return the cluster's registration.
 
-        ``still``: for how many seconds the heartbeat of a log has not moved.
-        Raises :class:`~metadata_service.store.StoreError`.
+        ``still``: returns the seconds since the heartbeat of a log last advanced. Raises
+        :class:`~metadata_service.store.StoreError`.
         """
         registered = await self._registry.register_cluster(self._name)
         self._count += 1
@@ -74,7 +74,9 @@ def _utilisation(view: View) -> float:
 
 
 def _nodes(view: View, still: Callable[[int], float], now_ms: int) -> tuple[ReportedNode, ...]:
-    """All nodes that should be there: those that live, and those that ended without taking leave, for a day."""
+    """Return all nodes that should exist: the live ones, and for a day those that ended without handing over their
+    shards.
+    """
     counts = Counter(view.had(shard) for shard in range(SHARDS))
     takeovers = {one.node: one for one in view.cluster.takeovers}
     sealed = {log_id for log_id, entry in view.logs.items() if entry.state == "sealed"}

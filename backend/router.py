@@ -1,16 +1,17 @@
-"""Several backend clusters, as if they were one backend: each call goes to the cluster that its partition's id names.
+"""A client of several backend clusters: sends each call to the cluster that its partition's id names.
 
 ::
 
-    def nodes(number):  # of a cluster, where they are reached
+    def nodes(number):  # returns the function that reads a cluster's node addresses
         async def read():
             return {name: Address.parse(address) for name, address in fleet.nodes(number).items()}
+
         return read
 
     backend = ClusterRouter(nodes, numbers, secret=secret, name="frontend-1")
 
-A cluster is connected to when it is known, or when a partition of it is asked for first.  What a call may raise is what
-a :class:`~backend.cluster.ClusterBackend` raises; a cluster that nobody can reach troubles no call to another one.
+Connects to a cluster when it is known, or at the first call to one of its partitions.  Calls raise the errors of
+:class:`~backend.cluster.ClusterBackend`; an unreachable cluster does not affect calls to others.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ class ClusterRouter:
         tls: ClientTls | None = None,
         limits: ClientLimits = LIMITS,
     ) -> None:
-        """``nodes``: what reads where the nodes of a cluster are, by its number; ``numbers``: all clusters that there
-        are now."""
+        """``nodes``: returns the function that reads a cluster's node addresses, by its number; ``numbers``: returns
+        the numbers of all clusters that exist now.
+        """
         self._nodes = nodes
         self._numbers = numbers
         self._secret = secret
@@ -76,14 +78,14 @@ class ClusterRouter:
 
     @property
     def connected(self) -> bool:
-        """Whether any node of any cluster can be asked."""
+        """True if a node of any cluster is connected."""
         return any(cluster.connected for cluster in self._clusters.values())
 
     async def ready(self, seconds: float) -> None:
-        """Wait until a node can be asked.
+        """Wait until a node is connected.
 
-        Raises :class:`backend.hello.Refused` where all that there are turn us away, and
-        :class:`~backend.link.NotSent` where none can be asked in time.
+        Raises :class:`backend.hello.Refused` if all clusters reject this client, and :class:`~backend.link.NotSent` if
+        no node can be reached in time.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -151,7 +153,7 @@ class ClusterRouter:
         return self._of(target.partition).counters(target)
 
     async def stored_bytes(self, account: str) -> int:
-        """The sum of all clusters.  Raises :class:`~backend.api.Unavailable` where one of them does not say."""
+        """Return the sum over all clusters.  Raises :class:`~backend.api.Unavailable` if one does not answer."""
         clusters = [self._cluster(number) for number in self._numbers()]
         return sum(await asyncio.gather(*(cluster.stored_bytes(account) for cluster in clusters)))
 
@@ -159,7 +161,7 @@ class ClusterRouter:
         return self._of(target.partition).measures(target)
 
     async def measures_of(self, account: str, prefixes: Sequence[str], after: str, most: int) -> list[Measures]:
-        """Those of all clusters.  Raises :class:`~backend.api.Unavailable` where one of them does not say."""
+        """Return the statistics of all clusters.  Raises :class:`~backend.api.Unavailable` if one does not answer."""
         clusters = [self._cluster(number) for number in self._numbers()]
         asked = [cluster.measures_of(account, prefixes, after, most) for cluster in clusters]
         return merged(await asyncio.gather(*asked), most)

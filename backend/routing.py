@@ -1,7 +1,7 @@
-"""Which slot of a queue something goes to.
+"""Choice of the slot of a queue for a token or a name, by rendezvous hashing.
 
-Rendezvous hashing: each slot draws a number from the key, and the highest wins.  So where slots are added, keys move to
-these only, and where slots go, only their keys move, to all others alike.
+Each slot computes a number from the key, and the highest wins.  So when slots are added, keys move only to these, and
+when slots are removed, only their keys move, evenly to all others.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 TOKEN_KEY_BYTES = 15
-"""Of a retry token; its last byte is the place in the call, and a call goes to one slot as a whole."""
+"""Bytes of a retry token that choose its slot; the last byte is the index in the call, and a call goes to one slot."""
 
 _MASK = (1 << 64) - 1
-# The finaliser of a known 64-bit mixer (splitmix64), with its constants.
+# The finaliser of the 64-bit mixer splitmix64, with its constants.
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_ONE = 0xBF58476D1CE4E5B9
 _MIX_TWO = 0x94D049BB133111EB
 
 
 def slot_of_token(token: bytes, slots: Sequence[int]) -> int:
-    """The slot of a retry token, which is random; ``slots`` are those there are, in any order."""
+    """Return the slot of a retry token, which is random; ``slots``: all slots, in any order."""
     return _slot(int.from_bytes(token[:8], "little"), slots)
 
 
 def slot_of_name(name: str, slots: Sequence[int]) -> int:
-    """The slot of a message group, or of any other name."""
+    """Return the slot of a message group, or of any other name."""
     return _slot(int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little"), slots)
 
 
 def is_slot_of_token(slot: int, token: bytes, slots: Sequence[int]) -> bool:
-    """Whether :func:`slot_of_token` is this slot: mostly it takes a few of the others to tell that it is not."""
+    """Return whether :func:`slot_of_token` is this slot; a few other slots mostly suffice to rule it out."""
     key = int.from_bytes(token[:8], "little")
     mine = _drawn(key, slot)
     for other in slots:
