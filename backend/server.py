@@ -1,4 +1,4 @@
-"""Serves a backend to frontends and other nodes, on TCP or a Unix socket (:mod:`backend.wire`).
+"""Server of a backend for frontends and other nodes, on TCP or a Unix socket (:mod:`backend.wire`).
 
 ::
 
@@ -6,13 +6,13 @@
     server = await serve_backend(node, secret=secret, host="10.0.0.5", port=9400, tls=ServerTls.load(...))
     ...
     node.drain()            # long polls end
-    await server.drain(10)  # no new calls, those under way are answered, then the connections close
+    await server.drain(10)  # no new calls, those in progress are answered, then the connections close
 
-Each call runs in a task of its own, and the answers of one turn of the loop go out in one write.  A caller that is
-cancelled, or whose connection is gone, cancels its call here: a receive has then claimed nothing.
+Each call runs in its own task, and the answers of one turn of the loop go out in one write.  A caller that is
+cancelled, or whose connection is closed, cancels its call here: a receive has then claimed nothing.
 
-What a peer can tie up is bounded: connections, the time and the bytes of a greeting, the bytes of calls under way
-(it knows the bound, and whoever passes it is cut off), answers that it does not read.
+The resources that a peer can occupy are bounded: connections, the time and the bytes of a handshake, the bytes of calls
+in progress (the peer knows the limit, and is disconnected above it), and answers that it does not read.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
 TLS_BEGINS = b"\x16\x03"
-"""A handshake, RFC 8446, 5.1.  No frame of a greeting is so long that it would begin like this."""
+"""Start of a TLS handshake record, RFC 8446, 5.1.  No frame of our handshake is long enough to begin like this."""
 
 
 class ServerLimits(NamedTuple):
-    """What peers may tie up."""
+    """Limits on the resources that peers occupy."""
 
     connections: int = 1024
     greeting_seconds: float = 5.0
     under_way_bytes: int = 64 << 20
-    """Of one connection: a call may begin while those that are not answered take less than this."""
+    """Limit for each connection: a call may begin while its unanswered calls take fewer bytes."""
     unread_bytes: int = 1 << 20
-    """With so much that a peer has not read, its further calls wait."""
+    """Unread bytes above which a peer's further calls wait."""
     unread_bytes_most: int = 256 << 20
-    """With so much, it is cut off."""
+    """Unread bytes above which a peer is disconnected."""
     heartbeat_seconds: float = HEARTBEAT_SECONDS
 
 
@@ -96,12 +96,12 @@ async def serve_backend(
     tracing: Tracing | None = None,
 ) -> BackendServer:
     """Serve ``backend`` on a Unix socket (``path``) or on TCP (``host`` and ``port``; 0 takes a free one), there
-    with TLS if wanted.
+    optionally with TLS.
 
-    Whoever connects has to know ``secret``, which has at least 16 bytes.  Without TLS nobody may be able to alter the
-    traffic: the secret keeps strangers out, it encrypts nothing.  Only this user may open the Unix socket; one that a
-    former process has left there is replaced.  ``tracing`` makes the spans of sampled calls.  Raises :class:`OSError`
-    where it cannot listen.
+    Clients must know ``secret``, which has at least 16 bytes.  Without TLS, the network must prevent changes to the
+    traffic: the secret authenticates, it encrypts nothing.  Only this user may open the Unix socket; one left by a
+    former process is replaced.  ``tracing`` makes the spans of sampled calls.  Raises :class:`OSError` if it cannot
+    listen.
     """
     check_secret(secret)
     server = BackendServer(backend, secret, name, tls.digest if tls is not None else b"", limits, tracing)
@@ -134,7 +134,7 @@ def _listen_on(path: str) -> socket.socket:
         except FileNotFoundError:
             pass
         listener.bind(path)
-        os.chmod(path, 0o600)  # nobody can connect before it listens
+        os.chmod(path, 0o600)  # no client can connect before it listens
     except BaseException:
         listener.close()
         raise
@@ -142,11 +142,11 @@ def _listen_on(path: str) -> socket.socket:
 
 
 class BackendServer:
-    """Made by :func:`serve_backend`."""
+    """A running server.  Made by :func:`serve_backend`."""
 
     listener: asyncio.Server
     address: Address
-    """Where it is reached; with the port that was taken."""
+    """Address of the server, with the actual port."""
 
     def __init__(
         self, backend: Peer, secret: bytes, name: str, binding: bytes, limits: ServerLimits, tracing: Tracing | None
@@ -160,13 +160,13 @@ class BackendServer:
         self._name = name
         self._binding = binding
         self._ending: set[asyncio.Task[None]] = set()
-        """Calls whose connection is gone."""
+        """Calls whose connection is closed."""
         self._empty = asyncio.Event()
         self._empty.set()
 
     @property
     def callers(self) -> set[str]:
-        """The names of those who are connected, and have proved that they know the secret."""
+        """Names of the connected callers that have proved that they know the secret."""
         return {connection.peer for connection in self.connections if connection.peer}
 
     def make(self) -> Connection:
@@ -177,7 +177,7 @@ class BackendServer:
         self._empty.clear()
 
     def went(self, connection: Connection, ending: Iterable[asyncio.Task[None]]) -> None:
-        """A connection is gone; its calls are being cancelled."""
+        """Remove a closed connection; its calls are being cancelled."""
         self.connections.discard(connection)
         for task in ending:
             self._ending.add(task)
@@ -186,9 +186,9 @@ class BackendServer:
             self._empty.set()
 
     async def drain(self, seconds: float) -> None:
-        """Ask for no more calls, answer those under way for at most ``seconds``, close the connections.
+        """Accept no more calls, answer those in progress for at most ``seconds``, then close the connections.
 
-        Callers know in time, and go elsewhere without an error.  Long polls are for the backend to end.
+        Callers are notified, and call other nodes without an error.  The backend itself has to end long polls.
         """
         self.draining = True
         self.listener.close()
@@ -202,7 +202,7 @@ class BackendServer:
         await self.close()
 
     async def close(self) -> None:
-        """Cut all connections.  Their calls are cancelled."""
+        """Close all connections at once.  Their calls are cancelled."""
         self.listener.close()
         for connection in list(self.connections):
             connection.cut()
@@ -217,37 +217,37 @@ class BackendServer:
 
 
 class Connection(asyncio.Protocol):
-    """One peer."""
+    """Connection of one peer."""
 
     def __init__(self, server: BackendServer, greeting: Answerer) -> None:
         self._server = server
         self._greeting: Answerer | None = greeting
-        """None: the peer has proved who it is."""
+        """Handshake in progress; None: the peer is authenticated."""
         self._backend = server.backend
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._frames = Frames()
         self._running: dict[int, tuple[asyncio.Task[None], int]] = {}
-        """The task of each call under way, and what the call weighs."""
+        """Calls in progress by number: the task, and the weight in bytes."""
         self._cancelled: set[int] = set()
-        """Of these, the calls that their callers have cancelled."""
+        """Numbers of calls in progress that their callers have cancelled."""
         self._under_way_bytes = 0
         self._waiting: deque[tuple[int, Request, int]] = deque()
         """Calls that begin when the peer has read its answers."""
         self._out: list[bytes] = []
-        """Frames that go out at the end of this turn of the loop."""
+        """Frames to be sent at the end of this turn of the loop."""
         self._quiet = True
-        """Nothing was written since the last beat."""
+        """Nothing was written since the last heartbeat."""
         self._silent_beats = 0
         self._peer_is_slow = False
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
         self.peer = ""
 
-    # --- what the loop calls ------------------------------------------------------------------------------
+    # --- callbacks of the loop ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         server, limits = self._server, self._server.limits
         server.came(self)
         self._transport.set_write_buffer_limits(high=limits.unread_bytes)
@@ -295,7 +295,7 @@ class Connection(asyncio.Protocol):
         while self._waiting and not self._peer_is_slow:
             self._begin(*self._waiting.popleft())
 
-    # --- the greeting -------------------------------------------------------------------------------------
+    # --- the handshake ------------------------------------------------------------------------------------
 
     def _greet(self, data: bytes) -> None:
         greeting = self._greeting
@@ -402,7 +402,8 @@ class Connection(asyncio.Protocol):
         running = self._running.get(call)
         if running is not None:
             self._cancelled.add(call)
-            self._loop.call_soon(running[0].cancel)  # not before its first step, or it would never answer
+            # Cancelled before its first step, the task would never answer.
+            self._loop.call_soon(running[0].cancel)
             return
         for waiting in self._waiting:
             if waiting[0] == call:
@@ -410,7 +411,7 @@ class Connection(asyncio.Protocol):
                 self._under_way_bytes -= waiting[2]
                 self._say(frame(CANCELLED, call))
                 return
-        # Else it has been answered, and the two have crossed.
+        # Otherwise it has been answered, and the cancellation has crossed the answer.
 
     # --- the connection itself ------------------------------------------------------------------------------
 
@@ -433,7 +434,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_later(self._server.limits.heartbeat_seconds, self._beat)
 
     def _beat(self) -> None:
-        """Counts turns of this timer, not time: where this process itself stood still, nobody else is to blame."""
+        """Count timer ticks, not time: when this process itself was stopped, the peer is not at fault."""
         self._silent_beats += 1
         if self._silent_beats > SILENT_BEATS:
             logger.warning("nothing is heard of %s any more, its connection is cut", self.peer)
@@ -445,7 +446,9 @@ class Connection(asyncio.Protocol):
         self._set_timer()
 
     def drain(self) -> None:
-        """Ask for no more calls.  The peer closes when its calls have been answered: only it knows what it sent."""
+        """Request no more calls.  The peer closes after its calls are answered: only the peer knows what it has
+        sent.
+        """
         self._draining = True
         if self._greeting is None:
             self._transport.write(frame(DRAIN, 0))
@@ -455,7 +458,7 @@ class Connection(asyncio.Protocol):
 
 
 def _tell_failed(error: BaseException) -> None:
-    """The sampled call that is being worked on, if it is one, has failed."""
+    """Mark the current span, if the call is sampled, as failed."""
     span = traces.current.get()
     if span is not None:
         span.fail(type(error).__name__)

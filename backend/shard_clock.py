@@ -1,13 +1,13 @@
 """The time of one shard: its owner's clock, and a lead that slews to zero.
 
-Claims, delays, retention and deduplication windows end by this time.  It is never stepped and never goes back, it does
-not stand still, and it runs at most a tenth faster or slower than time passes, whatever happens to the clock of its
-owner, and whoever owns the shard next.  Where it is ahead of the owner's clock, or behind it, that is its lead; most
-shards have none, and go by the owner's clock itself.
+Claims, delays, retention and deduplication windows end by this time.  It is never stepped, never goes back, never
+stands still, and runs at most a tenth faster or slower than real time, whatever happens to its owner's clock, and
+whichever node owns the shard next.  The lead is its difference from the owner's clock, positive or negative; most
+shards have none, and use the owner's clock directly.
 
-A lead comes from a clock that was wrong: of a node that saw no other one, say, or of most of the nodes.  An hour takes
-ten hours to go when the clocks are right again.  Meanwhile timeouts are up to a tenth longer or shorter, and the
-timestamps of messages are off.
+A lead results from a clock that was wrong: of a node that saw no other one, for example, or of most of the nodes.
+After the clocks are corrected, a lead of an hour takes ten hours to vanish.  Meanwhile timeouts are up to a tenth
+longer or shorter, and the timestamps of messages are off.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from backend.clock import SLEW_MOST, SLEWED_MOST_MS, SteadyClock
 
 
 class ShardClock:
-    """Milliseconds since the epoch; call it for the time."""
+    """A clock that returns milliseconds since the epoch when called."""
 
     __slots__ = ("_at_ms", "_joined", "_node", "_time_ms")
 
     def __init__(self, node: SteadyClock, time_ms: float | None = None) -> None:
-        """``time_ms``: the time now; None: that of the owner's clock."""
+        """``time_ms``: the current time; None: the owner's clock."""
         self._node = node
         self._joined: float | None = node.stepped_ms
-        """All steps of the owner's clock up to which this is the same; None: there is a lead."""
+        """Sum of the owner's clock's steps while both clocks are the same; None: there is a lead."""
         self._time_ms = 0.0
-        """With a lead: the time when it was last asked for."""
+        """With a lead: the last time returned, in milliseconds."""
         self._at_ms = 0.0
-        """The moment of that, by :meth:`SteadyClock.elapsed_ms`."""
+        """Moment of that, by :meth:`SteadyClock.elapsed_ms`."""
         if time_ms is not None and int(time_ms) != node():
             self._part(time_ms)
 
@@ -58,7 +58,7 @@ class ShardClock:
         passed_ms = max(0.0, at_ms - self._at_ms)
         before_ms = self._time_ms
         if before_ms + passed_ms > now_ms + SLEWED_MOST_MS:
-            time_ms = before_ms + passed_ms  # it would take more than ten days
+            time_ms = before_ms + passed_ms  # slewing would take more than ten days
         else:
             slowest_ms, fastest_ms = before_ms + (1 - SLEW_MOST) * passed_ms, before_ms + (1 + SLEW_MOST) * passed_ms
             time_ms = min(max(now_ms, slowest_ms), fastest_ms)

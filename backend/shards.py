@@ -1,7 +1,7 @@
-"""The shards that a node owns: their partitions, their entries in the metadata, and what is damaged.
+"""The shards that a node owns: their partitions, their entries in the metadata, and their damage.
 
-A shard that is not here is another node's, or nobody's yet: whoever asks for a partition of it hears
-:class:`~backend.api.NotOwner`, with the owner's name as far as it is known.
+A call for a partition of any other shard raises :class:`~backend.api.NotOwner`, with the owner's name as far as it is
+known.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ logger = logging.getLogger(__name__)
 DROPPED_KEPT = 4096
 
 Pieces = dict[int, tuple[Ref, list[Ref]]]
-"""For each partition its piece in a checkpoint, and those that hang on it."""
+"""By partition: the reference to its own chunk in a checkpoint, and the references in that chunk."""
 
 ShardTime = Callable[[int, "Former", float], float]
-"""The time at which a shard goes on: the shard, what its journal says, and the time of its new owner."""
+"""Returns the time at which a shard continues, from the shard, its journaled times and its new owner's clock."""
 
 
 def owners_time(shard: int, former: Former, time_ms: float) -> float:
-    """That of the new owner: nothing is known of the clocks of former ones."""
+    """Return the new owner's time: nothing is known about the clocks of former owners."""
     return time_ms
 
 
 def shard_of(partition: int) -> int:
-    """The shard that a partition hashes to; fixed for ever."""
+    """Return the shard that a partition hashes to; fixed for ever."""
     return crc32(partition.to_bytes(8, "big")) % SHARDS
 
 
@@ -56,13 +56,13 @@ class Shard:
         self.clock = clock
         self.partitions: dict[int, Partition] = {}
         self.pieces: Pieces = {}
-        """Of the last checkpoint."""
+        """References to the chunks of the last checkpoint."""
         self.changed = False
-        """A partition came or went since the last checkpoint."""
+        """A partition was added or removed since the last checkpoint."""
         self.leaving = False
-        """It is being handed over: nothing of it is served."""
+        """In hand-over: no partition of it is served."""
         self.damage: str | None = None
-        """Why nothing of this shard can be served."""
+        """Damage that stops the whole shard; None: it is served."""
 
     @property
     def epoch(self) -> int:
@@ -70,21 +70,21 @@ class Shard:
 
     @property
     def dirty(self) -> bool:
-        """The last checkpoint does not say all."""
+        """True if the state has changed since the last checkpoint."""
         return self.changed or any(partition.fold.changed for partition in self.partitions.values())
 
     @property
     def blocks(self) -> int:
-        """How many blocks of messages it has."""
+        """Number of its blocks of messages."""
         return sum(len(partition.fold.blocks) for partition in self.partitions.values())
 
     def files(self) -> dict[tuple[int, int], int]:
-        """(log, file) → bytes of pieces in it that the last checkpoint rests on."""
+        """Return (log, file) → bytes of the chunks in it that the last checkpoint needs."""
         return piece_files(self.entry, self.pieces)
 
 
 def piece_files(entry: ShardEntry, pieces: Pieces) -> dict[tuple[int, int], int]:
-    """(log, file) → bytes of pieces in it that a shard's checkpoint rests on."""
+    """Return (log, file) → bytes of the chunks in it that a shard's checkpoint needs."""
     used: dict[tuple[int, int], int] = {}
     manifests = [entry.checkpoint, *(one.checkpoint for one in entry.stopped)]
     refs: Iterable[Ref] = (ref for own, hanging in pieces.values() for ref in (own, *hanging))
@@ -103,22 +103,22 @@ class Shards:
 
     def __init__(self, clock: SteadyClock, cluster: int = 0) -> None:
         self.clock = clock
-        """The owner's."""
+        """The owner's clock."""
         self.cluster = cluster
-        """The number of the backend cluster: other clusters have shards with the same numbers, and other partitions."""
+        """Number of the backend cluster: other clusters have shards with the same numbers, and other partitions."""
         self.owned: dict[int, Shard] = {}
         self.owners: Mapping[int, str] = {}
-        """Shard → name of the node that has it, as far as is known, where this one has it not."""
+        """Shard → name of the node that owns it, as far as known, for shards not owned here."""
         self.partitions: dict[int, Partition] = {}
-        """What is served."""
+        """Served partitions, by id."""
         self.damage: dict[int, str] = {}
-        """Partition → why it cannot be served."""
+        """Stopped partition → description of its damage."""
         self.stopped: dict[int, StoppedPartition] = {}
-        """Of these, where what is left of them lies."""
+        """Remaining data of stopped partitions."""
         self._dropped: OrderedDict[int, None] = OrderedDict()
 
     def of(self, partition: int) -> Shard:
-        """The shard of a partition.  Raises :class:`NotOwner`."""
+        """Return the shard of a partition.  Raises :class:`NotOwner`."""
         number = shard_of(partition)
         if cluster_of(partition) != self.cluster:
             raise NotOwner(number, None)
@@ -132,7 +132,7 @@ class Shards:
         return shard is not None and not shard.leaving and cluster_of(partition) == self.cluster
 
     def add(self, fold: Fold) -> Partition:
-        """Serve a partition from now on."""
+        """Start serving a partition."""
         shard = self.of(fold.partition)
         partition = Partition(fold, shard.number, shard.epoch, shard.clock)
         self.partitions[fold.partition] = shard.partitions[fold.partition] = partition
@@ -140,16 +140,15 @@ class Shards:
         return partition
 
     def open(self, entries: Iterable[ShardEntry], replay: Replay, time_ms: ShardTime) -> list[Partition]:
-        """Own these shards, in the state that ``replay`` has folded, and serve their partitions, which are returned.
+        """Own these shards in the state folded by ``replay``; serve their partitions and return these.
 
-        Their time goes on as ``time_ms`` says, but not before the last that they carry.  What of them cannot be served
-        is said here and not before: who folds shards of which another is the owner by now may miss what that one has
-        dropped.
+        Their time continues as ``time_ms`` returns, but not before the last journaled time.  Damage is logged only
+        here: a node that folds shards which another one owns by now may miss data that the owner has deleted.
         """
         opened = []
         for entry in entries:
             former, now_ms = replay.former(entry.shard), self.clock.exact_ms()
-            # Of a shard in which there is nothing, nothing can end early.
+            # In a shard without any data, nothing can end early.
             goes_on_ms = max(time_ms(entry.shard, former, now_ms), former.time_ms) if former.time_ms else now_ms
             shard = self.owned[entry.shard] = Shard(entry, ShardClock(self.clock, goes_on_ms))
             if entry.shard in replay.shard_harm:
@@ -174,10 +173,10 @@ class Shards:
         del shard.partitions[partition.id]
         shard.changed = True
 
-    # --- shards that leave ------------------------------------------------------------------------------
+    # --- shards in hand-over ----------------------------------------------------------------------------
 
     def close(self, shard: Shard) -> list[Partition]:
-        """Serve nothing of a shard any more, for it is to be handed over.  Returns its partitions."""
+        """Stop serving a shard for its hand-over.  Returns its partitions."""
         shard.leaving = True
         for partition in shard.partitions.values():
             partition.closed = True
@@ -185,16 +184,16 @@ class Shards:
         return list(shard.partitions.values())
 
     def reopen(self, shard: Shard) -> list[Partition]:
-        """It stays after all.  Returns its partitions."""
+        """Serve a shard again whose hand-over failed.  Returns its partitions."""
         shard.leaving = False
         for partition in shard.partitions.values():
             partition.closed = False
-            partition.alarm = NEVER  # it may have rung meanwhile
+            partition.alarm = NEVER  # it may have fired meanwhile
             self.partitions[partition.id] = partition
         return list(shard.partitions.values())
 
     def let_go(self, shard: Shard, owner: str | None) -> None:
-        """It is another node's from now on."""
+        """Remove a shard that another node owns from now on."""
         del self.owned[shard.number]
         for number in [number for number in self.damage if shard_of(number) == shard.number]:
             del self.damage[number]
@@ -202,25 +201,27 @@ class Shards:
         owners = {number: name for number, name in self.owners.items() if number != shard.number}
         self.owners = owners if owner is None else {**owners, shard.number: owner}
 
-    # --- what is gone, or damaged -----------------------------------------------------------------------
+    # --- dropped and damaged partitions -----------------------------------------------------------------
 
     def drop(self, partition: int) -> None:
-        """Remember that a partition was dropped: its number never comes again, but a caller's old view may name it."""
+        """Remember that a partition was dropped: its number is never reused, but a caller with an old map may name
+        it.
+        """
         self._dropped[partition] = None
         if len(self._dropped) > DROPPED_KEPT:
             self._dropped.popitem(last=False)
 
     def was_dropped(self, partition: int) -> bool:
-        """Whether it was, of late.  What is older, the metadata have known to be gone for long."""
+        """Return whether it was dropped recently.  Older drops have long been visible in the metadata."""
         return partition in self._dropped
 
     def stop(self, stopped: StoppedPartition, why: str) -> None:
-        """A partition cannot be served, though others of its shard can."""
+        """Mark a partition as stopped, though others of its shard are served."""
         self.damage[stopped.partition] = why
         self.stopped[stopped.partition] = stopped
 
     def forget_damage(self, partition: int) -> None:
-        """Its queue was deleted, durably: what is left of it need not be kept."""
+        """Forget a stopped partition whose queue was durably deleted."""
         shard = self.of(partition)
         del self.damage[partition]
         del self.stopped[partition]
@@ -228,7 +229,7 @@ class Shards:
         shard.changed = True
 
     def damage_of(self, partition: int) -> str | None:
-        """Why a partition that is not open cannot be; None if it can.  Raises :class:`NotOwner`."""
+        """Return the damage that stops a partition that is not open; None: none.  Raises :class:`NotOwner`."""
         shard = self.of(partition)
         return self.damage.get(partition) or shard.damage
 

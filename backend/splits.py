@@ -1,10 +1,10 @@
-"""The acts by which a queue gets other partitions: split, drain and move, and what finishes them.
+"""Repartitioning of a queue: split, drain and move of partitions, and the steps that complete them.
 
-Each begins with one change of the queue's map (:mod:`metadata_service.partitions`), which takes effect or does not.
-What follows, the partitions do by themselves: they hand their tokens over (:mod:`backend.adoption`), and one that
-drains is received from until it is empty.  :meth:`Splits.finish` looks how far they are, and takes the next step when
-its time has come: what nobody awaits any more goes out of the map, and so does a partition that has retired.  It may be
-called by anybody, at any time, as often as one likes; after a crash between any two steps it goes on where they ended.
+Each begins with one conditional change of the queue's map (:mod:`metadata_service.partitions`).  The partitions do the
+rest themselves: they hand their tokens over (:mod:`backend.adoption`), and a draining one is received from until it is
+empty.  :meth:`Splits.finish` checks their progress, and takes the next step when it is due: it removes completed token
+handovers and retired partitions from the map.  Any process may call it, at any time and repeatedly; after a crash
+between any two steps it continues there.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from metadata_service.store import ConditionFailed, QueueNotFound
 logger = logging.getLogger(__name__)
 
 LINGER_SECONDS = 43_200
-"""A partition that has drained stays for as long as a claim can last at the most, so that receipt handles of it, which
-may still be out there, are known for what they are."""
+"""Time for which an empty partition stays in the map: the maximum duration of a claim, so that receipt handles of it
+that clients still hold are recognized.
+"""
 
 
 class PartitionStore(Protocol):
-    """What the acts need of the metadata (:class:`metadata_service.store.QueueStore`)."""
+    """The methods needed of the metadata store (:class:`metadata_service.store.QueueStore`)."""
 
     async def new_partition_ids(self, cluster: int, count: int) -> list[int]: ...
 
@@ -39,7 +40,7 @@ class PartitionStore(Protocol):
 
 
 class Splits:
-    """Over a store and whoever reaches all partitions."""
+    """Repartitioning with a store and a peer that reaches all partitions."""
 
     def __init__(self, store: PartitionStore, peer: Peer, resolver: Resolver, now_ms: Callable[[], int]) -> None:
         self._store = store
@@ -48,29 +49,31 @@ class Splits:
         self._now_ms = now_ms
 
     async def split(self, queue: Queue, clusters: Sequence[int]) -> Queue:
-        """Add partitions to the queue, one in each of these backend clusters (by number; one may come several times).
+        """Add partitions to the queue, one in each of these backend clusters (by number; repetition is allowed).
 
-        Raises :class:`~metadata_service.partitions.NotPossible`, :class:`~metadata_service.store.ConditionFailed` when
-        the queue is not as the caller knows it any more, and :class:`~metadata_service.store.QueueNotFound`.
+        Raises :class:`~metadata_service.partitions.NotPossible`, :class:`~metadata_service.store.ConditionFailed` if
+        the queue has changed since the caller read it, and :class:`~metadata_service.store.QueueNotFound`.
         """
-        split(queue, range(len(clusters)))  # what is not possible uses no ids up
+        split(queue, range(len(clusters)))  # an impossible split must not consume ids
         return await self._change(queue, split(queue, await self._new_ids(clusters)))
 
     async def drain(self, queue: Queue, ids: Collection[int]) -> Queue:
-        """Let these partitions drain.  Raises as :meth:`split`."""
+        """Drain these partitions.  Raises the errors of :meth:`split`."""
         return await self._change(queue, drain(queue, ids))
 
     async def move(self, queue: Queue, places: Mapping[int, int]) -> Queue:
-        """Put new partitions in the places of these (by id), each in a backend cluster (by number), and let the old
-        ones drain.  Raises as :meth:`split`."""
+        """Replace these partitions (by id) by new ones, each in a backend cluster (by number), and drain the old ones.
+
+        Raises the errors of :meth:`split`.
+        """
         move(queue, dict.fromkeys(places, 0))
         new = await self._new_ids(list(places.values()))
         return await self._change(queue, move(queue, dict(zip(places, new, strict=True))))
 
     async def finish(self, queue_id: int, *, linger_seconds: int = LINGER_SECONDS) -> bool:
-        """Take all steps whose time has come.  Whether none is left: no partition awaits tokens, and none drains.
+        """Take all steps that are due; return whether none is left: no partition waits for tokens, and none drains.
 
-        Raises what the stores and :class:`~backend.api.Peer` raise; then it is to be called again.
+        Raises the errors of the stores and of :class:`~backend.api.Peer`; then it has to be called again.
         """
         queue = await self._store.get_queue_by_id(queue_id)
         if queue is None:
@@ -79,7 +82,7 @@ class Splits:
             if changing(queue.partitions):
                 queue = await self._settle(queue)
             return await self._retire(queue, linger_seconds)
-        except ConditionFailed:  # somebody else has changed the queue meanwhile
+        except ConditionFailed:  # another process has changed the queue meanwhile
             return False
         except QueueNotFound:
             return True
@@ -101,19 +104,19 @@ class Splits:
             for one in changed.partitions:
                 await self._tell(_target(changed, one))
         except BackendError as error:
-            # The next call that knows the new map tells it, or the next attempt to finish.
+            # The next call that knows the new map configures them, or the next call of finish.
             logger.warning("partitions of queue %r do not know its new map yet: %s", queue.name, error)
         return changed
 
     async def _tell(self, target: Target) -> None:
-        """Let the partition know the map."""
+        """Configure the partition with the current map."""
         settings = await self._resolver.settings(target)
         if settings is not None:
             await self._peer.configure(settings)
 
     async def _settle(self, queue: Queue) -> Queue:
-        """Note in the map that the tokens have been handed over, when they have."""
-        # All are asked, for the first call with the new map is what makes a partition ask for its tokens.
+        """Record completed token handovers in the map."""
+        # All are asked, because the first call with the new map starts a partition's token import.
         waiting = [await self._awaited(_target(queue, one)) for one in queue.partitions if one.awaits]
         if any(waiting):
             return queue
@@ -129,11 +132,11 @@ class Splits:
             return await self._peer.awaited(target)
 
     async def _retire(self, queue: Queue, linger_seconds: int) -> bool:
-        """Let those go that have drained."""
+        """Retire partitions that are empty, and remove retired ones from the map."""
         draining = [one for one in queue.partitions if one.state == "draining"]
         if queue.attributes.get("FifoQueue") == "true":
-            linger_seconds = 0  # its successor delivers nothing as long as it is there
-        # Not before its tokens are where they belong.
+            linger_seconds = 0  # its successor delivers nothing while it exists
+        # It must not retire before its tokens are handed over.
         awaited = {source for one in queue.partitions for source in one.awaits}
         retired = [
             one
@@ -162,7 +165,7 @@ class Splits:
             except (PartitionUnknown, SettingsStale):
                 await self._tell(target)
                 return await self._peer.retire(target, linger_seconds)
-        except PartitionGone:  # it is forgotten already, and the map does not know
+        except PartitionGone:  # it is forgotten already, but still in the map
             return True
 
 

@@ -1,9 +1,9 @@
-"""How an incarnation begins: recovery of what its predecessors wrote.
+"""Start of an incarnation: recovery of the logs of its predecessors.
 
 A restart is a takeover (:mod:`backend.takeover`): the new incarnation seals the earlier logs of its node and takes over
-the shards that they owned, with the next epoch.  State is what the last checkpoint holds and the records since, folded
-by the same code that runs live.  Other nodes' logs matter only where a shard is taken that one of them owned, or that
-is folded from one.
+the shards that they owned, with the next epoch.  The state is that of the last checkpoint and the records since, folded
+by the same code as in normal running.  Other nodes' logs are read only if a shard to be taken was owned by one of them,
+or is folded from one.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from metadata_service.store import EntryStore, MemberStore
 logger = logging.getLogger(__name__)
 
 RECOVERY_SECONDS = 60.0
-"""So long a start waits for another node that recovers a log of this one."""
+"""Time that a start waits for another node that recovers a log of this one."""
 CLAIM_SECONDS = 0.5
-"""So long it waits for a lock whose log is not, or not yet, said to be recovered."""
+"""Time that a start waits for a locked log that is not, or not yet, marked as recovering."""
 RETRY_SECONDS = 0.1
 LOG_IDS_SPARE = LOG_ID_LIMIT // 8
-"""Number of log ids left from which on each start logs an error."""
+"""Number of remaining log ids below which each start logs an error."""
 
 
 class Started(NamedTuple):
-    """What recovery leaves to serve."""
+    """Result of a recovery."""
 
     entry: LogEntry
     log: Log
     shards: Shards
     time_ms: int
-    """The last time that any row carried."""
+    """The last time in any row."""
 
 
 async def start(
@@ -57,9 +57,10 @@ async def start(
 ) -> Started:
     """Recover, and begin a new incarnation of the node ``name``.
 
-    It owns what its earlier logs own, and the shards that are ``given`` to it, whose owner must have ended.
-    Raises :class:`JournalDamaged`, :class:`LogInUse` (another process serves these logs), and what the store and the
-    journal raise; then it may be tried again.
+    It owns the shards that its earlier logs own, and the ``given`` shards, whose owners must have ended.
+
+    Raises :class:`JournalDamaged`, :class:`LogInUse` (another process serves these logs), and the errors of the store
+    and the journal; then it may be retried.
     """
     await journal.prepare()
     try:
@@ -100,34 +101,35 @@ async def start(
 
 
 def time_of_node(replay: Replay, earlier: Iterable[LogEntry], last_beat: Heartbeat | None) -> int:
-    """The time that the node went by when its last incarnation ended, or somewhat earlier; 0: there was none.
+    """Return the node's clock at the end of its last incarnation, or somewhat earlier; 0: there was none.
 
     ``earlier``: the node's logs.
     """
     if last_beat is None or not last_beat.shard_time_ms:
-        return replay.time_ms  # no other node ever was, so all of its shards have its own time
+        return replay.time_ms  # there was never another node, so all of its shards have its own time
     time_ms = last_beat.shard_time_ms
     for entry in sorted(earlier, key=attrgetter("incarnation")):
         row_ms = replay.row_times.get(entry.log_id, 0)
-        if entry.incarnation > last_beat.incarnation:  # it died before its first heartbeat, or had no cluster
+        # It died before its first heartbeat, or had no cluster.
+        if entry.incarnation > last_beat.incarnation:
             time_ms = row_ms or time_ms
         elif entry.incarnation == last_beat.incarnation and row_ms - time_ms <= SOON_MS:
-            # A row that is further ahead comes from before the node's clock was stepped back.
+            # A row that is further ahead was written before the node's clock was stepped back.
             time_ms = max(time_ms, row_ms)
     return time_ms
 
 
 def _shard_times(beats: Iterable[Heartbeat], clock: SteadyClock) -> ShardTime:
-    """As the last heartbeats of all nodes say."""
+    """Return a function for shards' times, based on the last heartbeats of all nodes."""
     clocks = Clocks()
     clocks.record(beats, clock.wall_ms(), clock.elapsed_ms())
     return lambda shard, former, time_ms: clocks.shard_time_ms(shard, former, time_ms, clock.elapsed_ms())
 
 
 async def _find(journal: Journal, name: str, entries: EntryStore) -> list[LogEntry]:
-    """The node's earlier logs, which are this process's from now on.
+    """Find and lock the node's earlier logs.
 
-    If another node is just recovering one, that is waited for: it was taken for dead before it came back.  Raises
+    Waits while another node recovers one of them, because it declared this node dead before the restart.  Raises
     :class:`LogInUse`.
     """
     loop = asyncio.get_running_loop()
@@ -147,7 +149,7 @@ async def _find(journal: Journal, name: str, entries: EntryStore) -> list[LogEnt
 
 
 def _check_ids(log_id: int) -> None:
-    """Log an error when few ids are left: each start takes one, and the last one ends the service."""
+    """Log an error when few ids are left: each start takes one, and without ids no node can start."""
     if log_id >= LOG_ID_LIMIT - LOG_IDS_SPARE:
         logger.error(
             "this start has log id %d, and after %d more starts of the nodes of this cluster no node can start: move"

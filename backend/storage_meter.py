@@ -1,17 +1,18 @@
-"""Records what each partition of a node stores, minute by minute, for reports and invoices (:mod:`billing.storage`).
+"""Storage metering: the storage of each partition of a node, per minute, for reports and invoices
+(:mod:`billing.storage`).
 
-No command pays for it: the engine knows the bytes that a partition has stored times how long it has (``stored_byte_ms``
-of its state), and what a minute had is the difference of two such readings.  Beside the calls, somebody looks at all
-partitions every ten seconds, and writes down what is new when a minute has ended.
+No command pays for it: the engine maintains the integral of stored bytes over time (``stored_byte_ms`` of its state),
+and a minute's usage is the difference of two readings.  A background task checks all partitions every ten seconds, and
+records changes when a minute has ended.
 
-**No minute is counted by two owners.**  What was read at a minute's end is written down only after the node has been
-told by a read that begins then that its log is still its own (:meth:`Node.confirm`): so it was the owner to the end of
-that minute.  And what a partition stores in the minute in which a node gets it stands under the next one, for the
-minute is its last owner's; only a partition that was just made had none.  So two owners' minutes overlap only where
-their clocks are a minute apart.
+**No minute is counted by two owners.** A reading of a minute's end is recorded only after a read that begins later has
+confirmed that the node's log is still its own (:meth:`Node.confirm`): so it was the owner to the end of that minute.
+The minute in which a node gets a partition belongs to its last owner, so the new owner counts its storage under the
+next minute; only a newly created partition has no last owner.  So two owners' minutes overlap only if their clocks
+differ by a minute.
 
-Where a minute cannot be written down (nobody can say whose the log is, or the disk is full), nothing is lost either:
-the next one that can has what was stored since the last one that was.
+If a minute cannot be recorded (the log's ownership cannot be confirmed, or the disk is full), nothing is lost: the next
+recorded minute includes everything since the last recorded one.
 """
 
 from __future__ import annotations
@@ -38,55 +39,56 @@ logger = logging.getLogger("holdfast.usage")
 
 LOOK_SECONDS: Final = 10
 AT_ONCE: Final = 2_000
-"""Partitions that are looked at before others have a turn: about a millisecond."""
+"""Partitions checked before other tasks get a turn: about a millisecond."""
 LEARN_SECONDS: Final = 4.0
-"""Of each look, at the most, for asking for the tags of queues."""
+"""Time limit of each turn for looking up the tags of queues."""
 CONFIRM_SECONDS: Final = 5.0
 OFF_MS: Final = 10_000
-"""By more than this a minute was no minute: the machine's clock was stepped."""
+"""A minute whose measured length is off by more than this is treated as a clock step."""
 BACK_SECONDS: Final = HOUR_SECONDS
-"""A clock that is stepped back by less is waited for; by more, the minutes before it were wrong."""
+"""Backward steps of the clock up to this are waited out; after a larger one, the minutes before it were wrong."""
 
 Tags = Callable[[int], Awaitable[Mapping[str, str] | None]]
-"""The tags of a queue, by its id; None: there is no such queue any more.  Raises
-:class:`~metadata_service.store.StoreError`."""
+"""Returns the tags of a queue, by its id; None: the queue no longer exists.  Raises
+:class:`~metadata_service.store.StoreError`.
+"""
 
 
 class _Reading(NamedTuple):
-    """What is known of a partition at the end of a minute."""
+    """Reading of a partition at the end of a minute."""
 
     byte_ms: int
-    """Since this node has it."""
+    """Byte-milliseconds since this node owns it."""
     recorded: int
-    """Of these."""
+    """Byte-milliseconds of these that are recorded."""
     looks: tuple[int, ...]
-    """The same as before if nothing has changed."""
+    """Fingerprint of the state; equal to the previous one if nothing has changed."""
     messages: int
 
 
 class _Metered:
-    """A partition that is looked at."""
+    """A metered partition."""
 
     __slots__ = ("first_s", "last", "most", "next", "partition")
 
     def __init__(self, partition: Partition, minute_s: int) -> None:
         self.partition = partition
         self.first_s = minute_s if partition.made_here else minute_s + MINUTE_SECONDS
-        """The first minute that is this node's to record."""
+        """The first minute that this node records."""
         self.last: _Reading | None = None
-        """At the end of the last minute that was written down."""
+        """Reading at the end of the last recorded minute."""
         self.next: _Reading | None = None
-        """At the end of the one that is being written down."""
+        """Reading at the end of the minute being recorded."""
         self.most = partition.fold.stored_messages
 
 
 class StorageMeter:
-    """Of one node, from :meth:`run` to :meth:`close`."""
+    """Metering of one node, from :meth:`run` to :meth:`close`."""
 
     def __init__(
         self, node: Node, folder: Path, machine: str, tags: Tags, *, wall: Callable[[], float] = time.time
     ) -> None:
-        """``folder``: where the files go, which others may share.  Raises :class:`OSError` if it cannot be made."""
+        """``folder``: folder of the files, which may be shared.  Raises :class:`OSError` if it cannot be created."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._node = node
         self._folder = folder
@@ -98,23 +100,23 @@ class StorageMeter:
         self._file: StorageFile | None = None
         self._sequence = 0
         self._done_s = 0
-        """The last minute that was written down, or had nothing to be written."""
+        """The last minute that was recorded, or had nothing to record."""
         self._done_ms = 0
-        """At its end, the node's time."""
+        """The node's time at the end of that minute."""
         self._partitions: Mapping[int, Partition] = {}
-        """Of the incarnation of the node that is looked at."""
+        """Partitions of the metered incarnation of the node."""
         self._metered: dict[int, _Metered] = {}
         self._left: list[_Metered] = []
-        """They are the node's no more, which is yet to be written down."""
+        """Partitions that the node no longer owns, whose last minute is still to be recorded."""
         self._keys: dict[int, StorageKey] = {}
-        """By queue, as the file has it."""
+        """Keys of queues that the current file contains."""
         self._known_tags: dict[int, tuple[tuple[str, str], ...]] = {}
         self._unlearned: dict[int, None] = {}
-        """Queues whose tags are to be asked for, in this order: those that have something to be written down."""
+        """Queues with storage to record whose tags are to be looked up, in this order."""
         self._asked: set[int] = set()
-        """Queues whose tags were asked for in this hour."""
+        """Queues whose tags were looked up in this hour."""
         self._learned: set[int] = set()
-        """Queues whose tags were asked for since a minute was written down."""
+        """Queues whose tags were looked up since a minute was recorded."""
         self._running: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._failing = False
@@ -123,8 +125,9 @@ class StorageMeter:
         self._running = asyncio.get_running_loop().create_task(self._run(), name="the meter of storage")
 
     async def close(self) -> None:
-        """Record what there is of the minute under way, and end.  The node takes no commands any more, and is not
-        closed."""
+        """Record the usage of the current minute, and end.  The node must accept no commands any more, and not be
+        closed.
+        """
         self._stop.set()
         if self._running is not None:
             await asyncio.wait([self._running])
@@ -136,14 +139,15 @@ class StorageMeter:
         while not self._stop.is_set():
             try:
                 await self.turn()
-            except Exception:  # calls are served all the same, and what is not recorded now stands under a later minute
+            # Calls are served nevertheless; usage not recorded now is counted under a later minute.
+            except Exception:
                 logger.exception("storage is not recorded now")
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS - self._wall() % LOOK_SECONDS):
                     await self._stop.wait()
 
     async def turn(self) -> None:
-        """What there is to do about every :data:`LOOK_SECONDS`."""
+        """Do the periodic work, about every :data:`LOOK_SECONDS`."""
         await self.look()
         ended_s = self._minute() - MINUTE_SECONDS
         if ended_s > self._done_s or ended_s < self._done_s - BACK_SECONDS:
@@ -153,13 +157,13 @@ class StorageMeter:
     def _minute(self) -> int:
         return int(self._wall()) // MINUTE_SECONDS * MINUTE_SECONDS
 
-    # --- looking ------------------------------------------------------------------------------------------
+    # --- checking -----------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Get to know partitions that have come, and those that have left."""
+        """Detect partitions that were added or removed."""
         partitions = self._node.partitions
         if partitions is not self._partitions:
-            # Of an incarnation that has ended nobody knows how much of it was durable, or whose it was in the end.
+            # For an ended incarnation, it is unknown how much was durable, and which node owned it in the end.
             self._partitions = partitions
             self._metered.clear()
             self._left.clear()
@@ -180,14 +184,14 @@ class StorageMeter:
                 self._left.append(self._metered.pop(number))
 
     def _back(self, partition: Partition) -> _Metered | None:
-        """One that was about to be handed over, and stays after all."""
+        """Return a partition's meter if it was about to be handed over, and stays after all."""
         for at, metered in enumerate(self._left):
             if metered.partition is partition:
                 return self._left.pop(at)
         return None
 
     async def learn(self) -> None:
-        """Ask for the tags that are wanted, as long as there is time."""
+        """Look up the wanted tags, within the time limit."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LEARN_SECONDS):
                 while self._unlearned:
@@ -203,10 +207,10 @@ class StorageMeter:
                         self._known_tags[queue_id] = tuple(sorted(tags.items()))
                         self._learned.add(queue_id)
 
-    # --- writing down -------------------------------------------------------------------------------------
+    # --- recording ----------------------------------------------------------------------------------------
 
     async def record(self, minute_s: int, *, last: bool = False) -> None:
-        """Write down a minute that has ended, or what there was of the ``last`` one."""
+        """Record a minute that has ended, or the elapsed part of the ``last`` one."""
         if not self._metered and not self._left:
             return
         partitions = self._partitions
@@ -240,7 +244,7 @@ class StorageMeter:
             if not await self._confirmed():
                 return
             if partitions is not self._node.partitions:
-                return  # the log that was asked for is another incarnation's
+                return  # the confirmed log belongs to another incarnation
             try:
                 await asyncio.to_thread(self._append, minute_s, list(keys.values()), entries)
             except OSError as error:
@@ -258,17 +262,17 @@ class StorageMeter:
         self._done_s, self._done_ms = minute_s, end_ms
 
     def _entry(self, metered: _Metered, late_ms: int, *, gone: bool, whole: bool) -> Entry | None:
-        """What is to be written down of a partition; None: nothing that its last entry in this file does not say.
+        """Return the entry to record for a partition; None: it would repeat its last entry in this file.
 
-        ``late_ms``: so long ago the minute ended.  ``whole``: it was here for just a minute, to its end.
+        ``late_ms``: milliseconds since the minute ended.  ``whole``: the partition was here for exactly a minute, to
+        its end.
         """
         partition, before = metered.partition, metered.last
         fold, recorded = partition.fold, partition.recorded_byte_ms
         in_flight = len(fold.in_flight) + fold.moving
         looks = (fold.byte_moments, fold.stored_bytes, fold.visible, fold.delayed, in_flight)
         messages = fold.stored_messages
-        # What has changed since the minute's end counts here as if it had always been so, and the next minute makes up
-        # for it.
+        # A change after the minute's end counts here as if it were earlier, and the next minute compensates for it.
         byte_ms = fold.stored_byte_ms(fold.now if gone else partition.clock() - late_ms)
         same = whole and before is not None and before.looks == looks
         if same:
@@ -276,7 +280,7 @@ class StorageMeter:
             stored = fold.stored_bytes * MINUTE_MS
             recorded += byte_ms - before.byte_ms
         else:
-            stored = min(max(0, byte_ms - recorded), BYTE_MS_MOST)  # what there is more stands under the next
+            stored = min(max(0, byte_ms - recorded), BYTE_MS_MOST)  # the surplus is counted under the next minute
             recorded += stored
         metered.next = _Reading(byte_ms, recorded, looks, messages)
         most = max(metered.most, messages, before.messages if before is not None else 0)
@@ -297,7 +301,7 @@ class StorageMeter:
         )
 
     async def _confirmed(self) -> bool:
-        """Whether the log is still the node's, and so are its partitions."""
+        """Return whether the log, and so its partitions, still belong to the node."""
         try:
             async with asyncio.timeout(CONFIRM_SECONDS):
                 await self._node.confirm()
@@ -307,14 +311,14 @@ class StorageMeter:
         return True
 
     def _say(self, why: str | None) -> None:
-        """What keeps storage from being recorded; None: nothing."""
+        """Log the reason for which storage cannot be recorded; None: it is recorded."""
         if why is not None and not self._failing:
             logger.error("storage is not recorded now, and stands under a later minute: %s", why)
         elif why is None and self._failing:
             logger.warning("storage is recorded minute by minute again")
         self._failing = why is not None
 
-    # --- what is known of queues ----------------------------------------------------------------------------
+    # --- state of queues ------------------------------------------------------------------------------------
 
     def _key(self, partition: Partition) -> StorageKey:
         settings = _settings(partition)
@@ -323,14 +327,14 @@ class StorageMeter:
         return StorageKey(partition.account, name, settings.queue_id, "fifo" if settings.fifo else "standard", tags)
 
     def _learned_key(self, queue_id: int) -> StorageKey | None:
-        """What the file is to have of a queue that it has; None: it has it."""
+        """Return a queue's key with changed tags for the file; None: the file is up to date."""
         key, tags = self._keys.get(queue_id), self._known_tags.get(queue_id)
         if key is None or tags is None or key.tags == tags:
             return None
         return msgspec.structs.replace(key, tags=tags)
 
     def _forget_tags(self) -> None:
-        """Those of queues that are not here any more, and that the others' were asked for."""
+        """Forget the tags of queues that are not here any more, and all lookups of this hour."""
         here = {_settings(metered.partition).queue_id for metered in self._metered.values()}
         self._known_tags = {queue_id: tags for queue_id, tags in self._known_tags.items() if queue_id in here}
         self._unlearned.clear()
@@ -339,7 +343,7 @@ class StorageMeter:
     # --- files ----------------------------------------------------------------------------------------------
 
     def _broken(self) -> bool:
-        """The file has not got its last minute."""
+        """Return whether the last minute is missing from the file."""
         return self._file is not None and self._file.through_s != self._done_s
 
     def _append(self, minute_s: int, keys: list[StorageKey], entries: list[Entry]) -> None:
@@ -355,7 +359,8 @@ class StorageMeter:
         if file is not None:
             try:
                 await asyncio.to_thread(file.close)
-            except OSError as error:  # what was written is in the file all the same; a power loss might take it
+            # The data is in the file nevertheless; a power failure might lose it.
+            except OSError as error:
                 logger.error("storage in %s may not outlive a loss of power: %s", file.path.name, error)
 
 

@@ -1,15 +1,19 @@
-"""Taking shards over from logs whose writer has gone: a dead node's, or this node's own before a restart.
+"""Takeover of shards from logs whose writer has ended: a dead node's, or this node's own before a restart.
 
-In this order, so that whoever comes next finds at each point what is to be done:
+In this order, so that after a crash at any point the next node finds what remains to be done:
 
-1. the log is fenced: nobody writes it any more (:meth:`~backend.journal.interface.Journal.find`);
-2. its entry says ``recovering``, by whom;
-3. it is read from its floor to its end, and what was read is made durable;
-4. its entry says ``sealed`` and the last row: what turns up behind never existed;
+1. the log is fenced: no process writes it any more (:meth:`~backend.journal.interface.Journal.find`);
+
+2. its entry is set to ``recovering``, with the incarnation that recovers it;
+
+3. it is read from its floor to its end, and everything read is made durable;
+
+4. its entry is set to ``sealed``, with the last row: rows found behind it never existed;
+
 5. a shard whose owner's log is sealed is folded from its checkpoint and its chain of logs, and its entry gets the new
-   owner and the next epoch, if it is still the entry that was folded.
+owner and the next epoch, if it is still the entry that was folded.
 
-Steps 1 to 4 are done once for a log, by anyone; each who is to have some of its shards does step 5 for those.
+Steps 1 to 4 are done once for a log, by any node; each node that gets some of its shards does step 5 for those.
 """
 
 from __future__ import annotations
@@ -35,9 +39,9 @@ logger = logging.getLogger(__name__)
 async def claim(
     entries: EntryStore, found: Iterable[LogEntry], begun: Collection[int], mine: LogEntry
 ) -> list[LogEntry]:
-    """Say that this incarnation recovers these logs, which it has found; returns those that have to be read and sealed.
+    """Mark these logs as recovered by this incarnation; return those that have to be read and sealed.
 
-    One that was never begun is sealed at once, for whatever keeps the rest from succeeding may last.
+    A log that was never begun is sealed at once, because the reason that keeps the rest from succeeding may last.
     """
     claimed = []
     for entry in found:
@@ -62,9 +66,9 @@ async def recover(
 ) -> Replay:
     """Read and seal the ``claimed`` logs, and fold the ``wanted`` of all ``shards``.
 
-    ``known`` are the entries of all logs.  The log ``own`` is this incarnation's: it holds nothing yet of what is
-    folded here.  Raises :class:`JournalDamaged`; a log is then not sealed.  Raises :class:`ConditionFailed` if others
-    have changed these shards meanwhile, and so perhaps dropped what was to be read.
+    ``known`` are the entries of all logs.  The log ``own`` is this incarnation's: it holds nothing yet of the shards
+    folded here.  Raises :class:`JournalDamaged`; a log is then not sealed.  Raises :class:`ConditionFailed` if other
+    nodes have changed these shards meanwhile, and so may have deleted data that was to be read.
     """
     known = list(known)
     async with _damage_is_not_of_others(entries, known, {number: shards.get(number) for number in wanted}):
@@ -91,7 +95,9 @@ async def recover(
 async def _damage_is_not_of_others(
     entries: EntryStore, known: Collection[LogEntry], read: Mapping[int, ShardEntry | None]
 ) -> AsyncIterator[None]:
-    """Damage is :class:`ConditionFailed` where shards are not as they were read, or the floor of the log is not."""
+    """Treat damage as a lost race (:class:`ConditionFailed`) if the shard entries or the log's floor changed while they
+    were read: another node may have deleted the data.
+    """
     try:
         yield
     except JournalDamaged as error:
@@ -105,7 +111,7 @@ async def _damage_is_not_of_others(
 
 
 async def seal(journal: Journal, entries: EntryStore, claimed: LogEntry, end: LogEnd) -> None:
-    """Fix where a log that has been read ends, for ever."""
+    """Fix the last row of a log that has been read, for ever."""
     await journal.settle(claimed, end)
     await entries.update_log(msgspec.structs.replace(claimed, state="sealed", sealed_seq=end.seq))
     await journal.trim(claimed, end)
@@ -114,7 +120,7 @@ async def seal(journal: Journal, entries: EntryStore, claimed: LogEntry, end: Lo
 
 
 def known_seq(log_id: int, shards: Iterable[ShardEntry]) -> int:
-    """A row of a log that a committed checkpoint or chain says was durable."""
+    """Return the last row of a log that a committed checkpoint or chain proves durable."""
     rows = [0]
     for entry in shards:
         if entry.checkpoint_log == log_id:
@@ -129,9 +135,9 @@ def known_seq(log_id: int, shards: Iterable[ShardEntry]) -> int:
 
 
 def in_order(logs: Iterable[LogEntry], shards: Iterable[ShardEntry]) -> list[LogEntry]:
-    """Logs in an order in which each shard's records were written.
+    """Return logs in an order in which each shard's records were written.
 
-    There is one: a shard goes from one log to another behind it in its chain only when the first is sealed, and a
+    Such an order exists: a shard moves from one log to the next of its chain only when the first is sealed, and a
     sealed log gets no shards any more.
     """
     entries = {entry.log_id: entry for entry in sorted(logs, key=lambda entry: (entry.incarnation, entry.node))}
@@ -145,7 +151,7 @@ def in_order(logs: Iterable[LogEntry], shards: Iterable[ShardEntry]) -> list[Log
 
 
 def with_owner(mine: LogEntry, number: int, replay: Replay) -> ShardEntry:
-    """The entry of a shard that was folded, as this incarnation's from now on."""
+    """Return the entry of a folded shard, with this incarnation as its owner."""
     entry = replay.entries.get(number) or ShardEntry(shard=number, owner_log=mine.log_id, epoch=0)
     chain = replay.chain_of(number) if number in replay.entries else ()
     epoch = entry.epoch + 1

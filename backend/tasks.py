@@ -1,8 +1,8 @@
-"""Tasks that run beside the calls, and how what goes wrong in them is told.
+"""Background tasks of an incarnation, and the handling of their failures.
 
-A task answers nobody, so nobody would notice that it has ended.  What it expects to go wrong it handles itself, and
-goes on.  Any other exception is a fault in this code, and what is in memory may no longer be what the journal says:
-it is logged with its traceback, and the owner of the tasks hears of it and starts over from what is durable.
+No caller waits for a background task, so its end would go unnoticed.  A task handles the errors that it expects, and
+continues.  Any other exception is a fault in this code, and memory may no longer match the journal: it is logged with
+its traceback, and the owner of the tasks is notified and restarts from what is durable.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ T = TypeVar("T")
 
 SAID_AGAIN_SECONDS: Final = 60.0
 SLICE_SECONDS: Final = 0.002
-"""The loop gets a turn after so much work on end."""
+"""Time of continuous work after which the loop gets a turn."""
 KEPT_MOST: Final = 256
-"""With more complaints than this, those that were not repeated for a minute are forgotten."""
+"""Number of remembered errors above which those that were not repeated for a minute are forgotten."""
 
 
 class Tasks:
     """The tasks of one incarnation."""
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
-        """``on_failure`` is called when a task has ended in a way that nobody asked for; never after :meth:`stop`."""
+        """``on_failure`` is called when a task has ended unexpectedly; never after :meth:`stop`."""
         self._on_failure = on_failure
         self._running: set[asyncio.Task[None]] = set()
         self._stopped = False
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run ``work`` until it ends or :meth:`stop` is called.  It may be cancelled alone, too."""
+        """Run ``work`` until it ends or :meth:`stop` is called.  It may also be cancelled alone."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -43,11 +43,12 @@ class Tasks:
             error = task.exception()
             if error is not None:
                 self.failed(task.get_name(), error)
-        elif not task.cancelling():  # what it waited for was cancelled, and the task with it
+        # The awaited work was cancelled, and the task with it.
+        elif not task.cancelling():
             self.failed(task.get_name(), asyncio.CancelledError("its work was cancelled from within"))
 
     def failed(self, name: str, error: BaseException) -> None:
-        """Something that runs beside the calls has failed: a task, or a timer's callback."""
+        """Report the failure of a background task, or of a timer's callback."""
         context = {"message": f"{name} has failed unexpectedly", "exception": error}
         asyncio.get_running_loop().call_exception_handler(context)
         if not self._stopped:
@@ -60,7 +61,7 @@ class Tasks:
 
 
 async def in_groups(work: Sequence[Callable[[], Awaitable[T]]], size: int) -> list[T]:
-    """Do this work, at most ``size`` of it at a time; returns the results in its order."""
+    """Do this work, at most ``size`` calls at a time; return the results in its order."""
     results: list[T] = []
     for start in range(0, len(work), size):
         results += await asyncio.gather(*(one() for one in work[start : start + size]))
@@ -68,13 +69,13 @@ async def in_groups(work: Sequence[Callable[[], Awaitable[T]]], size: int) -> li
 
 
 class Complaints:
-    """Keeps what is tried again and again from being said each time: said once, and once a minute while it lasts."""
+    """Log throttle: a repeated error is logged once, and then once a minute while it lasts."""
 
     def __init__(self) -> None:
         self._said: dict[Hashable, tuple[str, float]] = {}
 
     def is_news(self, about: Hashable, text: str) -> bool:
-        """Whether this is to be said now: it is another text than the last one, or that was said a minute ago."""
+        """Return whether to log now: the text differs from the last one, or that was logged a minute ago."""
         now = asyncio.get_running_loop().time()
         known = self._said.get(about)
         if known is not None and known[0] == text and now - known[1] < SAID_AGAIN_SECONDS:
@@ -85,18 +86,18 @@ class Complaints:
         return True
 
     def settled(self, about: Hashable) -> None:
-        """It works again."""
+        """Forget the error, because the operation works again."""
         self._said.pop(about, None)
 
 
 class Slices:
-    """Lets the loop have its turns between the steps of long work."""
+    """Gives the loop a turn between the steps of long work."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
 
     async def step(self) -> None:
-        """A step is done."""
+        """End a step."""
         if time.perf_counter() - self._began > SLICE_SECONDS:
             await asyncio.sleep(0)
             self._began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""How much each account stores on this node, for quotas.
+"""Stored bytes of each account on this node, for quotas.
 
-Nobody keeps a sum for each account: each queue has its own (:attr:`~backend.engine.state.State.stored_bytes`), and they
-are added up when somebody asks and the last sums are too old.  So a command costs nothing for it, however many queues
-there are, and there is no second count that could drift from the first.
+No sum is maintained for an account: each queue has its own (:attr:`~backend.engine.state.State.stored_bytes`), and they
+are summed on demand if the last sums are too old.  So it costs a command nothing, however many queues there are, and no
+second count can drift from the first.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from backend.partition import Partition
 
 KEPT_SECONDS = 0.5
-"""Sums are not older than this, and what it takes to make them."""
+"""Maximum age of the sums, without the time to compute them."""
 AT_ONCE = 5_000
-"""Partitions that are added up before others have a turn: about half a millisecond."""
+"""Partitions summed before other tasks get a turn: about half a millisecond."""
 
 
 class Usage:
@@ -27,10 +27,10 @@ class Usage:
         self._due = 0.0
 
     async def stored_bytes(self, account: str) -> int:
-        """Of all messages in the account's queues here."""
+        """Return the bytes of all messages in the account's queues here."""
         now = asyncio.get_running_loop().time()
         if now >= self._due:
-            self._due = now + KEPT_SECONDS  # who asks meanwhile gets the last sums
+            self._due = now + KEPT_SECONDS  # concurrent callers get the last sums
             self._sums = await self._added_up()
         return self._sums.get(account, 0)
 

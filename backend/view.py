@@ -1,4 +1,4 @@
-"""What a member of a backend cluster has read in one look."""
+"""State of a backend cluster as one read of a member found it."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntr
 
 
 class View(NamedTuple):
-    """The entries of the cluster, and which of its nodes live."""
+    """The entries of the cluster, and its live nodes."""
 
     cluster: ClusterEntry
     logs: dict[int, LogEntry]
     shards: dict[int, ShardEntry]
     live: dict[str, Heartbeat]
-    """By name, the nodes of which it is known that they live: their log is open, and their heartbeat moves."""
+    """By name, nodes that are known to be alive: their log is open, and their heartbeat advances."""
     silent: dict[str, Heartbeat]
-    """The other nodes that there ever were, by name."""
+    """By name, all other nodes that ever existed."""
     cut_off: frozenset[str] = frozenset()
-    """Live nodes that callers do not reach (:mod:`backend.reach`)."""
+    """Live nodes that are unreachable for callers (:mod:`backend.reach`)."""
 
     def owner(self, shard: int) -> str | None:
-        """The live node that has a shard; None: nobody, or one that has ended."""
+        """Return the live node that owns a shard; None: it has no owner, or its owner has ended."""
         name = self.had(shard)
-        # A node that has started anew takes what its earlier logs own by itself.
+        # A restarted node takes the shards that its earlier logs own by itself.
         return name if name in self.live else None
 
     def had(self, shard: int) -> str | None:
-        """The node that has a shard, or had it until it ended; None: there was none."""
+        """Return the node that owns a shard, or owned it until it ended; None: there was none."""
         entry = self.shards.get(shard)
         log = self.logs.get(entry.owner_log) if entry is not None else None
         return log.node if log is not None else None
 
     def wanted(self, shard: int) -> str | None:
-        """The live node that is to have it; None: that is to be decided."""
+        """Return the live node to which a shard is assigned; None: it is to be assigned."""
         name = self.cluster.assignment[shard] if shard < len(self.cluster.assignment) else ""
         return name if name in self.live else None
 
     def can_take(self, shard: int, log_id: int) -> bool:
-        """Whether the writer of this log may have a shard now: it was given to it, or nobody has it."""
+        """Return whether the writer of this log may take a shard now: it was handed over to it, or has no owner."""
         entry = self.shards.get(shard)
         if entry is None or entry.owner_log == log_id:
             return True
@@ -46,11 +46,13 @@ class View(NamedTuple):
         return owner is not None and owner.state == "sealed"
 
     def leaving(self, name: str) -> bool:
-        """Whether its shards are to go to others: it drains, or is cut off while there is one that is neither."""
+        """Return whether a node's shards are to move to others: it drains, or is unreachable while another node is
+        neither.
+        """
         if name not in self.cut_off:
             return self.draining(name)
         return any(other not in self.cut_off and not self.draining(other) for other in self.live)
 
     def draining(self, name: str) -> bool:
-        """Whether the node is to give up all that it has, and to get nothing."""
+        """Return whether the node is to hand over all its shards and get none."""
         return name in self.cluster.draining or name in self.cluster.drained

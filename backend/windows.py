@@ -1,8 +1,8 @@
-"""What is in memory of messages whose place is the disk: the ones that are likely to be received soon.
+"""Cache of heads and payloads of messages on disk that are likely to be received soon.
 
-Each partition has a window of heads and payloads.  All windows together have a budget; when it is used up, the windows
-that were used least lately give way.  What a receive does not find in its window is read from the journal, with what
-lies just behind it.  A restart forgets all of this.
+Each partition has a window of heads and payloads.  All windows share a budget; when it is used up, the least recently
+used windows are cleared.  A receive reads messages that are not in its window from the journal, together with the
+messages just behind them.  The cache does not survive a restart.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from backend.partition import Entry, Partition
 logger = logging.getLogger(__name__)
 
 WINDOW_MESSAGES = 8192
-"""A queue with fewer messages keeps those that are sent to it in memory, as far as there is room for all queues."""
+"""Queue length below which new messages are kept in memory, as far as the common budget allows."""
 ENTRY_BYTES = 300
-"""What an entry takes beside its payload."""
+"""Bytes of an entry beside its payload."""
 PREFETCH_MESSAGES = 64
 
 
 class Windows:
-    """The windows of all partitions of an incarnation, and the way to what is not in them."""
+    """The windows of all partitions of an incarnation, and reads of messages that are not in them."""
 
     def __init__(self, log: Log, budget_bytes: int, quarantine: Callable[[Partition, list[int]], None]) -> None:
         self.bytes_left = budget_bytes
         self._log = log
         self._quarantine = quarantine
-        """Told of messages that cannot be read any more."""
+        """Called with messages that are permanently unreadable."""
         self._used: OrderedDict[int, Partition] = OrderedDict()
-        """Partitions that may have something in their window, the one used least lately first."""
+        """Partitions that may have entries in their window, the least recently used first."""
 
-    # --- what is there ------------------------------------------------------------------------------------
+    # --- cached entries -----------------------------------------------------------------------------------
 
     def keep(self, partition: Partition, written: Sequence[tuple[Message | Answered, bytes]]) -> None:
-        """These messages have just been sent: they are received from memory if that is soon."""
+        """Cache messages that have just been sent, for a receive soon."""
         if partition.fold.visible - len(written) >= WINDOW_MESSAGES or not self._has_room(partition):
             return
         window = partition.window
@@ -55,7 +55,7 @@ class Windows:
                 window[record.number] = (record, payload)
 
     def take(self, partition: Partition, numbers: Sequence[int]) -> list[Entry | None]:
-        """The messages' entries, out of the window; None where it has none."""
+        """Remove the messages' entries from the window and return them; None for those not in it."""
         pop = partition.window.pop
         found, freed_bytes = [], 0
         for number in numbers:
@@ -67,28 +67,28 @@ class Windows:
         return found
 
     def forget(self, partition: Partition, numbers: Sequence[int]) -> None:
-        """These messages are no more: nor need their payloads be in the window."""
+        """Remove the entries of deleted messages."""
         if partition.window:
             self.take(partition, numbers)
 
     def trim(self, partition: Partition) -> None:
-        """Let go of messages that expired unread."""
+        """Remove entries of messages that expired."""
         if len(partition.window) > partition.fold.visible + partition.fold.delayed:
             self.take(partition, [number for number in partition.window if partition.fold.locate(number) is None])
 
     def clear(self, partition: Partition) -> None:
-        """Let go of all."""
+        """Remove all entries of a partition."""
         for _, payload in partition.window.values():
             self.bytes_left += len(payload) + ENTRY_BYTES
         partition.window.clear()
 
     def remove(self, partition: Partition) -> None:
-        """The partition is gone."""
+        """Remove a dropped or closed partition."""
         self.clear(partition)
         self._used.pop(partition.id, None)
 
     def _has_room(self, partition: Partition) -> bool:
-        """Whether the partition may keep more in memory; the windows used least lately give way to it."""
+        """Return whether the partition may cache more; clears the least recently used windows for it."""
         used = self._used
         used[partition.id] = partition
         used.move_to_end(partition.id)
@@ -97,15 +97,15 @@ class Windows:
             self.clear(idle)
         return self.bytes_left > 0
 
-    # --- what has to be read --------------------------------------------------------------------------------
+    # --- reads from the journal -----------------------------------------------------------------------------
 
     async def fill(
         self, partition: Partition, claims: Sequence[Claimed], found: list[Entry | None]
     ) -> list[Entry | None]:
-        """What :meth:`take` found for the claims, its gaps filled from the journal; reads ahead while at it."""
+        """Complete the result of :meth:`take` for the claims with reads from the journal, which also read ahead."""
         missing = [(claim.number, claim.position) for claim, entry in zip(claims, found, strict=True) if entry is None]
         while partition.loading is not None:
-            # Somebody is reading just here: what they read ahead may be what is missing.
+            # Another receive reads here: its read-ahead may include the missing entries.
             await asyncio.shield(partition.loading)
         numbers = [number for number, _ in missing]
         loaded = {
@@ -134,7 +134,7 @@ class Windows:
     async def _load_with(
         self, partition: Partition, missing: list[tuple[int, int]], ahead: list[tuple[int, int]]
     ) -> dict[int, Entry]:
-        """Load what is missing; what is read ahead is not worth an error."""
+        """Load missing messages with the read-ahead; if that fails, load them alone."""
         try:
             return await self.load(partition, missing + ahead)
         except Unavailable:
@@ -143,9 +143,9 @@ class Windows:
         return await self.load(partition, missing)
 
     def _neighbours(self, partition: Partition, missing: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """What waits just behind these messages, and so lies just behind them on the disk.
+        """Return waiting messages just behind these, which also follow them on the disk.
 
-        In a FIFO queue it is of other groups for the most part: their turn comes next.
+        In a FIFO queue these mostly belong to other groups, whose turn comes next.
         """
         window, blocks = partition.window, partition.fold.blocks
         chosen: dict[int, int] = {}
@@ -162,7 +162,7 @@ class Windows:
         return list(chosen.items())
 
     async def load(self, partition: Partition, wanted: Sequence[tuple[int, int]]) -> dict[int, Entry]:
-        """Heads and payloads by number, for (number, position).  Rotten messages are quarantined and missing.
+        """Return heads and payloads by number, for (number, position).  Corrupt messages are quarantined and omitted.
 
         Raises :class:`Unavailable` when they cannot be read now.
         """
@@ -180,9 +180,9 @@ class Windows:
                 continue
             found = partition.fold.locate(number)
             if found is None:
-                continue  # it died meanwhile, and perhaps its segment went
+                continue  # it was deleted meanwhile, perhaps with its segment
             if found[0].positions[found[1]] != position:
-                moved.append((number, found[0].positions[found[1]]))  # the cleaner was here
+                moved.append((number, found[0].positions[found[1]]))  # compaction has moved it
                 continue
             what = str(view) if isinstance(view, RottenRecord) else "another record lies where it should be"
             logger.error("message %d of partition %d is quarantined: %s", number, partition.id, what)

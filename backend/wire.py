@@ -1,26 +1,26 @@
-"""What a frontend and a backend say to each other: frames on a connection.
+"""Protocol between frontend and backend: frames on a connection.
 
-A frame is a head and a payload, MessagePack all of it but the head (little-endian):
+A frame is a head and a payload.  The head is binary (little-endian), the payload MessagePack:
 
-======  =======  ======================================================================
-offset  bytes    what it is
-======  =======  ======================================================================
-0       4        CRC-32 of all that follows
-4       4        length of the payload
-8       1        kind: of the connection's own affairs, or the number of the method asked
-9       4        the call that it belongs to, numbered by the caller; 0: none
-13      ...      payload
-======  =======  ======================================================================
+    ======  =======  ======================================================================
+    offset  bytes    content
+    ======  =======  ======================================================================
+    0       4        CRC-32 of all that follows
+    4       4        length of the payload
+    8       1        kind: a control frame of the connection, or the number of the method
+    9       4        the call that it belongs to, numbered by the caller; 0: none
+    13      ...      payload
+    ======  =======  ======================================================================
 
-The checksum is there because TCP's has 16 bits, and what passes here is stored.  It is no protection against
-somebody who alters the traffic on purpose: that is TLS's affair.
+The checksum is there because TCP's has only 16 bits, and the data is stored.  It does not protect against deliberate
+changes; TLS does.
 
 Every request gets exactly one of ``ANSWER``, ``FAILED`` and ``CANCELLED``, so the caller knows when its number is free
-again.  Calls are answered in any order.  Each side says something at least every :data:`HEARTBEAT_SECONDS`, if need be
-``ALIVE``; who hears nothing for :data:`SILENT_BEATS` times as long closes the connection.
+again.  Calls are answered in any order.  Each side sends a frame at least every :data:`HEARTBEAT_SECONDS`, if need be
+``ALIVE``; a side that receives nothing for :data:`SILENT_BEATS` times as long closes the connection.
 
-Structs are arrays: a later version may append members with defaults, never take one away or move one, for an earlier
-one passes over what it does not know.  What cannot be said so takes a new version of the protocol
+Structs are arrays: a later version may append members with defaults, but never remove or move one, because an earlier
+version skips members that it does not know.  Any other change needs a new version of the protocol
 (:mod:`backend.hello`).
 
 This module reads and writes bytes and does no input or output itself.
@@ -56,11 +56,11 @@ from backend.api import (
 )
 
 FRAME_BYTES_MOST: Final = 128 << 20
-"""Longest payload.  The longest there is answers a peek of 100 messages of 1 MiB."""
+"""Maximum length of a payload.  The longest is the answer to a peek of 100 messages of 1 MiB."""
 HELLO_BYTES_MOST: Final = 4096
-"""Longest payload from somebody who has not proved yet who he is."""
+"""Maximum length of a payload before the sender is authenticated."""
 CALL_OVERHEAD_BYTES: Final = 256
-"""What a call under way counts beside its frame."""
+"""Bytes that a call in progress counts in addition to its frame."""
 HEARTBEAT_SECONDS: Final = 1.0
 SILENT_BEATS: Final = 5
 
@@ -69,7 +69,7 @@ _TAIL = struct.Struct("<IBI")
 """The head without its checksum."""
 _CRC = struct.Struct("<I")
 
-# Kinds of frames.  Those from FIRST_METHOD on are requests, and name the method.
+# Kinds of frames.  Kinds from FIRST_METHOD on are requests, and name the method.
 HELLO, CHALLENGE, PROOF, WELCOME, GOODBYE = 1, 2, 3, 4, 5
 ANSWER: Final = 8
 FAILED: Final = 9
@@ -77,23 +77,24 @@ CANCEL: Final = 10
 CANCELLED: Final = 11
 ALIVE: Final = 12
 DRAIN: Final = 13
-"""The one who serves is about to leave: no new calls, please.  Those that are under way, or have crossed this, get
-their answers."""
+"""The server is about to leave and requests no new calls.  Calls in progress, or sent before this arrived, are
+answered.
+"""
 FIRST_METHOD: Final = 32
 
 encode = msgspec.msgpack.Encoder().encode
 
 
 class WireError(Exception):
-    """The bytes that arrived are not this protocol: the connection cannot be used any further."""
+    """The bytes received are not this protocol: the connection cannot be used any further."""
 
 
 class FrameTooLarge(ValueError):
-    """What is to be said is longer than a frame may be."""
+    """The content is longer than a frame may be."""
 
 
 def frame(kind: int, call: int, payload: bytes = b"") -> bytes:
-    """One frame.  Raises :class:`FrameTooLarge`."""
+    """Return one frame.  Raises :class:`FrameTooLarge`."""
     size = len(payload)
     if size > FRAME_BYTES_MOST:
         raise FrameTooLarge(f"it takes {size} bytes, and a frame holds at most {FRAME_BYTES_MOST}")
@@ -102,19 +103,19 @@ def frame(kind: int, call: int, payload: bytes = b"") -> bytes:
 
 
 class Frames:
-    """Takes frames out of what arrives, in pieces of any size."""
+    """Splits received data, in pieces of any size, into frames."""
 
     __slots__ = ("_needed", "_rest", "most")
 
     def __init__(self) -> None:
         self.most = HELLO_BYTES_MOST
-        """Longest payload that is let in."""
+        """Maximum length of an accepted payload."""
         self._rest = bytearray()
         self._needed = 0
-        """Until there are so many bytes, there is nothing to look at."""
+        """Number of bytes until which no frame can be complete."""
 
     def feed(self, data: bytes) -> list[tuple[int, int, memoryview]]:
-        """(kind, call, payload) of each frame that is whole now.  Raises :class:`WireError`."""
+        """Return (kind, call, payload) of each frame that is complete now.  Raises :class:`WireError`."""
         rest = self._rest
         if rest:
             rest += data
@@ -144,7 +145,7 @@ class Frames:
 
     @property
     def torn(self) -> bool:
-        """Whether a frame has begun that is not whole."""
+        """True if an incomplete frame has been received."""
         return bool(self._rest)
 
 
@@ -152,11 +153,11 @@ class Frames:
 
 
 class Request(msgspec.Struct, array_like=True, gc=False):
-    """The arguments of one method.  A caller writes them as a tuple: it is the same bytes, and costs less."""
+    """The arguments of one method.  A caller encodes a tuple instead: the bytes are the same, and it is cheaper."""
 
     KIND: ClassVar[int]
     ANSWER: ClassVar[Any] = None
-    """What the method returns."""
+    """Type of the method's result."""
 
     def run(self, backend: Peer) -> Awaitable[Any]:
         raise NotImplementedError
@@ -193,8 +194,9 @@ class Send(Request, array_like=True, gc=False):
     target: Target
     messages: list[NewMessage]
     trace: bytes | None = None
-    """The span that the call is made in, if that is sampled (:class:`telemetry.headers.Place`, packed); else it is
-    left out.  So it is with the other :data:`TRACED`."""
+    """The caller's span (:class:`telemetry.headers.Place`, packed) if it is sampled, otherwise omitted; as in all
+    :data:`TRACED`.
+    """
 
     def run(self, backend: Peer) -> Awaitable[Any]:
         return backend.send(self.target, self.messages)
@@ -422,14 +424,14 @@ REQUESTS: Final[Sequence[type[Request]]] = (
 )
 Traced = Send | ReceiveCall | Delete | ChangeVisibility
 TRACED: Final = (Send, ReceiveCall, Delete, ChangeVisibility)
-"""What leaves spans: the calls for messages."""
+"""Calls that create spans: those for messages."""
 TRACED_KINDS: Final = frozenset(each.KIND for each in TRACED)
 _DECODERS = {each.KIND: msgspec.msgpack.Decoder(each) for each in REQUESTS}
 _ANSWERS = {each.KIND: msgspec.msgpack.Decoder(each.ANSWER) for each in REQUESTS}
 
 
 def decode_request(kind: int, payload: memoryview) -> Request:
-    """Raises :class:`WireError`."""
+    """Decode the arguments of a method.  Raises :class:`WireError`."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise WireError(f"there is no method {kind}")
@@ -441,7 +443,7 @@ def decode_request(kind: int, payload: memoryview) -> Request:
 
 
 def decode_answer(method: int, payload: memoryview) -> Any:
-    """The answer to a call of this method.  Raises :class:`WireError`."""
+    """Decode the answer to a call of this method.  Raises :class:`WireError`."""
     try:
         return _ANSWERS[method].decode(payload)
     except msgspec.MsgspecError as error:
@@ -452,13 +454,13 @@ def decode_answer(method: int, payload: memoryview) -> Any:
 
 
 class Failure(msgspec.Struct, array_like=True, omit_defaults=True):
-    """An error of :mod:`backend.api`, as it travels."""
+    """An error of :mod:`backend.api`, as transmitted."""
 
     name: str
-    """Of the class."""
+    """Name of the class."""
     text: str
     retryable: bool
-    """For who does not know the class."""
+    """For receivers that do not know the class."""
     shard: int = 0
     owner: str | None = None
 
@@ -477,7 +479,7 @@ _CLASSES = _classes(BackendError)
 
 
 def encode_error(error: BackendError) -> bytes:
-    """An error of a class that only this side knows travels as the nearest one that both know."""
+    """Encode an error; a class that only this side knows is sent as its nearest base class that both sides know."""
     name = next(each.__name__ for each in type(error).__mro__ if _CLASSES.get(each.__name__) is each)
     failure = Failure(name, str(error), error.retryable)
     if isinstance(error, NotOwner):
@@ -486,7 +488,7 @@ def encode_error(error: BackendError) -> bytes:
 
 
 def decode_error(payload: memoryview) -> BackendError:
-    """The error as the same class with the same text; of a class that is not known here, as the general one.
+    """Decode an error to the same class with the same text; an unknown class becomes :class:`BackendError`.
 
     Raises :class:`WireError`.
     """
