@@ -15,7 +15,7 @@ GLOSSARY_TERMS_MAX = 80
 
 STILL_RELATIVE = {
     "auth": 0,
-    "backend": 260,
+    "backend": 96,
     "bench": 56,
     "billing": 0,
     "frontend": 3,
