@@ -1,3 +1,3 @@
-"""The command line and what composes the process.  Imports everyone; nobody imports it."""
+"""Command line and composition of the processes.  Imports all other packages; none imports it."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""``python -m holdfast`` is ``holdfast``."""
+"""Runs ``holdfast`` for ``python -m holdfast``."""
 
 from __future__ import annotations
 

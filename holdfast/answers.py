@@ -1,4 +1,4 @@
-"""Memory for answers that their clients have not read yet, with a bound for all connections of a process together."""
+"""Memory limit for answers that clients have not read yet, shared by all connections of a process."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ BYTES_MAX: Final = 256 << 20
 
 
 class Abortable(Protocol):
-    """A connection that can be cut."""
+    """A connection that can be aborted."""
 
     def abort(self) -> None:
-        """Close the connection at once; what was written and not read is dropped."""
+        """Close the connection at once, and drop unsent data."""
 
 
 class UnreadAnswers:
-    """Counts the long answers that are being written.
+    """Memory accounting of long answers that are being written.
 
-    Where they need more than ``bytes_max``, the connection whose client has gone longest without reading is cut: what
-    one client does not read must not keep others from being answered.
+    If they need more than ``bytes_max``, the connection whose client has gone longest without reading is aborted, so
+    that a client that does not read cannot keep others from being answered.
     """
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.bytes_held = 0
         self.cut = 0
-        """Connections that were cut for want of memory since this was last reported."""
+        """Number of connections aborted for lack of memory since the last report."""
         self._held: dict[Abortable, int] = {}
-        """Bytes by connection; the one that has gone longest without progress first."""
+        """Bytes by connection, the one longest without progress first."""
 
     def hold(self, connection: Abortable, length_bytes: int) -> None:
         """Count an answer, until :meth:`release`; a connection has one at a time."""

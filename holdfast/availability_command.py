@@ -1,4 +1,4 @@
-"""``holdfast availability``: how available the service was to a tenant in a month."""
+"""``holdfast availability``: availability of the service to a tenant in a month."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A backend process: a node of a backend cluster, before the callers that find it by its heartbeat.
+"""A backend process: a node of a backend cluster that serves calls and publishes its address in heartbeats.
 
-:class:`BackendRole` puts it together from a node on any journal and the entries of its cluster in any store.
-:func:`run_backend` is the role on one machine, where the entries are in the SQLite file of the data folder and the
-journal is beside it: one process that has all shards, or several that share them.
+:class:`BackendRole` combines a node on any journal with its cluster's entries in any store.  :func:`run_backend` runs
+it on one machine, with the entries in the SQLite file of the data folder and the journal beside it: one process that
+owns all shards, or several that share them.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
     from telemetry.spans import Tracing
 
 LEAVE_SECONDS: Final = 60.0
-"""So long a node that is about to end hands shards over; those that are left others take when it has ended."""
+"""Timeout of the hand-over of shards before a node ends; other nodes take over the remaining ones afterwards."""
 
 
 class BackendRole:
-    """A node that is served, and a member of its cluster.  Made by :meth:`start`."""
+    """A served node that is a member of its cluster.  Created by :meth:`start`."""
 
     def __init__(self, node: Node, server: BackendServer, member: Member) -> None:
         self.node = node
         self.member = member
         self.address = server.address
-        """Where it listens; with the port that was taken."""
+        """Listening address, with the actual port."""
         self._server = server
 
     @classmethod
@@ -74,11 +74,11 @@ class BackendRole:
         expected: Collection[str] = (),
         tracing: Tracing | None = None,
     ) -> BackendRole:
-        """Serve the node to whoever knows the ``secret``, and join the cluster.
+        """Serve the node to callers that know the ``secret``, and join the cluster.
 
-        ``reached``: where others reach it, as its heartbeat is to say; else where it listens.  ``load``, ``reporter``
-        and ``expected``: see :class:`~backend.manager.Member`.  ``tracing`` makes the spans of sampled calls.  The node
-        is closed by whoever started it, after :meth:`close`.  Raises :class:`CannotStart`.
+        ``reached``: address for the heartbeat, if others reach the node elsewhere than where it listens.  ``load``,
+        ``reporter`` and ``expected``: see :class:`~backend.manager.Member`.  ``tracing`` makes the spans of sampled
+        calls.  The caller closes the node, after :meth:`close`.  Raises :class:`CannotStart`.
         """
         try:
             server = await serve_backend(
@@ -107,10 +107,10 @@ class BackendRole:
         return cls(node, server, member)
 
     async def close(self, drain_seconds: float, *, hand_over: bool) -> None:
-        """Answer the calls under way, take no more, and leave the cluster.
+        """Accept no more calls, answer those under way, and leave the cluster.
 
-        ``hand_over``: give all shards to others before, so that they are served meanwhile.  Without it, or where nobody
-        else lives, they wait for the next start of this node, or for somebody who takes them.
+        ``hand_over``: first give all shards to other nodes, so that they stay available.  Otherwise, or if no other
+        node lives, they wait for the next start of this node, or for another node's takeover.
         """
         if hand_over:
             await self.member.leave(LEAVE_SECONDS)
@@ -122,50 +122,50 @@ class BackendRole:
 
 
 class Sockets:
-    """The Unix sockets in the data folder.  Whoever shares the folder finds them by their names alone."""
+    """Unix sockets in the data folder.  Processes that share the folder find them by name alone."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
         self._short: str | None = None
 
     def at(self, name: str) -> Address:
-        """The address of a socket, however long the folder's path is."""
+        """Return the address of a socket, independent of the length of the folder's path."""
         path = os.fspath(self._data / name)
         if len(os.fsencode(path)) > UNIX_PATH_BYTES_MOST:
             if self._short is None:
-                folder = os.open(self._data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # for the life of the process
+                folder = os.open(self._data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # open for the process's life
                 self._short = f"/proc/self/fd/{folder}"
             path = f"{self._short}/{name}"
         return Address(path=path)
 
     def reach(self, address: str) -> Address:
-        """An address as a heartbeat has it: one in this folder is relative to it."""
+        """Resolve an address from a heartbeat; one in this folder is relative to it."""
         parsed = Address.parse(address)
         return self.at(parsed.path) if parsed.path and not parsed.path.startswith("/") else parsed
 
 
 class Backend(NamedTuple):
-    """What one of the backend processes of a machine is."""
+    """Parameters of one backend process of a machine."""
 
     name: str
-    """Of the process, for the others' logs."""
+    """Name of the process, for the logs of others."""
     node: str
-    """Of the node, in the entries of the cluster and in the names of its logs."""
+    """Name of the node in the cluster's entries, and in the names of its logs."""
     nodes: Sequence[str]
-    """All that there are while this one runs; what others left behind the first of them takes."""
+    """All nodes that exist while this one runs; the first of them takes over the shards of former ones."""
     listen: Address
     reached: str
-    """As the heartbeat says it; see :meth:`Sockets.reach`."""
+    """Address for the heartbeat; see :meth:`Sockets.reach`."""
 
 
 def alone(listen: Address) -> Backend:
-    """The only backend of a data folder, wherever it listens."""
+    """Parameters of the only backend of a data folder, at any listening address."""
     reached = Address(path=os.path.abspath(listen.path)) if listen.path else listen
     return Backend("backend", NODE, (NODE,), listen, str(reached))
 
 
 def in_folder(data: Path, name: str, node: str, nodes: Sequence[str]) -> Backend:
-    """A backend whose socket is in the data folder."""
+    """Parameters of a backend whose socket is in the data folder."""
     socket = f"{name}.sock"
     return Backend(name, node, nodes, Sockets(data).at(socket), str(Address(path=socket)))
 
@@ -180,10 +180,10 @@ async def run_backend(
     *,
     hand_over: Callable[[], bool] = lambda: True,
 ) -> int:
-    """Serve the journal to frontends until ``stop``, and return the exit code: 3 if it cannot go on.
+    """Serve the journal to frontends until ``stop``; returns the exit code: 3 if it cannot continue.
 
-    ``hand_over`` is asked at the stop whether others go on, and are to have the shards.  Raises :class:`CannotStart`
-    and :class:`~metadata_service.store.StoreError`.
+    ``hand_over`` is called at the stop; it returns True if other nodes continue and should get the shards.  Raises
+    :class:`CannotStart` and :class:`~metadata_service.store.StoreError`.
     """
     async with AsyncExitStack() as stack:
         tracing = await start_tracing(settings)
@@ -215,7 +215,7 @@ async def run_backend(
             expected=backend.nodes,
             tracing=tracing,
         )
-        if len(backend.nodes) > 1:  # where there is one, nothing is won by splitting a queue
+        if len(backend.nodes) > 1:  # with a single backend there is no gain in splitting a queue
             managing = Managing(store, Fleet(store), elsewhere, resolver, backend.name, rule_of(settings))
             stack.push_async_callback(managing.close)
             await managing.start()

@@ -176,7 +176,7 @@ def _look(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
     if signer is not None:
         try:
             read_manifest(target, manifest.name, signer)
-        except BackupUnusable as error:  # said beside what else is found
+        except BackupUnusable as error:  # printed with the other findings
             wrong.append(str(error))
     logging.disable(logging.CRITICAL)  # what a start would log is printed by the command
     try:
@@ -231,14 +231,14 @@ def _names_keys(settings: Settings) -> bool:
 
 
 def _named_signer(settings: Settings) -> ManifestSigner | None:
-    """The signer with the master keys that the settings name; None: they name none."""
+    """Return a signer with the master keys that the settings name; None: they name none."""
     if settings.keyring_file and not settings.keyring_file.exists():
         raise SettingsError(f"there is no keyring file {settings.keyring_file}")
     return _signer(settings) if _names_keys(settings) else None
 
 
 def _signer(settings: Settings) -> ManifestSigner | None:
-    """The signer with the master keys of the service, wherever they are; None: there are none here."""
+    """Return a signer with the service's master keys, from settings or data folder; None: this machine has none."""
     from holdfast.backup.signature import ManifestSigner
     from holdfast.keyring import local_master_keys
 
@@ -302,7 +302,7 @@ def _at_least_one(text: str) -> int:
 
 
 def add_backup_commands(commands: Any, add_settings: Callable[[argparse.ArgumentParser, Sequence[str]], None]) -> None:
-    """Add the commands; ``add_settings`` adds options for settings, and that for a file of them."""
+    """Add the commands; ``add_settings`` adds options for the given settings, and the one for the settings file."""
     backup = commands.add_parser(
         "backup",
         help="make a backup, while the service runs or when it does not",

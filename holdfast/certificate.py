@@ -1,4 +1,4 @@
-"""The service's certificate: read at the start, and again when its files change."""
+"""The service's certificate: loaded at the start, and again when its files change."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class CertificateUnusable(Exception):
 class Certificate:
     """A certificate chain with its private key, as files.
 
-    ``context`` always is of a pair that could be loaded.  Connections keep the one that they were made with.
+    ``context`` always has a pair that was loaded successfully.  Connections keep the one that they were made with.
     """
 
     def __init__(self, cert: Path, key: Path, authority: Path | None = None) -> None:
-        """``authority``: clients have to show a certificate that it has signed.
+        """Load the files.  Raises :class:`CertificateUnusable`.
 
-        Raises :class:`CertificateUnusable`.
+        ``authority``: certificate authority that must have signed clients' certificates.
         """
         self._cert = cert
         self._key = key
         self._authority = authority
         self.valid_until_s = 0.0
-        """Of the certificate that is in use, Unix time."""
+        """End of the validity of the certificate in use, Unix time."""
         self._tried = self._seen = self._stamp()
         self.context = self._load()
 
     def look(self) -> None:
-        """Load the files if they have changed, once two looks have found them the same.
+        """Load the files if they have changed, and two consecutive checks found them the same.
 
-        Files that are written one after the other, or in pieces, are so not taken half.
+        So files that are being written are not loaded half-written.
         """
         stamp = self._stamp()
         if stamp == self._seen and stamp != self._tried:
@@ -51,7 +51,7 @@ class Certificate:
         self._seen = stamp
 
     def reload(self) -> None:
-        """Load the files.  If they cannot be used, say so in the log and keep what was loaded last."""
+        """Load the files.  On an error, log it and keep the certificate in use."""
         self._tried = self._stamp()
         try:
             self.context = self._load()
@@ -80,7 +80,7 @@ class Certificate:
         return context
 
     def _stamp(self) -> Stamp:
-        """What changes when the files do; a link is followed."""
+        """Return a value that changes when the files do; symbolic links are followed."""
         files = (self._cert, self._key, self._authority)
         return tuple(_stamp(path) for path in files if path is not None)
 
@@ -94,5 +94,5 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _no_password() -> str:
-    """Instead of a question on the terminal."""
+    """Password callback that fails, in place of a prompt on the terminal."""
     raise ValueError("the key is encrypted; store it without a password, readable by the service alone")

@@ -1,8 +1,8 @@
-"""A process of the supervisor's: ``python -m holdfast.child NAME``, which gets all else from standard input.
+"""A child process of the supervisor: ``python -m holdfast.child NAME``, with its parameters on standard input.
 
-It takes its orders over a line to the supervisor alone.  Signals for the whole group (Ctrl-C at a terminal, what
-systemd sends to every process of a service) it ignores, so that the supervisor decides in which order things end.  When
-the supervisor is gone, the kernel kills it: nothing goes on writing the journal that nobody looks after.
+It takes commands only from the supervisor's socket.  It ignores signals to the process group (Ctrl-C at a terminal,
+those that systemd sends to every process of a service), so that the supervisor determines the order of the shutdown. If
+the supervisor dies, the kernel kills the child, so that no unsupervised process keeps writing the journal.
 """
 
 from __future__ import annotations
@@ -30,13 +30,18 @@ if TYPE_CHECKING:
     from holdfast.observed import Observed
 
 CONNECTION, RELOAD, DRAIN, LEAVE, TELL = b"connection", b"reload", b"drain", b"leave", b"tell"
-"""What the supervisor says.  A connection comes with its file descriptor.  Who is to leave drains while the others go
-on: a backend hands its shards over before, a frontend lets its clients go.  Who is to tell, tells what it counts and
-measures."""
+"""Messages from the supervisor.
+
+A connection is sent with its file descriptor.  "Leave" means to drain while the others continue: a backend first hands
+its shards over, and a frontend lets its clients reconnect elsewhere.  "Tell" requests the process's metrics.
+"""
 READY, SETTLED, LOAD, TOLD = b"ready", b"settled", b"load ", b"told"
-"""What it is told: a backend has settled when it has its share of the shards, and each other shard is where it is to
-be; a load is followed by the number of connections, and comes once a second from the process's beginning on; what is
-told comes as the descriptor of a file in memory (:data:`decode_families`)."""
+"""Messages to the supervisor.
+
+A backend has settled when it has its share of the shards, and each other shard is with its intended owner.  A load is
+followed by the number of connections, and is sent once a second from the start of the process.  Metrics are sent as the
+descriptor of a file in memory (:data:`decode_families`).
+"""
 MESSAGE_BYTES_MOST = 64
 LOAD_SECONDS = 1.0
 
@@ -44,32 +49,32 @@ log = logging.getLogger("holdfast")
 
 
 class Orders(msgspec.Struct):
-    """What a process is to be."""
+    """Parameters of a child process."""
 
     name: str
-    """Such as ``frontend-1``: in the log, and to the backends."""
+    """Name such as ``frontend-1``, for the log and for the backends."""
     frontend: bool
-    """Or else a backend."""
+    """True for a frontend, False for a backend."""
     settings: Settings
     secret: bytes
-    """Which frontends and backends know each other by."""
+    """Secret by which frontends and backends authenticate each other."""
     line: int
-    """File descriptor of the line to the supervisor."""
+    """File descriptor of the socket to the supervisor."""
     supervisor: int
-    """Its process id."""
+    """Process id of the supervisor."""
     frontends: int
-    """How many there are."""
+    """Number of frontends."""
     first: bool
-    """Of the frontends at the start of the service."""
+    """True for one frontend, at the first start of the service's processes."""
     seals: bool = False
-    """The frontend that brings usage to the lake, in each of its lives."""
+    """True for the frontend that uploads usage to the lake, also after its restarts."""
     node: str = ""
-    """A backend's, in the entries and in the names of logs."""
+    """Name of a backend's node, in the entries and in the names of logs."""
     nodes: tuple[str, ...] = ()
-    """Those of all backends."""
+    """Names of all backends' nodes."""
 
     def __repr__(self) -> str:
-        """Without the secret."""
+        """Representation without the secret."""
         return f"Orders({self.name})"
 
 
@@ -91,11 +96,11 @@ def _path(type_: type, value: Any) -> Any:
 
 
 def main() -> int:
-    """Be what the orders say, and return the exit code: that of the same role by itself."""
+    """Run the role given in the parameters; returns its exit code, as if it ran by itself."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     die_with_parent()
-    # What takes long to load is loaded before there are orders, which a frontend gets when the backend is there.
+    # Slow imports are done before the parameters arrive; a frontend gets them when the backend is ready.
     import holdfast.backend_role
     import holdfast.roles  # noqa: F401
     from auth.master_keys import KeyringError
@@ -105,10 +110,10 @@ def main() -> int:
 
     given = sys.stdin.buffer.read()
     if not given:
-        return 1  # the supervisor was gone before the kernel was told
+        return 1  # the supervisor had ended before the kernel knew of the dependency
     orders = decode(given)
     if os.getppid() != orders.supervisor:
-        return 1  # so it was, but had written the orders before
+        return 1  # the same, but it had written the parameters before
     logs.set_up(orders.settings, "frontend" if orders.frontend else "backend", orders.name)
     allow_open_files(-(-orders.settings.connections_limit // orders.frontends) if orders.frontend else 0)
     line = Line(socket.socket(fileno=orders.line))
@@ -121,14 +126,14 @@ def main() -> int:
 
 
 class Line:
-    """The line to the supervisor, from this side."""
+    """The child's end of the socket to the supervisor."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.stop = asyncio.Event()
         """Set when the process is to drain."""
         self.leaves = False
-        """The others go on."""
+        """True if the other processes continue."""
         self._sock = sock
         self._load: Callable[[], int] = lambda: 0
         self._take: Callable[[socket.socket], None] | None = None
@@ -143,9 +148,9 @@ class Line:
         load: Callable[[], int] = lambda: 0,
         observed: Observed | None = None,
     ) -> None:
-        """The process is ready: say so, and do what the supervisor says from now on.
+        """Report that the process is ready, and carry out the supervisor's messages from now on.
 
-        ``load``: how many connections there are; ``observed``: what it counts and measures.
+        ``load``: returns the number of connections; ``observed``: the metrics of the process.
         """
         self._observed = observed
         self._take, self._reload, self._load = take, reload, load
@@ -154,17 +159,17 @@ class Line:
         log.info("ready %s", logs.facts(pid=os.getpid()))
 
     def tell_settled(self) -> None:
-        """As a backend."""
+        """Report that this backend has settled."""
         self._sock.send(SETTLED)
 
     def tell_load(self) -> None:
-        """Tell from now on once a second how many connections there are, and so that the process runs."""
+        """Report the number of connections once a second from now on, which also shows that the process runs."""
         try:
             self._sock.send(LOAD + str(self._load()).encode())
         except BlockingIOError:
-            pass  # the supervisor has enough to read
+            pass  # the socket's buffer is full
         except OSError:
-            return  # it is gone: so is this process in a moment
+            return  # the supervisor has ended, and this process will be killed soon
         asyncio.get_running_loop().call_later(LOAD_SECONDS, self.tell_load)
 
     async def _tell(self, observed: Observed) -> None:
@@ -173,7 +178,7 @@ class Line:
         try:
             os.write(file, data)
             socket.send_fds(self._sock, [TOLD], [file])
-        except OSError as error:  # the supervisor has enough to read, or is gone
+        except OSError as error:  # the socket's buffer is full, or the supervisor has ended
             log.debug("what is counted was not told %s", logs.facts(error=error))
         finally:
             os.close(file)
@@ -203,7 +208,7 @@ class Line:
                 self.stop.set()
             else:
                 assert not said
-                os._exit(1)  # the supervisor is gone
+                os._exit(1)  # the supervisor has ended
 
 
 async def _backend(orders: Orders, line: Line) -> int:

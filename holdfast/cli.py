@@ -1,7 +1,7 @@
 """``holdfast``: the command line.
 
-Exit codes of what runs on the data folder: 0 done, 1 could not start (the reason is on standard error), 2 wrong
-arguments or settings, 3 the service had to stop by itself.  Those of commands that talk to a running service are in
+Exit codes of commands that run on the data folder: 0 done, 1 could not start (the reason is on standard error), 2 wrong
+arguments or settings, 3 the service had to stop by itself.  Those of commands that call a running service are in
 :mod:`holdfast.client`.
 """
 
@@ -25,7 +25,7 @@ from holdfast.schema_command import add_schema_command
 from holdfast.settings import Settings, SettingsError, describe, describe_one, is_distributed, load
 
 _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "backends", "log_level")
-"""The settings that the command line takes; the environment and the file take all."""
+"""Settings that are options of the command line; environment and file accept all settings."""
 
 _CASSANDRA_FLAGS = ("cassandra", "cassandra_port", "cassandra_keyspace", "cassandra_replication", "cassandra_strict")
 _PEER_FLAGS = ("cluster_secret_file", "cluster_tls_ca", "cluster_tls_cert", "cluster_tls_key")
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    # Imported here, so that help and errors in the settings are told at once.
+    # Imported here, so that help and errors in the settings are printed without delay.
     for name in ("cassandra", "metadata_nodes"):
         if getattr(settings, name):
             raise SettingsError(
@@ -103,7 +103,7 @@ def _serve(settings: Settings) -> int:
 
 
 def _started(role: Callable[[], int]) -> int:
-    """The exit code of what serves; 1, with the reason, if it cannot start."""
+    """Run a serving role; returns its exit code, or 1 after printing the reason if it cannot start."""
     from auth.master_keys import KeyringError
     from holdfast.certificate import CertificateUnusable
     from holdfast.folder import FolderUnusable

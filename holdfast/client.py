@@ -1,4 +1,4 @@
-"""Talks to the REST interface of a running Holdfast, for the command line."""
+"""REST client of a running Holdfast, for the command line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 class CommandFailed(Exception):
-    """The command was not carried out: a sentence for people, and the exit code."""
+    """The command was not carried out.  Contains a sentence for people, and the exit code."""
 
     def __init__(self, message: str, code: int = REFUSED) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ def persistently(
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """What requests are signed with."""
+    """Credentials that sign requests."""
 
     access_key_id: str
     secret: str
@@ -82,7 +82,7 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Where to, and as whom, as the command line and the environment say."""
+    """Endpoint and credentials given by the command line and the environment."""
 
     endpoint: str | None
     api_key_file: Path | None
@@ -92,13 +92,13 @@ class Asked:
 
 
 class Client:
-    """Calls of one command."""
+    """REST client of one command."""
 
     def __init__(self, asked: Asked, environment: Mapping[str, str]) -> None:
-        """Raises :class:`CommandFailed`."""
+        """Find the endpoint and credentials.  Raises :class:`CommandFailed`."""
         endpoint = asked.endpoint or environment.get(ENDPOINT_VARIABLE) or None
         self.remark: str | None = None
-        """Name of the service that is asked, where that is not plain from the command line."""
+        """Name of the called service, if the command line does not make it obvious."""
         self._bearer: str | None = None
         self._signing: SigningKey | None = None
         if asked.api_key_file is not None:
@@ -138,15 +138,15 @@ class Client:
         body: Any = None,
         seconds: float = TIMEOUT_SECONDS,
     ) -> Any:
-        """The answer's JSON; None if it has none.  ``path`` are parts after ``/v1``; ``seconds``: how long to wait.
+        """Call the service; returns the answer's JSON, None if it has none.
 
-        Raises :class:`CommandFailed`.
+        ``path``: parts after ``/v1``; ``seconds``: timeout.  Raises :class:`CommandFailed`.
         """
         content = self._call(method, path, query, body, seconds)
         return json.loads(content) if content else None
 
     def fetch(self, *path: str, query: Mapping[str, str | int | None] | None = None) -> bytes:
-        """What there is at a path, as it is.  Raises :class:`CommandFailed`."""
+        """Get the raw content at a path.  Raises :class:`CommandFailed`."""
         return self._call("GET", path, query, None)
 
     def _call(
@@ -167,9 +167,9 @@ class Client:
         raise _failure(response, self._endpoint)
 
     def sqs(self, action: str, *, token: str | None = None, **parameters: Any) -> Any:
-        """What SQS answers to an action, in AWS JSON 1.0.  Raises :class:`CommandFailed`.
+        """Call an SQS action in AWS JSON 1.0; returns its answer.  Raises :class:`CommandFailed`.
 
-        ``token``: of a send, by which its repeats are known (``x-holdfast-client-token``).
+        ``token``: of a send, by which a repetition is recognized (``x-holdfast-client-token``).
         """
         headers = {"content-type": "application/x-amz-json-1.0", "x-amz-target": f"AmazonSQS.{action}"}
         if token is not None:
@@ -271,7 +271,7 @@ def _checked_key(text: str, holder: str) -> str:
 
 
 def _of_folder(data: Path, config: Path | None, environment: Mapping[str, str]) -> tuple[SigningKey, list[str], str]:
-    """The operator's key in a data folder, the endpoints of the services that run on it, and that of its settings.
+    """Return the operator's key in a data folder, the endpoints of its running services, and the one in its settings.
 
     Raises :class:`CommandFailed`.
     """
@@ -297,9 +297,9 @@ def from_arguments(
     *,
     without_aws: bool = False,
 ) -> Client:
-    """The client that a command's options ask for.  Raises :class:`CommandFailed`.
+    """Make the client for a command's options.  Raises :class:`CommandFailed`.
 
-    ``without_aws``: the variables of AWS are those of another service.
+    ``without_aws``: ignore the environment variables of AWS, which are those of another service.
     """
     environment = {name: value for name, value in os.environ.items() if not (without_aws and name.startswith("AWS_"))}
     return Client(Asked(endpoint, api_key_file, data, ca_file, config), environment)

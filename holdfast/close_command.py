@@ -1,4 +1,4 @@
-"""``holdfast invoice close``: a month's invoices, written to the lake.
+"""``holdfast invoice close``: write a month's invoices to the lake.
 
 It works on the lake, not on a running service.
 """
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from billing.plans import Book, Customers
 
 LATE_MONTHS_MAX: Final = 12
-"""Records that come later than that are not looked for."""
+"""Number of closed months that are checked for late usage."""
 _ACCOUNTS_NAMED: Final = 5
 
 
 def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
     """Sum up and rate the month, and close it; returns the exit code.
 
-    Raises :class:`SettingsError` for what was asked wrongly.
+    Raises :class:`SettingsError` for wrong arguments.
     """
     from billing.invoices import CannotClose, Invoices
     from billing.lake import Lake, LakeUnavailable
@@ -84,7 +84,7 @@ def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
 
 
 def _check(month: Month, closed: list[Month], parsed: argparse.Namespace) -> tuple[Book, Customers] | None:
-    """Check what can be known before Spark works for minutes; returns the prices that were given.
+    """Check preconditions before Spark runs for minutes; returns the given prices.
 
     Raises :class:`CannotClose` and :class:`SettingsError`.
     """
@@ -99,7 +99,7 @@ def _check(month: Month, closed: list[Month], parsed: argparse.Namespace) -> tup
 
 
 def _tell_what_is_left_out(lake: Lake, month: Month, closed: list[Month]) -> None:
-    """The first month that is closed is that from which on usage is charged."""
+    """Report earlier usage that is never charged, as charges start with the first closed month."""
     from billing.tables import USAGE_HOURLY, Tables
 
     if closed:
@@ -118,7 +118,7 @@ def _tell_what_is_left_out(lake: Lake, month: Month, closed: list[Month]) -> Non
 def _print_minimums(
     lake: Lake, month: Month, prices: tuple[Book, Customers] | None, closed: dict[Month, Closed]
 ) -> None:
-    """Name the accounts that owe a minimum for this month, if nothing says that they were there in it."""
+    """Print the accounts that owe a minimum for this month, if their creation date is not known."""
     from billing.rated import Rated
 
     if prices is None:
@@ -153,7 +153,7 @@ def _rate(
     parsed: argparse.Namespace,
     progress: Progress,
 ) -> None:
-    """Raises :class:`JobFailed`."""
+    """Rate the month, and closed months again for late usage.  Raises :class:`JobFailed`."""
     from billing.billing_days import days_to_sum_up
 
     book, customers = prices

@@ -1,4 +1,4 @@
-"""The commands of backend clusters: ``cluster``."""
+"""Commands for backend clusters: ``cluster``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _DECISIONS_SHOWN = 10
 _STATUS_SECONDS = 2.0
-"""So long the status is waited for: a service answers sooner, whatever is away."""
+"""Timeout of the status; a running service answers sooner, whichever nodes are down."""
 
 
 def _list_clusters(client: Client, parsed: Parsed) -> None:
@@ -129,7 +129,7 @@ def _undrain(client: Client, parsed: Parsed) -> None:
 
 
 def _cluster_of(client: Client, parsed: Parsed) -> str:
-    """The cluster that is named, or the only one with such a node."""
+    """Return the named cluster, or the only one with such a node."""
     from holdfast.client import NOT_FOUND, USAGE, CommandFailed
 
     if parsed.cluster is not None:

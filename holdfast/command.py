@@ -1,4 +1,4 @@
-"""What commands that call a running service have in common: options, the way to it, what they print and ask."""
+"""Shared parts of commands that call a running service: options, client, output and confirmation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Action = Callable[["Client", Parsed], None]
 
 
 def run(parsed: Parsed) -> int:
-    """Carry out a command and return its exit code."""
+    """Carry out a command; returns its exit code."""
     from holdfast.client import CommandFailed, from_arguments
 
     try:
@@ -59,13 +59,13 @@ def run(parsed: Parsed) -> int:
 
         print(f"holdfast: {shown(str(error))}", file=sys.stderr)
         return error.code
-    except BrokenPipeError:  # whoever reads the output has enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 class Group:
-    """A word of the command line with commands under it, such as ``queue``."""
+    """A word of the command line with subcommands, such as ``queue``."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self.commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -73,7 +73,7 @@ class Group:
     def add(
         self, name: str, action: Action, about: str, *arguments: str, asks: bool = False
     ) -> argparse.ArgumentParser:
-        """A command with these positional arguments, and the options that all have."""
+        """Add a command with these positional arguments, and the common options."""
         parser = self.commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
         for argument in arguments:
             parser.add_argument(argument, metavar=argument.upper())
@@ -82,7 +82,7 @@ class Group:
 
 
 def make_command(parser: argparse.ArgumentParser, action: Action, *, asks: bool = False) -> None:
-    """Make what the parser parses a call of a running service, with the options that all of these have."""
+    """Turn a parser into one for a command that calls a running service, with the common options."""
     parser.epilog = _SIGNING_IN + EXIT_CODES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
@@ -132,9 +132,9 @@ def tell(parsed: Parsed, document: Any, text: Callable[[], str]) -> None:
 
 
 def confirm(parsed: Parsed, question: str, word: str = "yes", *, undo: str | None = None) -> None:
-    """Raises :class:`CommandFailed` unless somebody says yes: with the ``word``, or by ``--yes``.
+    """Raises :class:`CommandFailed` unless the user confirms: with the ``word``, or by ``--yes``.
 
-    ``undo``: how to undo it, as a clause; None: nothing does.
+    ``undo``: how to undo it, as a clause; None: it cannot be undone.
     """
     from holdfast.client import USAGE, CommandFailed
     from holdfast.tables import shown

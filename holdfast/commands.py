@@ -1,8 +1,8 @@
-"""The commands that administer a running service: ``tenant``, ``queue`` and ``limits``, and those of credentials and
+"""Commands that administer a running service: ``tenant``, ``queue`` and ``limits``, and those of credentials and
 clusters.
 
-Each is one or a few calls of the REST interface (:mod:`holdfast.client`), so what they may do is decided there.  What
-cannot be undone is done after a confirmation, or with ``--yes``.
+Each makes one or a few calls of the REST interface (:mod:`holdfast.client`), which authorizes them.  Actions that
+cannot be undone need a confirmation, or ``--yes``.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _limit_lines(limits: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _limit(text: str) -> tuple[str, Any]:
-    """``NAME=VALUE`` of the command line."""
+    """Parse ``NAME=VALUE`` of the command line."""
     from auth.limits import parse_rate
 
     name, _, value = text.partition("=")
@@ -149,7 +149,7 @@ def _limit(text: str) -> tuple[str, Any]:
 
 
 def _check(client: Client, parsed: Parsed) -> None:
-    """What a client does, by SQS's own protocol.  The queue's name is nobody else's, and it goes in any case."""
+    """Run a client's calls by SQS's own protocol, on a queue with a unique name that is always deleted."""
     from holdfast.client import CommandFailed
 
     name = f"holdfast-check-{secrets.token_hex(8)}"
@@ -325,7 +325,7 @@ def add_limits_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def add_commands(commands: Any, key: Group) -> None:
-    """Add all of them to the command line; ``key`` has other commands already."""
+    """Add all of them to the command line; ``key`` already has other commands."""
     groups: Sequence[tuple[str, str, Callable[[argparse.ArgumentParser], None]]] = (
         ("tenant", "create, suspend and delete tenants (operators)", add_tenant_commands),
         ("queue", "look at queues, purge, move and delete them", add_queue_commands),

@@ -1,4 +1,4 @@
-"""The embedded service: metadata in SQLite, a journal on the local disk, one frontend, all in one process."""
+"""The embedded service: metadata in SQLite, a journal on the local disk, and one frontend, all in one process."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.usage")
 
 TRIES: Final = 3
-"""To start a node while others begin."""
+"""Number of attempts to start a node while others start."""
 
 
 class Embedded:
@@ -98,7 +98,7 @@ class Embedded:
 
 
 async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyring: Keyring) -> Embedded:
-    """Recover the journal and put the frontend before it.  Raises :class:`CannotStart`."""
+    """Recover the journal and start the frontend on it.  Raises :class:`CannotStart`."""
     frontend = frontend_settings(settings)
     resolver = StoreResolver(store, frontend.region)
     credentials = Credentials(sealed(store, keyring))
@@ -142,15 +142,16 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
 
 
 class Alone:
-    """What there is to tell of a node that is the only one, when somebody asks."""
+    """Cluster report of a node that is the only one."""
 
     def __init__(self, node: Node, folder: Path) -> None:
         self._node = node
         self._load = Load(node, folder)
 
     async def report(self) -> ClusterReport:
-        """As the manager of a cluster would report it.  Raises :class:`~backend.api.Unavailable` while the node starts
-        over."""
+        """Return a report like that of a cluster's manager.  Raises :class:`~backend.api.Unavailable` while the node
+        restarts.
+        """
         await self._load.look()
         entry, shards = self._node.ownership.entry, len(self._node.owned)
         shown = ReportedNode(
@@ -185,8 +186,8 @@ async def open_node(
 ) -> Node:
     """Recover the journal.  Raises :class:`CannotStart`.
 
-    ``nodes``: all that there are on this machine as long as this one runs.  What others left behind, and what nobody
-    ever had where there is only one, the first of them takes.
+    ``nodes``: all nodes that exist on this machine while this one runs.  The first of them takes over the shards of
+    former nodes, and, if it is the only one, those that never had an owner.
     """
     tries = 1 if len(nodes) == 1 else TRIES
     while True:
@@ -210,7 +211,7 @@ async def open_node(
             raise CannotStart(
                 f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}"
             ) from error
-        except (LogInUse, ConditionFailed) as error:  # the manager of the others was faster: what is left is read anew
+        except (LogInUse, ConditionFailed) as error:  # lost a race against the others' manager: read again
             if not tries:
                 raise CannotStart(_unopened(settings, error)) from error
         except (OSError, BackendError) as error:
@@ -222,7 +223,7 @@ def _unopened(settings: Settings, error: Exception) -> str:
 
 
 async def _given(name: str, nodes: Sequence[str], entries: EntryStore) -> Collection[int]:
-    """Shards that none of these nodes has, for the first of them."""
+    """Shards that none of these nodes owns; they are given to the first one."""
     if len(nodes) == 1:
         return range(SHARDS)
     if name != nodes[0]:
@@ -232,12 +233,12 @@ async def _given(name: str, nodes: Sequence[str], entries: EntryStore) -> Collec
 
 
 def now_ms() -> int:
-    """What the machine's clock says."""
+    """Return the machine's clock, in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def open_audit(settings: Settings) -> AuditLog:
-    """Raises :class:`CannotStart`."""
+    """Open the audit log.  Raises :class:`CannotStart`."""
     try:
         return AuditLog(AuditFile(settings.audit_path))
     except OSError as error:
@@ -245,7 +246,7 @@ def open_audit(settings: Settings) -> AuditLog:
 
 
 def count_usage(services: Services, settings: Settings, store: DocumentStore, *, seals: bool = True) -> None:
-    """Count what is answered, if the settings say so; ``seals``: and bring what was counted to the lake.
+    """Start metering, if the settings enable it; ``seals``: and upload the records to the lake.
 
     Raises :class:`CannotStart`.
     """
@@ -265,7 +266,7 @@ def count_usage(services: Services, settings: Settings, store: DocumentStore, *,
 
 
 def _tell_what_waits(settings: Settings) -> None:
-    """Of what was counted before it was switched off, and has not reached the lake."""
+    """Log usage that was recorded before metering was disabled, and is not uploaded."""
     found = waiting(settings.usage_folder)
     if found.files:
         logger.warning(
@@ -278,8 +279,10 @@ def _tell_what_waits(settings: Settings) -> None:
 
 
 def keep_alarms(services: Services, settings: Settings, store: AlarmStore) -> None:
-    """Let tenants have alarms, if the settings say so; and stand for looking after them.  To be called before anything
-    is served, and closed with the services."""
+    """Enable tenants' alarms, if the settings do, and stand for election as the process that evaluates them.
+
+    To be called before anything is served; closed with the services.
+    """
     if settings.alarms == "off" or services.keyring is None:
         return
     webhooks = Webhooks(parse_networks(settings.webhook_networks))
@@ -289,14 +292,14 @@ def keep_alarms(services: Services, settings: Settings, store: AlarmStore) -> No
 
 
 def start_sealer(settings: Settings) -> Sealer:
-    """Bring what this process and others record in the data folder to the lake."""
+    """Start the upload of all usage recorded in the data folder, by this process and others, to the lake."""
     sealer = Sealer(settings.usage_folder, settings.lake, settings.usage_seal_seconds, python())
     sealer.start()
     return sealer
 
 
 def meter_storage(settings: Settings, node: Node, store: QueueStore) -> StorageMeter | None:
-    """Record what the node stores, if the settings say so.  Raises :class:`CannotStart`."""
+    """Start metering the node's storage, if the settings enable it.  Raises :class:`CannotStart`."""
     if settings.usage == "off":
         return None
 
@@ -313,7 +316,7 @@ def meter_storage(settings: Settings, node: Node, store: QueueStore) -> StorageM
 
 
 def frontend_settings(settings: Settings, processes: int = 1) -> FrontendSettings:
-    """What of the settings is a frontend's, one of so many processes."""
+    """Return the settings of one of ``processes`` frontends."""
     return FrontendSettings(
         region=settings.region,
         external_url=settings.external_url,
@@ -333,29 +336,29 @@ def frontend_settings(settings: Settings, processes: int = 1) -> FrontendSetting
 
 
 def limiter_of(settings: Settings, processes: int = 1) -> BaseLimiter[Any]:
-    """What counts calls against the rates of tenants, in one of so many processes; not yet started."""
+    """Make the limiter that checks calls against tenants' rates, for one of ``processes``; not started yet."""
     if settings.rate_limit_storage == MEMORY:
         return Limiter(processes=processes)
-    from ratelimit.shared import SharedLimiter  # with the clients of Redis, which nobody else needs to load
+    from ratelimit.shared import SharedLimiter  # loads the Redis client, which nothing else needs
 
     return SharedLimiter(settings.rate_limit_storage, processes=max(processes, settings.rate_limit_processes))
 
 
 def oidc_of(settings: Settings) -> Oidc | None:
-    """What checks the tokens of the trusted issuer, if there is one."""
+    """Make the validator of the trusted issuer's tokens, if the settings have an issuer."""
     trusted = settings.oidc()
     if trusted is None:
         return None
-    from auth.oidc import Oidc, oidc_client  # with an HTTP client, which nobody else needs to load
+    from auth.oidc import Oidc, oidc_client  # loads an HTTP client, which nothing else needs
 
     return Oidc(trusted, oidc_client(), clock=time.monotonic)
 
 
 class StoreResolver:
-    """What a node asks of the metadata: always the store, for what it decides by the answer cannot be undone.
+    """A node's access to the metadata: always the store, uncached, because the node's decisions cannot be undone.
 
-    The node starts before the frontend, which knows what a queue's attributes mean to a partition; until
-    ``queues`` has a result, questions wait.
+    The node starts before the frontend, which computes a partition's settings from a queue's attributes; calls wait
+    until ``queues`` has a result.
     """
 
     def __init__(self, store: QueueStore, region: str) -> None:
@@ -364,13 +367,13 @@ class StoreResolver:
         self._region = region
 
     async def settings(self, target: Target) -> PartitionSettings | None:
-        """Settings of a queue's partition; None: that queue is deleted for good."""
+        """Return the settings of a queue's partition; None: the queue is permanently deleted."""
         queues = await self.queues
         queue = await self._store.get_queue_by_id(target.queue_id)
         return None if queue is None else queues.settings_of(queue, target.partition)
 
     async def target(self, arn: str, group: str | None = None) -> Target | None:
-        """Where a message for this queue is sent to; None: there is no such queue."""
+        """Return the target of a message for this queue; None: the queue does not exist."""
         queues = await self.queues
         parsed = parse_arn(arn)
         if parsed is None or parsed.region != self._region:

@@ -1,4 +1,4 @@
-"""``holdfast damage``: what of the journal cannot be served, and accepting that it is lost."""
+"""``holdfast damage``: list the damaged parts of the journal, and accept their loss."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from metadata_service.store import StoreError
 
 
 def show_damage(settings: Settings, *, accept: bool) -> int:
-    """Print what is damaged, accept it if asked, and return the exit code: 1 if it cannot be looked at.
+    """Print the damage, accept it if requested; returns the exit code: 1 if it cannot be examined.
 
-    In a data folder, or in Cassandra: of the backend cluster that the settings name, all of whose nodes are down.
+    Works on a data folder, or in Cassandra on the backend cluster in the settings, all of whose nodes must be down.
     """
     expected = (StoreError, BackendError, LogInUse, OSError)
     if not settings.cassandra:

@@ -1,4 +1,4 @@
-"""``holdfast keyring list``, ``rotate-key`` and ``destroy``: the named data keys of a tenant, at a running service."""
+"""``holdfast keyring list``, ``rotate-key`` and ``destroy``: named data keys of a tenant, by a running service."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _call(client: Client, parsed: Parsed, act: str, body: dict[str, Any]) -> dic
 
 
 def add_data_key_commands(group: Group) -> None:
-    """Add the commands to those of ``holdfast keyring``."""
+    """Add the commands to ``holdfast keyring``."""
     listing = group.add("list", _list, "list the named data keys of a tenant, which KmsMasterKeyId of queues name")
     rotate = group.add(
         "rotate-key", _rotate, "give a named data key a new version, which encrypts what is sent from now on", "name"

@@ -1,15 +1,15 @@
-"""Several processes behind one port: who accepts deals the connections out, each to the process that has the fewest.
+"""Several processes behind one port: one process accepts, and passes each connection to the least loaded process.
 
-The alternatives and why they are not taken:
+Rejected alternatives:
 
-* *One listening socket that all processes accept from*: whoever wakes first takes all that waits, so clients that
-  connect together and stay, as SDKs with their pools do, all come to one process.
-* *A socket for each process* (``SO_REUSEPORT``): the kernel deals by a hash of the addresses, whatever a process has
-  already, so of a few dozen connections one of two processes often has two thirds; and those that wait in the queue of
-  a process that dies are reset with it.
+* *One listening socket that all processes accept from*: the first to wake takes everything that waits, so clients that
+  connect together and stay, as SDKs with their pools do, all end up in one process.
+* *A socket for each process* (``SO_REUSEPORT``): the kernel distributes by a hash of the addresses, regardless of load,
+  so of a few dozen connections one of two processes often has two thirds; and connections waiting in the queue of a
+  process that dies are reset.
 
 Here connections wait in one queue, which outlives each process.  A connection costs one accept and one message with a
-file descriptor, once in its life; its requests pass by this process.
+file descriptor; its requests do not pass through the accepting process.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from holdfast.listen import BACKLOG, listen_on
 from holdfast.logs import facts
 
 AT_ONCE = 64
-"""Connections that are accepted before other things have their turn."""
+"""Maximum connections accepted before other tasks get their turn."""
 PAUSE_SECONDS = 0.02
-"""Until accepting is tried again when no process takes connections, or none can be accepted."""
+"""Pause after which accepting is retried, if no process takes connections or none can be accepted."""
 
 log = logging.getLogger("holdfast")
 
 
 class Seat(Protocol):
-    """A process that can be dealt connections."""
+    """A process that takes connections."""
 
     @property
     def is_ready(self) -> bool: ...
 
     load: int
-    """Connections that it has, as far as is known here."""
+    """Number of its connections, as far as known here."""
 
     def give(self, accepted: socket.socket) -> bool:
-        """Hand the connection over; False: it takes none now."""
+        """Hand the connection over; False: the process takes none now."""
 
 
 class Dealer:
-    """Accepts on ``sockets``, which are bound, and deals to ``seats`` as they are at the time."""
+    """Acceptor on ``sockets``, which are bound; distributes to the current ``seats``."""
 
     def __init__(self, sockets: Sequence[socket.socket], seats: Callable[[], Sequence[Seat]]) -> None:
         self._sockets = sockets
         self._seats = seats
         self._held: deque[socket.socket] = deque()
-        """Accepted, and not yet taken by anybody."""
+        """Accepted connections that no process has taken yet."""
         self._pause: asyncio.TimerHandle | None = None
         self._accepting = False
         self._failing = False
-        """No connection can be accepted, and that was told."""
+        """True if connections cannot be accepted, and that was logged."""
         self._stopped = False
         self._turn = 0
 
@@ -68,7 +68,7 @@ class Dealer:
         self._resume()
 
     def stop(self) -> None:
-        """Deal what has connected so far, and listen no longer."""
+        """Distribute the connections waiting now, and stop listening."""
         self._stopped = True
         self._rest()
         for listener in self._sockets:
@@ -96,7 +96,7 @@ class Dealer:
                 asyncio.get_running_loop().add_reader(listener.fileno(), self._readable, listener)
 
     def _rest(self) -> None:
-        """Let connections wait in the kernel."""
+        """Leave connections in the kernel's queue."""
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
@@ -123,14 +123,14 @@ class Dealer:
                 return
 
     def _accept(self, listener: socket.socket) -> bool:
-        """Whether there may be more."""
+        """Accept one connection; returns True if there may be more."""
         try:
             accepted, _ = listener.accept()
         except (BlockingIOError, InterruptedError):
             return False
         except ConnectionError:
-            return True  # gone before it was accepted
-        except OSError as error:  # no file descriptor is left, or no memory
+            return True  # the client disconnected before it was accepted
+        except OSError as error:  # out of file descriptors, or of memory
             if not self._failing:
                 self._failing = True
                 log.error("connections cannot be accepted now %s", facts(error=error.strerror))
@@ -144,7 +144,7 @@ class Dealer:
         return True
 
     def _deal(self, accepted: socket.socket) -> bool:
-        """Whether somebody took it."""
+        """Pass the connection to a process; returns True if one took it."""
         seats = [seat for seat in self._seats() if seat.is_ready]
         self._turn += 1
         start = self._turn % len(seats) if seats else 0

@@ -1,4 +1,4 @@
-"""Queues that the settings declare: created, or brought to what they say, at each start."""
+"""Queues declared in the settings: created or updated at each start."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from metadata_service.store import QueueNotFound
 
 
 async def declare(services: Services, root: AccessKey, queues: Sequence[DeclaredQueue]) -> None:
-    """Make the root tenant's queues so.  Attributes and tags that are not named stay as they are.
+    """Create or update the root tenant's queues.  Attributes and tags that are not named stay as they are.
 
-    The time for which a deleted queue's name is held does not count: who writes the settings wants the queue.
-    Raises :class:`CannotStart`, which names the queue.
+    The time for which a deleted queue's name is reserved does not apply: the operator wants the queue.  Raises
+    :class:`CannotStart`, which names the queue.
     """
     if not queues:
         return
@@ -55,7 +55,7 @@ async def _declare(context: Context, call: Call, queue: DeclaredQueue) -> None:
 
 
 def in_order(queues: Iterable[DeclaredQueue]) -> list[DeclaredQueue]:
-    """Dead-letter queues before the queues that name them."""
+    """Sort dead-letter queues before the queues that refer to them."""
     waiting = {queue.name: queue for queue in queues}
     ordered: list[DeclaredQueue] = []
 
@@ -71,7 +71,7 @@ def in_order(queues: Iterable[DeclaredQueue]) -> list[DeclaredQueue]:
 
 
 def _dead_letter_queue(queue: DeclaredQueue) -> str:
-    """The name of the queue's dead-letter queue; empty without one."""
+    """Return the name of the queue's dead-letter queue; empty if it has none."""
     policy = queue.attributes.get("RedrivePolicy")
     if isinstance(policy, str):
         try:
@@ -82,7 +82,7 @@ def _dead_letter_queue(queue: DeclaredQueue) -> str:
 
 
 def _text(value: str | int | bool | dict[str, Any]) -> str:
-    """An attribute's value as SQS takes it."""
+    """Convert an attribute's value to SQS's text form."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):

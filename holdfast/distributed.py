@@ -1,8 +1,8 @@
-"""``holdfast backend`` and ``holdfast frontend`` on many machines: everything that is kept is in Cassandra.
+"""``holdfast backend`` and ``holdfast frontend`` on many machines, with all state in Cassandra.
 
-A backend is a node of its cluster (:mod:`backend.manager`): it gets shards, and gives them up when it is about to end.
-A frontend finds the nodes by what they say of themselves, and the queues in Cassandra or by the metadata nodes.  On
-its own machine it keeps the audit log alone.
+A backend is a node of its cluster (:mod:`backend.manager`): it is assigned shards, and hands them over before it ends.
+A frontend finds the nodes by their heartbeats, and the queues in Cassandra or through the metadata nodes.  Only the
+audit log is on the machine's own disk.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from metadata_service.hints import Hints
 from metadata_service.store import ConditionFailed, MetadataStore
 
 LOOK_SECONDS = 0.5
-"""The least between two looks at what the backend clusters report."""
+"""Minimum time between two reads of the backend clusters' reports."""
 
 
 def backend(settings: Settings) -> int:
-    """Be a node of the cluster until a signal, and return the exit code: 3 if it cannot go on.
+    """Run a node of the cluster until a signal; returns the exit code: 3 if it cannot continue.
 
     Raises as :func:`holdfast.serve.serve`.
     """
@@ -165,14 +165,14 @@ async def _backend(
 
 
 class _Addresses:
-    """Where the nodes of the backend clusters are, by what these report."""
+    """Addresses of the backend clusters' nodes, from the clusters' reports."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._looked_at = 0.0
 
     def numbers(self) -> list[int]:
-        """All clusters that there are."""
+        """Return the numbers of all clusters."""
         return [known.cluster.number for known in self._fleet.known()]
 
     def of(self, number: int) -> ReadNodes:
@@ -183,7 +183,7 @@ class _Addresses:
         return read
 
     async def _look(self) -> None:
-        """Who asks may have heard of a node that has just come: so look, but once for all who ask."""
+        """Refresh at once, shared by concurrent callers: a caller may know of a node that has just started."""
         now = asyncio.get_running_loop().time()
         if now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now
@@ -191,7 +191,7 @@ class _Addresses:
 
 
 def frontend(settings: Settings) -> int:
-    """Serve clients until a signal, and return the exit code.  Raises as :func:`holdfast.serve.serve`."""
+    """Serve clients until a signal; returns the exit code.  Raises as :func:`holdfast.serve.serve`."""
     secret = cluster_secret(settings)
     logs.set_up(settings, "frontend")
     tls = peer_tls(settings)
@@ -235,16 +235,15 @@ async def _frontend(settings: Settings, secret: bytes, tls: PeerTls) -> int:
 
 
 async def prepare_shared(settings: Settings, store: MetadataStore) -> Keyring:
-    """What the first start of all makes, and every other one finds: the service's own secrets, and the root tenant with
-    its key.  Several processes may do this at once, and again.
+    """Create the service's secrets, and the root tenant with its key, unless an earlier start did.
 
-    Raises :class:`~auth.master_keys.KeyringError`, :class:`~metadata_service.store.StoreError` and
-    :class:`SettingsError`.
+    Several processes may do this concurrently and repeatedly.  Raises :class:`~auth.master_keys.KeyringError`,
+    :class:`~metadata_service.store.StoreError` and :class:`SettingsError`.
     """
     keyring = await open_shared_keyring(settings, store)
     secrets = sealed(store, keyring)
     await take_turn(secrets, settings.account)
-    await naming_secret(secrets)  # before there is a key, for which others wait
+    await naming_secret(secrets)  # before the key, because other processes wait for the key
     root, new = await ensure_root(secrets, settings)
     if new:
         log.info(
@@ -255,7 +254,7 @@ async def prepare_shared(settings: Settings, store: MetadataStore) -> Keyring:
 
 
 class _Learning:
-    """Implements :class:`holdfast.roles.Changes`: by looking for changes, and by hints of them."""
+    """Implements :class:`holdfast.roles.Changes` by polling for changes, and by invalidation messages."""
 
     def __init__(self, watch: ChangeWatch, hints: Hints | None) -> None:
         self._watch = watch
@@ -273,7 +272,7 @@ class _Learning:
 
 
 def _following(settings: Settings, store: MetadataStore) -> tuple[MetadataClient, Changes]:
-    """A cache of the queues, and what it learns by that other processes have changed one."""
+    """Make a cache of the queues, and the source of changes that other processes make."""
     metadata = MetadataClient(store)
     hints = Hints(settings.metadata_hints, metadata) if settings.metadata_hints is not None else None
     return metadata, _Learning(ChangeWatch(store, metadata), hints)
@@ -287,7 +286,7 @@ T = TypeVar("T", bound=_Closable)
 
 
 class _Closing(AsyncExitStack):
-    """Closes what was opened, the last first."""
+    """Closes opened resources in reverse order."""
 
     def later(self, opened: T) -> T:
         self.push_async_callback(opened.close)

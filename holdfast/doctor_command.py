@@ -1,4 +1,4 @@
-"""``holdfast doctor``: what is wrong, in words, and what to do."""
+"""``holdfast doctor``: report problems in words, with advice."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The HTTP connections: httptools reads them, an ASGI application answers, and what a stranger can tie up is bounded.
+"""HTTP connections: httptools parses them, an ASGI application answers, and a client's use of resources is bounded.
 
-:class:`Connection` is the protocol that uvicorn's server makes for each connection (its ``http`` setting).
-Each connection has one deadline, and one sweep a second over all connections closes those that are past
-theirs: nothing is scheduled for each request.  A connection is in one of these states:
+:class:`Connection` is the protocol that uvicorn's server makes for each connection (its ``http`` setting).  Each
+connection has one deadline, and one sweep a second over all connections closes those past theirs, so no timer is needed
+per request.  A connection is in one of these states:
 
 ===============  ===========================================  =====================================
 state            from                                         deadline
@@ -13,10 +13,10 @@ answering        the last byte of a request                   none: the call may
 blocked          the client does not read its answer          ``read_seconds``
 idle             the end of an answer                         ``idle_seconds``
 closing          the decision to close                        5 s (after an answer, ``read_seconds``),
-                                                              then the connection is cut
+                                                              then the connection is aborted
 ===============  ===========================================  =====================================
 
-Requests that arrive while one is being answered wait in line; answers go out in their order.
+Requests that arrive while one is being answered are queued; answers are sent in their order.
 """
 
 from __future__ import annotations
@@ -41,21 +41,25 @@ if TYPE_CHECKING:
     from holdfast.handshake import Handshake
 
 HEAD_BYTES_LIMIT = 65_536
-"""A request line with headers may be this long, and nearly half as much again where it arrives in large pieces.
-SQS by GET carries its parameters in the request line."""
+"""Maximum length of a request line with headers; up to half as much again if it arrives in large pieces.
+
+SQS by GET carries its parameters in the request line.
+"""
 HEADERS_LIMIT = 200
 MESSAGE_BYTES_LIMIT = 16 * 1024 * 1024
-"""Longest request.  The largest that SQS takes is 1 MiB of content, which escapes can make six times longer."""
+"""Maximum length of a request.  The largest that SQS allows has 1 MiB of content, which escapes can make six times
+longer.
+"""
 BODY_AHEAD_BYTES = 65_536
-"""So much of a body is read before the application asks for it."""
+"""Bytes of a body that are read before the application asks for it."""
 PIPELINE_LIMIT = 100
-"""Most requests of a connection that wait for an answer."""
+"""Maximum requests of a connection that wait for an answer."""
 LINGER_SECONDS = 5
 LAST_CALL_SECONDS = 1
-"""Who comes while the service drains, out of a handshake that it had begun, has to begin its request so soon."""
+"""Time for a connection that finishes its TLS handshake during the drain to start a request."""
 
 _PIECE_BYTES = 32_768
-"""What was read at once is looked at in pieces of this size."""
+"""Size of the pieces in which received data are parsed."""
 _NEVER = math.inf
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
@@ -68,7 +72,7 @@ class _HostsWrong(Exception):
 
 
 class Limits(NamedTuple):
-    """What clients may do."""
+    """Limits for clients."""
 
     connections: int
     read_seconds: float
@@ -78,7 +82,7 @@ class Limits(NamedTuple):
 
 
 class Hall(ServerState):
-    """What the connections of a process share.  Its ``tasks`` are the calls under way."""
+    """State shared by the connections of a process.  ``tasks`` are the calls under way."""
 
     connections: set[Connection]  # type: ignore[assignment]  # uvicorn names its own protocols
 
@@ -92,17 +96,17 @@ class Hall(ServerState):
         self.certificate = certificate
         self.forwarded = forwarded
         self.handshakes: dict[Handshake, None] = {}
-        """Those under way, the oldest first."""
+        """Handshakes under way, the oldest first."""
         self.common_headers = b""
-        """``default_headers`` as they are written."""
+        """``default_headers`` in encoded form."""
         self.draining = False
         self.emptied = asyncio.Event()
-        """Set when the last connection is gone while ``draining``."""
+        """Set when the last connection has closed while ``draining``."""
 
     def client(self, host: str) -> str:
-        """The client whose places a connection from there takes."""
+        """Return the client that a connection from this host counts for."""
         if self.forwarded is not None and self.forwarded.trusts(host):
-            return ""  # a proxy brings connections of many
+            return ""  # a proxy makes connections for many clients
         return self.places.client(host)
 
     @property
@@ -115,7 +119,7 @@ class Hall(ServerState):
 
 
 class Connection(asyncio.Protocol):
-    """One client's connection.  Implements :class:`holdfast.exchange.Way`."""
+    """Connection of one client.  Implements :class:`holdfast.exchange.Way`."""
 
     transport: asyncio.Transport
 
@@ -131,30 +135,30 @@ class Connection(asyncio.Protocol):
         self._app: App = config.loaded_app
         self.deadline = _NEVER
         self._parser = httptools.HttpRequestParser(self)
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what came before is answered first
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # earlier requests are answered first
         self._answering: Exchange | None = None
         self.waiting: deque[Exchange] = deque()
-        """Requests in line behind the one that is being answered."""
+        """Requests queued behind the one that is being answered."""
         self._receiving: Exchange | None = None
-        """The request whose body is being read."""
+        """Request whose body is being read."""
         self._reading_paused = False
         self._writable: asyncio.Future[None] | None = None
-        """There while the client has to read before more is written."""
+        """Pending while the client has to read before more is written."""
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._hosts = 0
-        """Header fields named Host of the request whose head is being read."""
+        """Number of Host headers of the request whose head is being read."""
         self._expects_continue = False
         self.mid_message = False
-        """A request has begun to arrive and is not whole."""
+        """True if a request has been received in part."""
         self.message_bytes = 0
-        """Bytes of that request; 0: none of it was counted yet."""
+        """Bytes of that request received; 0: none counted yet."""
 
     # --- what the event loop calls ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
-        self.transport.set_write_buffer_limits(high=WRITE_BYTES)  # over TLS it would be eight times as much
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
+        self.transport.set_write_buffer_limits(high=WRITE_BYTES)  # over TLS the default would be eight times as much
         hall = self.hall
         hall.connections.add(self)
         self.deadline = self.loop.time() + (LAST_CALL_SECONDS if hall.draining else hall.limits.read_seconds)
@@ -176,7 +180,7 @@ class Connection(asyncio.Protocol):
                 exchange.disconnect()
         self.waiting.clear()
         self._let_write()
-        del self._parser  # it knows this connection: neither would be freed before the garbage collector comes
+        del self._parser  # breaks the reference cycle, so that both are freed without the garbage collector
         self.hall.tell_if_empty()
 
     def data_received(self, data: bytes) -> None:
@@ -221,7 +225,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         parser = self._parser
         if parser.should_upgrade():
-            return  # read again by _without_upgrade
+            return  # parsed again by _without_upgrade
         version = parser.get_http_version()
         if self._hosts != 1 and (self._hosts or version != "1.0"):
             raise _HostsWrong  # RFC 9112, 3.2
@@ -331,13 +335,12 @@ class Connection(asyncio.Protocol):
         elif not self.mid_message:
             self._close()
         elif self._waits_for_earlier():
-            self.deadline = now + self.hall.limits.read_seconds  # nothing was read meanwhile: the client is not slow
+            self.deadline = now + self.hall.limits.read_seconds  # nothing was read meanwhile, so the client is not slow
         else:
             self.refuse(b"408 Request Timeout", b"The request did not arrive in time.")
 
     def shutdown(self, *, idle: bool = True) -> None:
-        """Close the connection if it is idle, where idle ones are meant too; otherwise it closes after its last
-        answer."""
+        """Close the connection after its last answer; at once if it is idle and ``idle`` is true."""
         if self.mid_message and self._receiving is None:
             return  # the request whose head is being read will be the last
         last = self.waiting[-1] if self.waiting else self._answering
@@ -347,7 +350,7 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def refuse(self, status: bytes, text: bytes) -> None:
-        """Close, and say why unless that would be taken for the answer to another request, or is too late."""
+        """Close with an error answer, unless that would be taken for the answer to another request, or is too late."""
         if self.transport.is_closing():
             return
         exchange = self._receiving
@@ -387,11 +390,11 @@ class Connection(asyncio.Protocol):
             self.refuse(b"400 Bad Request", b"Too many requests wait for an answer on this connection.")
 
     def _without_upgrade(self) -> bytes:
-        """The head just read, to be read again without its offer to speak another protocol.
+        """Return the head just read without its offer to upgrade to another protocol, to be parsed again.
 
-        Java's client offers HTTP/2 on each plain connection, with requests that have a body, and expects to be
-        answered as if it had not; the parser would take the body for the other protocol.  CONNECT, which asks
-        for a tunnel, is made a method that nothing answers.
+        Java's client offers HTTP/2 on each plain connection, with requests that have a body, and expects a normal
+        answer; the parser would take the body for the other protocol.  CONNECT, which requests a tunnel, is changed to
+        a method that is never served.
         """
         method = self._parser.get_method().replace(b"CONNECT", b"TRACE")
         lines = [method + b" " + self._url + b" HTTP/1.1"]
@@ -399,12 +402,12 @@ class Connection(asyncio.Protocol):
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _watch_unfinished(self, size: int) -> None:
-        """A request that needs more than one read: bound its time and its length."""
+        """Bound the time and length of a request that needs more than one read."""
         if self.transport.is_closing():
             return
         if self.message_bytes == 0:
             self.deadline = self.loop.time() + self.hall.limits.read_seconds
-            self.message_bytes = 1  # how much of this piece belonged to the request before is not known
+            self.message_bytes = 1  # the part of this piece that belonged to the previous request is not known
         else:
             self.message_bytes += size
         head_is_open = self._receiving is None
@@ -418,16 +421,16 @@ class Connection(asyncio.Protocol):
         if exchange is not self._receiving:
             self.deadline = _NEVER
         elif self.deadline == _NEVER:
-            self.deadline = self.loop.time() + self.hall.limits.read_seconds  # it stood in line
+            self.deadline = self.loop.time() + self.hall.limits.read_seconds  # it waited for earlier requests
         exchange.task = task = self.loop.create_task(exchange.run(self._app))
         self.hall.tasks.add(task)
 
     def _waits_for_earlier(self) -> bool:
-        """Whether what is being read comes after a request that is still being answered."""
+        """Return True if the request being read comes after one that is still being answered."""
         return self._answering is not None and self._answering is not self._receiving
 
     def _rest(self) -> None:
-        """Nothing is being read or answered."""
+        """Make the connection idle: nothing is being read or answered."""
         if self.transport.is_closing():
             return
         if self.hall.draining:
@@ -451,7 +454,7 @@ class Connection(asyncio.Protocol):
 
 
 def _unescaped(raw_path: bytes) -> str:
-    """The path without its escapes; if they are malformed, as it was sent."""
+    """Return the path without its percent-encoding; if that is malformed, the path as it was sent."""
     try:
         return percent.decode(raw_path).decode("utf-8", "replace")
     except percent.MalformedEscape:

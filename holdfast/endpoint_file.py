@@ -1,8 +1,8 @@
-"""The addresses of the running services of a data folder, for commands on the same machine that are given the folder.
+"""Addresses of a data folder's running services, for commands on the same machine that are given the folder.
 
 Each process that serves clients has a file with its URL in the folder ``endpoints``, and an ``flock`` on it as long as
-it runs.  The kernel releases the lock however the process ends, so a file without a lock is stale and is ignored.
-Nothing is locked that a service needs for its start: a command that reads at that moment delays or prevents none.
+it runs.  The kernel releases the lock however the process ends, so a file without a lock is stale and is ignored. A
+service's start does not depend on these locks, so a command that reads at that moment neither delays nor prevents it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EndpointFile:
         for path in self._folder.iterdir():
             _remove_stale(path)
         path = self._folder / secrets.token_hex(8)
-        aside = path.with_name(f".{path.name}")  # a reader, or another writer, sees it locked or not at all
+        aside = path.with_name(f".{path.name}")  # another process sees it locked or not at all
         lock = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,7 +89,7 @@ def _is_locked(file: int) -> bool:
 
 
 def _remove_stale(path: Path) -> None:
-    if path.name.startswith("."):  # just being written
+    if path.name.startswith("."):  # being written
         return
     try:
         lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""One request and its answer: what an ASGI application is given as ``receive`` and ``send``."""
+"""One request with its answer: the ``receive`` and ``send`` of an ASGI application."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ _STATUS_LINES = {
     int(status): f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n".encode() for status in http.HTTPStatus
 }
 _WHOLE_ANSWER = _STATUS_LINES[200] + b"%b%bcontent-length: %d\r\n%b\r\n%b"
-"""Common headers, headers, the body's length, what ends the connection, and the body: one format takes a fifth of the
-time of putting it together piece by piece."""
+"""Template of a whole answer: common headers, headers, the body's length, the end-of-connection header, and the body.
+
+One format takes a fifth of the time of concatenating the parts.
+"""
 _CLOSES = b"connection: close\r\n"
 WRITE_BYTES: Final = 65_536
-"""A longer body is written in slices of this size, each when the client has read the ones before: what a connection
-buffers is bounded by it, and a body that many answers share stands in memory once."""
+"""Size of the slices in which a longer body is written, each after the client has read the ones before.
+
+So a connection's buffer is bounded, and a body that many answers share is in memory once.
+"""
 _WITHOUT_BODY = (204, 304)
 _FAILED = b"Internal Server Error"
 
@@ -37,7 +41,7 @@ class Way(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether the client has to read before more is written."""
+        """True if the client has to read before more is written."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -45,31 +49,31 @@ class Way(Protocol):
         """Wait until the client has read enough of what was written."""
 
     def hold_answer(self, length_bytes: int) -> None:
-        """Count an answer of this length against the memory for answers, which may cut connections."""
+        """Count an answer of this length against the memory for answers, which may abort connections."""
 
     def answer_progressed(self) -> None:
         """Note that the client has read some of that answer."""
 
     def release_answer(self) -> None:
-        """The answer is written."""
+        """End the accounting of the written answer."""
 
     def resume_reading(self) -> None: ...
 
     def answered(self, exchange: Exchange) -> None:
-        """The answer is complete."""
+        """Handle the completion of the answer."""
 
     def give_up(self) -> None:
-        """The answer cannot be completed: close the connection."""
+        """Close the connection, because the answer cannot be completed."""
 
     def ended(self, exchange: Exchange) -> None:
-        """The application has returned."""
+        """Handle the return of the application."""
 
 
 class Exchange:
     """A request that is being received and answered.
 
-    It is its own ``receive``, so that an application of ours can use :meth:`tell_when_gone`, and :meth:`whole_body` and
-    :meth:`answer`, which do at once what ``receive`` and ``send`` do in several steps.
+    It is its own ``receive``.  So an application of ours can use :meth:`tell_when_gone`, :meth:`whole_body` and
+    :meth:`answer`, which do in one step what ``receive`` and ``send`` do in several.
     """
 
     __slots__ = (
@@ -92,34 +96,34 @@ class Exchange:
     )
 
     task: asyncio.Task[None]
-    """Runs the application."""
+    """Task that runs the application."""
 
     def __init__(self, way: Way, scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
         self.scope = scope
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
-        """The client sends its body once it is told to."""
+        """True if the client waits for "100 Continue" before it sends the body."""
         self.more_body = True
         self.gone = False
-        """The client has closed the connection."""
+        """True if the client has closed the connection."""
         self.complete = False
-        """The answer was written."""
+        """True if the answer was written."""
         self._way = way
         self._body: bytes | bytearray = b""
         self._news = False
-        """Something came that ``receive`` has not told yet."""
+        """True if there is something new that ``receive`` has not returned yet."""
         self._waiter: asyncio.Future[None] | None = None
         self._tell_gone: Callable[[], None] | None = None
         self._head: list[bytes] | None = None
-        """The answer's head, until the first of its body is there: both go out in one write."""
+        """Head of the answer until the first part of its body is available: both are sent in one write."""
         self.started = False
-        """The answer's head was written."""
+        """True if the answer's head was written."""
         self._length: int | None = None
-        """What is still to be written of the body; None if its length was not told."""
+        """Remaining bytes of the body; None if its length is not known."""
         self._chunked = False
 
     async def run(self, app: App) -> None:
-        """Have the application answer.  An error of its own is logged and answered 500."""
+        """Run the application.  An error that it raises is logged and answered with 500."""
         try:
             await app(self.scope, self, self.send)
         except asyncio.CancelledError:
@@ -148,7 +152,7 @@ class Exchange:
     # --- the request ---
 
     def feed(self, data: bytes) -> int:
-        """More of the body.  Returns how much of it waits to be received."""
+        """Add a part of the body.  Returns the number of bytes that wait to be received."""
         if not self._body:
             self._body = data
         else:
@@ -159,12 +163,12 @@ class Exchange:
         return len(self._body)
 
     def feed_end(self) -> None:
-        """The body is whole."""
+        """Mark the body as complete."""
         self.more_body = False
         self._tell()
 
     def disconnect(self) -> None:
-        """The client has gone."""
+        """Handle the client's disconnection."""
         self.gone = True
         self._tell()
         if self._tell_gone is not None:
@@ -173,7 +177,7 @@ class Exchange:
     def tell_when_gone(self, tell: Callable[[], None] | None) -> None:
         """Call ``tell`` once the client has gone, at once if it has; None: no longer.
 
-        Who waits for nothing else from the client needs no task that receives.
+        An application that waits for nothing else from the client needs no receiving task.
         """
         self._tell_gone = tell
         if tell is not None:
@@ -182,7 +186,9 @@ class Exchange:
             self._way.resume_reading()
 
     async def receive(self) -> Message:
-        """The next part of the request; ``http.disconnect`` once the client has gone or the answer is complete."""
+        """Return the next part of the request; ``http.disconnect`` once the client has gone or the answer is
+        complete.
+        """
         if not self._news and not self.gone and not self.complete:
             if self.expects_continue and self.more_body:
                 self.expects_continue = False
@@ -202,7 +208,7 @@ class Exchange:
     __call__ = receive
 
     def whole_body(self) -> bytes | None:
-        """The rest of the body, if all of it is there; None: it has to be received."""
+        """Return the rest of the body if all of it has arrived; None: it has to be received."""
         if self.more_body or not self._news or self.gone or self.complete:
             return None
         self._news = False
@@ -217,7 +223,7 @@ class Exchange:
     # --- the answer ---
 
     async def send(self, message: Message) -> None:
-        """Write a part of the answer.  What a client that has gone would have got is thrown away."""
+        """Write a part of the answer.  After a disconnect it is discarded."""
         if self.gone:
             return
         if message["type"] == "http.response.start":
@@ -249,9 +255,9 @@ class Exchange:
             way.release_answer()
 
     def answer(self, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Write a whole answer of status 200; its headers say nothing of its length or of the connection.
+        """Write a whole answer with status 200; its headers contain neither length nor connection headers.
 
-        False, and nothing was written: the client has to read first, for which ``send`` waits.
+        False, and nothing was written, if the client has to read first; ``send`` waits for that.
         """
         way = self._way
         if way.full or len(body) > WRITE_BYTES:
@@ -283,7 +289,7 @@ class Exchange:
         elif self._length is not None:
             self._length -= len(body)
         if body:
-            self._way.write(body)  # to a connection that was closed meanwhile, this does nothing
+            self._way.write(body)  # no effect on a connection that was closed meanwhile
         if not more:
             if self._length:
                 raise RuntimeError("an answer of another length than its head says")
@@ -312,7 +318,7 @@ class Exchange:
         self._head = head
 
     def _first(self, body: bytes, more: bool) -> bytes:
-        """The head with the first of the body."""
+        """Return the head with the first part of the body."""
         head = self._head
         assert head is not None
         self._head = None

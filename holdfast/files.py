@@ -1,4 +1,4 @@
-"""Files that commands write."""
+"""Output files of commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def put(file: Path, content: bytes) -> None:
-    """Write a file, whole or not at all.  Raises :class:`OSError`, which names the file."""
+    """Write a file atomically.  Raises :class:`OSError`, which names the file."""
     aside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         aside.write_bytes(content)

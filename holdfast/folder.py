@@ -1,7 +1,7 @@
-"""The data folder: made so that nobody else can read it, and used by one process at a time.
+"""The data folder: private to its owner, and used by one process at a time.
 
-The lock is an ``flock`` on a file in it, which the kernel lets go of when its process is gone, however it
-ended: no stale lock can be left behind, and none has to be broken by hand.
+The lock is an ``flock`` on a file in it, which the kernel releases when the process ends in any way: no stale lock can
+remain, and none has to be removed by hand.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 LOCK_FILE = "lock"
 USE_FILE = "frontends.lock"
 NODE = "node"
-"""Name of the backend node that has the whole folder, in whatever process: in the entries, and of its logs."""
+"""Name of the backend node that has the whole folder, in any process: in the entries, and of its logs."""
 _OURS = {LOCK_FILE, "metadata.sqlite"}
 _NOBODYS = {"lost+found"}
-"""What a folder may hold before the first start: the root of a fresh file system is not empty."""
+"""Names that a folder may contain before the first start: the root of a fresh file system is not empty."""
 
 
 class FolderUnusable(Exception):
@@ -25,12 +25,12 @@ class FolderUnusable(Exception):
 
 
 class Claim:
-    """This process has the folder ``path`` until :meth:`release`, or its end; ``shared``, with others that share it."""
+    """Lock on the folder ``path`` until :meth:`release` or the end of the process; ``shared``: together with others."""
 
     def __init__(self, path: Path, *, shared: bool = False, alone: bool = False) -> None:
-        """Make the folder if it is missing, and lock it.  Raises :class:`FolderUnusable`.
+        """Create the folder if it is missing, and lock it.  Raises :class:`FolderUnusable`.
 
-        ``alone``: not even a frontend may use its metadata meanwhile.
+        ``alone``: also exclude frontends that use its metadata.
         """
         self.path = path
         self._use = None
@@ -57,17 +57,17 @@ class Claim:
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others have the folder."""
+        """Release the lock."""
         if self._use is not None:
             self._use.release()
         os.close(self._lock)
 
 
 class Use:
-    """This process, a frontend, uses the metadata in the folder ``path``, which a backend has claimed or will claim."""
+    """Lock of a frontend that uses the metadata in the folder ``path``, which a backend has claimed or will claim."""
 
     def __init__(self, path: Path, kind: int = fcntl.LOCK_SH) -> None:
-        """Raises :class:`FolderUnusable`."""
+        """Lock the metadata.  Raises :class:`FolderUnusable`."""
         if not (path / "metadata.sqlite").exists():
             raise FolderUnusable(f"{path} is no data folder of Holdfast: start the backend first")
         try:

@@ -1,8 +1,8 @@
-"""TLS: a connection is let in once it has shaken hands, and what strangers can tie up until then is bounded.
+"""TLS handshakes: a connection is served once its handshake is complete, and resources used until then are bounded.
 
-uvicorn would have the loop's server do this, with a minute for each handshake, any number of them at once, and one
-certificate for ever.  Here the connection is accepted as any other, and its socket handed back to the loop to be
-accepted with TLS.
+uvicorn would leave the handshake to the event loop's server, with a minute for each, any number of them at once, and a
+certificate that never changes.  Here the connection is accepted like any other, and its socket is then given back to
+the loop to be accepted with TLS.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from holdfast.logs import facts
 
 HANDSHAKE_SECONDS = 10
 HANDSHAKES_LIMIT = 2048
-"""As many as the kernel lets wait, so that a burst of clients that come back after a restart finds room."""
+"""Maximum concurrent handshakes: the kernel's backlog, so that a burst of clients after a restart is admitted."""
 
 log = logging.getLogger("holdfast.door")
 
 
 class Handshake(asyncio.Protocol):
-    """A connection before its handshake.  One for which there is no place is closed without a handshake."""
+    """A connection before its handshake.  One over the limit is closed without a handshake."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Handshake(asyncio.Protocol):
         self._make = lambda: _Secured(self, config, server_state, app_state, self._loop)
         self._takes = ""
         self._sock: socket.socket | None = None
-        """Not yet handed to the loop."""
+        """Socket that has not been given to the loop yet."""
         self._shaking: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -54,14 +54,14 @@ class Handshake(asyncio.Protocol):
                 self._shaking.add_done_callback(lambda _: self.over())
                 hall.handshakes[self] = None
                 if len(hall.handshakes) > HANDSHAKES_LIMIT:
-                    next(iter(hall.handshakes)).drop()  # of those that take long, the least likely to be honest
+                    next(iter(hall.handshakes)).drop()  # the oldest one is the least likely to be honest
         finally:
             if self._shaking is None:
                 hall.places.give_back(self._takes)
             transport.abort()  # type: ignore[attr-defined]  # nothing was read; the socket lives on in its copy
 
     def over(self) -> None:
-        """The place is free: for the connection that comes of it, or for another."""
+        """Release the slot: for the resulting connection, or for another handshake."""
         if self._shaking is not None:
             self._shaking = None
             del self._hall.handshakes[self]
@@ -92,7 +92,7 @@ class Handshake(asyncio.Protocol):
 
 
 class _Secured(Connection):
-    """A connection that takes the place of its handshake."""
+    """A connection that replaces its handshake."""
 
     def __init__(self, handshake: Handshake, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -1,11 +1,11 @@
 """Health checks and metrics of a process.
 
-They are at ``health_listen``, apart from what the role serves: who asks (a kubelet, a load balancer, Prometheus) knows
-no secret of the service and shows no certificate.  So nothing else is told here, and it is plain HTTP.
+They are served at ``health_listen``, apart from the role's own port: callers (a kubelet, a load balancer, Prometheus)
+have neither a secret of the service nor a certificate.  So nothing else is served here, and it is plain HTTP.
 
     GET /health/live     200 from the process's start to its end, also while it replays a journal
     GET /health/ready    200 while the role does its work; 503 before that, and while it drains
-    GET /metrics         what it counts and measures, in Prometheus's format
+    GET /metrics         the metrics of the process, in Prometheus's format
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from telemetry.prometheus import CONTENT_TYPE
 
 _HEAD_BYTES_MOST: Final = 8192
 _SECONDS: Final = 5.0
-"""For a request to arrive, and its answer to be made and taken."""
+"""Timeout for a whole request: receiving it, and sending its answer."""
 
 Metrics = Callable[[], Awaitable[bytes]]
 Status = Literal["starting", "ready", "draining"]
 
 
 class Health:
-    """What a role says of itself.  Made by :func:`serve_health`."""
+    """Health of a role.  Made by :func:`serve_health`."""
 
     def __init__(self, metrics: Metrics | None = None) -> None:
-        """``metrics``: in Prometheus's format; None: there are none."""
+        """Set up the health checks.  ``metrics``: returns metrics in Prometheus's format; None: there are none."""
         self.status: Status = "starting"
         self.hindered: Callable[[], str] = lambda: ""
-        """What keeps a role that is ready from its work just now, as one word; "": nothing."""
+        """Function that returns the reason why a ready role cannot work now, as one word; "": it can."""
         self._metrics = metrics
         self._server: asyncio.Server | None = None
 
     async def listen(self, address: Address) -> None:
-        """Raises :class:`CannotStart`."""
+        """Start listening.  Raises :class:`CannotStart`."""
         try:
             self._server = await asyncio.start_server(self._answer, address.host, address.port, limit=_HEAD_BYTES_MOST)
         except OSError as error:
             raise CannotStart(f"health_listen {address} cannot be listened on: {error.strerror}") from error
 
     async def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         if self._server is not None:
             self._server.close()
 
@@ -56,7 +56,7 @@ class Health:
                 writer.write(await self._answer_to(*head.split(b"\r\n")))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a connection that is only opened, as some checks do, or one that asks for nothing
+            pass  # a connection without a request, as some checks make
         finally:
             writer.close()
 
@@ -92,7 +92,7 @@ def _response(status: str, content_type: str, body: bytes, header: str = "") -> 
 
 
 async def serve_health(health_listen: str, metrics: Metrics | None = None) -> Health:
-    """Answer there; with an empty setting, nobody asks.  Raises :class:`CannotStart`."""
+    """Serve health checks at this address; an empty one disables them.  Raises :class:`CannotStart`."""
     health = Health(metrics)
     if health_listen:
         await health.listen(Address.parse(health_listen))

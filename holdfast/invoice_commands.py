@@ -1,4 +1,4 @@
-"""The commands of invoices: ``invoice``."""
+"""Commands for invoices: ``invoice``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LINES_SHOWN = 100
 _POLL_SECONDS_MIN: Final = 0.25
 _POLL_SECONDS_MAX: Final = 3.0
 _UNREACHED_SECONDS_MAX: Final = 60.0
-"""For which a request is repeated in vain, for instance while a process of the service is replaced."""
+"""Time for which a failed poll of the job is repeated, for instance while a process of the service is replaced."""
 _OPEN: Final = {"queued": "it waits for its turn", "running": "it is being made"}
-"""States of a job that is not done yet, in words."""
+"""States of an unfinished job, in words."""
 
 
 def _list(client: Client, parsed: Parsed) -> None:
@@ -79,7 +79,7 @@ def _export(client: Client, parsed: Parsed) -> None:
 
 
 def _document(client: Client, parsed: Parsed) -> bytes:
-    """Have the service make the document, wait until it is done, and fetch it.  Raises :class:`CommandFailed`."""
+    """Have the service make the document, wait for it, and fetch it.  Raises :class:`CommandFailed`."""
     from holdfast.client import NOT_FOUND, REFUSED, CommandFailed, persistently
     from holdfast.progress import Progress
 
@@ -93,7 +93,7 @@ def _document(client: Client, parsed: Parsed) -> bytes:
     if job["state"] in _OPEN:
         progress.step(f"the service makes the {'e-mail' if parsed.format == 'email' else 'PDF'} of {parsed.period}")
     try:
-        while job["state"] in _OPEN:  # which the service ends within an hour
+        while job["state"] in _OPEN:  # the service ends a job within an hour
             progress.within(f"{_OPEN[job['state']]}, {time.monotonic() - started:.0f} s")
             time.sleep(pause)
             pause = min(pause * 1.5, _POLL_SECONDS_MAX)
@@ -110,7 +110,7 @@ def _query(parsed: Parsed) -> dict[str, Any]:
 
 
 def _text(invoice: dict[str, Any]) -> str:
-    """The invoice as a page that can be recomputed: quantity × price ÷ per, less the discount, is the amount."""
+    """Format the invoice so that it can be recomputed: quantity × price ÷ per, less the discount, is the amount."""
     from holdfast.tables import facts, table
 
     currency = invoice["currency"]
@@ -134,7 +134,7 @@ def _text(invoice: dict[str, Any]) -> str:
     lines = invoice["lines"][:_LINES_SHOWN]
     rows = [_row(line, invoice["minor_places"]) for line in lines]
     headings = ["MONTH", "QUEUE", "CHARGE", "QUANTITY", "UNIT", "PRICE", "PER", "DISCOUNT", currency]
-    for at in (3, 5, 6, 8):  # numbers, below each other at their points
+    for at in (3, 5, 6, 8):  # columns of numbers, aligned at their decimal points
         column = aligned([row[at] for row in rows])
         headings[at] = headings[at].rjust(len(column[0].rstrip()) if column else 0)
         rows = [[*row[:at], text, *row[at + 1 :]] for row, text in zip(rows, column, strict=True)]
@@ -150,7 +150,7 @@ def _text(invoice: dict[str, Any]) -> str:
 
 
 def _row(line: dict[str, Any], places: int) -> list[str]:
-    """A line as text, in the order of the headings."""
+    """Cells of a line, in the order of the headings."""
     amount = written(Decimal(line["amount"]), places)
     if not line["meter"]:
         return [line["month"], "-", line["name"], "", "", "", "", "-", amount]

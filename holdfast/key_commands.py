@@ -1,4 +1,4 @@
-"""The commands of credentials: ``key``, ``role`` and ``token``."""
+"""Commands for credentials: ``key``, ``role`` and ``token``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the master keys come from, and the keyring over them: opened at every start, made at the first."""
+"""Sources of the master keys, and the keyring over them: opened at every start, created at the first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("holdfast")
 
 
 def local_master_keys(settings: Settings) -> LocalMasterKeys | None:
-    """The keys of the setting and of the file, in this order; None if there are none at all.
+    """Return the keys of the setting and of the file, in this order; None if there are none.
 
     Raises :class:`MasterKeysUnusable`.
     """
@@ -42,10 +42,10 @@ def keyring_path(settings: Settings) -> Path:
 
 
 async def open_keyring(settings: Settings, store: KeyringStore) -> Keyring:
-    """The keyring, checked: every data key can be unwrapped, and is wrapped with the primary master key.
+    """Open and check the keyring: every data key can be unwrapped, and is wrapped with the primary master key.
 
-    Only who has claimed the data folder may call this: it makes the keyring file where there is neither one nor the
-    setting, and no data key needs an older one.  Raises :class:`~auth.master_keys.KeyringError`.
+    Only the process that has claimed the data folder may call this.  It creates the keyring file if there is neither a
+    file nor the setting, and no data key needs an older one.  Raises :class:`~auth.master_keys.KeyringError`.
     """
     masters = local_master_keys(settings)
     if masters is None:
@@ -62,7 +62,7 @@ async def open_keyring(settings: Settings, store: KeyringStore) -> Keyring:
 
 
 async def open_shared_keyring(settings: Settings, store: KeyringStore) -> Keyring:
-    """The keyring of a service on many machines: each process is given the master keys, and none makes any.
+    """Open the keyring of a service on many machines: each process is given the master keys, and none creates any.
 
     Checked as by :func:`open_keyring`.  Raises :class:`~auth.master_keys.KeyringError`.
     """
@@ -79,7 +79,7 @@ async def open_shared_keyring(settings: Settings, store: KeyringStore) -> Keyrin
 
 
 def create_keyring(settings: Settings) -> str:
-    """Make a keyring file with a new master key, and return the key's id.  Raises :class:`MasterKeysUnusable`."""
+    """Create a keyring file with a new master key; returns the key's id.  Raises :class:`MasterKeysUnusable`."""
     path = keyring_path(settings)
     if path.exists():
         raise MasterKeysUnusable(f"there is a file {path} already. Nothing was changed")
@@ -88,21 +88,22 @@ def create_keyring(settings: Settings) -> str:
 
 
 async def stored_keys(store: KeyringStore) -> list[DataKey]:
-    """All data keys that a master key is needed for, versions of named keys too.  Raises what the store raises."""
+    """Return all data keys wrapped with a master key, including versions of named keys.  Raises the store's errors."""
     named = await store.named_keys()
     return [*await store.data_keys(), *(version for key in named for version in key.versions if version.wrapped)]
 
 
 async def naming_secret(store: ServiceKeyStore) -> bytes:
-    """What names of messages are hashed with (:attr:`frontend.services.Services.naming`); made at the first start.
+    """Return the secret for hashing message names (:attr:`frontend.services.Services.naming`); created at the first
+    start.
 
-    Raises what the store raises.
+    Raises the store's errors.
     """
     return await lasting_secret(store, "naming", clock=time.time)
 
 
 async def read_keyring(settings: Settings, store: KeyringStore) -> Keyring | None:
-    """The keyring to look something up with, also beside a running service: nothing is changed.  None: none was made.
+    """Open the keyring for reading only, also beside a running service.  None: it was not created yet.
 
     Raises :class:`~auth.master_keys.KeyringError`.
     """

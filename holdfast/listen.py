@@ -1,4 +1,4 @@
-"""Listening: the sockets, uvicorn's server of the connections they bring, and its drain, which drops no call."""
+"""Listening sockets, uvicorn's server for their connections, and its drain, which drops no call."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ log = logging.getLogger("holdfast")
 
 BACKLOG = 2048
 SWEEP_TICKS = 10
-"""uvicorn ticks every tenth of a second."""
+"""Ticks between two sweeps; uvicorn ticks every tenth of a second."""
 LINGER_SECONDS = 2.0
-"""So long a connection that is idle may have one more request answered, and learns by it that it is to close, where
-others go on and serve its client.  One that is closed while its client is just sending costs the client an attempt."""
+"""Time in which an idle connection may get one more answer during a drain, if other processes continue.
+
+That answer tells the client to close.  Closing the connection while its client is just sending would cost the client an
+attempt.
+"""
 TELL_REFUSED_SECONDS = 60
-"""The log tells at most so often that connections were refused."""
+"""Minimum time between two log lines about refused connections."""
 _TURNS = 10
-"""Python's own loop needs five."""
+"""Turns of the event loop; Python's own loop needs five."""
 
 
 class CannotListen(Exception):
-    """The address cannot be had; the text says why."""
+    """The address cannot be bound; the text says why."""
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of ``host``, bound but not listening.  Raises :class:`CannotListen`."""
+    """Make a socket for each address of ``host``, bound but not listening.  Raises :class:`CannotListen`."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
@@ -47,7 +50,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
     try:
         for family, kind, protocol, _, address in dict.fromkeys(found):
             if sockets and port == 0:
-                break  # one free port, not one for each address
+                break  # one free port for all, not one for each address
             bound = socket.socket(family, kind, protocol)
             sockets.append(bound)
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -62,7 +65,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def listen_on(bound: socket.socket, backlog: int) -> None:
-    """Raises :class:`CannotListen`."""
+    """Start listening.  Raises :class:`CannotListen`."""
     try:
         bound.listen(backlog)
     except OSError as error:
@@ -84,9 +87,9 @@ async def _turns() -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server of our connections, with a drain that drops no call.
+    """uvicorn's server for our connections, with a drain that drops no call.
 
-    :meth:`serve` listens, calls ``started``, ticks until ``stop`` is set, and drains.  Signals are left to the process.
+    :meth:`serve` listens, calls ``started``, ticks until ``stop`` is set, and drains.  The process handles signals.
     """
 
     def __init__(
@@ -101,10 +104,11 @@ class Server(uvicorn.Server):
         drain: Callable[[], Awaitable[None]],
         lingers: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``forwarded`` is the application as trusted proxies call it.
+        """Set up the server.  ``forwarded``: the application for calls from trusted proxies.
 
-        ``drain`` has the application end its long polls, once no new connections come.  ``lingers`` is asked when it
-        drains whether that is to be gentle: there are others, whom clients can go to (:data:`LINGER_SECONDS`).
+        ``drain`` makes the application end its long polls, after new connections are stopped.  ``lingers`` is called
+        during the drain; it returns True if other processes continue, so that clients can move to them
+        (:data:`LINGER_SECONDS`).
         """
         super().__init__(
             uvicorn.Config(
@@ -115,7 +119,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 workers=1,
                 log_config=None,
-                log_level="warning",  # what there is to tell, the process tells
+                log_level="warning",  # the process does its own logging
                 proxy_headers=False,
                 server_header=False,
                 backlog=BACKLOG,
@@ -123,20 +127,20 @@ class Server(uvicorn.Server):
         )
         self.server_state = self.hall = Hall(limits, certificate, forwarded)
         self.cut = 0
-        """So many calls were cut off at the end."""
+        """Number of calls aborted at the end."""
         self._tells_refused = 0.0
         self._reports_cut_at = 0.0
         self._taking: set[asyncio.Task[None]] = set()
-        """Connections that another process has accepted and that are not yet served."""
+        """Tasks that start serving connections which another process accepted."""
         self._stop = stop
         self._when_started = started
         self._drain_app = drain
         self._lingers = lingers
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Raises :class:`CannotListen`.  Without a socket, connections come by :meth:`take` alone."""
+        """Start listening; without sockets, connections arrive only by :meth:`take`.  Raises :class:`CannotListen`."""
         assert sockets is not None
-        await self.on_tick(0)  # for the first answers' Date
+        await self.on_tick(0)  # sets the first answers' Date
         try:
             await super().startup(sockets)
         except OSError as error:
@@ -164,7 +168,9 @@ class Server(uvicorn.Server):
         return made
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second.  Once a second: the Date, whose deadline has passed, whether the certificate is new."""
+        """Run ten times a second.  Once a second: update Date, close overdue connections, check the certificate's
+        files.
+        """
         await super().on_tick(counter)
         if counter % SWEEP_TICKS == 0:
             headers = self.hall.default_headers
@@ -188,9 +194,9 @@ class Server(uvicorn.Server):
         return self._stop.is_set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer what was accepted, within ``drain_seconds``.
+        """Answer the accepted calls, within ``drain_seconds``.
 
-        In place of uvicorn's own, which neither accepts what waits in the kernel nor looks whether a request waits
+        Replaces uvicorn's own, which neither accepts connections waiting in the kernel nor checks for a waiting request
         in a connection that it closes.
         """
         log.info("draining %s", facts(connections=len(self.hall.connections)))
@@ -201,8 +207,8 @@ class Server(uvicorn.Server):
             log.warning("calls were cut off: they took longer than drain_seconds %s", facts(calls=self.cut))
 
     async def stop_accepting(self) -> None:
-        """From now on no new connections; those there are close after what they have sent is answered."""
-        await _turns()  # what waits in the kernel is accepted
+        """Stop accepting connections; existing ones close after the requests they have sent are answered."""
+        await _turns()  # accept connections waiting in the kernel
         if self._taking:
             await asyncio.wait(set(self._taking))
         for server in self.servers:
@@ -212,12 +218,14 @@ class Server(uvicorn.Server):
             for connection in list(self.hall.connections):
                 connection.shutdown(idle=False)
             await self._until_empty(LINGER_SECONDS)
-        await _turns()  # and what those clients have sent is read
+        await _turns()  # read requests that those clients have sent
         for connection in list(self.hall.connections):
             connection.shutdown()
 
     async def finish(self, seconds: float) -> int:
-        """Wait for all answers; after ``seconds`` cancel what is still under way.  Returns how many calls that were."""
+        """Wait for all answers; after ``seconds`` cancel the remaining calls.  Returns the number of cancelled
+        calls.
+        """
         await self._until_empty(seconds)
         late = set(self.hall.tasks)
         for task in late:
@@ -231,7 +239,7 @@ class Server(uvicorn.Server):
         return len(late)
 
     async def _until_empty(self, seconds: float) -> None:
-        """Wait for all connections to be gone, for so long at the most."""
+        """Wait until all connections are closed, for at most this long."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while not self.hall.is_empty and (left := end - loop.time()) > 0:
@@ -242,5 +250,5 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """None: the process's handlers stay."""
+        """Do nothing, so that the process's signal handlers stay."""
         yield

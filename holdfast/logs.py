@@ -1,8 +1,6 @@
-"""The log: one line for each event on standard error, as text with its facts as key=value, or as JSON
-(:mod:`telemetry.logs`).
+"""The log: one line for each event on standard error, as text with key=value facts, or as JSON (:mod:`telemetry.logs`).
 
-Where it is JSON, nobody sits at a terminal: a process prints nothing beside it, so that who collects its output finds
-lines of one form.
+With JSON, standard error is read by a program: a process prints nothing else, so that all lines have one format.
 """
 
 from __future__ import annotations
@@ -21,20 +19,20 @@ if TYPE_CHECKING:
     from holdfast.settings import Settings
 
 Role = Literal["all", "supervisor", "frontend", "backend", "metadata", "manager"]
-"""What a process does; ``all`` where it is the only one."""
+"""Role of a process; ``all`` if it is the only one."""
 
 log = logging.getLogger("holdfast")
 
 _is_json = False
 _role: Role = "all"
 _process = ""
-"""As :func:`set_up` was told."""
+"""Process name given to :func:`set_up`."""
 
 
 class _Formatter(logging.Formatter):
-    """``2026-11-21T10:00:00.123Z info holdfast: started pid=1 ...``; a traceback follows indented.
+    """Formats as ``2026-11-21T10:00:00.123Z info holdfast: started pid=1 ...``; a traceback follows indented.
 
-    Where several processes write one log, the process's name follows the level: ``info frontend-1 holdfast: ...``.
+    If several processes write one log, the process's name follows the level: ``info frontend-1 holdfast: ...``.
     """
 
     def __init__(self, process: str) -> None:
@@ -51,9 +49,9 @@ class _Formatter(logging.Formatter):
 
 
 def set_up(settings: Settings, role: Role, process: str = "") -> None:
-    """Let everything from ``log_level`` up go to standard error, in the form of ``log_format``.
+    """Write records from ``log_level`` up to standard error, formatted by ``log_format``.
 
-    ``process``: its name among those that write one log.
+    ``process``: name of this process, if several write one log.
     """
     global _is_json, _role, _process
     _role, _process = role, process
@@ -67,7 +65,7 @@ def set_up(settings: Settings, role: Role, process: str = "") -> None:
     else:
         handler.setFormatter(_Formatter(process))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
-    logging.getLogger("httpx").setLevel(max(logging.WARNING, logging.getLogger().level))  # it tells of each request
+    logging.getLogger("httpx").setLevel(max(logging.WARNING, logging.getLogger().level))  # it logs each request
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -79,7 +77,7 @@ def _uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
 
 
 def say(text: str) -> None:
-    """For the person at the terminal; for the log, where that is JSON."""
+    """Print text for the person at the terminal; with JSON, log it."""
     if _is_json:
         log.info("%s", text)
     else:
@@ -87,7 +85,7 @@ def say(text: str) -> None:
 
 
 def complain(error: Exception) -> None:
-    """Why a process ends, or does not start: its last word."""
+    """Report the reason why a process ends, or does not start."""
     if _is_json:
         log.error("%s", error)
     else:
@@ -99,12 +97,12 @@ def is_json() -> bool:
 
 
 def who() -> tuple[Role, str]:
-    """What this process does, and its name among the others; empty if it has none."""
+    """Return the role of this process, and its name; empty if it has none."""
     return _role, _process
 
 
 def facts(**values: Any) -> str:
-    """``key=value`` of each, quoted where a value holds spaces."""
+    """Format facts as ``key=value``, quoted if a value contains spaces."""
     return " ".join(f"{key}={_shown(value)}" for key, value in values.items())
 
 

@@ -1,6 +1,6 @@
-"""``holdfast manager``: the out-cluster manager, as a process (:mod:`holdfast.managing`).
+"""``holdfast manager``: the out-cluster manager as a process (:mod:`holdfast.managing`).
 
-It needs the metadata, and a way to the nodes of all backend clusters, which it finds by their reports.
+It needs the metadata, and connections to the nodes of all backend clusters, which it finds by their reports.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from metadata_service.fleet import Fleet
 
 
 def manager(settings: Settings) -> int:
-    """Be an out-cluster manager until a signal, and return the exit code.
+    """Run an out-cluster manager until a signal; returns the exit code.
 
     Raises :class:`SettingsError`, :class:`~metadata_service.store.StoreError` and
     :class:`~holdfast.certificate.CertificateUnusable`.

@@ -1,7 +1,7 @@
-"""The out-cluster manager (:mod:`metadata_service.manager`) as a part of a process: on many machines that is a process
-of its own (:mod:`holdfast.manager_role`), on one machine each of several backends.
+"""The out-cluster manager (:mod:`metadata_service.manager`) as part of a process.
 
-It keeps nothing: any number may stand for election, of which one acts.
+On many machines it is a process of its own (:mod:`holdfast.manager_role`), on one machine it runs in each of several
+backends.  It has no state of its own: any number of candidates may run, of which the elected one acts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from metadata_service.store import MetadataStore, StoreError
 
 
 class Managing:
-    """A candidate from :meth:`start` to :meth:`close`."""
+    """A candidate in the manager's election, from :meth:`start` to :meth:`close`."""
 
     def __init__(
         self,
@@ -32,20 +32,23 @@ class Managing:
         name: str,
         rule: SplitRule | None,
     ) -> None:
-        """``peer`` reaches the nodes of all clusters.  The ``fleet`` is not started yet, and is closed here.  ``rule``:
-        None: only an operator splits and drains queues."""
+        """Set up a candidate.
+
+        ``peer`` calls the nodes of all clusters.  The ``fleet`` is not started yet, and is closed here.  ``rule``:
+        None: only an operator splits and drains queues.
+        """
         self._fleet = fleet
         self._election = Election(metadata, name, listed=True)
         self._manager = Manager(metadata, fleet, self._election, Acts(metadata, peer, resolver, now_ms), rule=rule)
         self._working: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Raises :class:`~metadata_service.store.StoreError`, if the metadata cannot be read."""
+        """Start the candidate.  Raises :class:`~metadata_service.store.StoreError`, if the metadata cannot be read."""
         await self._fleet.start()
         self._working = asyncio.get_running_loop().create_task(self._manager.run(), name="the out-cluster manager")
 
     async def close(self) -> None:
-        """Another one may be the manager at once."""
+        """Stop; another candidate can be elected at once."""
         if self._working is not None:
             self._working.cancel()
             await asyncio.wait([self._working])
@@ -67,5 +70,5 @@ class Acts(Splits):
 
 
 def rule_of(settings: Settings) -> SplitRule | None:
-    """When queues are split by their rates; None: never."""
+    """Return the rule for splitting queues by their rates; None: never split."""
     return SplitRule(partition_rate=settings.partition_rate) if settings.partition_rate else None

@@ -1,7 +1,7 @@
-"""``holdfast metadata``: one metadata node, from its start to its drain.
+"""``holdfast metadata``: run one metadata node until its drain.
 
 The node's store is Cassandra, or the SQLite file of its data folder.  Nodes on one machine share the folder, and each
-has the file open.
+opens the file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Service:
     def __init__(self, node: MetadataNode, health: Health) -> None:
         self.app = node.app
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Stays as it is: a store that cannot be reached may come back."""
+        """Never completed: an unavailable store may recover."""
         self._node = node
         self._health = health
 
@@ -54,12 +54,11 @@ class _Service:
 
 
 def serve_metadata(settings: Settings) -> int:
-    """Run until a signal, and return the exit code.
+    """Run until a signal; returns the exit code.
 
-    Raises what keeps it from starting: :class:`~holdfast.folder.FolderUnusable`,
-    :class:`~holdfast.certificate.CertificateUnusable`, :class:`~holdfast.listen.CannotListen`,
-    :class:`~holdfast.serve.CannotStart`, :class:`~metadata_service.store.StoreError` and
-    :class:`~holdfast.settings.SettingsError`.
+    Raises :class:`~holdfast.folder.FolderUnusable`, :class:`~holdfast.certificate.CertificateUnusable`,
+    :class:`~holdfast.listen.CannotListen`, :class:`~holdfast.serve.CannotStart`,
+    :class:`~metadata_service.store.StoreError` and :class:`~holdfast.settings.SettingsError` if the start fails.
     """
     secret = cluster_secret(settings)
     member = _own_member(settings)

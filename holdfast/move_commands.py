@@ -1,4 +1,4 @@
-"""The commands that move queues out of a service and into it: ``export`` and ``import``."""
+"""Commands that move queues between services: ``export`` and ``import``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How one process is seen from outside: health checks, metrics, and where they are sent.
+"""Observability of a process: health checks, metrics, and the export of metrics.
 
-``health_listen`` is where all of it is asked for, apart from the port of the tenants: Prometheus knows no secret of the
-service, and tenants are not to read how much others do.  What is shown says nothing of single queues or accounts.
+All of it is served at ``health_listen``, apart from the tenants' port: Prometheus has no secret of the service, and
+tenants must not see the activity of others.  It contains nothing about single queues or accounts.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ if TYPE_CHECKING:
 
 SERVICE: Final = "holdfast"
 Others = Callable[[], Awaitable[Sequence[tuple[str, Sequence[Family]]]]]
-"""Asks other processes for what they count, by their names."""
+"""Function that asks other processes for their metrics; returns them with the processes' names."""
 
 
 class Observed:
-    """One process, from :meth:`start` to :meth:`close`."""
+    """Observability of one process, from :meth:`start` to :meth:`close`."""
 
     def __init__(self, settings: Settings, role: str, name: str) -> None:
-        """``role``: what it does, such as ``backend``; ``name``: which of them it is."""
+        """Set up one process.  ``role``: its role, such as ``backend``; ``name``: its name among processes of this
+        role.
+        """
         self.registry = Registry()
         self.health = Health()
         self.others: Others | None = None
-        """For whom this process answers, too: then the label ``process`` says which one a series is of."""
+        """Other processes whose metrics this one includes; the label ``process`` then names the process of a series."""
         self._name = name
         self._settings = settings
         self._about = {
@@ -56,8 +58,11 @@ class Observed:
 
     @classmethod
     async def start(cls, settings: Settings, role: str, name: str = "", *, listens: bool = True) -> Observed:
-        """Answer at ``health_listen``, unless another process does that for this one (``listens``), and send metrics
-        if the settings say so.  Raises :class:`~holdfast.serve.CannotStart`."""
+        """Serve at ``health_listen``, and export metrics if the settings say so.  Raises
+        :class:`~holdfast.serve.CannotStart`.
+
+        ``listens``: False if another process serves for this one.
+        """
         observed = cls(settings, role, name or f"{os.uname().nodename}:{os.getpid()}")
         if listens:
             observed.health = await serve_health(settings.health_listen, observed.metrics)
@@ -92,7 +97,7 @@ class Observed:
         return await self.registry.read()
 
     async def metrics(self) -> bytes:
-        """In Prometheus's format."""
+        """Return the metrics in Prometheus's format."""
         families = await self.read()
         if self.others is not None:
             families = joined([(self._name, families), *await self.others()], "process")
@@ -100,7 +105,7 @@ class Observed:
 
 
 def tell_frontend(registry: Registry, services: Services, settings: Settings) -> None:
-    """Show what a frontend counts."""
+    """Register the metrics of a frontend."""
     frontend_instruments.tell(registry)
     registry.add(caches.LOOKUPS, backend_instruments.REROUTED)
     registry.tell(
@@ -115,7 +120,7 @@ def tell_frontend(registry: Registry, services: Services, settings: Settings) ->
 
 
 def tell_usage(registry: Registry, settings: Settings) -> None:
-    """Show how much of what was recorded waits for the lake."""
+    """Register the amount of usage records that wait for upload."""
     found = Waiting(0, 0, 0)
 
     async def look() -> None:
@@ -137,7 +142,7 @@ def tell_usage(registry: Registry, settings: Settings) -> None:
 
 
 def tell_server(registry: Registry, server: Server, certificate: Certificate | None) -> None:
-    """Show what a listener has."""
+    """Register the metrics of a listener."""
     hall = server.hall
     registry.tell("holdfast_connections", "Connections of clients.", lambda: len(hall.connections))
     registry.tell(

@@ -1,4 +1,4 @@
-"""What commands that work on a data folder by themselves have in common."""
+"""Shared parts of commands that work directly on a data folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.settings import Settings, is_distributed
 
 
 def is_data_folder(settings: Settings) -> bool:
-    """Whether there is anything to work on; says so if not."""
+    """Return True if the data folder exists; print an error if not."""
     if is_distributed(settings):
         print(
             "holdfast: this command works on a data folder, and the settings (cassandra, metadata_nodes) say that what "
@@ -30,9 +30,9 @@ def is_data_folder(settings: Settings) -> bool:
 def run_stopped(
     settings: Settings, work: Callable[[], Coroutine[Any, Any, int]], expected: tuple[type[Exception], ...]
 ) -> int:
-    """Do the work while no service has the folder, and return its exit code; 1, with a sentence, if that cannot be.
+    """Do the work while no service uses the folder; returns its exit code, or 1 with an error message.
 
-    ``expected`` are the errors whose text is all that there is to say.
+    ``expected``: errors whose text is a sufficient message.
     """
     if not is_data_folder(settings):
         return 1

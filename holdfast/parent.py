@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it, however that one ends."""
+"""Termination of a process when its parent ends in any way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent is gone.  It stays so when it runs another program.
+    """Make the kernel kill this process when its parent ends, also after it runs another program.
 
     Raises :class:`OSError`.
     """

@@ -1,4 +1,4 @@
-"""How the processes of a cluster know each other: the TLS that they speak, and where each is reached."""
+"""Mutual TLS between the processes of a cluster, and their addresses."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ANYWHERE = ("0.0.0.0", "::")
 
 
 class PeerTls(NamedTuple):
-    """What a process shows to others of the cluster, and asks of them.  Both None: no TLS between them."""
+    """Certificate that a process presents to others of the cluster, and the one it requires.  Both None: no TLS."""
 
     server: ServerTls | None = None
     client: ClientTls | None = None
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """Of this process as a client."""
+        """TLS context for this process as a client."""
         return self.client.context if self.client is not None else None
 
 
@@ -28,7 +28,7 @@ NO_TLS = PeerTls()
 
 
 def peer_tls(settings: Settings) -> PeerTls:
-    """Raises :class:`~holdfast.certificate.CertificateUnusable`."""
+    """Load the TLS settings.  Raises :class:`~holdfast.certificate.CertificateUnusable`."""
     authority, certificate, key = settings.cluster_tls_ca, settings.cluster_tls_cert, settings.cluster_tls_key
     if authority is None or certificate is None or key is None:
         return NO_TLS
@@ -44,7 +44,7 @@ def peer_tls(settings: Settings) -> PeerTls:
 
 
 def peer_certificate(settings: Settings) -> Certificate | None:
-    """What a process that others reach by HTTP shows them, and asks of them; None without ``cluster_tls_cert``.
+    """Load the certificate for a process that serves others of the cluster by HTTP; None without ``cluster_tls_cert``.
 
     Raises :class:`~holdfast.certificate.CertificateUnusable`.
     """
@@ -54,14 +54,14 @@ def peer_certificate(settings: Settings) -> Certificate | None:
 
 
 def listening(settings: Settings) -> Address:
-    """Where a backend is to listen.  Raises :class:`SettingsError`."""
+    """Return the listening address of a backend.  Raises :class:`SettingsError`."""
     if not settings.listen:
         raise SettingsError("a backend needs listen: host:port, or unix:/path for frontends on the same machine")
     return Address.parse(settings.listen)
 
 
 def advertised(settings: Settings, listening: Address) -> Address:
-    """Where others reach what listens there.  Raises :class:`SettingsError`."""
+    """Return the address at which others reach this process.  Raises :class:`SettingsError`."""
     if settings.advertise:
         return Address.parse(settings.advertise)
     if listening.host in _ANYWHERE:

@@ -1,4 +1,4 @@
-"""How many connections there may be: in all, and of each client."""
+"""Limits on the number of connections: in total, and for each client."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from ipaddress import IPv6Network, ip_address
 
 
 class Places:
-    """Counts connections, handshakes among them."""
+    """Counts connections, including those in a handshake."""
 
     def __init__(self, most: int, most_of_client: int | None) -> None:
         self.taken = 0
         self.refused = 0
-        """So many found no place."""
+        """Number of connections refused."""
         self._most = most
         self._most_of_client = most_of_client
         self._clients: dict[str, int] = {}
 
     def client(self, host: str) -> str:
-        """The client whose places a connection from there takes; empty while clients are not told apart."""
+        """Return the client that a connection from this host counts for; empty if there is no limit for each client."""
         return "" if self._most_of_client is None else network_of(host)
 
     def take(self, client: str) -> bool:
-        """One more connection of this client (empty: of nobody in particular).  False: one too many.
+        """Count one more connection of this client (empty: only in total).  Returns False if a limit is exceeded.
 
-        It is counted in any case: each call is followed by one of :meth:`give_back`.
+        It is counted in any case: each call must be followed by one of :meth:`give_back`.
         """
         self.taken += 1
         fits = self.taken <= self._most
@@ -46,7 +46,7 @@ class Places:
 
 
 def network_of(host: str) -> str:
-    """Who an address belongs to: an IPv6 client has the whole /64 network to choose addresses from."""
+    """Network that counts as one client: an IPv6 client can choose addresses from its whole /64 network."""
     if ":" not in host:
         return host
     address = ip_address(host.partition("%")[0])

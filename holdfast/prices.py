@@ -1,4 +1,4 @@
-"""The price book, and who has which of its plans, as commands are given them: read before Spark works for minutes."""
+"""The price book and the plans of accounts, as given to commands: checked before Spark runs for minutes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def read_prices(plan: Path, accounts: Path | None, month: Month) -> tuple[Book, Customers]:
-    """The book and who has which plan of it, if all that they need is there for the month.
+    """Read the price book and the plans of accounts, and check that all prices for the month exist.
 
-    Raises :class:`SettingsError`, and :class:`ImportError` where billing's packages are not installed.
+    Raises :class:`SettingsError`, and :class:`ImportError` if billing's packages are not installed.
     """
     from billing.plans import NoPrice, load_book, load_customers
     from billing.strict_yaml import YamlError

@@ -1,4 +1,4 @@
-"""Tells people what a long command does, on standard error."""
+"""Progress of a long command, printed on standard error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 class Progress:
-    """Steps are lines; what happens within a step is seen on a terminal only, in one line that changes."""
+    """Prints each step as a line; progress within a step is shown on a terminal only, in one line that changes."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()

@@ -1,9 +1,9 @@
-"""Trusted proxies: whose word is taken on where a request came from, and how.
+"""Trusted proxies, and the client's address and scheme from the headers that they write.
 
-A proxy appends what it saw to the header that it got, so only the right end of a header is worth anything: the last
-hop was written by the peer, which is trusted; the one before it by the proxy that the last hop names, if that is
-trusted too; and so on.  The client is the first address from the right that is no trusted proxy.  What cannot be
-read as an address ends the search: nobody knows what is left of it.
+A proxy appends to the header it received, so only the right end of a header can be trusted: the last hop was written by
+the peer, which is trusted; the one before it by the proxy that the last hop names, if that is trusted too; and so on.
+The client is the first address from the right that is not a trusted proxy.  A hop that is not an address ends the
+search, because the origin of the part to its left is unknown.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any, Literal, NamedTuple
 from holdfast.exchange import App, Scope
 
 HOPS_LIMIT = 32
-"""A header with more proxies is not believed."""
+"""Maximum number of proxies in a header; a longer header is ignored."""
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Header = Literal["x-forwarded-for", "forwarded"]
 
 _NODE = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9.]+))(?::[0-9]{1,5})?|([0-9a-f:.]+)", re.IGNORECASE)
-"""An address, with a port or without.  No zone, whose name could be any text."""
+"""Address, with or without a port.  No zone, whose name could be any text."""
 _TOKEN = r"[!#$%&'*+.^_`|~0-9a-z-]+"
 _PAIR = re.compile(rf'({_TOKEN})=({_TOKEN}|"[^"\\]*")', re.IGNORECASE)
 _ELEMENT = re.compile(rf"{_PAIR.pattern}(?:[ \t]*;[ \t]*{_PAIR.pattern})*", re.IGNORECASE)
-"""An element of ``Forwarded`` (RFC 7239) with the parameters that one proxy wrote."""
+"""Element of ``Forwarded`` (RFC 7239) with the parameters that one proxy wrote."""
 
 
 class Origin(NamedTuple):
-    """Where a request came from, as far as its headers tell."""
+    """Origin of a request according to its headers."""
 
     client: str | None
     scheme: str | None
@@ -41,16 +41,18 @@ _UNKNOWN = Origin(None, None)
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
-    """Addresses and networks, separated by commas.  Raises :class:`ValueError`, whose text names the wrong one."""
+    """Parse addresses and networks, separated by commas.  Raises :class:`ValueError`, whose text names the
+    wrong one.
+    """
     return tuple(ip_network(part) for piece in text.split(",") if (part := piece.strip()))
 
 
 class Forwarded:
-    """The application, for requests that come from a trusted proxy.
+    """ASGI application for requests from a trusted proxy.
 
-    It sees as ``client`` and ``scheme`` what the trusted proxies saw; what they do not tell stays as the connection
-    has it.  ``header`` is the one that they write; the other is not looked at, since a proxy that does not know a
-    header passes on what anybody has put into it.
+    It sets ``client`` and ``scheme`` to the values that the trusted proxies report; others stay as the connection has
+    them. ``header`` is the header that the proxies write.  The other one is ignored: a proxy that does not know a
+    header passes on whatever a client has put into it.
     """
 
     def __init__(self, app: App, networks: tuple[Network, ...], header: Header) -> None:
@@ -67,15 +69,15 @@ class Forwarded:
         return self._app(scope, receive, send)
 
     def trusts(self, host: str) -> bool:
-        """Whether a connection from there comes from a trusted proxy."""
-        address = _address(host.partition("%")[0])  # a zone says by which interface it came
+        """Return whether a connection from this host comes from a trusted proxy."""
+        address = _address(host.partition("%")[0])  # the zone is the interface
         return address is not None and self._is_proxy(address)
 
     def _is_proxy(self, address: Address) -> bool:
         return any(address in network for network in self._networks)
 
     def _x_forwarded(self, headers: list[tuple[bytes, bytes]]) -> Origin:
-        """By X-Forwarded-For and X-Forwarded-Proto."""
+        """Read X-Forwarded-For and X-Forwarded-Proto."""
         nodes = _list_of(headers, b"x-forwarded-for")
         schemes = _list_of(headers, b"x-forwarded-proto")
         found = self._find(nodes)
@@ -83,11 +85,11 @@ class Forwarded:
             return Origin(None if found is None else found[1], None)
         if found is None:
             return Origin(None, _scheme(schemes[-1]))
-        # some proxies append to both, then they go together; others write the scheme anew
+        # Some proxies append to both headers, so the hops correspond; others replace the scheme.
         return Origin(found[1], _scheme(schemes[found[0] if len(schemes) == len(nodes) else -1]))
 
     def _forwarded(self, headers: list[tuple[bytes, bytes]]) -> Origin:
-        """By Forwarded."""
+        """Read Forwarded."""
         elements = [_parameters(element) for element in _list_of(headers, b"forwarded")]
         if not elements:
             return _UNKNOWN
@@ -96,7 +98,7 @@ class Forwarded:
         return Origin(client, _scheme(elements[index].get("proto", "")))
 
     def _find(self, nodes: list[str]) -> tuple[int, str] | None:
-        """The client's place among the hops, and its address."""
+        """Return the client's index among the hops, and its address."""
         client: Address | None = None
         for index in range(len(nodes) - 1, -1, -1):
             client = _node(nodes[index])
@@ -104,11 +106,11 @@ class Forwarded:
                 return None
             if not self._is_proxy(client):
                 return index, str(client)
-        return None if client is None else (0, str(client))  # it came from a proxy itself
+        return None if client is None else (0, str(client))  # the request comes from a proxy itself
 
 
 def _list_of(headers: list[tuple[bytes, bytes]], name: bytes) -> list[str]:
-    """The parts of a header that is a list.  Several lines are one list; of a long one, the left is one part."""
+    """Split a list header, from all its lines.  The left part of a very long one stays in one piece."""
     values = [value for key, value in headers if key == name]
     if not values:
         return []
@@ -134,7 +136,7 @@ def _scheme(text: str) -> str | None:
 
 
 def _parameters(element: str) -> dict[str, str]:
-    """The parameters of an element of ``Forwarded``; none if it is malformed."""
+    """Parse the parameters of an element of ``Forwarded``; none if it is malformed."""
     if _ELEMENT.fullmatch(element) is None:
         return {}
     pairs = [(pair[1].lower(), pair[2].strip('"')) for pair in _PAIR.finditer(element)]

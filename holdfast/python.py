@@ -1,4 +1,4 @@
-"""The Python that child processes run."""
+"""Python command line for child processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def python() -> list[str]:
-    """Python for a child, which imports nothing from the working folder unless this process came from there: others may
-    be able to write to it."""
+    """Return the command line of Python for a child.
+
+    It imports nothing from the working folder, unless this process was loaded from there: others may be able to write
+    to it.
+    """
     came_from_there = not sys.flags.safe_path and sys.path[:1] == [str(Path(__file__).parents[1])]
     return [sys.executable] if came_from_there else [sys.executable, "-P"]

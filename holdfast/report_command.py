@@ -1,4 +1,4 @@
-"""``holdfast report``: a month's usage as a page that people look at."""
+"""``holdfast report``: write a month's usage as a page."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MISSING = "reports need packages that are not installed here ({}): pip install 
 
 
 def write_report(parsed: argparse.Namespace, settings: Settings) -> int:
-    """Write the page, and the PDF if it is asked for; returns the exit code.
+    """Write the page, and the PDF if requested; returns the exit code.
 
-    Raises :class:`SettingsError` for what was asked wrongly.
+    Raises :class:`SettingsError` for wrong arguments.
     """
     from auth.credentials import check_account
     from billing.periods import Period
@@ -60,7 +60,7 @@ def write_report(parsed: argparse.Namespace, settings: Settings) -> int:
 
 
 def _refresh(lake: str, month: str, parsed: argparse.Namespace, progress: Progress) -> None:
-    """Let Spark work out anew what the page shows.  Raises :class:`JobFailed` and :class:`SettingsError`."""
+    """Recompute the page's data with Spark.  Raises :class:`JobFailed` and :class:`SettingsError`."""
     from billing.months import Month
 
     prices: list[str] = []

@@ -1,9 +1,8 @@
-"""The service in parts: frontends, which have the clients, before backends (:mod:`holdfast.backend_role`), which have
-the journal.
+"""Frontend processes, which serve clients by calls to backend processes (:mod:`holdfast.backend_role`).
 
-All of them have the metadata file open, so they are on one machine; between them is :mod:`backend.wire`.  A frontend
-keeps nothing that an answer rests on: what is in its memory is a second old at most, and counts of what strangers
-tried.  So any of them serves any call, and when one dies its clients go on with another.
+All of them open the metadata file, so they are on one machine; they communicate by :mod:`backend.wire`.  A frontend has
+no state that answers depend on: its memory has caches at most a second old, and counts of failed sign-ins.  So any
+frontend can serve any call, and when one dies its clients continue with another.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from metadata_service.store import MetadataStore
 from telemetry.metrics import Registry
 
 BODIES_BYTES_LEAST = 64 << 20
-"""Of each frontend, for bodies that are arriving; what one process has is divided among them."""
+"""Minimum memory of each frontend for bodies being received; one process's limit is divided among the frontends."""
 
 
 class Elsewhere(Peer, Protocol):
@@ -50,29 +49,31 @@ class Elsewhere(Peer, Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether any of them can be asked."""
+        """Return whether any of them can be called."""
 
     async def ready(self, seconds: float) -> None:
-        """Wait until one can.  Raises :class:`~backend.hello.Refused`, and :class:`~backend.api.Unavailable`."""
+        """Wait until one can be called.  Raises :class:`~backend.hello.Refused`, and
+        :class:`~backend.api.Unavailable`.
+        """
 
     async def close(self) -> None: ...
 
 
 class Changes(Protocol):
-    """What tells a frontend of queues that other processes have changed."""
+    """Source of changes that other processes make to queues."""
 
     async def start(self) -> None:
-        """Begin, before anything is cached."""
+        """Start, before anything is cached."""
 
     async def close(self) -> None: ...
 
 
 Connect = Callable[[SQLiteStore], Awaitable[Elsewhere]]
-"""Begins to connect to the backends of these metadata."""
+"""Function that starts connecting to the backends of these metadata."""
 
 
 class Frontend:
-    """Implements :class:`holdfast.serve.Service` over backends in other processes.  Made by :meth:`start`."""
+    """Implements :class:`holdfast.serve.Service` over backends in other processes.  Created by :meth:`start`."""
 
     def __init__(
         self, settings: Settings, services: Services, store: MetadataStore, backend: Elsewhere, changes: Changes
@@ -80,7 +81,7 @@ class Frontend:
         self._settings = settings
         self.app = create_app(services)
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Stays as it is: what a frontend misses may come back."""
+        """Never completed: a missing backend may recover."""
         self._services = services
         self._store = store
         self._backend = backend
@@ -90,10 +91,10 @@ class Frontend:
     async def start(
         cls, settings: Settings, connect: Connect, *, processes: int = 1, first: bool = True, seals: bool = True
     ) -> Frontend:
-        """A frontend of these backends, one of so many ``processes`` behind one port.
+        """Start a frontend of these backends, one of ``processes`` behind one port.
 
-        The ``first`` one does what a start of the service has to: it finishes deletions that were cut off, and declares
-        the queues of the settings.  One that ``seals`` brings usage to the lake.  Raises :class:`CannotStart`,
+        ``first``: do the work of a service's start, which is to finish interrupted deletions and to declare the queues
+        of the settings.  ``seals``: upload usage to the lake.  Raises :class:`CannotStart`,
         :class:`~auth.master_keys.KeyringError` and :class:`~metadata_service.store.StoreError`.
         """
         store = SQLiteStore(settings.metadata_file)
@@ -138,10 +139,10 @@ class Frontend:
         seals: bool = True,
         fleet: Fleet | None = None,
     ) -> Frontend:
-        """The same over any metadata and backends, which it closes when it ends, or cannot start.
+        """Start a frontend over any metadata and backends; it closes them at its end, or if it cannot start.
 
-        By ``changes`` the cache ``metadata`` learns what other processes do; by the ``fleet``, which is started, new
-        queues are assigned.
+        ``changes`` update the cache ``metadata`` after other processes' writes; the ``fleet``, which is started,
+        assigns new queues to clusters.
         """
         try:
             credentials = Credentials(sealed(store, keyring))
@@ -186,7 +187,7 @@ class Frontend:
 
     async def _begin(self, settings: Settings, first: bool) -> None:
         try:
-            await self._backend.ready(math.inf)  # a journal with a large backlog takes its time
+            await self._backend.ready(math.inf)  # a backend may take long to recover a large journal
         except Refused as error:
             raise CannotStart(f"the backend does not let this frontend in: {error}") from error
         await self._services.limiter.start()
@@ -209,7 +210,7 @@ class Frontend:
 
     @property
     def connected(self) -> bool:
-        """Whether any backend can be asked."""
+        """Return whether any backend can be called."""
         return self._backend.connected
 
     def tell(self, registry: Registry) -> None:
@@ -240,9 +241,10 @@ async def run_frontend(
     processes: int = 1,
     lingers: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Serve clients until ``stop``, and return the exit code.  Without sockets they come by :meth:`Server.take`.
+    """Serve clients until ``stop``; returns the exit code.  Without sockets, connections arrive by :meth:`Server.take`.
 
-    ``lingers`` is asked at the stop whether others go on, to which clients can go (:class:`Server`).
+    ``lingers`` is called at the stop; it returns True if other frontends continue, to which clients can move
+    (:class:`Server`).
     """
     try:
 

@@ -1,4 +1,4 @@
-"""The root tenant and its access key: made at the first start, shown when asked for."""
+"""The root tenant and its access key: created at the first start, shown on request."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ log = logging.getLogger("holdfast")
 
 
 FIRST_KEY_SECONDS = 5.0
-"""So long a process waits for the first key that another one makes: then that one has ended before it did."""
+"""Time to wait for the first key that another process creates; afterwards that process counts as dead."""
 _LOOK_SECONDS = 0.1
 
 
 async def take_turn(store: CredentialStore, account: str, *, seconds: float = FIRST_KEY_SECONDS) -> None:
-    """Where several processes start at once: return when the account has keys, or this process is to make the first.
+    """Return when the account has keys, or when this process is elected to create the first one.
 
-    The turn is taken by a change of the tenant, of which one succeeds.
+    For concurrent starts.  The election is a conditional change of the tenant, of which one succeeds.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -38,14 +38,14 @@ async def take_turn(store: CredentialStore, account: str, *, seconds: float = FI
                 await store.update_tenant(tenant)
                 return
         except Conflict:
-            began = loop.time()  # it is another's turn
+            began = loop.time()  # another process was elected
         await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def ensure_root(store: CredentialStore, settings: Settings) -> tuple[AccessKey, bool]:
-    """The root tenant's access key, and whether it is new: made now, or given in the settings for the first time.
+    """Return the root tenant's access key, and True if it was created now or is new in the settings.
 
-    A given key that was revoked meanwhile, or has expired, stays so.  Then it is another key of an operator.
+    A key in the settings that was revoked or has expired stays so; then another key of an operator is returned.
 
     Raises :class:`SettingsError` if the given key belongs to another account.
     """
@@ -74,7 +74,7 @@ async def ensure_root(store: CredentialStore, settings: Settings) -> tuple[Acces
 
 
 async def _given(store: CredentialStore, known: AccessKey | None, given: AccessKey) -> tuple[AccessKey, bool]:
-    """The key as the settings have it, for the principal that it was for, and with the end that it was given."""
+    """Store the key of the settings, for its former principal and with its former expiry."""
     key = msgspec.structs.replace(given, role="operator")
     if known is not None:
         kept = {name: getattr(known, name) for name in ("principal_id", "created_s", "expires_s", "version")}
@@ -85,11 +85,11 @@ async def _given(store: CredentialStore, known: AccessKey | None, given: AccessK
 
 
 class KeyUnknown(Exception):
-    """There is no key of an operator to be had; the text says why."""
+    """No operator's key is available; the text says why."""
 
 
 async def operator_key(settings: Settings) -> AccessKey:
-    """An operator's access key in the data folder; the service may be running.  Raises :class:`KeyUnknown`."""
+    """Return an operator's access key in the data folder; the service may be running.  Raises :class:`KeyUnknown`."""
     from auth.master_keys import KeyringError
     from auth.sealed_store import sealed
     from holdfast.keyring import read_keyring
@@ -114,7 +114,7 @@ async def operator_key(settings: Settings) -> AccessKey:
 
 
 async def operators_key(store: CredentialStore, account: str) -> AccessKey | None:
-    """A key of an operator of this account that is good now; None: there is none."""
+    """Return a valid key of an operator of this account; None: there is none."""
     for key in await store.list_access_keys(account):
         if key.role == "operator" and is_good(key):
             return key
@@ -122,15 +122,15 @@ async def operators_key(store: CredentialStore, account: str) -> AccessKey | Non
 
 
 def is_good(key: AccessKey) -> bool:
-    """Whether the key can be used now."""
+    """Return whether the key can be used now."""
     return key.active and (key.expires_s is None or key.expires_s > time.time())
 
 
 def shell_lines(key: AccessKey, endpoint: str, region: str) -> list[str]:
-    """Three lines that make the AWS CLI and the SDKs of a shell use this service.
+    """Three shell lines that make the AWS CLI and the SDKs use this service.
 
-    Version 1 of the AWS CLI, alone of all, overrules the variable for SQS (in regions that it knows), but not its own
-    option: hence the function.  A shell with these keys has no use for other services of AWS.
+    Version 1 of the AWS CLI ignores the variable for SQS (in regions that it knows), but not its own option: hence the
+    function.  A shell with these keys cannot use other services of AWS anyway.
     """
     variables = f"AWS_ENDPOINT_URL_SQS={endpoint} AWS_DEFAULT_REGION={region} AWS_REGION={region}"
     return [
@@ -141,10 +141,10 @@ def shell_lines(key: AccessKey, endpoint: str, region: str) -> list[str]:
 
 
 def endpoint(settings: Settings, port: int) -> str:
-    """The URL at which a client on this machine reaches the service."""
+    """Return the URL at which a client on this machine reaches the service."""
     host = settings.host
     if host in ("", "0.0.0.0", "::"):
-        loopback = "::1" if host == "::" else "127.0.0.1"  # on "::" no service listens for IPv4
+        loopback = "::1" if host == "::" else "127.0.0.1"  # a socket bound to "::" does not accept IPv4 here
         host = loopback if settings.tls_cert is None else "localhost"
     if ":" in host:
         host = f"[{host}]"

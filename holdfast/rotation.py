@@ -1,4 +1,4 @@
-"""``holdfast keyring``: which master keys there are, and a new one in their place."""
+"""``holdfast keyring``: list the master keys, and rotate them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from metadata_service.store import StoreError
 
 
 def show_keyring(settings: Settings) -> int:
-    """Print the master keys' ids and what is wrapped with them, and return the exit code.  Nothing is changed."""
+    """Print the master keys' ids and the keys wrapped with them; returns the exit code.  Changes nothing."""
     if not is_data_folder(settings):
         return 1
     try:
@@ -28,15 +28,15 @@ def show_keyring(settings: Settings) -> int:
 
 
 def rotate_keyring(settings: Settings, *, data_keys: bool) -> int:
-    """Make a new primary master key and wrap all data keys with it; with ``data_keys`` new ones of these, too.
+    """Create a new primary master key and wrap all data keys with it; with ``data_keys``, replace these too.
 
-    Returns the exit code.  Cut off anywhere, it can be repeated, and the next start ends what it began.
+    Returns the exit code.  After an interruption it can be repeated, and the next start completes it.
     """
     return run_stopped(settings, lambda: _rotate(settings, data_keys), (KeyringError, StoreError))
 
 
 def new_keyring(settings: Settings) -> int:
-    """Make a keyring file, and return the exit code."""
+    """Create a keyring file; returns the exit code."""
     try:
         master_id = create_keyring(settings)
     except KeyringError as error:

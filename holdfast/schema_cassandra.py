@@ -1,4 +1,4 @@
-"""What ``holdfast schema`` does where everything is in Cassandra: in the keyspaces that the settings name."""
+"""``holdfast schema`` for Cassandra: works on the keyspaces in the settings."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from metadata_service.schema import CannotRollBack, Stored
 
 
 class Kept(NamedTuple):
-    """A part of a keyspace."""
+    """Versioned part of a keyspace."""
 
     keyspace: str
     part: Part
 
 
 def all_kept(settings: Settings) -> list[Kept]:
-    """What a service with these settings keeps, of the backend cluster that they name."""
+    """Parts that a service with these settings stores, for the backend cluster in the settings."""
     cluster = cluster_keyspace(settings)
     return [Kept(settings.cassandra_keyspace, METADATA), Kept(cluster, METADATA), Kept(cluster, JOURNAL)]
 
 
 async def show(settings: Settings) -> list[tuple[Kept, Stored]]:
-    """Raises :class:`~metadata_service.store.StoreError`."""
+    """Read the stored versions.  Raises :class:`~metadata_service.store.StoreError`."""
     async with _connected(settings) as connection:
         return [(kept, await _stored(connection, kept)) for kept in all_kept(settings)]
 
 
 async def migrate(settings: Settings) -> None:
-    """Make what is missing, and take the steps that are.  Raises :class:`~metadata_service.store.StoreError`."""
+    """Create missing parts, and run missing migrations.  Raises :class:`~metadata_service.store.StoreError`."""
     async with _connected(settings) as connection:
         for kept in all_kept(settings):
             store = await CassandraStore.open(connection.share(), kept.keyspace)
@@ -52,7 +52,7 @@ async def migrate(settings: Settings) -> None:
 
 
 async def roll_back(settings: Settings, name: str, to: int | None) -> None:
-    """One step back of what has this name, wherever it is.  Raises :class:`~metadata_service.store.StoreError`."""
+    """Roll back one migration of the parts with this name.  Raises :class:`~metadata_service.store.StoreError`."""
     async with _connected(settings) as connection:
         for kept in all_kept(settings):
             if kept.part.name == name:

@@ -1,7 +1,8 @@
-"""``holdfast schema``: which versions what is stored has, bringing it to this program's, and one step back.
+"""``holdfast schema``: show the versions of stored data, migrate them to this program's, or roll back one step.
 
-In the data folder, while nobody uses it, ``show`` at any time; or in Cassandra, where steps are taken while the service
-runs, and a step back while no process of the newer release does.  :mod:`metadata_service.schema` has the rule.
+For a data folder, migrations need a stopped service, while ``show`` works at any time.  In Cassandra they run while the
+service runs, and a rollback runs while no process of the newer release does.  :mod:`metadata_service.schema` has the
+rule.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from metadata_service.schema import Schema, Stored
 from metadata_service.store import StoreError
 
 DUE: Final = 3
-"""The exit code of ``show`` where a step is to be taken."""
+"""Exit code of ``show`` if a migration is due."""
 EXIT_CODES: Final = f"""exit codes:
   0  done; of show: this program can use what is stored as it is
   1  refused, or failed: nothing was changed, or the same command goes on
@@ -35,7 +36,7 @@ State = Literal["none", "older", "current", "newer", "too new", "half back", "re
 
 
 class Part(NamedTuple):
-    """Something with a version of its own."""
+    """Stored data with a version of its own."""
 
     name: str
     where: str
@@ -121,7 +122,7 @@ def _told(act: Callable[[], int]) -> int:
 
 
 def _parts(settings: Settings) -> list[Part]:
-    """Raises :class:`StoreError`."""
+    """List the parts.  Raises :class:`StoreError`."""
     if not settings.cassandra:
         from metadata_service import sqlite_schema
 
@@ -161,7 +162,7 @@ def _document(part: Part) -> dict[str, Any]:
 def add_schema_command(
     parser: argparse.ArgumentParser, add_settings: Callable[[argparse.ArgumentParser], None]
 ) -> None:
-    """Add the commands; ``add_settings`` adds the options that say where what is stored is."""
+    """Add the commands; ``add_settings`` adds the options for the location of the stored data."""
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, part, about in (
         ("show", show, "show the versions of what is stored, and whether this program can use it"),

@@ -34,16 +34,19 @@ from telemetry.metrics import Registry
 log = logging.getLogger("holdfast")
 
 _FILES_BESIDE_CONNECTIONS = 512
-"""Open files that the journal, the metadata and the libraries need."""
+"""Open files for the journal, the metadata and the libraries."""
 _FILES_MOST = 1 << 20
 
 _GC_THRESHOLDS = (50_000, 20, 50)
-"""Nearly all of a call is freed by counting references.  With Python's usual 700 the collector looked, again and again,
-at thousands of receives that wait: two fifths of what 5,000 of them cost."""
+"""Thresholds of the garbage collector.
+
+Nearly all objects of a call are freed by reference counts.  With Python's default of 700 the collector repeatedly
+scanned thousands of waiting receives: two fifths of the cost of 5,000 of them.
+"""
 
 
 class Service(Protocol):
-    """What answers the requests, behind the listener."""
+    """The service behind the listener."""
 
     @property
     def app(self) -> App:
@@ -51,16 +54,16 @@ class Service(Protocol):
 
     @property
     def failed(self) -> asyncio.Future[None]:
-        """Gets an exception when the service cannot go on."""
+        """Completes with an exception when the service cannot continue."""
 
     def tell(self, registry: Registry) -> None:
-        """Show what the service counts and has."""
+        """Register the service's metrics."""
 
     async def drain(self) -> None:
-        """End long polls and say "not ready"; calls under way are answered."""
+        """End long polls and report "not ready"; calls under way are answered."""
 
     async def close(self) -> None:
-        """Nothing is under way any more: write what remains and let go of the files."""
+        """Write remaining data and close the files; no call is under way any more."""
 
 
 class CannotStart(Exception):
@@ -68,42 +71,44 @@ class CannotStart(Exception):
 
 
 Compose = Callable[[Settings, SQLiteStore, AccessKey, Keyring], Awaitable[Service]]
-"""Makes the service of these settings, metadata, root access key and keyring.  Raises :class:`CannotStart`."""
+"""Function that makes the service from settings, metadata, root access key and keyring.  Raises
+:class:`CannotStart`.
+"""
 
 
 class Prepared(NamedTuple):
-    """What a start finds or makes in the data folder before anything is served."""
+    """Content of the data folder that a start finds or creates before anything is served."""
 
     keyring: Keyring
     root: AccessKey
     new: bool
-    """The root key was made now, or given in the settings for the first time."""
+    """True if the root key was created now, or is new in the settings."""
 
 
 async def prepare(settings: Settings, store: SQLiteStore) -> Prepared:
-    """Only who has claimed the data folder may call this.  Raises as :func:`serve`."""
+    """Prepare the data folder, which the caller must have claimed.  Raises as :func:`serve`."""
     keyring = await open_keyring(settings, store)
     await seal_older_secrets(store, keyring)
     secrets = sealed(store, keyring)
-    await naming_secret(secrets)  # while one process alone is there to make it
+    await naming_secret(secrets)  # while this is the only process that could create it
     root, new = await ensure_root(secrets, settings)
     return Prepared(keyring, root, new)
 
 
 def certificate_of(settings: Settings) -> Certificate | None:
-    """Raises :class:`~holdfast.certificate.CertificateUnusable`."""
+    """Load the certificate.  Raises :class:`~holdfast.certificate.CertificateUnusable`."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     return Certificate(settings.tls_cert, settings.tls_key)
 
 
 def serve(settings: Settings, compose: Compose) -> int:
-    """Run until a signal, and return the exit code: 0 after a drain, 3 if the service could not go on.
+    """Run until a signal; returns the exit code: 0 after a drain, 3 if the service could not continue.
 
-    Raises what keeps it from starting: :class:`~holdfast.folder.FolderUnusable`,
-    :class:`~holdfast.certificate.CertificateUnusable`, :class:`~holdfast.listen.CannotListen`,
-    :class:`~metadata_service.store.StoreError`, :class:`~auth.master_keys.KeyringError`,
-    :class:`~holdfast.settings.SettingsError` and :class:`CannotStart`.
+    Raises :class:`~holdfast.folder.FolderUnusable`, :class:`~holdfast.certificate.CertificateUnusable`,
+    :class:`~holdfast.listen.CannotListen`, :class:`~metadata_service.store.StoreError`,
+    :class:`~auth.master_keys.KeyringError`, :class:`~holdfast.settings.SettingsError` and :class:`CannotStart` if the
+    start fails.
     """
     logs.set_up(settings, "all")
     claim = Claim(settings.data)
@@ -126,7 +131,7 @@ async def _run(
         loop.add_signal_handler(number, stop_or_quit, stop, number)
     if certificate is not None:
         loop.add_signal_handler(signal.SIGHUP, certificate.reload)
-    from holdfast.observed import Observed, tell_server  # which need this module
+    from holdfast.observed import Observed, tell_server  # it imports this module
 
     observed = await Observed.start(settings, "all")
     store = SQLiteStore(settings.metadata_file)
@@ -173,7 +178,7 @@ def server_of(
     processes: int = 1,
     lingers: Callable[[], bool] = lambda: False,
 ) -> Server:
-    """The listener before a service.  ``processes``: among so many the limits on connections are divided."""
+    """Make the listener of a service.  ``processes``: number of processes that share the limits on connections."""
     of_client = settings.connections_per_client_limit
     limits = Limits(
         connections=-(-settings.connections_limit // processes),
@@ -190,7 +195,7 @@ def server_of(
 
 
 def publish_endpoint(file: EndpointFile, settings: Settings, sockets: list[socket.socket]) -> None:
-    """Write the URL of this service into its data folder, for commands with ``--data``; clients need none of it."""
+    """Write the URL of this service into its data folder, for commands with ``--data``; clients do not use it."""
     try:
         file.write(endpoint(settings, sockets[0].getsockname()[1]))
     except OSError as error:
@@ -198,16 +203,16 @@ def publish_endpoint(file: EndpointFile, settings: Settings, sockets: list[socke
 
 
 def greet(settings: Settings, sockets: list[socket.socket], prepared: Prepared) -> None:
-    """Say that the service is there: to the log, and to the person at the terminal."""
+    """Report the start: in the log, and to the person at the terminal."""
     url = endpoint(settings, sockets[0].getsockname()[1])
     log.info("started %s", logs.facts(version=__version__, url=url, data=settings.data, pid=os.getpid()))
     lines = shell_lines(prepared.root, url, settings.region)
-    new = prepared.new and settings.root_access_key_id is None  # who gave the key knows it; output may go to a log
+    new = prepared.new and settings.root_access_key_id is None  # a given key is known, and output may go to a log
     logs.say(_greeting(settings, url, lines, prepared.root.access_key_id, new and not logs.is_json()))
 
 
 def stop_or_quit(stop: asyncio.Event, number: int) -> None:
-    """The first signal drains; the second ends the process at once, which loses nothing that was acknowledged."""
+    """Drain at the first signal; at the second end the process at once, which loses no acknowledged message."""
     if stop.is_set():
         log.warning("stopped at once, by a second signal")
         os._exit(128 + number)
@@ -222,14 +227,14 @@ def _greeting(settings: Settings, url: str, lines: list[str], access_key_id: str
 
 
 def settle() -> None:
-    """What there is when a process begins to serve stays: the garbage collector need not look at it again."""
+    """Exclude all objects that exist when a process starts serving from garbage collection."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def allow_open_files(connections: int) -> None:
-    """Raise the soft limit of open files to the hard one: connections that are being refused need some too."""
+    """Raise the soft limit of open files to the hard one: connections being refused need files too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _FILES_BESIDE_CONNECTIONS
     allowed = _FILES_MOST if hard == resource.RLIM_INFINITY else min(_FILES_MOST, hard)

@@ -1,9 +1,9 @@
-"""The settings: what they are, where they come from, and what they have to be.
+"""Settings: their declaration, sources, and validation.
 
-:class:`Settings` is the one place where a setting is named, bounded and described: the command line's help,
-the environment variables (``HOLDFAST_`` and the name in capitals), the keys of the TOML file and the table in
-``docs/operations.md`` all come from it.  What is given twice holds in this order: command line, environment,
-file, default.  A name that is no setting is an error, so that a misspelt one cannot go unnoticed.
+:class:`Settings` is the one place where a setting is named, bounded and described: the command line's help, the
+environment variables (``HOLDFAST_`` and the name in capitals), the keys of the TOML file and the table in
+``docs/operations.md`` all come from it.  Precedence is: command line, environment, file, default.  An unknown name is
+an error, so that a misspelt one is noticed.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 
 PREFIX = "HOLDFAST_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
-"""Names the TOML file, as ``--config`` does."""
+"""Environment variable with the path of the TOML file, as ``--config``."""
 CLIENT_VARIABLES = frozenset((PREFIX + "ENDPOINT", PREFIX + "API_KEY"))
-"""For the commands that talk to a running service; no settings of one."""
+"""Environment variables for commands that call a running service; not settings of a service."""
 
 Seconds = Annotated[float, Meta(ge=0, le=1_209_600)]
-"""Up to 14 days."""
+"""Duration of up to 14 days."""
 
 
 class SettingsError(Exception):
-    """A setting that cannot be used.  The text names it, and where it was given."""
+    """A setting that cannot be used.  The text names it and its source."""
 
 
 class DeclaredQueue(Struct, frozen=True, forbid_unknown_fields=True):
-    """A queue that is created, or brought to these attributes and tags, at each start."""
+    """A queue that is created, or updated to these attributes and tags, at each start."""
 
     name: str
     attributes: dict[str, str | int | bool | dict[str, Any]] = {}
-    """As in CreateQueue; numbers, booleans and tables may be written as such."""
+    """Attributes as in CreateQueue; numbers, booleans and tables may be written as such."""
     tags: dict[str, str] = {}
 
 
@@ -407,14 +407,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = ()
 
     def __repr__(self) -> str:
-        """Without the secrets."""
+        """Representation without the secrets."""
         return "Settings(...)"
 
     def oidc(self) -> OidcSettings | None:
-        """The issuer that is trusted, if there is one.  Raises ``ValueError``."""
+        """Return the settings of the trusted issuer, if there is one.  Raises ``ValueError``."""
         if self.oidc_issuer is None or self.oidc_audience is None:
             return None
-        from auth.oidc import OidcSettings  # imported where it is wanted: it takes an HTTP client along
+        from auth.oidc import OidcSettings  # imported on demand: it loads an HTTP client
 
         return OidcSettings(
             self.oidc_issuer,
@@ -448,7 +448,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 CLUSTER_TLS = ("cluster_tls_ca", "cluster_tls_cert", "cluster_tls_key")
 _SECRET = ("root_secret_access_key", "master_key", "cluster_secret", "metadata_hints", "cassandra_password")
-"""What no error repeats."""
+"""Settings whose values no error repeats."""
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
 
 
@@ -457,7 +457,7 @@ def load(
     environment: Mapping[str, str],
     config: Path | None = None,
 ) -> Settings:
-    """The settings.  ``arguments`` are those given on the command line, by the setting's name.
+    """Load the settings.  ``arguments``: values from the command line, by the setting's name.
 
     Raises :class:`SettingsError`.
     """
@@ -509,7 +509,7 @@ _WANTED = {
 
 
 def _convert(name: str, value: Any, given_as: str, *, strict: bool = False) -> Any:
-    """The value with the setting's type, within its bounds.  Text stands for numbers unless ``strict``."""
+    """Convert a value to the setting's type, within its bounds.  Text is accepted for numbers unless ``strict``."""
     try:
         return msgspec.convert(value, _FIELDS[name].type, strict=strict, dec_hook=_path)
     except msgspec.ValidationError as error:
@@ -528,7 +528,7 @@ def _path(type_: type, value: Any) -> Any:
 
 
 def _check(settings: Settings) -> None:
-    """What no setting can tell for itself."""
+    """Check rules that concern several settings."""
     try:
         check_account(settings.account)
     except ValueError as error:
@@ -614,12 +614,12 @@ def _check(settings: Settings) -> None:
 
 
 def is_distributed(settings: Settings) -> bool:
-    """Whether what is kept is somewhere else than in the data folder."""
+    """Return whether data are stored elsewhere than in the data folder."""
     return bool(settings.cassandra or settings.metadata_nodes)
 
 
 def cluster_secret(settings: Settings) -> bytes:
-    """The secret that the processes of the cluster share.  Raises :class:`SettingsError` if there is none."""
+    """Return the secret that the processes of the cluster share.  Raises :class:`SettingsError` if there is none."""
     file = settings.cluster_secret_file
     if file is None:
         if settings.cluster_secret is None:
@@ -642,7 +642,7 @@ def _check_cluster_secret(secret: bytes, what: str) -> None:
 
 
 class Described(Struct, frozen=True):
-    """A setting as help and documentation show it."""
+    """A setting as shown in help and documentation."""
 
     name: str
     default: str
@@ -654,7 +654,7 @@ class Described(Struct, frozen=True):
 
 
 def describe() -> Iterator[Described]:
-    """Every setting, in order."""
+    """Iterate over all settings, in order."""
     for name, field in _FIELDS.items():
         default = field.default
         if isinstance(default, bool):
@@ -675,7 +675,7 @@ def _description(type_: Any) -> str:
 
 
 def table() -> str:
-    """The settings as the Markdown table of ``docs/operations.md``."""
+    """Return the settings as the Markdown table of ``docs/operations.md``."""
     rows = ["| setting (file) | environment | default | meaning |", "|---|---|---|---|"]
     for setting in describe():
         variable = "" if setting.name == "queues" else f"`{setting.variable}`"

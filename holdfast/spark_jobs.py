@@ -1,4 +1,4 @@
-"""Starts Spark's jobs as a process of their own, for the commands that have them do something first."""
+"""Runs Spark jobs as a process of their own, for commands that need their results."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _STANDARD_ERROR = 2
 
 
 class JobFailed(Exception):
-    """A job was not done; the text says why."""
+    """A job failed; the text says why."""
 
 
 class Job(NamedTuple):
-    """One of Spark's jobs, with its arguments."""
+    """A Spark job with its arguments."""
 
     name: str
     arguments: Sequence[str]
@@ -31,8 +31,8 @@ class Job(NamedTuple):
 def run_jobs(jobs: Sequence[Job], lake: str, about: str, progress: Progress) -> None:
     """Run ``python -m spark_analytics NAME ARGUMENTS then NAME ARGUMENTS …`` on this lake.
 
-    What they print goes to standard error.  The jobs share one process and one Spark, which end with this process.
-    Raises :class:`JobFailed`.
+    Their output goes to standard error.  The jobs share one process and one Spark, which end with this process.  Raises
+    :class:`JobFailed`.
     """
     if find_spec("pyspark") is None:
         raise JobFailed(f"{about} needs Spark, which is not installed here: pip install 'holdfast[spark]'")
@@ -46,10 +46,10 @@ def run_jobs(jobs: Sequence[Job], lake: str, about: str, progress: Progress) -> 
     command = [*python(), "-m", "spark_analytics", *given]
     done = subprocess.run(
         command,
-        env=environment_of(lake),  # its URL may have keys in it
+        env=environment_of(lake),  # the lake's URL may contain keys
         stdin=subprocess.DEVNULL,
         stdout=_STANDARD_ERROR,
-        preexec_fn=die_with_parent,  # a command has no threads
+        preexec_fn=die_with_parent,  # safe: a command has no threads
         check=False,
     )
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""``holdfast backend`` and ``holdfast frontend``: the parts of the service, each under whatever looks after processes.
+"""``holdfast backend`` and ``holdfast frontend``: parts of the service, each run by a process manager.
 
 They are on one machine and share the data folder: the backend owns it, and the frontends use its metadata.
 """
@@ -31,7 +31,7 @@ from metadata_service.sqlite import SQLiteStore
 
 
 def backend(settings: Settings) -> int:
-    """Serve the journal until a signal, and return the exit code.  Raises as :func:`holdfast.serve.serve`."""
+    """Serve the journal until a signal; returns the exit code.  Raises as :func:`holdfast.serve.serve`."""
     secret = cluster_secret(settings)
     listen = listening(settings)
     logs.set_up(settings, "backend")
@@ -63,7 +63,7 @@ async def _backend(settings: Settings, listen: Address, secret: bytes) -> int:
 
 
 def frontend(settings: Settings, backend: Address) -> int:
-    """Serve clients until a signal, and return the exit code.  Raises as :func:`holdfast.serve.serve`."""
+    """Serve clients until a signal; returns the exit code.  Raises as :func:`holdfast.serve.serve`."""
     secret = cluster_secret(settings)
     logs.set_up(settings, "frontend")
     use = Use(settings.data)
@@ -120,7 +120,7 @@ def run(role: Coroutine[Any, Any, int]) -> int:
 
 
 def stop_of_signals() -> asyncio.Event:
-    """Set by the first signal; the second ends the process."""
+    """Make an event that the first signal sets; the second signal ends the process."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop_or_quit, stop, number)

@@ -1,7 +1,7 @@
-"""Where a process finds what it keeps: in the data folder, or in Cassandra, as the settings say.
+"""Stores of a process: in the data folder or in Cassandra, as the settings say.
 
-In Cassandra there is a keyspace for the metadata, and one for each backend cluster: its logs, shards, heartbeats, and
-its journal.  A process has one connection, whatever it uses of these.
+In Cassandra there is a keyspace for the metadata, and one for each backend cluster with its logs, shards, heartbeats
+and journal.  A process has one connection for all of these.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ if TYPE_CHECKING:  # the driver is large, and not needed without Cassandra
     from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings
 
 COLLECT_SECONDS = 3600
-"""About how often a process removes from Cassandra what was left half-made."""
+"""Approximate interval at which a process removes half-created records from Cassandra."""
 
 
 class Stores:
-    """What the settings name, each opened when it is asked for first; closed together.
+    """The stores in the settings, each opened on first use; closed together.
 
-    Of the data folder, which the caller has claimed, there is one file for all: metadata and entries are the same
-    store.
+    In a data folder, which the caller has claimed, one file has everything: metadata and entries are the same store.
     """
 
     def __init__(self, settings: Settings, tls: PeerTls = NO_TLS) -> None:
-        """``tls``: spoken with the metadata nodes."""
+        """Set up the stores.  ``tls``: for connections to the metadata nodes."""
         self._settings = settings
         self._tls = tls
         self._remote: MetadataStore | None = None
@@ -48,7 +47,7 @@ class Stores:
         self._entries: CassandraStore | None = None
 
     async def metadata(self) -> MetadataStore:
-        """By the metadata nodes, where there are any.
+        """Open the metadata, through the metadata nodes if there are any.
 
         Raises :class:`~metadata_service.opening.CannotOpen` and :class:`SettingsError`.
         """
@@ -71,12 +70,14 @@ class Stores:
         return self._metadata
 
     async def entries(self) -> MemberStore:
-        """Logs, shards and heartbeats of the cluster.  Raises as :meth:`metadata`."""
+        """Open the logs, shards and heartbeats of the cluster.  Raises as :meth:`metadata`."""
         return self._folder() if not self._settings.cassandra else await self._cluster()
 
     async def journal(self) -> Callable[[], Journal]:
-        """What makes the cluster's journal, for each incarnation of a node anew.  Raises as :meth:`metadata`, and
-        :class:`~backend.journal.tables.Unanswered`."""
+        """Return a function that makes the cluster's journal, called for each incarnation of a node.
+
+        Raises as :meth:`metadata`, and :class:`~backend.journal.tables.Unanswered`.
+        """
         if not self._settings.cassandra:
             folder, log = self._settings.journal_folder, LogSettings(segment_bytes=self._settings.segment_bytes)
             return lambda: LocalJournal(RealDisk(), str(folder), log)
@@ -92,7 +93,7 @@ class Stores:
         return lambda: CassandraJournal(tables, settings)
 
     async def close(self) -> None:
-        """Repeatable."""
+        """Close the stores.  May be called repeatedly."""
         for store in (self._remote, self._metadata, self._entries, self._sqlite):
             if store is not None:
                 await store.close()
@@ -117,7 +118,7 @@ class Stores:
         return self._entries
 
     async def _connected(self) -> CassandraConnection:
-        """A share of the connection."""
+        """Return a share of the connection."""
         if self._connection is None:
             from metadata_service.cassandra_connection import CassandraConnection
 
@@ -126,12 +127,12 @@ class Stores:
 
 
 def view_of(settings: Settings) -> View:
-    """The ring of metadata nodes, as the settings have it."""
+    """Return the ring of metadata nodes in the settings."""
     return View.of(settings.metadata_nodes_version, parse_members(settings.metadata_nodes))
 
 
 async def open_metadata(settings: Settings) -> MetadataStore:
-    """The metadata themselves, for a metadata node.
+    """Open the metadata directly, for a metadata node.
 
     Raises :class:`~metadata_service.opening.CannotOpen` and :class:`SettingsError`.
     """
@@ -150,7 +151,7 @@ async def open_metadata(settings: Settings) -> MetadataStore:
 
 
 def cluster_keyspace(settings: Settings, cluster: str | None = None) -> str:
-    """Of a backend cluster's entries and journal: of the one of this name, or the one that the settings name."""
+    """Return the keyspace of a backend cluster's entries and journal: of this one, or the one in the settings."""
     name = settings.cluster if cluster is None else cluster
     if settings.cassandra_cluster_keyspace and name == settings.cluster:
         return settings.cassandra_cluster_keyspace
@@ -158,7 +159,7 @@ def cluster_keyspace(settings: Settings, cluster: str | None = None) -> str:
 
 
 def connection_settings(settings: Settings) -> CassandraSettings:
-    """Raises :class:`SettingsError`."""
+    """Return the settings of the Cassandra connection.  Raises :class:`SettingsError`."""
     from metadata_service.cassandra_connection import CassandraSettings
 
     return CassandraSettings(
@@ -175,7 +176,7 @@ def connection_settings(settings: Settings) -> CassandraSettings:
 
 
 def replication_of(text: str) -> dict[str, int]:
-    """Replicas in each data centre, as ``datacenter1=3,datacenter2=3`` says.  Raises :class:`SettingsError`."""
+    """Parse replicas by data centre, such as ``datacenter1=3,datacenter2=3``.  Raises :class:`SettingsError`."""
     replicas: dict[str, int] = {}
     for part in text.split(","):
         found = re.fullmatch(r"\s*([A-Za-z0-9_.-]+)=([1-9][0-9]?)\s*", part)
@@ -186,7 +187,7 @@ def replication_of(text: str) -> dict[str, int]:
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:
-    """How connections to Cassandra are encrypted; None: they are not."""
+    """TLS for connections to Cassandra; None: they are not encrypted."""
     if settings.cassandra_tls_ca is None:
         return None
     try:

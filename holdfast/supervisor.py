@@ -1,17 +1,16 @@
-"""``holdfast serve --frontends N --backends M``: backend processes, and frontends behind one port, so that all cores
-are used.
+"""``holdfast serve --frontends N --backends M``: several processes behind one port, to use all cores.
 
-The supervisor has the data folder, the listening sockets and the children, and nothing of the service: it accepts
-connections and deals them out (:mod:`holdfast.dealer`), starts what has died again, and ends everything in order.
+The supervisor has the data folder, the listening sockets and the children, and no state of the service.  It accepts
+connections and distributes them (:mod:`holdfast.dealer`), restarts dead children, and ends everything in order.
 
-A child that dies is started again: at once, then after pauses that grow.  One that dies again and again within
-:data:`STEADY_SECONDS` of its start is given up, and with it the service, for whoever looks after the supervisor to
-know.  A backend that hangs is killed, for its shards are locked as long as it is there.  Nothing that was acknowledged
-is lost by any of it: each backend has a log of its own, which is locked, so that no other writes it, and what a dead
-one had is taken over by the others or by its next life, whichever is first.
+A child that dies is restarted at once, then after growing pauses.  If one repeatedly dies within :data:`STEADY_SECONDS`
+of its start, the service ends with an error, so that the process manager notices.  A backend that hangs is killed,
+because its shards are locked while it exists.  None of this loses acknowledged messages: each backend has its own
+locked log, which no other process writes, and the shards of a dead one are taken over by the others or by its restart,
+whichever is first.
 
 On SIGUSR1 all children are restarted one by one: each backend hands its shards over before it ends, and each frontend
-lets its clients go to the others.
+lets its clients move to the others.
 """
 
 from __future__ import annotations
@@ -42,34 +41,36 @@ from metadata_service.sqlite import SQLiteStore
 from telemetry.metrics import Family
 
 STEADY_SECONDS = 10.0
-"""A child that lived so long was not at fault when it began."""
+"""Running time after which a child's death does not count as a failed start."""
 PAUSE_SECONDS_FIRST = 0.1
 PAUSE_SECONDS_MOST = 5.0
 DEATHS_MOST = 6
-"""So many in a row, each within ``STEADY_SECONDS`` of the start, and the service is given up."""
+"""Maximum consecutive deaths, each within ``STEADY_SECONDS`` of the start, before the service ends."""
 SILENT_SECONDS = 5.0
-"""A frontend that was not heard for so long gets no connections; it should be heard every second."""
+"""Time without a report after which a frontend gets no connections; it should report every second."""
 HANGS_SECONDS = 10
-"""A backend that was not heard for so long is killed.  Seconds in which the supervisor itself stood still, or the
-machine, do not count."""
+"""Time without a report after which a backend is killed.
+
+Seconds in which the supervisor or the machine was paused do not count.
+"""
 STARTS_SECONDS = 60
-"""The same for any child that is not ready yet: it is heard every second as soon as its loop runs."""
+"""The same limit for any child that is not ready yet: it reports every second as soon as its loop runs."""
 FRONTEND_GRACE_SECONDS = 5.0
-"""Beyond ``drain_seconds``, for what remains to be written after the last answer."""
+"""Time in addition to ``drain_seconds`` for writing after the last answer."""
 BACKEND_GRACE_SECONDS = 60.0
-"""For the last checkpoint."""
+"""Time for the last checkpoint."""
 HAND_OVER_SECONDS = 60.0
-"""For a backend that gives its shards to others before it ends."""
+"""Timeout of a backend's hand-over of its shards before it ends."""
 TELL_SECONDS = 2.0
-"""For a child to tell what it counts."""
+"""Timeout for a child's metrics."""
 SETTLE_SECONDS = 120.0
-"""So long a restart of all children waits until the one that was started is ready, and a backend has its shards."""
+"""During a restart of all, timeout for a restarted child to be ready, and for a backend to have its shards."""
 
 log = logging.getLogger("holdfast")
 
 
 def supervise(settings: Settings) -> int:
-    """Run until a signal, and return the exit code: 0 after a drain, 1 if it did not start, 3 if it was given up.
+    """Run until a signal; returns the exit code: 0 after a drain, 1 if it did not start, 3 after repeated deaths.
 
     Raises as :func:`holdfast.serve.serve`.
     """
@@ -109,37 +110,37 @@ async def _run(settings: Settings, sockets: list[socket.socket]) -> int:
 
 
 class Child:
-    """A process, in all its lives.  Implements :class:`holdfast.dealer.Seat`."""
+    """A child process with its restarts.  Implements :class:`holdfast.dealer.Seat`."""
 
     def __init__(self, orders: Orders) -> None:
         self.name = orders.name
         self.load = 0
         self.begun = asyncio.Event()
-        """It is ready, in this life."""
+        """Set when the current process is ready."""
         self.settled = asyncio.Event()
-        """A backend, in this life."""
+        """Set when the current process, a backend, has its shards."""
         self.ready = asyncio.Event()
-        """It has been ready once."""
+        """Set when the child has been ready once."""
         self.has_orders = False
-        """In this life."""
+        """True if the current process has got its parameters."""
         self.silent_seconds = 0
-        """Counted by whoever looks after it; with its orders, it is heard every second."""
+        """Seconds without a report, counted by the supervisor; a process with its parameters reports every second."""
         self.leaves = False
-        """It ends because it was told to, and is to be started again."""
+        """True if the process was told to end, and is to be restarted."""
         self.ended = asyncio.Event()
-        """Set when this life has ended."""
+        """Set when the current process has ended."""
         self._orders = orders
         self._line: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._heard_at = 0.0
         self.lives = 0
-        """Begun so far."""
+        """Number of starts so far."""
         self._told: asyncio.Future[list[Family]] | None = None
-        """What it is about to tell."""
+        """Pending request for metrics."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be dealt connections."""
+        """Return whether it can be given connections."""
         return self.has_begun and not self.is_silent and not self.leaves
 
     @property
@@ -148,7 +149,7 @@ class Child:
 
     @property
     def is_silent(self) -> bool:
-        """It runs, and yet nothing is heard of it."""
+        """Return whether it runs, but does not report."""
         return self.has_begun and asyncio.get_running_loop().time() - self._heard_at > SILENT_SECONDS
 
     @property
@@ -156,9 +157,9 @@ class Child:
         return None if self._process is None else self._process.pid
 
     async def live(self, after: asyncio.Event | None) -> int:
-        """One life; its exit code, negative for a signal.  Whoever cancels this kills the process.
+        """Run one process; returns its exit code, negative for a signal.  Cancellation kills the process.
 
-        What it does begins ``after`` this event.
+        The process starts its work ``after`` this event.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -213,7 +214,7 @@ class Child:
                 self.load = int(said.removeprefix(child.LOAD))
             elif said == child.TOLD:
                 self._hear_told(files)
-            else:  # the process has ended, and who waits for it will know
+            else:  # the process has ended; live() handles that
                 asyncio.get_running_loop().remove_reader(line.fileno())
                 return
 
@@ -227,7 +228,7 @@ class Child:
                 told.set_result(child.decode_families(data))
 
     async def tell(self) -> list[Family]:
-        """What it counts and measures; nothing, if it does not say so soon."""
+        """Return its metrics; empty if it does not answer in time."""
         if not self.has_begun or self._line is None:
             return []
         if self._told is None or self._told.done():
@@ -237,11 +238,11 @@ class Child:
             async with asyncio.timeout(TELL_SECONDS):
                 return await asyncio.shield(self._told)
         except TimeoutError:
-            self._told = None  # the next who asks does so anew
+            self._told = None  # the next caller makes a new request
             return []
 
     def say(self, message: bytes) -> None:
-        """Give an order; a process that is about to end need not hear it."""
+        """Send a message; a process that is about to end may miss it."""
         if self._line is not None:
             try:
                 self._line.send(message)
@@ -253,7 +254,7 @@ class Child:
             return False
         try:
             socket.send_fds(self._line, [child.CONNECTION], [accepted.fileno()])
-        except OSError:  # it has died, or has not taken what it was given before
+        except OSError:  # it has died, or has not read earlier messages
             return False
         return True
 
@@ -266,16 +267,16 @@ class Child:
             await after.wait()
         assert process.stdin is not None
         process.stdin.write(orders)
-        process.stdin.close()  # not waited for: who waits for the process will know how that ends
+        process.stdin.close()  # not awaited: live() notices if the process ends
         self.has_orders = True
 
 
 class _GivenUp(Exception):
-    """A child cannot be kept alive; the text says which."""
+    """A child dies repeatedly; the text names it."""
 
 
 class Supervisor:
-    """The children, from the first start to the last end."""
+    """The children, from their first start to the end."""
 
     def __init__(self, settings: Settings, sockets: list[socket.socket]) -> None:
         self._settings = settings
@@ -285,14 +286,14 @@ class Supervisor:
         self._keepers: dict[Child, asyncio.Task[None]] = {}
         self._dealer = Dealer(sockets, lambda: self._frontends)
         self._backed = asyncio.Event()
-        """Every queue has a backend."""
+        """Set when every queue has a backend."""
         self._stop = asyncio.Event()
         self._restart: asyncio.Task[None] | None = None
-        """Of all children, one by one."""
+        """Task that restarts all children one by one."""
         self._serving = False
 
     def tell(self, observed: Observed) -> None:
-        """Answer for all processes, and show how they are."""
+        """Serve metrics for all processes, and register the children's states."""
         registry, children = observed.registry, self._children
 
         async def others() -> list[tuple[str, list[Family]]]:
@@ -323,7 +324,7 @@ class Supervisor:
         )
 
     def stop_or_quit(self, number: int) -> None:
-        """The first signal drains; the second ends all processes at once, which loses nothing that was acknowledged."""
+        """Drain at the first signal; at the second end all processes at once, which loses no acknowledged message."""
         if self._stop.is_set():
             log.warning("stopped at once, by a second signal")
             for each in self._children:
@@ -332,12 +333,12 @@ class Supervisor:
         self._stop.set()
 
     def reload(self) -> None:
-        """All frontends load the certificate anew."""
+        """Make all frontends reload the certificate."""
         for each in self._frontends:
             each.say(child.RELOAD)
 
     def restart_all(self) -> None:
-        """One after the other: the backends, each when the one before has its shards again, and then the frontends."""
+        """Restart one after the other: backends, each after the one before has its shards again, then frontends."""
         if not self._serving or self._stop.is_set():
             log.warning("nothing is restarted: the service is not ready, or is ending")
         elif self._restart is not None and not self._restart.done():
@@ -355,7 +356,10 @@ class Supervisor:
             log.info("all %s have been restarted", what)
 
     async def _restarted(self, restarted: Child) -> bool:
-        """Whether it is there again, a backend with its shards.  One that dies meanwhile is started again as ever."""
+        """Restart a child; returns True if it is ready again, for a backend with its shards.
+
+        A child that dies meanwhile is restarted as usual.
+        """
         if not restarted.has_begun:
             return False
         is_backend = restarted in self._backends
@@ -378,7 +382,7 @@ class Supervisor:
         return True
 
     async def run(self, prepared: Prepared) -> int:
-        """Start, serve until the end, and return the exit code.  Raises :class:`~holdfast.listen.CannotListen`."""
+        """Start, serve until the end; returns the exit code.  Raises :class:`~holdfast.listen.CannotListen`."""
         code = 0
         endpoint_file = EndpointFile(self._settings.data)
         watch = asyncio.create_task(self._watch())
@@ -420,9 +424,10 @@ class Supervisor:
                 task.cancel()
 
     async def _watch(self) -> None:
-        """Tell of frontends that hang, and kill backends that do: nobody else can have their shards before.
+        """Log frontends that hang, and kill backends that do: nobody else can take their shards before.
 
-        What hangs before it is ready is killed, too: it would never be started again, nor the start of all ever end.
+        A child that hangs before it is ready is killed too: otherwise it would never be restarted, and the start of all
+        would never end.
         """
         silent: set[Child] = set()
         while True:
@@ -443,7 +448,7 @@ class Supervisor:
                     log.warning("%s answers again", each.name)
 
     async def _keep(self, kept: Child) -> None:
-        """Let the child live until the end of the service.  Raises :class:`_GivenUp`."""
+        """Keep the child running until the end of the service.  Raises :class:`_GivenUp`."""
         loop = asyncio.get_running_loop()
         deaths = 0
         while True:
@@ -451,7 +456,7 @@ class Supervisor:
             try:
                 code = await kept.live(None if kept in self._backends else self._backed)
                 how = _how(code)
-            except OSError as error:  # there is no memory, or there are too many processes
+            except OSError as error:  # out of memory, or too many processes
                 code, how = 1, f"no process can be made: {error.strerror}"
             if self._stop.is_set():
                 if code:
@@ -476,8 +481,9 @@ class Supervisor:
                 pass
 
     async def _end(self) -> None:
-        """Frontends first, so that every call that was accepted is answered; then all backends, which keep what they
-        have."""
+        """End the frontends first, so that every accepted call is answered; then all backends, which keep their
+        shards.
+        """
         self._stop.set()
         if self._restart is not None:
             self._restart.cancel()
@@ -494,7 +500,7 @@ class Supervisor:
             if each.has_begun:
                 each.say(child.DRAIN)
             else:
-                each.kill()  # it has begun nothing that would have to be ended
+                each.kill()  # it has started nothing that needs a drain
         keepers = {each: self._keepers[each] for each in children if each in self._keepers}
         if not keepers:
             return
@@ -508,7 +514,7 @@ class Supervisor:
 
 
 def _children(settings: Settings) -> tuple[list[Child], list[Child]]:
-    """The backends, and the frontends."""
+    """Make the backends, and the frontends."""
     common = Orders(
         name="",
         frontend=False,
@@ -534,7 +540,7 @@ def _children(settings: Settings) -> tuple[list[Child], list[Child]]:
 
 
 def _how(code: int) -> str:
-    """How a process has ended."""
+    """Describe the end of a process."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -1,4 +1,4 @@
-"""What commands print for people: tables and lists of facts; nothing that was sent reaches the terminal as it is."""
+"""Tables and lists of facts for a terminal; control characters in values are escaped."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 _WIDE = 10_000
-"""Columns where there is no terminal: nothing is cut."""
+"""Width without a terminal: nothing is cut."""
 
 
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[Any]], *, nothing: str, unbroken: Collection[int] = ()
 ) -> str:
-    """Rows under headings; numbers to the right.  ``unbroken``: columns that are not broken on a narrow terminal as
-    long as there are others."""
+    """Format rows under headings; numbers are right-aligned.
+
+    ``unbroken``: columns that are not wrapped on a narrow terminal while others can be.
+    """
     if not rows:
         return nothing
     from rich.console import Console
@@ -43,7 +45,7 @@ def facts(values: Mapping[str, Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as people read it; what cannot be printed is written as an escape."""
+    """Format a value for people; characters that cannot be printed are escaped."""
     if value is None or value == []:
         return "-"
     if isinstance(value, bool):
@@ -57,5 +59,5 @@ def shown(value: Any) -> str:
 
 
 def moment(seconds: float | None) -> str | None:
-    """A time, in UTC."""
+    """Format a time, in UTC."""
     return None if seconds is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))

@@ -1,4 +1,4 @@
-"""The traces of a process, as the settings say."""
+"""Tracing of a process, as the settings say."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from telemetry.spans import Tracing
 
 _PATH = "v1/traces"
-"""Of a collector, by OTLP."""
+"""Path of a collector's OTLP endpoint."""
 
 
 async def start_tracing(settings: Settings) -> Tracing | None:
-    """What makes this process's spans; None: nobody is to have any.  It is closed by whoever asked for it."""
+    """Start tracing; None: it is disabled.  The caller closes it."""
     endpoint = settings.trace_endpoint
     if not endpoint:
         return None
@@ -27,7 +27,7 @@ async def start_tracing(settings: Settings) -> Tracing | None:
     about = {
         "service.name": "holdfast",
         "service.version": __version__,
-        "service.instance.id": process or f"{os.uname().nodename}:{os.getpid()}",  # as metrics have it
+        "service.instance.id": process or f"{os.uname().nodename}:{os.getpid()}",  # the same name as in metrics
         "holdfast.role": role,
     }
     return await traces.start(endpoint, settings.trace_ratio, about)

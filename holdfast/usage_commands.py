@@ -1,4 +1,4 @@
-"""The commands of usage: ``usage``."""
+"""Commands for usage: ``usage``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _usage(client: Client, parsed: Parsed) -> None:
 
 
 def _nothing(usage: dict[str, Any], account: str | None) -> str:
-    """Text where there are no lines: nothing was used, or it is not known yet."""
+    """Text for an empty result: nothing was used, or it is not known yet."""
     first, last = date.fromisoformat(usage["first"]), date.fromisoformat(usage["last"])
     over = min(last, datetime.now(UTC).date())
     if usage["missing"] and len(usage["missing"]) > (over - first).days:
@@ -75,7 +75,7 @@ def _table(usage: dict[str, Any], nothing: str) -> str:
 
 
 def _remarks(usage: dict[str, Any]) -> list[str]:
-    """What people have to know to read the numbers."""
+    """Remarks needed to interpret the numbers."""
     remarks = []
     if usage["more"]:
         remarks.append(f"{usage['more']} more lines, which the total counts; see --limit.")

@@ -94,7 +94,7 @@ class Held:
 
     async def _say_again(self, logs: tuple[tuple[int, int, int], ...]) -> None:
         if not self._pin.logs:
-            return  # there was nothing to pin
+            return  # nothing was pinned
         before, self._pin = self._pin, BackupPin(self._backup, now_ms() + int(PIN_SECONDS * 1000), logs)
         if not await self._change_pins(self._pin, again=True) or before.until_ms < now_ms():
             raise CannotBackUp(
@@ -127,7 +127,7 @@ class Held:
     # --- the moment ---------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Pin everything that the moment may need, and do the long reads before anybody has to wait.
+        """Pin everything that the moment may need, and do the long reads before answers are delayed.
 
         Raises :class:`CannotBackUp`, :class:`StoreError` and :class:`Unanswered`.
         """

@@ -133,7 +133,7 @@ async def _clusters(
     for cluster in await metadata.backend_clusters():
         keyspace = cluster_keyspace(settings, cluster.name)
         if cluster.emptied and await CassandraKeyspace(connection, keyspace).tables() is None:
-            continue  # it was turned off
+            continue  # retired, and its keyspace was removed
         store, _ = await opened(connection.share(), keyspace, JOURNAL)
         stack.push_async_callback(store.close)
         held = Held(cluster, store, await CassandraTables.open(connection, keyspace, store.fence), name)

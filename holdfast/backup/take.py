@@ -149,7 +149,7 @@ def _moment(journal: Path, metadata: MetadataFile, pin: BackupPin, tell: Tell) -
                 tell("the logs do not stand still for a moment: trying again")
                 time.sleep(ROUND_PAUSE_SECONDS)
             try:
-                # Reading the rows of the last segments takes longer, and is done before anybody has to wait.
+                # Reading the rows of the last segments takes longer, so it is done before the metadata are locked.
                 metadata.forget()
                 _follow(journal, metadata.logs(), tails)
                 with metadata.held():

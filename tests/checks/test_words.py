@@ -19,7 +19,7 @@ STILL_RELATIVE = {
     "bench": 56,
     "billing": 0,
     "frontend": 3,
-    "holdfast": 88,
+    "holdfast": 0,
     "metadata_service": 0,
     "ratelimit": 0,
     "spark_analytics": 42,
